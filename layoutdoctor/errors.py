@@ -1,0 +1,70 @@
+"""
+The errors layoutdoctor raises on purpose, and the exit status of each.
+
+Anything else that escapes is a bug and keeps its traceback. Faces everybody; imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class LayoutDoctorError(Exception):
+    """The model or trace could not be examined (exit status 3)."""
+
+    exit_status = 3
+
+
+class UsageError(LayoutDoctorError):
+    """The call or command line is wrong (exit status 2)."""
+
+    exit_status = 2
+
+
+class SubjectError(LayoutDoctorError):
+    """The model or its inputs could not be loaded, built or run (exit status 3)."""
+
+
+class RecordError(LayoutDoctorError):
+    """A saved diagnosis could not be read (exit status 3)."""
+
+
+class UnsupportedTorchError(LayoutDoctorError):
+    """This torch lacks something layoutdoctor needs (exit status 3)."""
+
+
+class InconclusiveError(LayoutDoctorError):
+    """Nothing could be concluded (exit status 4)."""
+
+    exit_status = 4
+
+
+class UnknownConfigurationError(UsageError):
+    """A configuration name that is not built in."""
+
+    def __init__(self, name: str, known: Collection[str]) -> None:
+        super().__init__(
+            f"cannot diagnose under configuration {name!r}: expected one of {', '.join(sorted(known))}, "
+            "or 'default', or 'all'; in Python, pass a Configuration object for your own"
+        )
+
+
+class UnknownRuleError(UsageError):
+    """A rule code that does not exist."""
+
+    def __init__(self, code: str, known: Collection[str]) -> None:
+        super().__init__(f"cannot explain rule {code!r}: expected one of {', '.join(sorted(known))}")
+
+
+def first_line(error: BaseException) -> str:
+    """
+    An exception as one line: its class and the first line of its text that says something.
+
+    Args:
+        error: Any exception.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,803 @@
+"""
+The records: everything a diagnosis knows, as frozen values that are saved as JSON.
+
+The JSON contract (``schema_version`` 1) is these classes, field by field; fields may be added, none is renamed or removed.
+SI units, the unit in the field's name; ``None`` means "not recorded", never zero. Faces everything; imports layout and
+errors only, never torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from layoutdoctor.errors import RecordError
+from layoutdoctor.layout import Layout, MemoryFormat, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SCHEMA_VERSION = 1
+
+Mode = Literal["inference", "training", "trace"]
+Backend = Literal["eager", "inductor", "recorded"]
+LayoutOptimization = Literal["default", "on", "off", "forced"]
+FormatChoice = Literal["preserve", "contiguous", "channels_last"]
+TrialStatus = Literal["ok", "failed", "timed_out", "crashed", "skipped", "same_as"]
+GraphDirection = Literal["inference", "forward", "backward"]
+Owner = Literal["user", "compiler", "library", "framework"]
+ConversionDirection = Literal["to_channels_last", "to_contiguous", "to_blocked", "from_blocked", "other", "none"]
+TensorKind = Literal["activation", "weight", "gradient", "unknown"]
+ConvolutionClass = Literal["grouped", "small", "in_out", "default"]
+Verdict = Literal["faster", "slower", "no measurable difference"]
+Severity = Literal["error", "warning", "note"]
+OptionValue = bool | int | float | str | None
+
+FASTER: Verdict = "faster"
+SLOWER: Verdict = "slower"
+NO_DIFFERENCE: Verdict = "no measurable difference"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What all records share: frozen, built by keyword."""
+
+
+class SourceLocation(Record, kw_only=True):
+    """
+    A line of the user's code.
+
+    Attributes:
+        file: Path as Python reported it.
+        line: Line number, from 1.
+        code: The text of that line; None where it was not recorded.
+    """
+
+    file: str
+    line: int
+    code: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Configuration(Record, kw_only=True):
+    """
+    One way to lay out and run a model.
+
+    Attributes:
+        name: Short and stable; it appears in reports and saved records.
+        backend: ``eager`` or ``inductor``; ``recorded`` for a trace from elsewhere.
+        layout_optimization: ``default`` leaves torch's own default; None for eager.
+        model_format: Memory format given to the parameters and buffers of a copy, by rank (4-D and 5-D).
+        input_format: Memory format given to the example inputs, by rank.
+        inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally around it).
+    """
+
+    name: str
+    backend: Backend
+    layout_optimization: LayoutOptimization | None = None
+    model_format: FormatChoice | None = "preserve"
+    input_format: FormatChoice | None = "preserve"
+    inductor_options: dict[str, OptionValue] = {}
+
+
+class InputTensor(Record, kw_only=True):
+    """One tensor of the example input, as the caller gave it: sizes, strides in elements, dtype, satisfied formats."""
+
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...] | None
+    dtype: str
+    memory_formats: tuple[MemoryFormat, ...]
+    name: str | None = None
+
+
+class Subject(Record, kw_only=True):
+    """
+    What was diagnosed.
+
+    Attributes:
+        name: The target as the user named it (file name, class name), without folders.
+        mode: ``inference`` (eval, no gradients) or ``training`` (forward, backward of a scalar loss); ``trace``.
+        device: ``cpu``, ``cuda``; None where a trace does not say.
+        inputs: Every tensor of the example input, in order.
+        model: Class name of the model; None for a function or a trace.
+        parameter_count: Elements in all parameters; None where there is no module.
+        convolution_module_count: nn.Conv* modules in the model; None where there is no module.
+        parameter_formats: How many 4-D and 5-D parameters satisfy each memory format, before any configuration.
+        notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
+    """
+
+    name: str
+    mode: Mode
+    device: str | None
+    inputs: tuple[InputTensor, ...]
+    model: str | None = None
+    parameter_count: int | None = None
+    convolution_module_count: int | None = None
+    parameter_formats: dict[str, int] = {}
+    notes: tuple[str, ...] = ()
+
+
+class Environment(Record, kw_only=True):
+    """
+    The machine and versions a verdict is true on.
+
+    Attributes:
+        torch: torch's version; None in a trace that does not say.
+        thread_count: Threads torch used inside one operation, on a CPU.
+        onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
+        device_name: Name of the GPU, or of the processor.
+        settings: torch settings and environment variables that bear on layouts, as they stood.
+        command: The command line, without folders; None from Python.
+    """
+
+    torch: str | None
+    python: str | None = None
+    platform: str | None = None
+    triton: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    onednn: str | None = None
+    onednn_isa: str | None = None
+    compiler: str | None = None
+    thread_count: int | None = None
+    cpu_count: int | None = None
+    device_name: str | None = None
+    settings: dict[str, str] = {}
+    command: str | None = None
+
+
+class Failure(Record, kw_only=True):
+    """
+    Why a configuration has no result.
+
+    Attributes:
+        kind: Stage at which it failed: ``prepare``, ``compile``, ``run``, ``profile``, ``measure``.
+        message: One line: the exception's class and text.
+        log: The rest that may help, such as the last lines of the traceback; None where there is nothing more.
+    """
+
+    kind: str
+    message: str
+    log: str | None = None
+
+
+class Conversion(Record, kw_only=True):
+    """
+    One layout conversion: a kernel, a part of one, or a step inside a library.
+
+    Attributes:
+        id: Unique within its trial.
+        owner: Who inserted it.
+        kernel: Name of the kernel or primitive that ran it.
+        node: FX node it belongs to.
+        op: ATen operation that ran it.
+        location: The user's line.
+        module: Path of the nn.Module.
+        source: Layout before.
+        target: Layout after.
+        direction: What kind of change; ``none`` for one that moves data without changing the layout (1-D, a cast).
+        tensor: What kind of tensor was converted.
+        seconds: Measured time in the profiled iteration.
+        bytes_moved: Bytes read plus bytes written, without padding.
+        fused: True where it is part of a kernel that computes as well, so costs little of its own.
+        stream: Device stream, on a GPU.
+        start_seconds: Start within the profiled iteration.
+        bandwidth_share: Bytes per second reached over the device's copy bandwidth, 0 to 1 or a little above.
+        dtype: Element type before, such as ``"f32"``.
+    """
+
+    id: str
+    owner: Owner
+    kernel: str | None
+    node: str | None
+    op: str | None
+    location: SourceLocation | None
+    module: str | None
+    source: Layout | None
+    target: Layout | None
+    direction: ConversionDirection
+    tensor: TensorKind
+    seconds: float | None
+    bytes_moved: int | None
+    fused: bool = False
+    stream: int | None = None
+    start_seconds: float | None = None
+    bandwidth_share: float | None = None
+    dtype: str | None = None
+
+
+class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
+    """
+    One convolution of a compiled graph, as Inductor's heuristic saw it.
+
+    Attributes:
+        node: FX node name.
+        class_: ``grouped`` (groups > 1 and more than one input channel per group), ``small`` (both channel counts
+            <= 64), ``in_out`` (output channels at most half of the input channels, kernel > 1), ``default``.
+        channels_last: Whether its output is channels-last in the generated code; None where not recorded.
+        rank: Spatial rank: 1, 2 or 3.
+        location: The user's line.
+        module: Path of the nn.Module.
+        weight_shape: ``[C_out, C_in / groups, ...]``.
+        groups: The convolution's groups.
+    """
+
+    node: str
+    class_: ConvolutionClass
+    channels_last: bool | None
+    rank: int | None = None
+    location: SourceLocation | None = None
+    module: str | None = None
+    weight_shape: tuple[Size, ...] | None = None
+    groups: int | None = None
+
+
+class Decision(Record, kw_only=True):
+    """
+    Inductor's decision card for one graph.
+
+    Attributes:
+        applied: Whether layout optimization was on for this graph; None where it was not recorded.
+        rule: Short name of the branch that decided, such as ``cpu-onednn`` or ``grouped-convolution``.
+        explanation: The same in our own words, with the numbers.
+        convolution_count: Convolutions in the graph (forward and backward ones).
+        channels_last_convolution_count: How many of them the compiler forced to channels-last.
+        convolutions: Each of them.
+        deciding_nodes: The convolutions that vetoed; empty where no single node did.
+        log: What torch itself logged while deciding, if anything.
+    """
+
+    applied: bool | None
+    rule: str
+    explanation: str
+    convolution_count: int
+    channels_last_convolution_count: int
+    convolutions: tuple[Convolution, ...]
+    deciding_nodes: tuple[str, ...] = ()
+    log: str | None = None
+
+
+class FxNode(Record, kw_only=True):
+    """
+    One node of a graph: the post-AOT FX graph of a compile, or the operations recorded in eager.
+
+    Attributes:
+        name: Unique within the graph.
+        op: ``placeholder``, ``get_attr``, ``call_function`` or ``output``.
+        target: The operator, such as ``aten.convolution.default``.
+        inputs: Names of the nodes whose values it reads, in argument order, repeated where read twice.
+        layout: Layout of its (first) result.
+        dtype: Such as ``float32``.
+        location: The user's line.
+        module: Path of the nn.Module.
+        tensor: For a placeholder: what kind of tensor it is.
+        backward: True for an operation that autograd ran.
+    """
+
+    name: str
+    op: str
+    target: str
+    inputs: tuple[str, ...] = ()
+    layout: Layout | None = None
+    dtype: str | None = None
+    location: SourceLocation | None = None
+    module: str | None = None
+    tensor: TensorKind | None = None
+    backward: bool = False
+
+
+class Buffer(Record, kw_only=True):
+    """
+    One of Inductor's intermediates after scheduling.
+
+    Attributes:
+        name: Inductor's name, such as ``buf3``.
+        layout: Layout in the generated code.
+        dtype: Such as ``float32``.
+        kernel: Name of the generated kernel, or of the external call, that writes it.
+        origins: FX nodes it comes from.
+        reads: Names of the buffers and graph inputs it is computed from.
+        is_extern: True where a library call (convolution, matrix product) writes it.
+        source_node: FX node whose value it holds, where that is one node.
+        moved_from: Buffers of which this one holds the same values in another stride order, nothing computed.
+        converted_from: Buffers read in one stride order and written in another by a kernel that computes as well.
+    """
+
+    name: str
+    layout: Layout | None
+    dtype: str | None
+    kernel: str | None
+    origins: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    is_extern: bool = False
+    source_node: str | None = None
+    moved_from: tuple[str, ...] = ()
+    converted_from: tuple[str, ...] = ()
+
+
+class Graph(Record, kw_only=True):
+    """
+    One compiled graph, or the eager iteration as one graph.
+
+    Attributes:
+        name: Unique within the trial, such as ``graph 0`` or ``eager``.
+        direction: ``inference``, ``forward`` or ``backward``.
+        decision: The decision card; None for eager and where nothing was recorded.
+        conversions: What the graph itself proves.
+        graph_breaks: Breaks of the whole model, as dynamo counted them.
+        nodes: FX nodes in order.
+        buffers: Inductor's buffers in scheduled order.
+        kernel_names: Generated kernels in the order of their definition.
+        output_names: Nodes the graph returns.
+        code_fingerprint: Hash of the generated code with names that differ by compile made equal.
+        hook_failure: What went wrong in our own hooks, if anything; the compile itself went on.
+    """
+
+    name: str
+    direction: GraphDirection
+    decision: Decision | None
+    conversions: tuple[Conversion, ...] = ()
+    graph_breaks: int = 0
+    nodes: tuple[FxNode, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    kernel_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    code_fingerprint: str | None = None
+    hook_failure: str | None = None
+
+
+class Kernel(Record, kw_only=True):
+    """
+    One entry of the kernel list of the profiled iteration, in order.
+
+    Attributes:
+        name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
+        seconds: Its time.
+        start_seconds: Start within the profiled iteration.
+        op: ATen operation it ran in; None for a generated kernel.
+        library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None where not known.
+        problem: The library's own description, such as ``mb4_ic64oc64_ih56...``.
+        implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
+        stream: Device stream, on a GPU.
+        backward: True where autograd ran it.
+    """
+
+    name: str
+    seconds: float
+    start_seconds: float | None = None
+    op: str | None = None
+    library: str | None = None
+    problem: str | None = None
+    implementation: str | None = None
+    stream: int | None = None
+    backward: bool = False
+
+
+class KernelSummary(Record, kw_only=True):
+    """
+    What ran in one warm, profiled iteration.
+
+    Attributes:
+        count: Kernels in the list.
+        seconds: Sum of their times; not the wall time.
+        conversion_count: Library conversions that change a layout (direction other than ``none``).
+        conversion_seconds: Their time.
+        share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.
+        conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
+        not_understood_count: Lines and events that could not be read, or conversions that could not be described.
+        kernels: The list itself, in order.
+        sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
+        lacks: What could not be recorded and why; empty where all was.
+    """
+
+    count: int
+    seconds: float | None
+    conversion_count: int
+    conversion_seconds: float | None
+    share: float | None
+    conversions: tuple[Conversion, ...]
+    not_understood_count: int
+    kernels: tuple[Kernel, ...] = ()
+    sources: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+class RedundantPair(Record, kw_only=True):
+    """
+    Two conversions that undo each other.
+
+    Attributes:
+        kind: ``adjacent`` (nothing between) or ``through`` (layout-agnostic operations between).
+        evidence: Whether the graph or the kernel list proves it.
+        first: Id of the conversion A to B.
+        second: Id of the conversion B to A.
+        between: Operations between the two, in order.
+        seconds: What both took together; None where not measured.
+        bytes_moved: What both move together, read plus written.
+        location: The user's line of the second one's operation, else of the first's.
+        module: Path of the nn.Module of the same.
+        proof: Why it may go: which consumers there are, and that nothing pins the layout between.
+        tensor_shape: Shape of the converted tensor.
+    """
+
+    kind: Literal["adjacent", "through"]
+    evidence: Literal["graph", "kernels"]
+    first: str
+    second: str
+    between: tuple[str, ...]
+    seconds: float | None
+    bytes_moved: int | None
+    location: SourceLocation | None
+    module: str | None
+    proof: str | None = None
+    tensor_shape: tuple[Size, ...] | None = None
+
+
+class Measurement(Record, kw_only=True):
+    """
+    The times of one trial, raw.
+
+    Attributes:
+        round_seconds: The estimate of each round (the smallest of the round's calls), in round order.
+        median_seconds: Median of ``round_seconds``.
+        compile_seconds: Wall time of the first call, compiling included; None for eager.
+        peak_memory_bytes: Most bytes of tensors alive above the start of an iteration (device memory on a GPU).
+        call_seconds: Every single call, round by round.
+        estimator: How a round's number was made from its calls.
+        calls_per_round: Calls in each round.
+        dropped_after_round: Set where the configuration was dropped early as clearly slower.
+        stopped_because: Why measuring ended: ``precise``, ``budget`` or ``dropped``.
+    """
+
+    round_seconds: tuple[float, ...]
+    median_seconds: float
+    compile_seconds: float | None
+    peak_memory_bytes: int | None
+    call_seconds: tuple[tuple[float, ...], ...] = ()
+    estimator: str = "minimum"
+    calls_per_round: int = 1
+    dropped_after_round: int | None = None
+    stopped_because: str | None = None
+
+
+class Equivalence(Record, kw_only=True):
+    """
+    Whether a configuration computes what the model computes.
+
+    Attributes:
+        status: ``equal``, ``different`` or ``not_checked``.
+        max_abs_error: Largest difference from the reference, over the tensor that came closest to its tolerance.
+        tolerance: What was allowed there.
+        reference: ``float64`` eager, or what else stood in for it.
+        detail: Why it was not checked, or which output differed and by how much.
+        gradients_checked: Whether parameter gradients were compared as well.
+        output_layouts: Layout of every output tensor.
+        output_layouts_differ: Whether they satisfy other memory formats than eager's on the caller's input.
+    """
+
+    status: Literal["equal", "different", "not_checked"]
+    max_abs_error: float | None = None
+    tolerance: float | None = None
+    reference: str | None = None
+    detail: str | None = None
+    gradients_checked: bool = False
+    output_layouts: tuple[Layout, ...] = ()
+    output_layouts_differ: bool | None = None
+
+
+class Trial(Record, kw_only=True):
+    """
+    One configuration captured and measured.
+
+    Attributes:
+        configuration: What was varied.
+        status: ``same_as`` where the generated code equals another trial's, measured there.
+        same_as: Name of that other configuration.
+        failure: Why there is no result.
+        graphs: Every compiled graph; for eager the recorded operations as one.
+        kernels: The kernel list; None where not recorded.
+        redundant_pairs: What the records prove.
+        measurement: Times; None where not measured.
+        equivalence: Comparison of outputs; None where the trial did not run.
+        recompile_count: Compiles beyond the first of the same code, during this trial.
+        graph_break_reasons: Dynamo's reasons, one line each.
+        notes: Facts about this trial the reader should know.
+    """
+
+    configuration: Configuration
+    status: TrialStatus
+    same_as: str | None = None
+    failure: Failure | None = None
+    graphs: tuple[Graph, ...] = ()
+    kernels: KernelSummary | None = None
+    redundant_pairs: tuple[RedundantPair, ...] = ()
+    measurement: Measurement | None = None
+    equivalence: Equivalence | None = None
+    recompile_count: int = 0
+    graph_break_reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The configuration's name."""
+        return self.configuration.name
+
+    def compile(self, model: Callable[..., object]) -> Callable[..., object]:
+        """
+        The model prepared the way this trial ran it, ready to call.
+
+        Args:
+            model: An nn.Module or a function. It is not changed: a module is copied.
+
+        Returns:
+            A callable that converts its inputs and calls the (compiled) copy.
+
+        Raises:
+            UsageError: The trial is a recorded one, which names no way to compile.
+        """
+        from layoutdoctor.subjects.prepare import compile_for  # noqa: PLC0415 - needs torch, so only on use
+
+        return compile_for(model, self.configuration)
+
+
+class RatioInterval(Record, kw_only=True):
+    """
+    How many times faster than the baseline a configuration is, with an interval for the true median.
+
+    Attributes:
+        name: The configuration.
+        low: Lower end of the interval.
+        median: Median of the ratios round by round; above 1 is faster.
+        high: Upper end.
+        verdict: What may be said.
+        coverage: How often such an interval covers the true median, at least; None where too few rounds for any.
+        round_count: Rounds it rests on.
+    """
+
+    name: str
+    low: float
+    median: float
+    high: float
+    verdict: Verdict
+    coverage: float | None = None
+    round_count: int | None = None
+
+
+class Comparison(Record, kw_only=True):
+    """
+    All trials against the baseline.
+
+    Attributes:
+        baseline: Name of the configuration the ratios refer to.
+        ratios: One per measured trial other than the baseline.
+        fastest: The fastest configuration and those that are not measurably slower; the recommended one stands first.
+        resolution: Smallest relative difference that is called one; smaller ones are "no measurable difference".
+        round_count: Rounds measured.
+    """
+
+    baseline: str
+    ratios: tuple[RatioInterval, ...]
+    fastest: tuple[str, ...]
+    resolution: float | None = None
+    round_count: int | None = None
+
+
+class Finding(Record, kw_only=True):
+    """
+    What a rule reports.
+
+    Attributes:
+        code: The rule's code, such as ``LD101``.
+        rule: The rule's name, such as ``round-trip-conversion``.
+        severity: ``error`` a measured loss with a verified cure, ``warning`` a loss, ``note`` worth knowing.
+        configuration: The trial it is about; None where it is about the whole diagnosis.
+        message: The fact, with numbers.
+        suggestion: What to do.
+        location: The user's line.
+        module: Path of the nn.Module.
+        seconds: What it costs per iteration, where measured.
+        bytes_moved: What it moves.
+        evidence: Ids of conversions, node names or figures the message rests on.
+    """
+
+    code: str
+    rule: str
+    severity: Severity
+    configuration: str | None
+    message: str
+    suggestion: str | None = None
+    location: SourceLocation | None = None
+    module: str | None = None
+    seconds: float | None = None
+    bytes_moved: int | None = None
+    evidence: tuple[str, ...] = ()
+
+
+class Speedup(Record, kw_only=True):
+    """How many times faster, with its interval."""
+
+    low: float
+    median: float
+    high: float
+
+
+class Recommendation(Record, kw_only=True):
+    """
+    What to do.
+
+    Attributes:
+        configuration: The configuration to use; None where nothing could be measured.
+        speedup: Against the baseline, from rounds measured after the choice was made; None where it is the baseline.
+        how: Lines to paste.
+        verified: True where the gain was measured again after the choice and the outputs were equal.
+        reason: Why this one, or why none, in one sentence.
+    """
+
+    configuration: str | None
+    speedup: Speedup | None
+    how: str | None
+    verified: bool
+    reason: str | None = None
+
+
+class Plan(Record, kw_only=True):
+    """Reserved: a layout per convolution."""
+
+    predicted_seconds: dict[str, float] = {}
+    measured_seconds: float | None = None
+    assignment: tuple[dict[str, str], ...] = ()
+
+
+class Diagnosis(Record, kw_only=True):
+    """
+    The whole record: environment, trials, comparison, findings, recommendation.
+
+    ``print(diagnosis)`` is the text report. In a notebook it shows as rich output.
+
+    Attributes:
+        schema_version: Version of the JSON contract.
+        layoutdoctor_version: What wrote it.
+        created_at: UTC, ISO 8601.
+        trials: One per configuration, in the order of the configurations.
+        comparison: None where fewer than two trials were measured.
+        findings: Sorted: most severe first, then by cost.
+        interrupted: Set where the diagnosis did not run to its end, with what stopped it.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    layoutdoctor_version: str
+    created_at: str
+    environment: Environment
+    subject: Subject
+    trials: tuple[Trial, ...]
+    comparison: Comparison | None = None
+    findings: tuple[Finding, ...] = ()
+    plan: Plan | None = None
+    recommendation: Recommendation | None = None
+    interrupted: str | None = None
+
+    @property
+    def redundant_pairs(self) -> tuple[RedundantPair, ...]:
+        """The redundant pairs of all trials."""
+        return tuple(pair for trial in self.trials for pair in trial.redundant_pairs)
+
+    @property
+    def fastest(self) -> Trial | None:
+        """The recommended trial where there is one, else the fastest measured; None where nothing was measured."""
+        if self.recommendation is not None and self.recommendation.configuration is not None:
+            return self.trial(self.recommendation.configuration)
+        return self.trial(self.comparison.fastest[0]) if self.comparison and self.comparison.fastest else None
+
+    @property
+    def baseline(self) -> Trial | None:
+        """The trial the ratios refer to; None where nothing was compared."""
+        return self.trial(self.comparison.baseline) if self.comparison else None
+
+    def trial(self, name: str) -> Trial | None:
+        """
+        The trial of that name.
+
+        Args:
+            name: A configuration's name.
+        """
+        return next((trial for trial in self.trials if trial.name == name), None)
+
+    def measured_trial(self, name: str) -> Trial | None:
+        """
+        The trial whose measurement stands for that name: itself, or the one it is the same as.
+
+        Args:
+            name: A configuration's name.
+        """
+        trial = self.trial(name)
+        return self.trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
+
+    def save(self, path: str | Path) -> None:
+        """
+        Writes the diagnosis as JSON.
+
+        Args:
+            path: Where to; an existing file is replaced.
+        """
+        from pathlib import Path  # noqa: PLC0415
+
+        Path(path).write_bytes(to_json(self))
+
+    def to_markdown(self) -> str:
+        """The report as GitHub Markdown."""
+        from layoutdoctor.reports import render  # noqa: PLC0415 - reports are the upper layer
+
+        return render(self, "markdown")
+
+    def __str__(self) -> str:
+        from layoutdoctor.reports import render  # noqa: PLC0415 - reports are the upper layer
+
+        return render(self, "text")
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """What a notebook shows: Markdown, with the text report for frontends without it."""
+        return {"text/markdown": self.to_markdown(), "text/plain": str(self)}
+
+
+def to_json(diagnosis: Diagnosis) -> bytes:
+    """
+    The diagnosis as indented JSON, by the contract.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=1) + b"\n"
+
+
+def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
+    """
+    A diagnosis from its JSON.
+
+    Args:
+        data: What ``to_json`` wrote; fields not known here are ignored.
+        name: What to call it in an error, such as the file's name.
+
+    Raises:
+        RecordError: The data are no JSON, no diagnosis, or one of a schema version that this version cannot read.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_SchemaVersion).schema_version
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise RecordError(
+            f"cannot read {name}: {error}; expected a diagnosis saved by layoutdoctor (--output FILE.json)"
+        ) from error
+    if version != SCHEMA_VERSION:
+        raise RecordError(
+            f"cannot read {name}: it has schema_version {version}, expected {SCHEMA_VERSION}; "
+            "read it with the layoutdoctor version that wrote it"
+        )
+    try:
+        return msgspec.json.decode(data, type=Diagnosis)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot read {name}: {error}; it is no diagnosis of schema_version {version}") from error
+
+
+def load(path: str | Path) -> Diagnosis:
+    """
+    Reads a saved diagnosis.
+
+    Args:
+        path: A file written by ``Diagnosis.save`` or ``--output FILE.json``.
+
+    Raises:
+        RecordError: The file cannot be read, or is no diagnosis.
+    """
+    from pathlib import Path  # noqa: PLC0415
+
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise RecordError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+    return from_json(data, repr(str(path)))
+
+
+class _SchemaVersion(msgspec.Struct):
+    schema_version: int

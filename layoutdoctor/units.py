@@ -1,0 +1,83 @@
+"""
+Quantities as text. Inside the package all times are seconds and all sizes are bytes; text is made here, at the edge.
+
+Faces the reports; imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+Seconds = float
+Bytes = int
+
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_SIZE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+
+
+def format_significant(value: float, digits: int = 3) -> str:
+    """
+    A number with the given count of significant digits and no exponent, such as ``"1.23"`` or ``"123"``.
+
+    Args:
+        value: Any finite number.
+        digits: Significant digits to keep; an integer part is never cut.
+    """
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")
+    decimals = max(0, digits - 1 - _decimal_exponent(rounded))
+    return f"{rounded:.{decimals}f}"
+
+
+def _decimal_exponent(value: float) -> int:
+    return int(f"{abs(value):e}".split("e")[1])
+
+
+def format_seconds(seconds: Seconds) -> str:
+    """
+    A duration with three significant digits and the unit that fits: ``"1.23 ms"``, ``"950 us"``, ``"2.50 s"``.
+
+    Args:
+        seconds: A duration in seconds, zero or more.
+    """
+    if seconds == 0:
+        return "0 s"
+    # Round first, choose the unit then: 0.99996 ms is "1.00 ms", never "1000 us".
+    rounded = float(f"{seconds:.2e}")
+    for scale, unit in _TIME_UNITS:
+        if rounded >= scale:
+            return f"{format_significant(rounded / scale)} {unit}"
+    return f"{format_significant(rounded / 1e-9)} ns"
+
+
+def format_bytes(count: Bytes) -> str:
+    """
+    A size with three significant digits and a binary unit: ``"1.53 MiB"``, ``"12 B"``.
+
+    Args:
+        count: A size in bytes, zero or more.
+    """
+    for scale, unit in _SIZE_UNITS:
+        if count >= scale:
+            return f"{count} B" if unit == "B" else f"{format_significant(count / scale)} {unit}"
+    return "0 B"
+
+
+def format_share(share: float) -> str:
+    """
+    A part of a whole as a percentage: ``"19 %"``, ``"2.6 %"``, ``"0.4 %"``.
+
+    Args:
+        share: The part divided by the whole, 0 to 1.
+    """
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
+
+
+def format_ratio(ratio: float) -> str:
+    """
+    A speed ratio with two decimals: ``"1.28x"``; four significant digits where it is large.
+
+    Args:
+        ratio: How many times faster, above 0.
+    """
+    return f"{ratio:.2f}x" if ratio < 100 else f"{format_significant(ratio, 4)}x"
