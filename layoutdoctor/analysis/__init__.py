@@ -1,0 +1,1 @@
+"""What the records prove: kernel lists, conversions, data flow, paired statistics. No torch."""

@@ -1,0 +1,389 @@
+"""
+The kernel list of one profiled iteration, merged from the profiler's operations and oneDNN's log, in order.
+
+A CPU has no kernels of its own: here a kernel is an executed oneDNN primitive, a generated Inductor kernel, or an ATen
+operation that computes and calls no other one that does. On a GPU it is a device kernel. Faces doctor; no torch.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from layoutdoctor.analysis.primitives import AnnotatedPrimitive, annotate_primitives
+from layoutdoctor.kernel_names import conversion_kernel, library_of
+from layoutdoctor.records import Conversion, Kernel, KernelSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.records import FxNode
+    from layoutdoctor.traces.kineto import DeviceKernel, Operation, ProfiledIteration
+    from layoutdoctor.traces.onednn import OnednnLog, Primitive
+
+GENERATED_PREFIX = "layoutdoctor::"
+"""Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
+
+_NOT_KERNELS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty empty_like empty_strided new_empty new_empty_strided as_strided as_strided_ resize_ resize set_ view "
+        "_unsafe_view reshape _reshape_alias expand permute transpose t squeeze unsqueeze slice select narrow detach "
+        "detach_ alias unflatten flatten chunk split unbind result_type is_floating_point lift_fresh _has_compatible_shallow_copy_type "
+        "view_as expand_as movedim diagonal unfold real imag"
+    ).split()
+)
+"""Operations that allocate or describe a tensor and move no element."""
+
+_LAUNCHING = ("aten::", "mkldnn::", "mkldnn_prepacked::", "onednn::", "quantized::", "torchvision::")
+
+
+@dataclass
+class HostOperation:
+    """
+    An operation with its place in the call tree.
+
+    Attributes:
+        operation: As recorded.
+        parent: The operation it was called from, on the same thread.
+        children: The operations it called.
+        primitives: oneDNN primitives that ran in it and in none of its children.
+        node: Name of the graph node that it ran, where that is certain.
+    """
+
+    operation: Operation
+    parent: HostOperation | None = None
+    children: list[HostOperation] = field(default_factory=list)
+    primitives: list[Primitive] = field(default_factory=list)
+    node: FxNode | None = None
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        return self.operation.name
+
+    def self_seconds(self) -> float:
+        """Its duration without its children's."""
+        return max(0.0, self.operation.seconds - sum(child.operation.seconds for child in self.children))
+
+    def enclosing_node(self) -> FxNode | None:
+        """The graph node of this operation or of the nearest one around it."""
+        here: HostOperation | None = self
+        while here is not None:
+            if here.node is not None:
+                return here.node
+            here = here.parent
+        return None
+
+
+def operation_tree(profile: ProfiledIteration) -> list[HostOperation]:
+    """
+    The operations with their nesting, sorted by start.
+
+    Args:
+        profile: What the profiler recorded.
+    """
+    open_by_thread: dict[str, list[HostOperation]] = {}
+    tree: list[HostOperation] = []
+    for operation in profile.operations:
+        stack = open_by_thread.setdefault(operation.thread, [])
+        while stack and stack[-1].operation.end_seconds <= operation.start_seconds:
+            stack.pop()
+        entry = HostOperation(operation, stack[-1] if stack else None)
+        if entry.parent is not None:
+            entry.parent.children.append(entry)
+        stack.append(entry)
+        tree.append(entry)
+    return tree
+
+
+def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base_seconds: float) -> list[Primitive]:
+    """
+    Puts each primitive into the innermost operation that ran it.
+
+    Args:
+        tree: From ``operation_tree``.
+        log: The parsed log.
+        base_seconds: Unix time that the operations' starts count from.
+
+    Returns:
+        The primitives that no operation can be named for.
+    """
+    if not log.has_timestamps:
+        return _place_by_order(tree, log)
+    starts = [entry.operation.start_seconds for entry in tree]
+    homeless: list[Primitive] = []
+    for primitive in log.primitives:
+        moment = (primitive.start_seconds or 0.0) - base_seconds + _CLOCK_RESOLUTION_SECONDS
+        home = _innermost(tree, starts, moment)
+        (home.primitives if home is not None else homeless).append(primitive)
+    return homeless
+
+
+_CLOCK_RESOLUTION_SECONDS = 1e-6
+"""oneDNN prints microseconds; a primitive never starts within the first one of its operation."""
+
+
+def _innermost(tree: Sequence[HostOperation], starts: Sequence[float], moment: float) -> HostOperation | None:
+    index = bisect.bisect_right(starts, moment) - 1
+    here: HostOperation | None = tree[index] if index >= 0 else None
+    while here is not None and (here.operation.end_seconds < moment or not here.name.startswith(_LAUNCHING)):
+        here = here.parent
+    return here
+
+
+def _place_by_order(tree: Sequence[HostOperation], log: OnednnLog) -> list[Primitive]:
+    """
+    Without timestamps: the k-th convolution primitive belongs to the k-th convolution operation.
+
+    Reorders go with the convolution they stand before, except those whose source is that of the previous one's result.
+    """
+    operations = [entry for entry in tree if entry.name in _CONVOLUTION_LEAVES]
+    homeless: list[Primitive] = []
+    position = -1
+    pending: list[Primitive] = []
+    for primitive in log.primitives:
+        if primitive.kind == "convolution":
+            starts_new = primitive.prop_kind != "backward_weights" or position < 0
+            position += 1 if starts_new else 0
+            if position >= len(operations):
+                return log.primitives
+            operations[position].primitives += [*pending, primitive]
+            pending = []
+        elif primitive.kind == "reorder" and position >= 0 and _undoes_result(operations[position], primitive):
+            operations[position].primitives.append(primitive)
+        elif primitive.kind == "reorder":
+            pending.append(primitive)
+        else:
+            homeless.append(primitive)
+    if position + 1 != len(operations):
+        for entry in operations:
+            entry.primitives.clear()
+        return log.primitives
+    return homeless + pending
+
+
+_CONVOLUTION_LEAVES = ("aten::mkldnn_convolution", "aten::mkldnn_convolution_backward", "mkldnn::_convolution_pointwise")
+
+
+def _undoes_result(entry: HostOperation, reorder: Primitive) -> bool:
+    """Whether a reorder reads the result of the convolution that ran last in this operation."""
+    last = next((item for item in reversed(entry.primitives) if item.kind == "convolution"), None)
+    if last is None:
+        return False
+    role = {"backward_data": "src", "backward_weights": "wei"}.get(last.prop_kind, "dst")
+    result, source = last.descriptor(role), reorder.descriptor("src")
+    return result is not None and source is not None and result.tag == source.tag and "b" in result.tag.lower()
+
+
+def summarize_host(
+    profile: ProfiledIteration,
+    log: OnednnLog | None,
+    tree: Sequence[HostOperation],
+    homeless: Sequence[Primitive],
+    lacks: Sequence[str],
+) -> KernelSummary:
+    """
+    The kernel list of an iteration on a CPU.
+
+    Args:
+        profile: What the profiler recorded.
+        log: oneDNN's log; None where it could not be had.
+        tree: From ``operation_tree``, with primitives placed and nodes joined.
+        homeless: Primitives that no operation can be named for.
+        lacks: What could not be recorded.
+    """
+    annotated = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
+    kernels: list[Kernel] = []
+    conversions: list[Conversion] = []
+    origin = min((entry.operation.start_seconds for entry in tree), default=0.0)
+    items = iter(annotated)
+    for entry in tree:
+        for _ in entry.primitives:
+            _add_primitive(kernels, conversions, next(items), entry, profile.base_seconds + origin)
+        if not entry.primitives and _is_kernel(entry):
+            kernels.append(_host_kernel(entry, origin))
+    for primitive in homeless:
+        item = AnnotatedPrimitive(primitive, "unknown")
+        _add_primitive(kernels, conversions, item, None, profile.base_seconds + origin)
+    kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
+    not_understood = profile.not_understood_count + (len(log.not_understood) if log is not None else 0)
+    not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
+    sources = ("torch.profiler",) + (("oneDNN verbose log",) if log is not None else ())
+    return _summary(kernels, conversions, not_understood, sources, lacks)
+
+
+def _summary(
+    kernels: Sequence[Kernel],
+    conversions: Sequence[Conversion],
+    not_understood: int,
+    sources: tuple[str, ...],
+    lacks: Sequence[str],
+) -> KernelSummary:
+    real = [conversion for conversion in conversions if conversion.direction != "none"]
+    seconds = sum(kernel.seconds for kernel in kernels)
+    spent = sum(conversion.seconds or 0.0 for conversion in real)
+    return KernelSummary(
+        count=len(kernels),
+        seconds=seconds,
+        conversion_count=len(real),
+        conversion_seconds=spent,
+        share=min(1.0, spent / seconds) if seconds > 0 else None,
+        conversions=tuple(conversions),
+        not_understood_count=not_understood,
+        kernels=tuple(kernels),
+        sources=sources,
+        lacks=tuple(lacks),
+    )
+
+
+def _is_kernel(entry: HostOperation) -> bool:
+    if entry.name.startswith(GENERATED_PREFIX):
+        return True
+    if entry.operation.is_annotation or not entry.name.startswith(_LAUNCHING) or entry.name in _NOT_KERNELS:
+        return False
+    return not any(_works(child) for child in entry.children)
+
+
+def _works(entry: HostOperation) -> bool:
+    """Whether an operation, or one it calls, moves or computes elements."""
+    if entry.primitives or entry.name.startswith(GENERATED_PREFIX):
+        return True
+    if entry.name not in _NOT_KERNELS and entry.name.startswith(_LAUNCHING):
+        return True
+    return any(_works(child) for child in entry.children)
+
+
+def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
+    generated = entry.name.startswith(GENERATED_PREFIX)
+    return Kernel(
+        name=entry.name.rsplit("::", 1)[1] if generated else entry.name,
+        seconds=entry.operation.seconds if generated else entry.self_seconds(),
+        start_seconds=entry.operation.start_seconds - origin,
+        op=None if generated else _outermost_name(entry),
+        library="inductor" if generated else "aten",
+        backward=_is_backward(entry),
+    )
+
+
+def _outermost_name(entry: HostOperation) -> str:
+    here = entry
+    while here.parent is not None and here.parent.name.startswith("aten::"):
+        here = here.parent
+    return here.name
+
+
+def _is_backward(entry: HostOperation) -> bool:
+    here: HostOperation | None = entry
+    while here is not None:
+        if here.name.startswith("autograd::engine::evaluate_function") or "Backward" in here.name:
+            return True
+        here = here.parent
+    return False
+
+
+def _add_primitive(
+    kernels: list[Kernel],
+    conversions: list[Conversion],
+    item: AnnotatedPrimitive,
+    entry: HostOperation | None,
+    origin_unix: float,
+) -> None:
+    primitive = item.primitive
+    start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)
+    backward = entry is not None and _is_backward(entry)
+    kernels.append(
+        Kernel(
+            name=primitive.kind,
+            seconds=primitive.seconds,
+            start_seconds=start if start is not None or entry is None else entry.operation.start_seconds,
+            op=entry.name if entry is not None else None,
+            library="onednn",
+            problem=primitive.problem,
+            implementation=primitive.implementation,
+            backward=backward,
+        )
+    )
+    if primitive.kind != "reorder":
+        return
+    node = entry.enclosing_node() if entry is not None else None
+    conversions.append(
+        Conversion(
+            id=f"reorder {len(conversions)}",
+            owner="library",
+            kernel=f"reorder {primitive.implementation}",
+            node=node.name if node is not None else None,
+            op=entry.name if entry is not None else None,
+            location=node.location if node is not None else None,
+            module=node.module if node is not None else None,
+            source=item.source,
+            target=item.target,
+            direction=item.direction,
+            tensor=item.tensor,
+            seconds=primitive.seconds,
+            bytes_moved=item.bytes_moved,
+            start_seconds=start,
+            dtype=item.dtype,
+        )
+    )
+
+
+def summarize_device(profile: ProfiledIteration, tree: Sequence[HostOperation], lacks: Sequence[str]) -> KernelSummary:
+    """
+    The kernel list of an iteration on a GPU.
+
+    Args:
+        profile: What the profiler recorded.
+        tree: From ``operation_tree``, with nodes joined.
+        lacks: What could not be recorded.
+    """
+    by_id = {entry.operation.external_id: entry for entry in tree if entry.operation.external_id is not None}
+    kernels: list[Kernel] = []
+    conversions: list[Conversion] = []
+    origin = min((kernel.start_seconds for kernel in profile.device_kernels), default=0.0)
+    for kernel in profile.device_kernels:
+        entry = by_id.get(kernel.external_id) if kernel.external_id is not None else None
+        kernels.append(_device_kernel(kernel, entry, origin))
+        conversion = _device_conversion(kernel, entry, origin, len(conversions))
+        if conversion is not None:
+            conversions.append(conversion)
+    return _summary(kernels, conversions, profile.not_understood_count, ("torch.profiler",), lacks)
+
+
+def _device_kernel(kernel: DeviceKernel, entry: HostOperation | None, origin: float) -> Kernel:
+    return Kernel(
+        name=kernel.name,
+        seconds=kernel.seconds,
+        start_seconds=kernel.start_seconds - origin,
+        op=entry.name if entry is not None else None,
+        library=library_of(kernel.name),
+        stream=kernel.stream,
+        backward=entry is not None and _is_backward(entry),
+    )
+
+
+def _device_conversion(
+    kernel: DeviceKernel, entry: HostOperation | None, origin: float, number: int
+) -> Conversion | None:
+    known = conversion_kernel(kernel.name)
+    if known is None:
+        return None
+    node = entry.enclosing_node() if entry is not None else None
+    return Conversion(
+        id=f"conversion {number}",
+        owner="library",
+        kernel=kernel.name,
+        node=node.name if node is not None else None,
+        op=entry.name if entry is not None else None,
+        location=node.location if node is not None else None,
+        module=node.module if node is not None else None,
+        source=None,
+        target=None,
+        direction=known.direction,
+        tensor="unknown",
+        seconds=kernel.seconds,
+        bytes_moved=None,
+        stream=kernel.stream,
+        start_seconds=kernel.start_seconds - origin,
+    )

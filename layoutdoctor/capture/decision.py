@@ -1,0 +1,320 @@
+"""
+The decision card: what Inductor's layout heuristic decided for one graph, by which of its rules, in our own words.
+
+The decision itself is torch's own (recorded by a hook, never computed again); this module only explains it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layoutdoctor.capture.compat import inductor_config
+from layoutdoctor.capture.fx_graph import first_tensor, layout_of, node_location, node_module, size_of
+from layoutdoctor.records import Convolution, ConvolutionClass, Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_LOGGED_RULES = (
+    ("only a few conv", "few-convolutions"),
+    ("dynamic shape", "dynamic-shape"),
+    ("weighted flops", "weighted-flops"),
+    ("grouped convolution", "grouped-convolution"),
+    ("smaller out_channel", "smaller-out-channels"),
+    ("channels are too small", "small-channels"),
+)
+"""What torch logs when it declines, and our name for the rule (torch/_inductor/graph.py, torch 2.7 to 2.13)."""
+
+SMALL_CHANNELS = 64
+"""``decide_layout_opt``: up to this many input and output channels a convolution counts as small."""
+
+NODES_PER_CONVOLUTION = 300
+"""``decide_layout_opt``: from this many FX nodes a convolution on, too few convolutions for a switch."""
+
+
+@dataclass(frozen=True)
+class RawDecision:
+    """
+    What the hook around ``decide_layout_opt`` saw.
+
+    Attributes:
+        applied: The result.
+        log: What torch logged meanwhile.
+        is_inference: Inductor uses another heuristic outside training.
+        enabled: ``config.layout_optimization`` as in effect for this compile.
+        forced: ``config.force_layout_optimization`` likewise.
+    """
+
+    applied: bool
+    log: tuple[str, ...]
+    is_inference: bool | None
+    enabled: bool
+    forced: bool
+
+
+def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None) -> RawDecision:
+    """
+    The decision with the settings in effect while it was made.
+
+    Args:
+        applied: What ``decide_layout_opt`` returned.
+        log: Lines it logged.
+        is_inference: Its argument.
+    """
+    config = inductor_config()
+    return RawDecision(
+        applied, tuple(log), is_inference, bool(config.layout_optimization), bool(config.force_layout_optimization)
+    )
+
+
+def forward_convolutions(graph_module: Any) -> list[Any]:
+    """
+    The nodes Inductor's heuristic counts: ``aten.convolution`` and oneDNN's packed convolutions.
+
+    Args:
+        graph_module: The post-AOT FX graph.
+    """
+    return [node for node in graph_module.graph.nodes if node.op == "call_function" and _is_forward(str(node.target))]
+
+
+def backward_convolutions(graph_module: Any) -> list[Any]:
+    """
+    The ``aten.convolution_backward`` nodes of a graph.
+
+    Args:
+        graph_module: The post-AOT FX graph.
+    """
+    return [node for node in graph_module.graph.nodes if "convolution_backward" in str(node.target)]
+
+
+def _is_forward(target: str) -> bool:
+    return target == "aten.convolution.default" or ("mkldnn" in target and "convolution" in target)
+
+
+def describe_decision(
+    graph_module: Any, raw: RawDecision | None, layout_opt: bool | None, channels_last_count: int | None
+) -> Decision:
+    """
+    The decision card of a graph.
+
+    Args:
+        graph_module: The graph that was lowered.
+        raw: What the hook saw; None where the heuristic was not asked.
+        layout_opt: ``GraphLowering.layout_opt``, what was in effect in the end.
+        channels_last_count: ``GraphLowering.num_channels_last_conv``; None where this torch has no such count.
+    """
+    forward, backward = forward_convolutions(graph_module), backward_convolutions(graph_module)
+    nodes = forward + backward
+    applied = raw.applied if raw is not None else layout_opt
+    if layout_opt is not None:
+        applied = layout_opt
+    rule = _rule(raw, forward, backward, applied)
+    forced = _forced_names(nodes, applied, channels_last_count)
+    convolutions = tuple(_convolution(node, channels_last=node.name in forced) for node in nodes)
+    deciding = tuple(node.name for node in forward if _vetoes(node, rule))
+    return Decision(
+        applied=applied,
+        rule=rule,
+        explanation=_explanation(rule, bool(applied), convolutions, deciding, len(list(graph_module.graph.nodes)), raw),
+        convolution_count=len(nodes),
+        channels_last_convolution_count=len(forced),
+        convolutions=convolutions,
+        deciding_nodes=deciding,
+        log="\n".join(raw.log) if raw is not None and raw.log else None,
+    )
+
+
+def _rule(raw: RawDecision | None, forward: Sequence[Any], backward: Sequence[Any], applied: bool | None) -> str:
+    if raw is None:
+        return "not-recorded" if applied is None else "set-from-outside"
+    if raw.applied != applied:
+        return "set-from-outside"
+    if not raw.enabled:
+        return "config-off"
+    if raw.forced:
+        return "forced"
+    for line in raw.log:
+        for part, rule in _LOGGED_RULES:
+            if part in line:
+                return rule
+    if not raw.applied:
+        return "only-backward-convolutions" if backward and not forward else "no-convolution"
+    if all(_is_on_cpu(node) for node in forward + list(backward)):
+        return "cpu-onednn"
+    return "weighted-flops" if raw.is_inference else "no-veto"
+
+
+def _is_on_cpu(node: Any) -> bool:
+    tensor = first_tensor(node.meta.get("val"))
+    return tensor is not None and tensor.device.type == "cpu"
+
+
+def _forced_names(nodes: Iterable[Any], applied: bool | None, count: int | None) -> set[str]:
+    """Which convolutions layout optimization made channels-last: torch counts them, and takes the 2-D ones only."""
+    packed = {node.name for node in nodes if "mkldnn" in str(node.target) and _is_only_channels_last(node)}
+    if not applied or not count:
+        return packed
+    two_dimensional = [node.name for node in nodes if _rank(node) == 2 and node.name not in packed]
+    return packed.union(two_dimensional[:count])
+
+
+def _is_only_channels_last(node: Any) -> bool:
+    layout = layout_of(first_tensor(node.meta.get("val")))
+    return layout is not None and bool(layout.memory_formats) and "contiguous_format" not in layout.memory_formats
+
+
+def _weight(node: Any) -> torch.Tensor | None:
+    position = 2 if "convolution_backward" in str(node.target) else 1
+    argument = node.args[position] if len(node.args) > position else None
+    value = getattr(argument, "meta", {}).get("val")
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _groups(node: Any) -> int | None:
+    target = str(node.target)
+    position = 9 if "convolution_backward" in target else 8
+    if "mkldnn" in target:
+        return None
+    value = node.args[position] if len(node.args) > position else None
+    return value if isinstance(value, int) else None
+
+
+def _rank(node: Any) -> int | None:
+    tensor = first_tensor(node.meta.get("val")) if "convolution_backward" not in str(node.target) else _weight(node)
+    return None if tensor is None else tensor.dim() - 2
+
+
+def _weight_shape(node: Any) -> tuple[int, ...] | None:
+    weight = _weight(node)
+    if weight is None:
+        return None
+    shape = tuple(size_of(size) for size in weight.shape)
+    return shape if all(isinstance(size, int) for size in shape) else None  # type: ignore[return-value]
+
+
+def _is_grouped(shape: tuple[int, ...] | None, groups: int | None) -> bool:
+    return shape is not None and (groups or 1) > 1 and shape[1] > 1
+
+
+def _is_small(shape: tuple[int, ...] | None) -> bool:
+    return shape is not None and shape[0] <= SMALL_CHANNELS and shape[1] <= SMALL_CHANNELS
+
+
+def _is_in_out(shape: tuple[int, ...] | None) -> bool:
+    return shape is not None and len(shape) > 2 and shape[0] * 2 <= shape[1] and shape[2] > 1
+
+
+def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> ConvolutionClass:
+    """
+    The class by which Inductor weighs a convolution, in its own order.
+
+    Args:
+        shape: Weight shape ``[C_out, C_in / groups, ...]``; None where not recorded.
+        groups: The convolution's groups.
+
+    Source:
+        ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.13.
+    """
+    if _is_grouped(shape, groups):
+        return "grouped"
+    if _is_small(shape):
+        return "small"
+    return "in_out" if _is_in_out(shape) else "default"
+
+
+def _vetoes(node: Any, rule: str) -> bool:
+    shape, groups = _weight_shape(node), _groups(node)
+    if rule == "grouped-convolution":
+        return _is_grouped(shape, groups)
+    if rule == "smaller-out-channels":
+        return _is_in_out(shape)
+    if rule == "small-channels":
+        return _is_small(shape)
+    if rule == "dynamic-shape":
+        values = [getattr(argument, "meta", {}).get("val") for argument in node.args[:2]]
+        return any(isinstance(size_of(size), str) for value in values if value is not None for size in value.shape)
+    return False
+
+
+def _convolution(node: Any, *, channels_last: bool) -> Convolution:
+    shape, groups = _weight_shape(node), _groups(node)
+    return Convolution(
+        node=node.name,
+        class_=convolution_class(shape, groups),
+        channels_last=channels_last,
+        rank=_rank(node),
+        location=node_location(node),
+        module=node_module(node),
+        weight_shape=shape,
+        groups=groups,
+    )
+
+
+def _explanation(
+    rule: str,
+    applied: bool,
+    convolutions: tuple[Convolution, ...],
+    deciding: tuple[str, ...],
+    node_count: int,
+    raw: RawDecision | None,
+) -> str:
+    count = len(convolutions)
+    plural = "" if count == 1 else "s"
+    which = _names(convolutions, deciding)
+    texts = {
+        "config-off": "layout_optimization is switched off for this compile",
+        "forced": "force_layout_optimization is set, so Inductor asks no further",
+        "no-convolution": "the graph has no convolution, so there is nothing to optimize",
+        "only-backward-convolutions": (
+            f"the graph has {count} convolution_backward and no convolution; this torch counts only the latter, so the "
+            "backward of a channels-last forward is lowered without layout optimization (pytorch #189239)"
+        ),
+        "cpu-onednn": (
+            f"all {count} convolution{plural} run on a CPU with oneDNN, where Inductor always chooses channels-last"
+            if count != 1
+            else "the convolution runs on a CPU with oneDNN, where Inductor always chooses channels-last"
+        ),
+        "few-convolutions": (
+            f"{count} convolution{plural} among {node_count} FX nodes: Inductor skips graphs with at least "
+            f"{NODES_PER_CONVOLUTION} nodes per convolution"
+        ),
+        "dynamic-shape": f"a convolution has symbolic sizes{which}: Inductor skips dynamic shapes (pytorch #102670)",
+        "weighted-flops": _flops_text(applied, raw),
+        "grouped-convolution": (
+            f"a grouped convolution has more than one input channel per group{which}; "
+            "in training Inductor skips the whole graph for it"
+        ),
+        "smaller-out-channels": (
+            f"a convolution has at most half as many output as input channels{which}; "
+            "in training Inductor skips the whole graph for it"
+        ),
+        "small-channels": (
+            f"all convolutions have at most {SMALL_CHANNELS} input and output channels; in training Inductor skips such graphs"
+        ),
+        "no-veto": f"no rule speaks against it for {count} convolution{plural} in training",
+        "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",
+    }
+    return texts.get(rule, "torch did not say how it decided")
+
+
+def _names(convolutions: tuple[Convolution, ...], deciding: tuple[str, ...]) -> str:
+    named = [
+        f"{c.module or c.node} {list(c.weight_shape)}" if c.weight_shape else (c.module or c.node)
+        for c in convolutions
+        if c.node in deciding
+    ]
+    if not named:
+        return ""
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return f" ({', '.join(named[:3])}{more})"
+
+
+def _flops_text(applied: bool, raw: RawDecision | None) -> str:
+    numbers = re.findall(r"(default|channels last): (\d+)", " ".join(raw.log)) if raw is not None else []
+    figures = f" ({', '.join(f'{name} {int(value):,}' for name, value in numbers)} weighted flops)" if numbers else ""
+    outcome = "predict no slowdown" if applied else "predict a slowdown"
+    return f"in inference Inductor weighs each convolution's flops by its class; the weighted flops {outcome}{figures}"

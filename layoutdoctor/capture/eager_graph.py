@@ -1,0 +1,223 @@
+"""
+An eager iteration as a graph: the ATen operations that really ran, with their layouts and how values flow.
+
+Eager has no FX graph; a dispatch mode below autograd sees every operation with real tensors, in forward and backward.
+Faces doctor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from layoutdoctor.capture.compat import last_sequence_number, running_autograd_node
+from layoutdoctor.capture.fx_graph import dtype_name, first_tensor, is_user_file, layout_of, source_location
+from layoutdoctor.errors import first_line
+from layoutdoctor.records import FxNode, Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from layoutdoctor.records import SourceLocation, TensorKind
+
+
+class EagerRecorder(TorchDispatchMode):
+    """
+    Records the operations of one iteration.
+
+    Attributes:
+        nodes: The operations so far, placeholders first met included.
+        failures: What could not be recorded; the operations themselves always run.
+    """
+
+    def __init__(self, modules: ModuleTracker, weights: dict[int, TensorKind]) -> None:
+        super().__init__()
+        self.nodes: list[FxNode] = []
+        self.failures: list[str] = []
+        self._modules = modules
+        self._weights = weights
+        self._names: dict[int, tuple[str, Any]] = {}
+        self._counts: dict[str, int] = {}
+        self._forward: dict[int, tuple[SourceLocation | None, str | None]] = {}
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Runs the operation as it is, then notes it down."""
+        del types
+        keywords = kwargs or {}
+        inputs: tuple[str, ...] = ()
+        with self._noting(function):
+            inputs = tuple(self._name_of(leaf) for leaf in _tensors((args, keywords)))
+        result = function(*args, **keywords)
+        with self._noting(function):
+            self._record(function, inputs, result)
+        return result
+
+    @contextlib.contextmanager
+    def _noting(self, function: Any) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - never the model's problem
+            self.failures.append(f"{function}: {first_line(error)}")
+
+    def _record(self, function: Any, inputs: tuple[str, ...], result: Any) -> None:
+        location, module, backward = self._place()
+        tensor = first_tensor(result)
+        name = self._fresh(str(function).split(".")[1])
+        self.nodes.append(
+            FxNode(
+                name=name,
+                op="call_function",
+                target=str(function),
+                inputs=inputs,
+                layout=layout_of(tensor),
+                dtype=dtype_name(tensor),
+                location=location,
+                module=module,
+                backward=backward,
+            )
+        )
+        for leaf in _tensors(result):
+            self._remember(leaf, name)
+
+    def _place(self) -> tuple[SourceLocation | None, str | None, bool]:
+        running = running_autograd_node()
+        if running is not None:
+            location, module = self._forward.get(int(running._sequence_nr()), (None, None))
+            return location, module, True
+        place = (_user_location(sys._getframe(3)), self._modules.current)
+        self._forward.setdefault(last_sequence_number(), place)
+        if torch.is_grad_enabled() or self._forward:
+            self._forward[last_sequence_number()] = place
+        return place[0], place[1], False
+
+    def _name_of(self, tensor: torch.Tensor) -> str:
+        known = self._names.get(id(tensor))
+        if known is not None and known[1]() is tensor:
+            return known[0]
+        kind = self._weights.get(id(tensor), "activation")
+        name = self._fresh("weight" if kind == "weight" else "value")
+        self.nodes.append(
+            FxNode(
+                name=name,
+                op="placeholder",
+                target=name,
+                layout=layout_of(tensor),
+                dtype=dtype_name(tensor),
+                tensor=kind,
+            )
+        )
+        self._remember(tensor, name)
+        return name
+
+    def _remember(self, tensor: torch.Tensor, name: str) -> None:
+        self._names[id(tensor)] = (name, weakref.ref(tensor))
+
+    def _fresh(self, stem: str) -> str:
+        count = self._counts.get(stem, 0)
+        self._counts[stem] = count + 1
+        return f"{stem}_{count}" if count else stem
+
+    def names_of(self, value: Any) -> tuple[str, ...]:
+        """
+        The nodes that made the tensors in a value, such as the model's output.
+
+        Args:
+            value: Any nesting of tensors.
+        """
+        return tuple(self._name_of(leaf) for leaf in _tensors(value))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _user_location(frame: FrameType | None) -> SourceLocation | None:
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            return source_location(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+class ModuleTracker:
+    """
+    Knows which nn.Module runs, through hooks on the modules of our own copy.
+
+    Attributes:
+        current: Path of the innermost running module; None outside of all.
+    """
+
+    def __init__(self, module: torch.nn.Module | None) -> None:
+        self._module = module
+        self._stack: list[str] = []
+        self._handles: list[Any] = []
+
+    @property
+    def current(self) -> str | None:
+        """Path of the innermost running module; None outside of all."""
+        return self._stack[-1] if self._stack else None
+
+    def __enter__(self) -> ModuleTracker:
+        if self._module is not None:
+            for name, module in self._module.named_modules():
+                if name:
+                    self._handles.append(module.register_forward_pre_hook(self._entering(name)))
+                    self._handles.append(module.register_forward_hook(self._leaving, always_call=True))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def hook(module: torch.nn.Module, args: Any) -> None:
+            del module, args
+            self._stack.append(name)
+
+        return hook
+
+    def _leaving(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        del module, args, output
+        if self._stack:
+            self._stack.pop()
+
+
+def record_eager_iteration(
+    step: Callable[[], None], module: torch.nn.Module | None, outputs: Callable[[], Any]
+) -> Graph:
+    """
+    Runs one eager iteration and returns its operations as a graph.
+
+    Args:
+        step: One iteration.
+        module: The module it runs, our own copy; None for a function.
+        outputs: What the iteration left for the caller to see: outputs, and gradients in training.
+
+    Raises:
+        Exception: Whatever the step raises.
+    """
+    weights: dict[int, TensorKind] = {}
+    if module is not None:
+        weights = {id(parameter): "weight" for parameter in module.parameters() if parameter.dim() > 1}
+    with ModuleTracker(module) as modules:
+        recorder = EagerRecorder(modules, weights)
+        with recorder:
+            step()
+        names = recorder.names_of(outputs())
+    return Graph(
+        name="eager",
+        direction="inference" if not any(node.backward for node in recorder.nodes) else "forward",
+        decision=None,
+        nodes=tuple(recorder.nodes),
+        output_names=names,
+        hook_failure="; ".join(recorder.failures[:3]) or None,
+    )

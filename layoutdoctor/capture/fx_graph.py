@@ -1,0 +1,210 @@
+"""
+FX graphs as records: nodes with layouts, source lines and module paths.
+
+Reads only what ``torch.fx`` documents plus the ``meta`` entries torch.compile leaves there. Faces the capture session.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layoutdoctor.layout import Layout, strided_layout
+from layoutdoctor.records import FxNode, SourceLocation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from layoutdoctor.layout import Size
+    from layoutdoctor.records import TensorKind
+
+_TORCH_DIRECTORY = str(Path(torch.__file__).parent)
+_PACKAGE_DIRECTORY = str(Path(__file__).parent.parent)
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_SUBSCRIPT = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
+
+
+def size_of(value: Any) -> Size:
+    """
+    A size or stride as a record holds it.
+
+    Args:
+        value: An int, or a ``SymInt``, which becomes its expression.
+    """
+    return value if type(value) is int else _symbolic_size(value)
+
+
+def _symbolic_size(value: Any) -> Size:
+    node = getattr(value, "node", None)
+    expression = getattr(node, "expr", value)
+    text = str(expression)
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def layout_of(value: Any) -> Layout | None:
+    """
+    Layout of a tensor, real or fake.
+
+    Args:
+        value: Anything; what is no strided tensor has no layout.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    try:
+        return strided_layout([size_of(size) for size in value.shape], [size_of(step) for step in value.stride()])
+    except (RuntimeError, TypeError, ValueError):
+        return None  # a subclass without strides (nested tensors): not recorded
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """
+    The first tensor in a node's value.
+
+    Args:
+        value: A tensor, or a tuple or list of them.
+    """
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, (tuple, list)):
+        return next((found for found in map(first_tensor, value) if found is not None), None)
+    return None
+
+
+def is_user_file(path: str) -> bool:
+    """
+    Whether a source file is neither torch's, nor ours, nor generated.
+
+    Args:
+        path: As Python reports it.
+    """
+    return not (path.startswith((_TORCH_DIRECTORY, _PACKAGE_DIRECTORY, "<")) or "/torchinductor_" in path)
+
+
+def location_in_stack(stack: str | None) -> SourceLocation | None:
+    """
+    The innermost line of the user's code in a printed stack.
+
+    Args:
+        stack: Text as in ``node.meta["stack_trace"]``; innermost frame last.
+    """
+    frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(stack or "")]
+    for file, line in reversed(frames):
+        if is_user_file(file):
+            return source_location(file, line)
+    return None
+
+
+def source_location(file: str, line: int) -> SourceLocation:
+    """
+    A location with the text of its line.
+
+    Args:
+        file: Path.
+        line: From 1.
+    """
+    return SourceLocation(file=file, line=line, code=linecache.getline(file, line).strip() or None)
+
+
+def module_path(stack: Any) -> str | None:
+    """
+    Path of the innermost nn.Module of a node, such as ``body.0.conv``.
+
+    Args:
+        stack: ``node.meta["nn_module_stack"]``: outermost first, values (path expression, class).
+    """
+    if not stack:
+        return None
+    path = list(stack.values())[-1][0]
+    return clean_module_path(str(path))
+
+
+def clean_module_path(path: str) -> str | None:
+    """
+    A module's path without dynamo's access expressions: ``L['model']._modules['body'][0]`` is ``body.0``.
+
+    Args:
+        path: As in ``nn_module_stack``.
+    """
+    text = re.sub(r"^(L\[['\"][^'\"]+['\"]\]|G\[['\"][^'\"]+['\"]\]|L__self__)", "", path)
+    text = _SUBSCRIPT.sub(r".\1", text).replace("._modules", "").replace(".slice(None, None, None)", "")
+    parts = [part for part in text.split(".") if part and "(" not in part]
+    return ".".join(parts) or None
+
+
+def node_module(node: Any) -> str | None:
+    """
+    Path of the nn.Module an FX node comes from, of the forward node for one of a backward graph.
+
+    Args:
+        node: An FX node.
+    """
+    return module_path(node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack"))
+
+
+def node_location(node: Any) -> SourceLocation | None:
+    """
+    The user's line an FX node comes from.
+
+    Args:
+        node: An FX node.
+    """
+    return location_in_stack(node.meta.get("stack_trace"))
+
+
+def fx_nodes(graph_module: Any, kinds: dict[str, TensorKind] | None = None) -> tuple[FxNode, ...]:
+    """
+    The nodes of an FX graph, in order.
+
+    Args:
+        graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
+        kinds: What kind of tensor a placeholder is, by its name.
+    """
+    return tuple(_fx_node(node, (kinds or {}).get(node.name)) for node in graph_module.graph.nodes)
+
+
+def _fx_node(node: Any, kind: TensorKind | None) -> FxNode:
+    tensor = first_tensor(node.meta.get("val"))
+    return FxNode(
+        name=node.name,
+        op="call_function" if node.op in ("call_method", "call_module") else node.op,
+        target=str(node.target),
+        inputs=tuple(_input_names(node)),
+        layout=layout_of(tensor),
+        dtype=dtype_name(tensor),
+        location=node_location(node),
+        module=node_module(node),
+        tensor=kind,
+    )
+
+
+def _input_names(node: Any) -> Iterable[str]:
+    names: list[str] = []
+    torch.fx.node.map_arg((node.args, node.kwargs), lambda argument: names.append(argument.name))
+    return names
+
+
+def dtype_name(tensor: torch.Tensor | None) -> str | None:
+    """
+    torch's name of a dtype without the module: ``float32``.
+
+    Args:
+        tensor: None gives None.
+    """
+    return None if tensor is None else str(tensor.dtype).removeprefix("torch.")
+
+
+def output_names(graph_module: Any) -> tuple[str, ...]:
+    """
+    Names of the nodes an FX graph returns, in order.
+
+    Args:
+        graph_module: Any FX graph module.
+    """
+    for node in reversed(graph_module.graph.nodes):
+        if node.op == "output":
+            return tuple(_input_names(node))
+    return ()

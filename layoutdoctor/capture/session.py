@@ -1,0 +1,172 @@
+"""
+One compile, captured: the hooks of ``compat`` put together into graph records.
+
+Faces doctor: ``CompileCapture`` is entered around the first call of a compiled model and leaves ``graphs`` behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layoutdoctor.capture.compat import InductorHooks, graph_break_counters
+from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
+from layoutdoctor.capture.fx_graph import fx_nodes, output_names
+from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
+from layoutdoctor.errors import first_line
+from layoutdoctor.records import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import GraphDirection, TensorKind
+
+
+@dataclass
+class CapturedGraph:
+    """
+    A graph record and the live module that runs it.
+
+    Attributes:
+        graph: The record.
+        module: The generated Python module; its globals hold the compiled kernels.
+    """
+
+    graph: Graph
+    module: Any
+
+
+class CompileCapture:
+    """
+    Records every graph that Inductor lowers between enter and exit.
+
+    Attributes:
+        captured: The graphs in the order they were lowered.
+        graph_break_reasons: Reasons of graph breaks met meanwhile, one line each.
+        failures: What our hooks could not record, in words.
+    """
+
+    def __init__(self) -> None:
+        self.captured: list[CapturedGraph] = []
+        self.graph_break_reasons: tuple[str, ...] = ()
+        self._decision: RawDecision | None = None
+        self._hooks = InductorHooks(self._on_decision, self._on_graph)
+        self._breaks: dict[str, int] = {}
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What our hooks could not record, in words."""
+        return tuple(self._hooks.failures)
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graph records."""
+        return tuple(captured.graph for captured in self.captured)
+
+    def __enter__(self) -> CompileCapture:
+        self._breaks = graph_break_counters()
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._hooks.__exit__(*exception)
+        self.graph_break_reasons = tuple(self._new_breaks())
+
+    def _new_breaks(self) -> Iterator[str]:
+        for reason, count in graph_break_counters().items():
+            for _ in range(count - self._breaks.get(reason, 0)):
+                yield next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
+
+    def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool | None) -> None:
+        del graph_module
+        self._decision = record_decision(applied, log, is_inference)
+
+    def _on_graph(self, lowering: Any, module: Any, kernels: list[tuple[str, list[str], str]]) -> None:
+        decision, self._decision = self._decision, None
+        graph = _graph_record(f"graph {len(self.captured)}", lowering, module, kernels, decision)
+        self.captured.append(CapturedGraph(graph, module))
+
+
+def _graph_record(
+    name: str,
+    lowering: Any,
+    module: Any,
+    kernels: Sequence[tuple[str, list[str], str]],
+    raw: RawDecision | None,
+) -> Graph:
+    """The record of a lowered graph; parts that cannot be read are left out and named in ``hook_failure``."""
+    problems: list[str] = []
+
+    @contextlib.contextmanager
+    def part(what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a capture never breaks the compile it watches
+            problems.append(f"{what}: {first_line(error)}")
+
+    fields: dict[str, Any] = {}
+    graph_module = getattr(lowering, "orig_gm", None) or lowering.module
+    direction = _direction(lowering)
+    with part("decision"):
+        fields["decision"] = describe_decision(
+            graph_module,
+            raw,
+            _as_bool(getattr(lowering, "layout_opt", None)),
+            getattr(lowering, "num_channels_last_conv", None),
+        )
+    with part("FX nodes"):
+        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction))
+        fields["output_names"] = output_names(graph_module)
+    with part("buffers"):
+        fields["buffers"] = buffers_of(lowering, kernels)
+    with part("generated code"):
+        source = Path(module.__file__).read_text(encoding="utf-8")
+        fields["code_fingerprint"] = code_fingerprint([source])
+    return Graph(
+        name=name,
+        direction=direction,
+        **{"decision": None, **fields},
+        kernel_names=tuple(dict.fromkeys(kernel for kernel, _, _ in kernels)),
+        hook_failure="; ".join(problems) or None,
+    )
+
+
+def _as_bool(value: Any) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def _direction(lowering: Any) -> GraphDirection:
+    if getattr(lowering, "is_inference", False):
+        return "inference"
+    return "backward" if getattr(lowering, "is_backward", False) else "forward"
+
+
+def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str, TensorKind]:
+    """
+    What kind of tensor each graph input is: the weight of a convolution, a gradient, or an activation.
+
+    Args:
+        graph_module: The post-AOT FX graph.
+        direction: A backward graph's ``tangents`` are gradients.
+    """
+    weights = set()
+    for node in graph_module.graph.nodes:
+        target = str(node.target)
+        if "convolution" not in target or node.op != "call_function":
+            continue
+        position = 2 if "convolution_backward" in target else 1
+        if len(node.args) > position and getattr(node.args[position], "op", "") in ("placeholder", "get_attr"):
+            weights.add(node.args[position].name)
+    kinds: dict[str, TensorKind] = {}
+    for node in graph_module.graph.nodes:
+        if node.op not in ("placeholder", "get_attr"):
+            continue
+        if node.name in weights:
+            kinds[node.name] = "weight"
+        elif direction == "backward" and "tangents" in node.name:
+            kinds[node.name] = "gradient"
+        else:
+            kinds[node.name] = "activation"
+    return kinds

@@ -1,0 +1,231 @@
+"""
+Copies of a model and of its inputs, so that nothing of the caller's is ever changed, and what the tensors in them are.
+
+Faces subjects and the rest of measure; imports torch, the records' layout and errors only.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from layoutdoctor.errors import SubjectError, first_line
+from layoutdoctor.layout import Layout, strided_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_UNCHANGEABLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+class CopiedModel(NamedTuple):
+    """
+    A copy of what the caller gave.
+
+    Attributes:
+        run: What to call: the copied module, or a function bound to copies of the modules and tensors it uses.
+        module: The module that owns the copied parameters; None where a function uses no module.
+    """
+
+    run: Callable[..., Any]
+    module: nn.Module | None
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    """
+    The layout of a tensor.
+
+    Args:
+        tensor: Any tensor; one that is not strided (sparse, oneDNN's own) has no strides to tell.
+    """
+    if tensor.layout != torch.strided:
+        return Layout(tuple(int(size) for size in tensor.shape), None, ())
+    return strided_layout([int(size) for size in tensor.shape], [int(step) for step in tensor.stride()])
+
+
+def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """
+    A leaf tensor with the same values and strides and storage of its own, also where elements overlap or have gaps.
+
+    Args:
+        tensor: Any tensor; one that is not plainly strided is cloned the way torch clones it.
+    """
+    source = tensor.detach()
+    if type(source) is torch.Tensor and source.layout == torch.strided and not source.is_quantized and source.numel():
+        source = source.resolve_conj().resolve_neg()
+        # The whole span is copied: an expanded (stride 0) or sliced input keeps its strides, unlike with clone().
+        span = 1 + sum((size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True))
+        flat = source.as_strided((span,), (1,), source.storage_offset()).clone()
+        cloned = flat.as_strided(source.shape, source.stride())
+    else:
+        cloned = source.clone()
+    return cloned.requires_grad_(tensor.requires_grad)
+
+
+def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """
+    Copies of positional and keyword arguments: tensors by ``clone_tensor``, one tensor given twice stays one tensor.
+
+    Args:
+        args: Positional arguments, nested as torch's pytree understands it.
+        kwargs: Keyword arguments likewise.
+    """
+    copied: dict[int, Any] = {}
+
+    def copy_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, _UNCHANGEABLE):
+            return leaf
+        if id(leaf) not in copied:
+            copied[id(leaf)] = clone_tensor(leaf) if isinstance(leaf, torch.Tensor) else _deep_copy_or_same(leaf)
+        return copied[id(leaf)]
+
+    new_args, new_kwargs = pytree.tree_map(copy_leaf, (tuple(args), dict(kwargs)))
+    return new_args, new_kwargs
+
+
+def _deep_copy_or_same(leaf: Any) -> Any:
+    try:
+        return copy.deepcopy(leaf)
+    except Exception:
+        return leaf
+
+
+def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """
+    Every tensor among the arguments, in order.
+
+    Args:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
+    return [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
+
+
+def copy_model(model: Callable[..., Any]) -> CopiedModel:
+    """
+    A copy of a module, function, bound method or partial; no gradient is carried over, strides and tied weights stay.
+
+    Args:
+        model: What the caller gave; a function's copy is bound to copies of the modules and tensors that it reads
+            from its closure, its defaults and its globals.
+
+    Raises:
+        SubjectError: It cannot be copied.
+    """
+    if isinstance(model, nn.Module):
+        copied = copy_module(model)
+        return CopiedModel(copied, copied)
+    modules: dict[int, nn.Module] = {}
+    run = _copy_callable(model, modules)
+    return CopiedModel(run, nn.ModuleList(modules.values()) if modules else None)
+
+
+def copy_module(module: nn.Module) -> nn.Module:
+    """
+    A deep copy of a module with the strides of the original and without its gradients.
+
+    Args:
+        module: The caller's module.
+
+    Raises:
+        SubjectError: It is not initialised yet, or holds something that Python cannot copy.
+    """
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if nn.parameter.is_lazy(tensor):
+            raise SubjectError(
+                f"cannot copy {type(module).__name__}: its parameter {name!r} has no shape yet (a lazy module); "
+                "call the model once on the example input before diagnosing it"
+            )
+    try:
+        copied = copy.deepcopy(module, _non_leaf_tensors(module))
+    except Exception as error:
+        raise SubjectError(
+            f"cannot copy {type(module).__name__}, and layoutdoctor never works on the model itself: "
+            f"{first_line(error)}; give it a __deepcopy__, or diagnose a function that builds it (model.py:build)"
+        ) from error
+    for ours, theirs in zip(_own_tensors(copied), _own_tensors(module), strict=True):
+        ours.grad = None
+        if ours.layout == torch.strided and ours.stride() != theirs.stride():
+            ours.data = clone_tensor(theirs).detach()  # deepcopy makes a parameter with gaps dense
+    return copied
+
+
+def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _non_leaf_tensors(module: nn.Module) -> dict[int, Any]:
+    """Deepcopy's memo, with the tensors it refuses: results of autograd kept as attributes, as weight_norm does."""
+    memo: dict[int, Any] = {}
+    for part in module.modules():
+        for value in [*vars(part).values(), *part._buffers.values()]:
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                memo[id(value)] = clone_tensor(value).detach()
+    return memo
+
+
+def _copy_callable(function: Any, modules: dict[int, nn.Module]) -> Any:
+    """A callable bound to copies; ``modules`` maps the id of each module met to its copy."""
+    if isinstance(function, nn.Module):
+        return _copy_value(function, modules)
+    if isinstance(function, functools.partial):
+        args = [_copy_value(value, modules) for value in function.args]
+        keywords = {name: _copy_value(value, modules) for name, value in function.keywords.items()}
+        return functools.partial(_copy_callable(function.func, modules), *args, **keywords)
+    if isinstance(function, types.MethodType):
+        owner = function.__self__
+        return types.MethodType(function.__func__, _copy_value(owner, modules))
+    if isinstance(function, types.FunctionType):
+        return _copy_function(function, modules)
+    return function
+
+
+def _copy_value(value: Any, modules: dict[int, nn.Module]) -> Any:
+    if isinstance(value, nn.Module):
+        if id(value) not in modules:
+            modules[id(value)] = copy_module(value)
+        return modules[id(value)]
+    return clone_tensor(value) if type(value) is torch.Tensor else value
+
+
+def _copy_function(function: types.FunctionType, modules: dict[int, nn.Module]) -> types.FunctionType:
+    """The same code bound to copies of the modules and tensors it reads; the function itself where it reads none."""
+    kinds = (nn.Module, torch.Tensor)
+    cells = function.__closure__ or ()
+    held = [cell.cell_contents if _is_filled(cell) else None for cell in cells]
+    used = {name: function.__globals__[name] for name in _global_names(function.__code__) & function.__globals__.keys()}
+    used = {name: value for name, value in used.items() if isinstance(value, kinds)}
+    defaults = function.__defaults__ or ()
+    if not used and not any(isinstance(value, kinds) for value in (*held, *defaults)):
+        return function
+    pairs = zip(cells, held, strict=True)
+    closure = tuple(types.CellType(_copy_value(v, modules)) if isinstance(v, kinds) else cell for cell, v in pairs)
+    copies = {name: _copy_value(value, modules) for name, value in used.items()}
+    copied = types.FunctionType(
+        function.__code__,
+        {**function.__globals__, **copies} if copies else function.__globals__,
+        function.__name__,
+        tuple(_copy_value(value, modules) for value in defaults) or None,
+        closure or None,
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return set(code.co_names).union(*(_global_names(part) for part in inner))

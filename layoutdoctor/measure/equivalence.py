@@ -1,0 +1,272 @@
+"""
+Whether a configuration computes what the model computes: outputs and gradients against a float64 eager reference.
+
+Faces doctor; imports measure's step and copies, records and errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from layoutdoctor.errors import first_line
+from layoutdoctor.measure.copies import copy_inputs, copy_model
+from layoutdoctor.measure.step import FIRST_CALL_SEED, Step
+from layoutdoctor.records import Equivalence
+
+if TYPE_CHECKING:
+    from layoutdoctor.layout import Layout
+    from layoutdoctor.measure.step import StepResults
+    from layoutdoctor.records import Mode
+    from layoutdoctor.subjects.subject import LoadedSubject
+
+EAGER_ERROR_FACTOR = 10.0
+"""How many times eager's own rounding error another order of the same additions may make."""
+
+# Some eighty roundings (80 x 2**-23 for float32), relative to the largest value: what is left where eager is exact by luck.
+RELATIVE_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
+_COARSEST = max(RELATIVE_TOLERANCE.values())
+
+
+@dataclass(frozen=True)
+class Reference:
+    """
+    What the model computes, and how exactly.
+
+    Attributes:
+        name: ``float64``, or ``eager float32`` and the like where float64 did not run.
+        exact: Outputs and gradients by name, as the reference computed them.
+        eager: The same by eager in the caller's own dtype, which sizes the tolerance.
+        mode: Of the runs.
+        output_layouts: Eager's, on the caller's own input.
+        random: Why two runs of the model differ; None where they do not.
+        why_not_exact: Why float64 did not run; None where it did.
+    """
+
+    name: str
+    exact: dict[str, torch.Tensor]
+    eager: dict[str, torch.Tensor]
+    mode: Mode
+    output_layouts: tuple[Layout, ...]
+    random: str | None = None
+    why_not_exact: str | None = None
+
+
+class _Difference(NamedTuple):
+    """How far one tensor is from the reference; ``reason`` where no figure can say it."""
+
+    name: str
+    error: float
+    tolerance: float
+    rule: str
+    reason: str | None = None
+
+    @property
+    def share(self) -> float:
+        """Of the tolerance that is used up; above 1 is different."""
+        if self.reason is not None or self.error != self.error:
+            return float("inf")
+        if self.error == 0:
+            return 0.0
+        return self.error / self.tolerance if self.tolerance > 0 else float("inf")
+
+
+def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
+    """
+    Runs the model in eager on copies: in its own dtype, once more with another seed, and in float64.
+
+    Args:
+        subject: What was loaded; it is not changed.
+        mode: ``inference`` or ``training``.
+
+    Raises:
+        Exception: What the model itself raises in eager; ``check_runs`` has turned that into words before.
+    """
+    results = _run(subject, mode, double=False)
+    eager = _named(results)
+    random = _why_random(eager, _named(_run(subject, mode, double=False, seed=FIRST_CALL_SEED + 1)))
+    try:
+        exact = _named(_run(subject, mode, double=True))
+        problem = None if exact.keys() == eager.keys() else "it gives other outputs in float64"
+    except Exception as error:
+        exact, problem = eager, first_line(error)
+    if random is not None or problem is not None:
+        exact = eager  # another dtype draws other random numbers
+    name = "float64" if exact is not eager else f"eager {_floating_dtype(eager)}"
+    return Reference(name, exact, eager, mode, results.output_layouts, random, problem)
+
+
+def _run(subject: LoadedSubject, mode: Mode, *, double: bool, seed: int = FIRST_CALL_SEED) -> StepResults:
+    copied = copy_model(subject.model)
+    args, kwargs = copy_inputs(subject.args, subject.kwargs)
+    if copied.module is not None:
+        copied.module.train(mode == "training")
+    if double:
+        if copied.module is not None:
+            copied.module.double()
+        args, kwargs = pytree.tree_map(_as_double, (args, kwargs))
+    return Step(copied.run, copied.module, args, kwargs, mode, first_seed=seed).results()
+
+
+def _as_double(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+        return leaf
+    return leaf.detach().double().requires_grad_(leaf.requires_grad)
+
+
+def _named(results: StepResults) -> dict[str, torch.Tensor]:
+    """Outputs as ``output 0``, gradients as ``gradient of NAME``."""
+    outputs = {f"output {index}": output for index, output in enumerate(results.outputs)}
+    return {**outputs, **{f"gradient of {name}": gradient for name, gradient in results.gradients.items()}}
+
+
+def _floating_dtype(tensors: dict[str, torch.Tensor]) -> str:
+    dtypes = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
+    return str(dtypes[0] if dtypes else next(iter(tensors.values())).dtype).removeprefix("torch.")
+
+
+def _why_random(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str | None:
+    for name, tensor in first.items():
+        difference = _compare(name, second.get(name), tensor, tensor, _largest(tensor))
+        if difference.share > 1:
+            return f"{name} differs between two eager runs with different seeds"
+    return None
+
+
+def check_equivalence(reference: Reference, results: StepResults) -> Equivalence:
+    """
+    Compares what a configuration's first call gave with the reference, tensor by tensor.
+
+    Each tensor may differ by 10 times eager's own error there, or by a tolerance of its dtype times its largest value,
+    whichever is more; a gradient's largest value is that among its module's parameters. Integers and booleans have to
+    be equal. NaN and infinity count as equal where eager has the same at the same place.
+
+    Args:
+        reference: Made once by ``compute_reference``.
+        results: Of the configuration's step.
+
+    Returns:
+        ``not_checked`` where the model is random and this run drew other numbers than eager.
+    """
+    found = _named(results)
+    differences = [
+        _compare(name, found.get(name), exact, reference.eager[name], _scale(name, reference.exact))
+        for name, exact in reference.exact.items()
+    ]
+    extra = sorted(found.keys() - reference.exact.keys())
+    differences += [_Difference(name, 0.0, 0.0, "", "eager does not give it") for name in extra]
+    worst = max(differences, key=lambda difference: difference.share)
+    has_figures = worst.reason is None
+    return Equivalence(
+        status=_status(worst, reference),
+        max_abs_error=worst.error if has_figures and worst.error == worst.error else None,
+        tolerance=worst.tolerance if has_figures else None,
+        reference=reference.name,
+        detail=_detail(worst, len(differences), reference),
+        gradients_checked=any(name.startswith("gradient of ") for name in reference.exact),
+        output_layouts=results.output_layouts,
+        output_layouts_differ=_formats(results.output_layouts) != _formats(reference.output_layouts),
+    )
+
+
+def _status(worst: _Difference, reference: Reference) -> Any:
+    if worst.share <= 1:
+        return "equal"
+    return "different" if reference.random is None else "not_checked"
+
+
+def _formats(layouts: tuple[Layout, ...]) -> list[frozenset[str]]:
+    return [frozenset(layout.memory_formats) for layout in layouts]
+
+
+def _detail(worst: _Difference, count: int, reference: Reference) -> str:
+    if worst.share <= 1:
+        tensors = "1 tensor" if count == 1 else f"{count} tensors"
+        closest = f"; closest to its tolerance: {worst.name}, {worst.rule}" if worst.rule else ""
+        text = f"{tensors} compared{closest}"
+    elif reference.random is not None:
+        return f"the model is random: {reference.random}, and this configuration drew other numbers"
+    elif worst.reason is not None:
+        text = f"{worst.name}: {worst.reason}"
+    else:
+        text = f"{worst.name} differs by {worst.error:.3g}, allowed {worst.tolerance:.3g}: {worst.rule}"
+    if reference.why_not_exact is not None:
+        text += f"; float64 could not be the reference: {reference.why_not_exact}"
+    return text
+
+
+def _scale(name: str, exact: dict[str, torch.Tensor]) -> float:
+    """
+    The largest value a tolerance refers to: an output's own, for a gradient the largest among its module's parameters.
+
+    The gradient of a bias in front of a batch norm is zero but for rounding, and that rounding is of its weight's size.
+    """
+    if not name.startswith("gradient of "):
+        return _largest(exact[name])
+    module = name.rpartition(".")[0]
+    siblings = [other for other in exact if other.startswith("gradient of ") and other.rpartition(".")[0] == module]
+    return max(_largest(exact[sibling]) for sibling in siblings)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    values = _dense(tensor)
+    if not values.is_floating_point():
+        return 0.0
+    finite = values[torch.isfinite(values)]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
+    return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+
+
+def _compare(
+    name: str, found: torch.Tensor | None, exact: torch.Tensor, eager: torch.Tensor, scale: float
+) -> _Difference:
+    if found is None:
+        return _Difference(name, 0.0, 0.0, "", "eager gives it, this configuration does not")
+    if found.shape != eager.shape:
+        return _Difference(name, 0.0, 0.0, "", f"shape {list(found.shape)}, eager gives {list(eager.shape)}")
+    if found.dtype != eager.dtype:
+        return _Difference(name, 0.0, 0.0, "", f"dtype {found.dtype}, eager gives {eager.dtype}")
+    found, exact, eager = _dense(found), _dense(exact), _dense(eager)
+    if not eager.is_floating_point():
+        count = int((found != eager).sum())
+        reason = (
+            f"{count} of {found.numel()} {str(found.dtype).removeprefix('torch.')} values differ" if count else None
+        )
+        return _Difference(name, 0.0, 0.0, "whole numbers have to be equal", reason)
+    return _compare_floats(name, found, exact, eager, scale)
+
+
+def _compare_floats(
+    name: str, found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, scale: float
+) -> _Difference:
+    relative = RELATIVE_TOLERANCE.get(eager.dtype, _COARSEST)
+    finite = torch.isfinite(eager) & torch.isfinite(exact)
+    error_of_eager = _largest_error(eager, exact, finite)
+    tolerance = max(EAGER_ERROR_FACTOR * error_of_eager, relative * scale)
+    # Where eager has NaN or infinity, the same is right, and so is the reference's number that eager could not hold.
+    elsewhere = ~finite
+    same = (found == eager) | (found.isnan() & eager.isnan())
+    close = (found.double() - exact.double()).abs() <= tolerance
+    wrong = int((elsewhere & ~same & ~close).sum())
+    if wrong:
+        return _Difference(name, 0.0, 0.0, "", f"{wrong} values differ where eager gives NaN or infinity")
+    lost = int((finite & ~torch.isfinite(found)).sum())
+    if lost:
+        return _Difference(name, 0.0, 0.0, "", f"{lost} of {found.numel()} values are NaN or infinite, finite in eager")
+    rule = (
+        f"the larger of {EAGER_ERROR_FACTOR:.0f} x eager's own error ({error_of_eager:.2g}) and "
+        f"{relative:.0e} x the largest value ({scale:.3g})"
+    )
+    return _Difference(name, _largest_error(found, exact, finite), tolerance, rule)
+
+
+def _largest_error(found: torch.Tensor, exact: torch.Tensor, where: torch.Tensor) -> float:
+    errors = (found.double() - exact.double()).abs()[where]
+    return float(errors.max()) if errors.numel() else 0.0

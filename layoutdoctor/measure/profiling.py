@@ -1,0 +1,264 @@
+"""
+One warm iteration under the profiler and oneDNN's verbose log.
+
+Timing is another pass: profiled times are good for shares, not for comparing configurations. Faces doctor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX
+from layoutdoctor.errors import first_line
+from layoutdoctor.traces.kineto import ProfiledIteration, read_profiled_iteration
+from layoutdoctor.traces.onednn import OnednnLog, read_onednn_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from layoutdoctor.capture.session import CapturedGraph
+
+_TIMESTAMP_VARIABLES = ("ONEDNN_VERBOSE_TIMESTAMP", "DNNL_VERBOSE_TIMESTAMP")
+"""Read by oneDNN when it first prints; with it every line says when its primitive started."""
+
+
+@dataclass
+class Recording:
+    """
+    What was recorded of one iteration.
+
+    Attributes:
+        profile: The profiler's events.
+        log: oneDNN's log; None where it was not asked for or could not be had.
+        lacks: What is missing, and why.
+    """
+
+    profile: ProfiledIteration
+    log: OnednnLog | None
+    lacks: tuple[str, ...]
+
+
+def record_iteration(
+    step: Callable[[], None], device: str, captured: Sequence[CapturedGraph] = (), trace_file: Path | None = None
+) -> Recording:
+    """
+    Runs one iteration under the profiler, and on a CPU under oneDNN's verbose log as well.
+
+    Args:
+        step: One iteration, already warm.
+        device: ``cpu`` or ``cuda``.
+        captured: Compiled graphs that may run in it; their generated kernels are named in the record.
+        trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``); None keeps none.
+
+    Raises:
+        Exception: Whatever the step raises.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    lacks: list[str] = []
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layoutdoctor-")))
+        stack.enter_context(quiet_profiler())
+        with named_kernels(captured) as unnamed, verbose_onednn(enabled=device == "cpu") as capture:
+            with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+                step()
+                _synchronize(device)
+        target = directory / "trace.json"
+        profiler.export_chrome_trace(str(target))
+        data = target.read_bytes()
+        if trace_file is not None:
+            profiler.export_chrome_trace(str(trace_file))
+    lacks += unnamed + capture.lacks
+    log = read_onednn_log(capture.text) if capture.text is not None else None
+    if log is not None and log.primitives and not log.has_timestamps:
+        lacks.append("oneDNN's log has no timestamps: primitives were assigned to operations by their order")
+    return Recording(read_profiled_iteration(data), log, tuple(lacks))
+
+
+def _synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def named_kernels(captured: Sequence[CapturedGraph]) -> Iterator[list[str]]:
+    """
+    Meanwhile every generated C++ kernel runs inside a profiler range that names its graph and itself.
+
+    Inductor's own ``cpp.enable_kernel_profile`` would change the generated source, so that no two configurations could
+    share a compiled kernel; here the compiled functions are wrapped in the generated module's globals, and put back.
+
+    Args:
+        captured: The graphs with their live modules.
+    """
+    problems: list[str] = []
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    for item in captured:
+        try:
+            namespace = _namespace(item.module)
+            for name in item.graph.kernel_names:
+                original = namespace.get(name)
+                if callable(original) and not hasattr(original, "run"):  # Triton kernels show up on the device
+                    namespace[name] = _ranged(original, f"{GENERATED_PREFIX}{item.graph.name}::{name}")
+                    replaced.append((namespace, name, original))
+        except Exception as error:  # noqa: BLE001 - without names the list is poorer, the iteration still runs
+            problems.append(f"kernels of {item.graph.name} are not named: {first_line(error)}")
+    try:
+        yield problems
+    finally:
+        for namespace, name, original in replaced:
+            namespace[name] = original
+
+
+def _namespace(module: Any) -> dict[str, Any]:
+    """The globals that the generated ``call`` really uses."""
+    call = getattr(module, "call", None)
+    function = getattr(call, "__func__", call)
+    namespace = getattr(function, "__globals__", None)
+    return namespace if isinstance(namespace, dict) else dict(vars(module))
+
+
+def _ranged(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def call(*args: Any, **keywords: Any) -> Any:
+        with torch.profiler.record_function(name):
+            return kernel(*args, **keywords)
+
+    return call
+
+
+@dataclass
+class LogCapture:
+    """
+    What was written to standard output meanwhile.
+
+    Attributes:
+        text: All of it; None where nothing was captured.
+        lacks: Why not.
+    """
+
+    text: str | None
+    lacks: list[str]
+
+
+@contextlib.contextmanager
+def verbose_onednn(*, enabled: bool) -> Iterator[LogCapture]:
+    """
+    oneDNN's verbose log of this region, read from the C-level standard output it prints to.
+
+    Lines that are not oneDNN's are written back to standard output afterwards.
+
+    Args:
+        enabled: False captures nothing.
+    """
+    capture = LogCapture(None, [])
+    if not enabled:
+        yield capture
+        return
+    if not torch.backends.mkldnn.is_available():
+        capture.lacks.append("this torch was built without oneDNN: there is no log of its primitives")
+        yield capture
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_timestamps())
+            stack.enter_context(_captured_stdout(capture))
+            stack.enter_context(torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON))
+        except (OSError, RuntimeError) as error:
+            capture.lacks.append(f"oneDNN's log could not be captured: {first_line(error)}")
+        yield capture
+
+
+@contextlib.contextmanager
+def _timestamps() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _TIMESTAMP_VARIABLES}
+    os.environ.update(dict.fromkeys(_TIMESTAMP_VARIABLES, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _captured_stdout(capture: LogCapture) -> Iterator[None]:
+    """Sends file descriptor 1 to a temporary file meanwhile; what is not oneDNN's is written back at the end."""
+    _flush(sys.stdout)
+    _flush_c()
+    saved = os.dup(1)
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), 1)
+            try:
+                yield
+            finally:
+                _flush(sys.stdout)
+                _flush_c()
+                os.dup2(saved, 1)
+                file.seek(0)
+                capture.text = file.read().decode(errors="replace")
+    finally:
+        os.close(saved)
+    others = read_onednn_log(capture.text).other_lines
+    if others:
+        with contextlib.suppress(OSError):
+            os.write(1, ("\n".join(others) + "\n").encode())
+
+
+def _flush(stream: Any) -> None:
+    with contextlib.suppress(Exception):  # a closed or replaced stream has nothing of ours
+        stream.flush()
+
+
+def _flush_c() -> None:
+    with contextlib.suppress(Exception):
+        ctypes.CDLL(None).fflush(None)
+
+
+@contextlib.contextmanager
+def quiet_profiler() -> Iterator[None]:
+    """
+    Keeps what the profiler itself prints at C level (``USDT:``, ``profiler_start``) off standard error.
+
+    Everything else written to standard error meanwhile is passed on afterwards.
+    """
+    _flush(sys.stderr)
+    try:
+        saved = os.dup(2)
+    except OSError:
+        yield
+        return
+    text = ""
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), 2)
+            try:
+                yield
+            finally:
+                _flush(sys.stderr)
+                _flush_c()
+                os.dup2(saved, 2)
+                file.seek(0)
+                text = file.read().decode(errors="replace")
+    finally:
+        os.close(saved)
+        kept = [line for line in text.splitlines() if line.strip() and not _is_profiler_noise(line)]
+        if kept:
+            with contextlib.suppress(OSError):
+                os.write(2, ("\n".join(kept) + "\n").encode())
+
+
+def _is_profiler_noise(line: str) -> bool:
+    return line.startswith("USDT:") or "ActivityProfiler" in line or "Memory block of unknown size" in line

@@ -1,0 +1,320 @@
+"""
+One iteration of a prepared model: what is timed, profiled and compared, the same for every configuration.
+
+Faces timing, profiling, equivalence and doctor; imports measure's copies, records and errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import traceback
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
+from layoutdoctor.measure.copies import clone_tensor, copy_inputs, copy_model, input_tensors, layout_of
+from layoutdoctor.measure.randomness import seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from layoutdoctor.layout import Layout
+    from layoutdoctor.records import Mode
+    from layoutdoctor.subjects.subject import LoadedSubject
+
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
+
+FIRST_CALL_SEED = 0
+"""Every configuration's first call draws from the same seed, so that dropout can be compared where it can be."""
+
+COPIES_INPUTS_NOTE = (
+    "the model changes its inputs in place: every call gets fresh copies, in every configuration; "
+    "the time of copying is part of the times"
+)
+
+
+@dataclass(frozen=True)
+class StepResults:
+    """
+    What the first call of a step gave.
+
+    Attributes:
+        outputs: Every tensor of the output, in order, detached, with the strides the model gave them.
+        gradients: Of each parameter by its name, and of each input that requires one as ``input 0``; empty in inference.
+        output_layouts: Layouts of the outputs.
+    """
+
+    outputs: list[torch.Tensor]
+    gradients: dict[str, torch.Tensor]
+    output_layouts: tuple[Layout, ...]
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """
+    What one eager call on a copy showed.
+
+    Attributes:
+        changes_inputs: Whether the model writes into its inputs.
+        output_layouts: Layouts of the outputs on the caller's own input.
+        notes: What the reader should know.
+    """
+
+    changes_inputs: bool
+    output_layouts: tuple[Layout, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Step:
+    """
+    One iteration, as a call without arguments.
+
+    Inference runs under ``torch.no_grad()``. Training clears the gradients, runs forward, and runs backward of the
+    scalar loss ``sum((output * w).sum())`` with fixed pseudo-random ``w``: autograd starts from the gradient ``w`` of
+    each output, in that output's own layout. A plain ``output.sum()`` would start from a stride-0 gradient of ones,
+    which no real loss gives and which vanishes behind a batch norm. The product and the sum themselves are not run:
+    they are the same in every configuration and would only dilute what is compared.
+
+    Attributes:
+        run: What to call: the copy, or the compiled copy.
+        module: The module that owns the parameters; None for a function without any.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        mode: ``inference`` or ``training``.
+        fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
+        first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.
+    """
+
+    run: Callable[..., Any]
+    module: nn.Module | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    mode: Mode
+    fresh_inputs: bool = False
+    first_seed: int = FIRST_CALL_SEED
+    _weights: list[torch.Tensor | None] | None = field(default=None, init=False, repr=False)
+    _first: StepResults | None = field(default=None, init=False, repr=False)
+    _has_run: bool = field(default=False, init=False, repr=False)
+
+    def __call__(self) -> None:
+        """Runs one iteration."""
+        if not self._has_run:
+            self._run_first()
+        elif self.fresh_inputs:
+            self._iterate(*copy_inputs(self.args, self.kwargs))
+        else:
+            self._iterate(self.args, self.kwargs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader should know about how this step runs."""
+        return (COPIES_INPUTS_NOTE,) if self.fresh_inputs else ()
+
+    def results(self) -> StepResults:
+        """
+        Outputs and gradients of the first call, which is run now if it has not been.
+
+        Raises:
+            SubjectError: The model gives nothing that can be compared, or trained.
+        """
+        if not self._has_run:
+            self._run_first()
+        if self._first is None:
+            raise RuntimeError("the results of this step were forgotten: read them before forget_results()")
+        return self._first
+
+    def forget_results(self) -> None:
+        """Frees the tensors that ``results`` gives."""
+        self._first = None
+
+    def _run_first(self) -> None:
+        args, kwargs = copy_inputs(self.args, self.kwargs)  # what the model does to these tells how to run on
+        tensors = input_tensors(args, kwargs)
+        versions = [tensor._version for tensor in tensors]
+        with seeded(self.first_seed):
+            outputs = self._iterate(args, kwargs)
+        self.fresh_inputs = self.fresh_inputs or versions != [tensor._version for tensor in tensors]
+        layouts = tuple(layout_of(output) for output in outputs)
+        self._first = StepResults(
+            [clone_tensor(output.detach()) for output in outputs], self._gradients(tensors), layouts
+        )
+        self._clear_gradients(tensors)
+        self._has_run = True
+
+    def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        if self.mode != "training":
+            with torch.no_grad():
+                return self._forward(args, kwargs)
+        self._clear_gradients(input_tensors(args, kwargs))
+        with torch.enable_grad():
+            outputs = self._forward(args, kwargs)
+            if self._weights is None:
+                self._weights = [_loss_weight(output, index) for index, output in enumerate(outputs)]
+                self._check_trainable()
+            pairs = [(o, w) for o, w in zip(outputs, self._weights, strict=True) if w is not None]
+            torch.autograd.backward([output for output, _ in pairs], [weight for _, weight in pairs])
+        return outputs
+
+    def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        output = self.run(*args, **kwargs)
+        tensors = tensors_of(output)
+        if not tensors:
+            raise SubjectError(_no_tensor_message(output))
+        return tensors
+
+    def _check_trainable(self) -> None:
+        if self._weights is not None and any(weight is not None for weight in self._weights):
+            return
+        parameters = list(self.module.parameters()) if self.module is not None else []
+        trainable = sum(parameter.requires_grad for parameter in parameters)
+        if parameters and not trainable:
+            why, cure = "no parameter requires a gradient", "call model.requires_grad_(True)"
+        elif not parameters:
+            why, cure = "the model has no parameters", "call .requires_grad_(True) on an input"
+        else:
+            why, cure = "no output depends on a parameter through autograd", "let forward run without no_grad or detach"
+        raise SubjectError(f"cannot diagnose training: {why}; {cure}, or diagnose inference (--mode inference)")
+
+    def _clear_gradients(self, tensors: list[torch.Tensor]) -> None:
+        for parameter in self.module.parameters() if self.module is not None else ():
+            parameter.grad = None
+        for tensor in tensors:
+            if tensor.requires_grad:
+                tensor.grad = None
+
+    def _gradients(self, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        if self.mode != "training":
+            return {}
+        named = [*self.module.named_parameters()] if self.module is not None else []
+        inputs = [(f"input {index}", tensor) for index, tensor in enumerate(tensors)]
+        return {name: tensor.grad.detach() for name, tensor in [*named, *inputs] if tensor.grad is not None}
+
+
+def tensors_of(output: Any) -> list[torch.Tensor]:
+    """
+    Every tensor in a model's output, in order: nested tuples, lists, dicts, model outputs and dataclasses.
+
+    Args:
+        output: Whatever the model returned.
+    """
+    found: list[torch.Tensor] = []
+    _collect(output, found, set())
+    return found
+
+
+def _collect(value: Any, found: list[torch.Tensor], met: set[int]) -> None:
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+        return
+    parts = _parts(value)
+    if parts is None or id(value) in met:
+        return
+    met.add(id(value))
+    for part in parts:
+        _collect(part, found, met)
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a container holds; None for anything else."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, part.name) for part in dataclasses.fields(value)]
+    return list(vars(value).values()) if isinstance(value, types.SimpleNamespace) else None
+
+
+def _no_tensor_message(output: Any) -> str:
+    kind = type(output).__name__
+    if inspect.iscoroutine(output):
+        output.close()
+        return "cannot diagnose the model: it returned a coroutine, expected tensors; give a function that is not async"
+    if isinstance(output, Iterator):
+        return (
+            f"cannot diagnose the model: it returned a {kind}, which ran nothing yet; return a list or tuple of tensors"
+        )
+    return f"cannot diagnose the model: its output ({kind}) holds no tensor, expected at least one; return the tensors"
+
+
+def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
+    """
+    The gradient of the loss by one output: fixed by index and shape, whatever the configuration; None where there is none.
+
+    The values are eighths between -2 and 2 without 0, which every floating-point type holds exactly, so that the
+    float64 reference starts from the same ones. A scalar output counts as the loss itself.
+    """
+    if not output.requires_grad or output.layout != torch.strided:
+        return None
+    weight = torch.empty_like(output, requires_grad=False)  # with the output's strides
+    if output.dim() == 0:
+        return weight.fill_(1)
+    generator = torch.Generator().manual_seed(1000 + index)
+    eighths = torch.randint(1, 17, output.shape, generator=generator, device="cpu")
+    signs = torch.randint(0, 2, output.shape, generator=generator, device="cpu") * 2 - 1
+    return weight.copy_(eighths * signs / 8)
+
+
+def check_runs(subject: LoadedSubject, mode: Mode) -> Rehearsal:
+    """
+    One eager iteration on a copy, before anything else: a model that does not run is the user's to mend.
+
+    Args:
+        subject: What was loaded; it is not changed.
+        mode: ``inference`` or ``training``.
+
+    Raises:
+        SubjectError: It raised: with the model's own exception, the line in the user's file and the inputs given.
+    """
+    copied = copy_model(subject.model)
+    if copied.module is not None:
+        copied.module.train(mode == "training")
+    step = Step(copied.run, copied.module, *copy_inputs(subject.args, subject.kwargs), mode)
+    try:
+        results = step.results()
+    except LayoutDoctorError:
+        raise
+    except Exception as error:
+        raise SubjectError(
+            f"cannot run {subject.name} on {describe_arguments(subject.args, subject.kwargs)}: {first_line(error)}"
+            f"{_place(error, subject.source)}; give inputs that the model accepts (--input, or example_input in Python)"
+        ) from error
+    return Rehearsal(step.fresh_inputs, results.output_layouts, step.notes)
+
+
+def describe_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """
+    Arguments in short, such as ``float32[8, 3, 224, 224], mask=bool[1, 8]``.
+
+    Args:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
+    named = [f"{name}={_describe_argument(value)}" for name, value in kwargs.items()]
+    return ", ".join([*map(_describe_argument, args), *named]) or "no arguments"
+
+
+def _describe_argument(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return repr(value)
+    return type(value).__name__
+
+
+def _place(error: BaseException, source: str | None) -> str:
+    """The last line of the user's code that the exception passed, in brackets; empty where none is known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == source]
+    if not own:
+        own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""

@@ -1,0 +1,77 @@
+"""
+Reports: text made from a diagnosis. What is said is decided in ``view``; a format only arranges it.
+
+A new format is one file with one function, and one line in ``RENDERERS``. Faces the command line and the public API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from types import MappingProxyType
+
+from layoutdoctor.errors import UsageError
+from layoutdoctor.records import Diagnosis
+from layoutdoctor.reports.json_report import render_json
+from layoutdoctor.reports.markdown import render_markdown
+from layoutdoctor.reports.text import render_text
+
+__all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render"]
+
+Renderer = Callable[[Diagnosis], str]
+
+RENDERERS: Mapping[str, Renderer] = MappingProxyType(
+    {
+        "json": render_json,
+        "markdown": render_markdown,
+        "text": render_text,
+    }
+)
+
+FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
+    {
+        ".json": "json",
+        ".markdown": "markdown",
+        ".md": "markdown",
+        ".txt": "text",
+    }
+)
+
+
+def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
+    """
+    The report of a diagnosis.
+
+    Args:
+        diagnosis: Any diagnosis.
+        report_format: ``text``, ``markdown`` or ``json``.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    try:
+        renderer = RENDERERS[report_format]
+    except KeyError:
+        raise UsageError(
+            f"cannot render as {report_format!r}: expected one of {', '.join(sorted(RENDERERS))}"
+        ) from None
+    return renderer(diagnosis)
+
+
+def format_of_suffix(path: str | PurePath) -> str:
+    """
+    The format that a file's name asks for.
+
+    Args:
+        path: A file's path; the case of its suffix does not matter.
+
+    Raises:
+        UsageError: The name has no suffix, or one that stands for no format.
+    """
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in FORMAT_BY_SUFFIX:
+        raise UsageError(
+            f"cannot tell the format of {str(path)!r}: got suffix {suffix!r}, "
+            f"expected one of {', '.join(sorted(FORMAT_BY_SUFFIX))}"
+        )
+    return FORMAT_BY_SUFFIX[suffix]

@@ -1,0 +1,268 @@
+"""
+The long lists behind a report: measurements, decision cards, conversions, round trips, graph breaks, environment.
+
+For formats that can fold them away. Lists are cut to a given length and say how many entries are left out.
+Faces the formats; imports records, units and the sums only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.reports.costs import counted_conversions, sum_seconds
+from layoutdoctor.reports.wording import NOT_RECORDED, clean, clean_name, count_of, cut_list, place_of
+from layoutdoctor.units import format_bytes, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from layoutdoctor.layout import Layout
+    from layoutdoctor.records import (
+        Conversion,
+        Decision,
+        Diagnosis,
+        Equivalence,
+        Graph,
+        InputTensor,
+        RedundantPair,
+        Trial,
+    )
+
+LOG_LENGTH = 1500
+UNKNOWN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """
+    One list that a format may fold away.
+
+    Attributes:
+        title: What it lists, for which configuration.
+        head: Column heads; empty where there is no table.
+        rows: Cells.
+        left_out: Entries that are not in ``rows``.
+        text: Sentences before the table.
+        log: Raw lines, as they were; None where there is no log.
+    """
+
+    title: str
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    left_out: int = 0
+    text: tuple[str, ...] = ()
+    log: str | None = None
+
+
+def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
+    """
+    All long lists of a diagnosis.
+
+    Args:
+        diagnosis: Any diagnosis.
+        most: Entries to keep of each list.
+    """
+    details = [_measurements(diagnosis, most)]
+    for trial in diagnosis.trials:
+        details += _trial_details(trial, most)
+    details.append(_environment(diagnosis, most))
+    return tuple(detail for detail in details if detail.rows or detail.text or detail.log)
+
+
+def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
+    name = clean_name(trial.name)
+    for graph in trial.graphs[:most]:
+        if graph.decision is not None:
+            yield _decision_card(name, graph, graph.decision, most)
+    conversions = tuple({c.id: c for c in _listed_conversions(trial)}.values())
+    if conversions:
+        yield Detail(
+            f"Conversions under {name}: {len(conversions)} listed, {len(counted_conversions(trial))} counted",
+            ("id", "owner", "tensor", "from", "to", "time", "bytes", "where"),
+            tuple(_conversion_row(conversion) for conversion in conversions[:most]),
+            _left_out(conversions, most),
+        )
+    if trial.redundant_pairs:
+        yield Detail(
+            f"Round trips under {name}: {len(trial.redundant_pairs)}",
+            ("conversions", "between", "time", "bytes", "why it may go", "where"),
+            tuple(_pair_row(pair) for pair in trial.redundant_pairs[:most]),
+            _left_out(trial.redundant_pairs, most),
+        )
+    if trial.graph_break_reasons:
+        reasons = tuple((clean(reason, 300),) for reason in trial.graph_break_reasons[:most])
+        left_out = _left_out(trial.graph_break_reasons, most)
+        yield Detail(f"Graph breaks under {name}: {len(trial.graph_break_reasons)}", ("reason",), reasons, left_out)
+    if trial.failure is not None and trial.failure.log and most:
+        yield Detail(f"Log of {name}", text=(clean(trial.failure.message),), log=trial.failure.log[-LOG_LENGTH:])
+
+
+def _left_out(entries: Sequence[object], most: int) -> int:
+    return max(0, len(entries) - most)
+
+
+def _listed_conversions(trial: Trial) -> Iterable[Conversion]:
+    if trial.kernels is not None:
+        yield from trial.kernels.conversions
+    for graph in trial.graphs:
+        yield from graph.conversions
+
+
+def _measurements(diagnosis: Diagnosis, most: int) -> Detail:
+    trials = [trial for trial in diagnosis.trials if trial.status == "ok"]
+    return Detail(
+        "Measurements",
+        (
+            "configuration",
+            "rounds",
+            "calls per round",
+            "first call",
+            "peak memory",
+            "kernel time",
+            "in conversions",
+            "outputs",
+        ),
+        tuple(_measurement_row(trial) for trial in trials[:most]),
+        _left_out(trials, most),
+    )
+
+
+def _measurement_row(trial: Trial) -> tuple[str, ...]:
+    measurement, kernels = trial.measurement, trial.kernels
+    spent = sum_seconds(counted_conversions(trial)) if kernels else None
+    known = kernels.seconds if kernels else None
+    share = f" ({format_share(spent / known)})" if spent is not None and known else ""
+    return (
+        clean_name(trial.name),
+        str(len(measurement.round_seconds)) if measurement else UNKNOWN,
+        str(measurement.calls_per_round) if measurement else UNKNOWN,
+        _seconds(measurement.compile_seconds if measurement else None),
+        _bytes(measurement.peak_memory_bytes if measurement else None),
+        _seconds(known) if known is not None else NOT_RECORDED,
+        _seconds(spent) + share if kernels else NOT_RECORDED,
+        _equivalence_cell(trial.equivalence),
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return UNKNOWN if value is None else format_seconds(value)
+
+
+def _bytes(value: int | None) -> str:
+    return UNKNOWN if value is None else format_bytes(value)
+
+
+def _equivalence_cell(equivalence: Equivalence | None) -> str:
+    if equivalence is None or equivalence.status == "not_checked":
+        return "not checked"
+    if equivalence.max_abs_error is None:
+        return equivalence.status
+    allowed = "" if equivalence.tolerance is None else f" of {equivalence.tolerance:.1g} allowed"
+    return f"{equivalence.status}, {equivalence.max_abs_error:.1g}{allowed}"
+
+
+def _decision_card(name: str, graph: Graph, decision: Decision, most: int) -> Detail:
+    applied = {True: "on", False: "off", None: NOT_RECORDED}[decision.applied]
+    counts = (
+        f"{decision.channels_last_convolution_count} of {decision.convolution_count} convolutions made channels-last"
+    )
+    text = [f"Layout optimization {applied} ({clean_name(decision.rule)}): {clean(decision.explanation)}. {counts}."]
+    if decision.deciding_nodes:
+        text.append(f"Decided by {cut_list([clean_name(node) for node in decision.deciding_nodes], max(most, 1))}.")
+    if decision.log:
+        text.append(f"torch's own log: {clean(decision.log, 300)}")
+    return Detail(
+        f"Decision under {name}: {clean_name(graph.name)}, {graph.direction}",
+        ("convolution", "class", "weight", "groups", "channels-last", "where"),
+        tuple(
+            (
+                clean_name(convolution.node),
+                convolution.class_,
+                UNKNOWN if convolution.weight_shape is None else _shape(convolution.weight_shape),
+                UNKNOWN if convolution.groups is None else str(convolution.groups),
+                {True: "yes", False: "no", None: NOT_RECORDED}[convolution.channels_last],
+                place_of(convolution.location, convolution.module) or UNKNOWN,
+            )
+            for convolution in decision.convolutions[:most]
+        ),
+        _left_out(decision.convolutions, most),
+        tuple(text),
+    )
+
+
+def _shape(sizes: tuple[int | str, ...]) -> str:
+    return clean_name(f"[{', '.join(str(size) for size in sizes)}]")
+
+
+def _layout(layout: Layout | None) -> str:
+    if layout is None:
+        return UNKNOWN
+    if layout.format is not None:
+        return f"{clean_name(layout.format)} {_shape(layout.shape)}"
+    formats = " or ".join(layout.memory_formats)
+    if formats:
+        return f"{formats} {_shape(layout.shape)}"
+    return f"{_shape(layout.shape)}" + (f" stride {_shape(layout.stride)}" if layout.stride is not None else "")
+
+
+def _conversion_row(conversion: Conversion) -> tuple[str, ...]:
+    remark = "" if conversion.direction != "none" else " (no layout change)"
+    fused = " (fused)" if conversion.fused else ""
+    return (
+        clean_name(conversion.id),
+        conversion.owner,
+        conversion.tensor + remark + fused,
+        _layout(conversion.source),
+        _layout(conversion.target),
+        _seconds(conversion.seconds),
+        _bytes(conversion.bytes_moved),
+        place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN),
+    )
+
+
+def _pair_row(pair: RedundantPair) -> tuple[str, ...]:
+    return (
+        f"{clean_name(pair.first)}, {clean_name(pair.second)}",
+        cut_list([clean_name(op) for op in pair.between], 6) or "nothing",
+        _seconds(pair.seconds),
+        _bytes(pair.bytes_moved),
+        clean(pair.proof, 300) if pair.proof else NOT_RECORDED,
+        place_of(pair.location, pair.module) or UNKNOWN,
+    )
+
+
+def _environment(diagnosis: Diagnosis, most: int) -> Detail:
+    environment, subject = diagnosis.environment, diagnosis.subject
+    facts: dict[str, object] = {
+        "model": subject.model,
+        "parameters": subject.parameter_count,
+        "parameter formats": _counts(subject.parameter_formats),
+        **{f"input {tensor.name or i}": _input(tensor) for i, tensor in enumerate(subject.inputs[:most])},
+        "command": environment.command,
+        "torch": environment.torch,
+        "triton": environment.triton,
+        "python": environment.python,
+        "platform": environment.platform,
+        "processor or GPU": environment.device_name,
+        "threads": environment.thread_count,
+        "oneDNN": " ".join(part for part in (environment.onednn, environment.onednn_isa) if part),
+        "CUDA": environment.cuda,
+        "cuDNN": environment.cudnn,
+        "compiler": environment.compiler,
+        **dict(list(environment.settings.items())[:most]),
+    }
+    rows = tuple((clean_name(name), clean(str(fact), 200)) for name, fact in facts.items() if fact not in (None, ""))
+    left_out = _left_out(subject.inputs, most) + _left_out(tuple(environment.settings), most)
+    return Detail(
+        "Environment", ("what", "value"), rows, left_out, (f"Recorded at {clean_name(diagnosis.created_at)}.",)
+    )
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count_of(count, 'tensor')} {name}" for name, count in counts.items())
+
+
+def _input(tensor: InputTensor) -> str:
+    formats = " or ".join(tensor.memory_formats) or "in no memory format"
+    return f"{tensor.dtype} {_shape(tensor.shape)} {formats}"

@@ -1,0 +1,100 @@
+"""
+The text report: the first screen, without colours; whoever prints it may add them.
+
+Faces the view.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from layoutdoctor.reports.tables import plain_table
+from layoutdoctor.reports.view import build_view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.reports.answer import Answer
+    from layoutdoctor.reports.view import FindingEntry, View
+
+DEFAULT_WIDTH = 100
+NARROWEST = 40
+MOST_FINDINGS = 20
+INDENT = "  "
+
+
+def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
+    """
+    The report as plain text.
+
+    Args:
+        diagnosis: Any diagnosis.
+        width: Characters per line; None for 100. Lines to paste are never broken.
+
+    Returns:
+        Lines with a line break at the end, without escape sequences.
+    """
+    view = build_view(diagnosis)
+    columns = max(width or DEFAULT_WIDTH, NARROWEST)
+    sections = _short_sections(view, columns) if view.answer.is_short else _all_sections(view, columns)
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def _short_sections(view: View, width: int) -> Iterable[list[str]]:
+    yield _wrap(" · ".join(view.title), width)
+    lines = [*_answer_lines(view.answer, width), *_measurement_lines(view, width)]
+    if view.findings:
+        noted = ", ".join(f"{entry.code} {entry.rule}" for entry in view.findings[:MOST_FINDINGS])
+        lines += _wrap(f"Also noted: {noted}.", width)
+    yield lines
+
+
+def _all_sections(view: View, width: int) -> Iterable[list[str]]:
+    interruption = _wrap(f"{view.interrupted}.", width) if view.interrupted else []
+    yield [*_wrap(" · ".join(view.title), width), *interruption]
+    yield _answer_lines(view.answer, width)
+    cells = [(row.name, row.median, row.ratio, row.conversions, row.decision) for row in view.rows]
+    yield [plain_table(view.columns, cells, width, [row.clause for row in view.rows])]
+    yield [line for remark in view.remarks for line in _wrap(remark, width)]
+    yield _findings_section(view.findings, width)
+    yield [*_measurement_lines(view, width), *_wrap(f"More: {' · '.join(view.hints)}", width)]
+
+
+def _answer_lines(answer: Answer, width: int) -> list[str]:
+    details = [line for text in answer.lines for line in _wrap(text, width)]
+    return [*_wrap(answer.headline, width), *(INDENT + line for line in answer.how), *details]
+
+
+def _findings_section(findings: tuple[FindingEntry, ...], width: int) -> list[str]:
+    if not findings:
+        return ["Findings: none."]
+    lines = ["Findings"]
+    for entry in findings[:MOST_FINDINGS]:
+        lines += _finding_lines(entry, width)
+    left_out = len(findings) - MOST_FINDINGS
+    return [*lines, f"and {left_out} more: --output report.md lists them"] if left_out > 0 else lines
+
+
+def _finding_lines(entry: FindingEntry, width: int) -> list[str]:
+    about = f"  [{entry.configuration}]" if entry.configuration else ""
+    lines = [f"{entry.code} {entry.severity:<7}  {entry.rule}{about}", *_wrap(entry.message, width, INDENT)]
+    if entry.place:
+        lines += _wrap(f"at {entry.place}", width, INDENT)
+    if entry.suggestion:
+        lines += _wrap(f"-> {entry.suggestion}", width, INDENT, INDENT + "   ")
+    return lines
+
+
+def _measurement_lines(view: View, width: int) -> list[str]:
+    not_understood = _wrap(f"Not understood: {'; '.join(view.not_understood)}.", width)
+    return [*not_understood, *_wrap(f"Measurement: {'; '.join(view.measurement)}.", width)]
+
+
+def _wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
+    """Lines of at most ``width`` characters; further lines are indented, so that a new fact is seen as one."""
+    hanging = further if further is not None else indent or INDENT
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False, drop_whitespace=True
+    )

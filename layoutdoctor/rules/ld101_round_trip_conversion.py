@@ -1,0 +1,169 @@
+"""
+A conversion and a later one undo each other, and nothing between them needs the other layout.
+
+What it finds:
+    Redundant pairs: a conversion of a tensor from layout A to B and a later one of the same value from B to A, with
+    nothing between (``adjacent``) or only operations that work in any layout (``through``), no consumer in between
+    that needs B, and no graph output or alias that pins B. In the baseline, one finding per kind of round trip; in
+    any other trial, one finding for all of them.
+
+Why it costs:
+    Each conversion reads and writes the whole tensor: 2 x element count x element size, in bytes. The pair moves
+    four times the tensor and leaves what was there. On a CPU, oneDNN does this inside the convolution: a profiler
+    shows no kernel for it.
+
+Example:
+    A contiguous model on a CPU with layout optimization off: each convolution converts its input to ``aBcd16b`` and
+    its output back, and between two convolutions stands only a batch norm and a ReLU.
+
+What to do:
+    Let the layers between hand the layout on: give the model and its input channels_last, or keep Inductor's layout
+    optimization on. Where the code itself calls ``.contiguous()`` between two channels_last layers, remove it.
+
+When it is fine:
+    The pair costs less than 2 % of the kernel time (then this is a note), or the configuration it is in is not used.
+    A single conversion at the entry and one at the exit of a graph are no round trip.
+
+Source:
+    oneDNN, "Understanding Memory Formats": layout propagation; ``GraphLowering.find_nodes_prefer_channels_last`` in
+    torch/_inductor/graph.py, torch 2.13, describes the same two copies around a batch norm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Conversion, Diagnosis, RedundantPair, Severity, Trial
+
+CODE = "LD101"
+NAME = "round-trip-conversion"
+
+_KINDS_NAMED = 3
+_SHAPES_NAMED = 3
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    The round trips of every trial, those of the baseline first.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    for trial in evidence.own_trials(diagnosis):
+        if trial.redundant_pairs:
+            for pairs in _grouped(diagnosis, trial):
+                yield _finding(diagnosis, trial, pairs)
+
+
+def _grouped(diagnosis: Diagnosis, trial: Trial) -> list[tuple[RedundantPair, ...]]:
+    """By kind, the costliest first, in the trial the user has today; all as one in any other."""
+    if trial is not evidence.main_trial(diagnosis):
+        return [trial.redundant_pairs]
+    by_kind = _by_kind(trial, trial.redundant_pairs)
+    return sorted(by_kind.values(), key=_cost, reverse=True)
+
+
+def _by_kind(trial: Trial, pairs: Sequence[RedundantPair]) -> dict[str, tuple[RedundantPair, ...]]:
+    conversions = {conversion.id: conversion for conversion in evidence.conversions_of(trial)}
+    kinds: dict[str, tuple[RedundantPair, ...]] = {}
+    for pair in pairs:
+        kind = _kind(pair, conversions)
+        kinds[kind] = (*kinds.get(kind, ()), pair)
+    return kinds
+
+
+def _kind(pair: RedundantPair, conversions: dict[str, Conversion]) -> str:
+    """The layouts and what stands between: ``"contiguous -> channels_last -> contiguous around relu"``."""
+    around = (
+        f"around {wording.listing([wording.op_words(op) for op in pair.between])}" if pair.between else "back to back"
+    )
+    first, second = conversions.get(pair.first), conversions.get(pair.second)
+    if first is None or second is None:
+        return around
+    return f"{' -> '.join(wording.layout_words(x) for x in (first.source, first.target, second.target))} {around}"
+
+
+def _cost(pairs: Sequence[RedundantPair]) -> tuple[float, int]:
+    return (
+        evidence.sum_known(pair.seconds for pair in pairs) or 0.0,
+        evidence.sum_bytes(pair.bytes_moved for pair in pairs) or 0,
+    )
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, pairs: Sequence[RedundantPair]) -> Finding:
+    worst = max(pairs, key=lambda pair: _cost([pair]))
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity=_severity(diagnosis, trial),
+        configuration=trial.name,
+        message=_message(trial, pairs),
+        suggestion=_suggestion(diagnosis, trial),
+        location=worst.location,
+        module=worst.module,
+        seconds=evidence.sum_known(pair.seconds for pair in pairs),
+        bytes_moved=evidence.sum_bytes(pair.bytes_moved for pair in pairs),
+        evidence=tuple(dict.fromkeys(id for pair in pairs for id in (pair.first, pair.second))),
+    )
+
+
+def _severity(diagnosis: Diagnosis, trial: Trial) -> Severity:
+    """Judged over all round trips of the trial: many small ones are a loss together."""
+    seconds = evidence.sum_known(pair.seconds for pair in trial.redundant_pairs)
+    severity = evidence.severity_of_share(evidence.share_of_kernels(trial, seconds))
+    if severity == "note" or not evidence.is_baseline(diagnosis, trial.name):
+        return severity
+    cure = evidence.verified_cure(diagnosis)
+    return "error" if cure is not None and _is_clean(cure) else severity
+
+
+def _is_clean(trial: Trial) -> bool:
+    return trial.kernels is not None and not trial.redundant_pairs
+
+
+def _message(trial: Trial, pairs: Sequence[RedundantPair]) -> str:
+    kinds = sorted(_by_kind(trial, pairs).items(), key=lambda item: _cost(item[1]), reverse=True)
+    named = [name for name, _ in kinds[:_KINDS_NAMED]]
+    if len(kinds) > _KINDS_NAMED:
+        named.append(f"{len(kinds) - _KINDS_NAMED} more kinds")
+    shapes = list(dict.fromkeys(wording.shape_words(pair.tensor_shape) for pair in pairs if pair.tensor_shape))
+    places = [f"on {wording.listing(shapes, _SHAPES_NAMED)}"] if shapes else []
+    return (
+        f"{wording.count_of(len(pairs), 'round trip')}: {', '.join(['; '.join(named), *places, *_costs(trial, pairs)])}"
+    )
+
+
+def _costs(trial: Trial, pairs: Sequence[RedundantPair]) -> list[str]:
+    """What they took, what they moved, and who ran them, as far as recorded."""
+    costs: list[str] = []
+    cost = wording.cost_words(trial, evidence.sum_known(pair.seconds for pair in pairs))
+    if cost is not None:
+        costs.append(cost)
+    moved = evidence.sum_bytes(pair.bytes_moved for pair in pairs)
+    if moved is not None:
+        costs.append(f"{format_bytes(moved)} moved")
+    ids = {id for pair in pairs for id in (pair.first, pair.second)}
+    owners = sorted({conversion.owner for conversion in evidence.conversions_of(trial) if conversion.id in ids})
+    if owners:
+        costs.append(f"inserted by the {wording.listing(owners)}")
+    return costs
+
+
+def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
+    other = evidence.clean_alternative(diagnosis, trial, _is_clean)
+    if other is not None:
+        return f"use {other.name}: it has no round trip; {wording.alternative_words(diagnosis, trial, other)}"
+    if any(place.code and ".contiguous()" in place.code for p in trial.redundant_pairs if (place := p.location)):
+        return "remove the .contiguous() between the layers, so that they hand on the layout they have"
+    return "give the model and its input channels_last, so that the layers between hand the layout on"
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

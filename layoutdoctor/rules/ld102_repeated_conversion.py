@@ -1,0 +1,182 @@
+"""
+The same tensor is converted to the same layout more than once per iteration.
+
+What it finds:
+    Two or more conversions of one activation, from the same layout to the same layout, for different readers. Told
+    only where the graph proves it: each conversion belongs to an operation in the graph, that operation reads exactly
+    one value of the converted shape, it is the same value for all of them, and nothing changes it in place. A forward
+    activation saved for the backward counts as the same value.
+
+Why it costs:
+    A library converts inside its own operation and forgets the result: each reader pays for reading and writing the
+    whole tensor again, though one conversion would have served all.
+
+Example:
+    An inception block on a CPU: four convolutions read the same contiguous activation, and oneDNN converts it to
+    ``aBcd16b`` four times.
+
+What to do:
+    Let the producer write the layout its readers want: give the model and its input channels_last, or convert once by
+    hand (``x = x.contiguous(memory_format=torch.channels_last)``) in front of the readers.
+
+When it is fine:
+    The repetitions cost less than 2 % of the kernel time (then this is a note); or keeping the converted copy until
+    its last reader, such as the backward, would need memory that is not there.
+
+Source:
+    oneDNN's verbose log of a contiguous training step shows the same ``abcd`` to ``aBcd16b`` reorder in the forward
+    and the backward of a convolution (torch 2.13, oneDNN 3.12).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.layout import Layout
+    from layoutdoctor.records import Conversion, Diagnosis, FxNode, Graph, Trial
+
+CODE = "LD102"
+NAME = "repeated-conversion"
+
+_DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")
+_IN_PLACE_TARGET = re.compile(r"[a-z0-9]_(\.|$)")  # aten.relu_.default; every in-place operator ends so
+
+_Value = tuple[str, str]  # (graph, node): a value, by who made it
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding per tensor and trial, the baseline's first.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    for trial in evidence.own_trials(diagnosis):
+        for value, conversions in _repeated(trial):
+            yield _finding(diagnosis, trial, value, conversions)
+
+
+def _repeated(trial: Trial) -> list[tuple[FxNode, tuple[Conversion, ...]]]:
+    found: dict[tuple[_Value, Layout, Layout], tuple[Conversion, ...]] = {}
+    for conversion in evidence.conversions_of(trial):
+        value = _converted_value(trial, conversion)
+        if value is not None and conversion.source is not None and conversion.target is not None:
+            key = (value, conversion.source, conversion.target)
+            found[key] = (*found.get(key, ()), conversion)
+    return [(_node(trial, value), conversions) for (value, _, _), conversions in found.items() if len(conversions) > 1]
+
+
+def _converted_value(trial: Trial, conversion: Conversion) -> _Value | None:
+    """Which value was converted; None unless the graph leaves no other."""
+    if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS or conversion.source is None:
+        return None
+    homes = [
+        (graph, node)
+        for graph in trial.graphs
+        for node in graph.nodes
+        if node.name == conversion.node and node.op == "call_function"
+    ]
+    if len(homes) != 1:
+        return None
+    graph, reader = homes[0]
+    nodes = {node.name: node for node in graph.nodes}
+    read = {name for name in reader.inputs if name in nodes and _could_be(nodes[name], conversion.source)}
+    if len(read) != 1:
+        return None
+    value = _origin(trial, graph, nodes[read.pop()])
+    return None if value is None or _is_changed_in_place(trial, value) else value
+
+
+def _could_be(node: FxNode, source: Layout) -> bool:
+    return node.layout is not None and node.layout.shape == source.shape
+
+
+def _origin(trial: Trial, graph: Graph, node: FxNode) -> _Value | None:
+    """
+    Who made a value: for one saved for the backward, the node of the forward graph.
+
+    AOTAutograd gives the backward's placeholder the name of the forward's output, so the names prove it as long as
+    one forward graph alone returns that name.
+    """
+    if node.op != "placeholder" or graph.direction != "backward":
+        return (graph.name, node.name)
+    makers = [other for other in trial.graphs if other.direction == "forward" and node.name in other.output_names]
+    if not makers:
+        return (graph.name, node.name)
+    return (makers[0].name, node.name) if len(makers) == 1 and len(_backward_graphs(trial)) == 1 else None
+
+
+def _backward_graphs(trial: Trial) -> list[Graph]:
+    return [graph for graph in trial.graphs if graph.direction == "backward"]
+
+
+def _is_changed_in_place(trial: Trial, value: _Value) -> bool:
+    return any(
+        value[1] in node.inputs and _IN_PLACE_TARGET.search(node.target)
+        for graph in trial.graphs
+        for node in graph.nodes
+    )
+
+
+def _node(trial: Trial, value: _Value) -> FxNode:
+    nodes = (node for graph in trial.graphs if graph.name == value[0] for node in graph.nodes)
+    return next(node for node in nodes if node.name == value[1])
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, value: FxNode, conversions: Sequence[Conversion]) -> Finding:
+    seconds = _all_but_dearest([c.seconds for c in conversions])
+    share = evidence.share_of_kernels(trial, seconds)
+    moved = _all_but_dearest([c.bytes_moved for c in conversions])
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity=evidence.severity_of_share(share),
+        configuration=trial.name,
+        message=_message(trial, value, conversions, seconds, moved),
+        suggestion=_suggestion(diagnosis, trial),
+        location=conversions[-1].location,
+        module=conversions[-1].module,
+        seconds=seconds,
+        bytes_moved=int(moved) if moved is not None else None,
+        evidence=tuple(c.id for c in conversions),
+    )
+
+
+def _all_but_dearest(values: Sequence[float | None]) -> float | None:
+    """What the repetitions cost: one conversion has to stay, and the dearest is the one to count as that."""
+    total = evidence.sum_known(values)
+    return None if total is None else total - max(value for value in values if value is not None)
+
+
+def _message(
+    trial: Trial, value: FxNode, conversions: Sequence[Conversion], seconds: float | None, moved: float | None
+) -> str:
+    first = conversions[0]
+    shape = wording.shape_words(first.source.shape) if first.source is not None else ""
+    readers = list(dict.fromkeys(c.node for c in conversions if c.node is not None))
+    made_by = "" if value.op == "placeholder" else f", made by {wording.op_words(value.target)}"
+    facts = (
+        f"{value.name} ({shape}{made_by}) is converted {len(conversions)} times from "
+        f"{wording.layout_words(first.source)} to {wording.layout_words(first.target)}, for {wording.listing(readers)}"
+    )
+    costs = [cost for cost in (wording.cost_words(trial, seconds), format_bytes(int(moved)) if moved else None) if cost]
+    return f"{facts}; all but one is repetition" + (f": {', '.join(costs)}" if costs else "")
+
+
+def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
+    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _repeated(candidate))
+    if other is not None:
+        return f"use {other.name}: it repeats no conversion; {wording.alternative_words(diagnosis, trial, other)}"
+    return "let the producer write the layout its readers want: give the model and its input channels_last"
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

@@ -1,0 +1,115 @@
+"""
+Weights are converted on every call, though they do not change between calls.
+
+What it finds:
+    Conversions of weights in the profiled iteration, in the baseline, or else in eager. In training the weights do
+    change, so there it is told only where it costs 5 % of the kernel time or more.
+
+Why it costs:
+    A weight is small beside an activation, but it is converted again on each call: at a small batch, with many
+    channels, that is a large part of a convolution.
+
+Example:
+    A convolution on a CPU runs on oneDNN, which wants the weight as ``ABcd16b16a``; without freezing, each call
+    converts it from the parameter.
+
+What to do:
+    In inference, freeze: ``torch._inductor.config.freezing = True`` set globally, before the first call, under
+    ``torch.no_grad()``. Or convert the parameters once, ``model.to(memory_format=torch.channels_last)``, where that
+    leaves fewer conversions.
+
+When it is fine:
+    Training; a large batch, where the conversions of the weights are lost in the rest; a model that is short of
+    memory, since freezing keeps a packed copy of each weight.
+
+Source:
+    ``torch.compile(options={"freezing": True})`` does not freeze in torch 2.13: dynamo reads the global
+    ``torch._inductor.config.freezing`` while it traces, before options apply.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.records import Conversion, Diagnosis, Severity, Trial
+
+CODE = "LD103"
+NAME = "weight-converted-every-call"
+
+# From here on it is a loss: a packed weight would save more than paired rounds on a busy machine scatter by.
+_LOSS_SHARE = 0.05
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most: the other configurations repeat what the baseline, or else eager, shows.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    for trial in (evidence.main_trial(diagnosis), diagnosis.measured_trial("eager")):
+        weights = _weight_conversions(trial) if trial is not None else ()
+        if trial is None or not weights:
+            continue
+        seconds = evidence.sum_known(conversion.seconds for conversion in weights)
+        severity = _severity(diagnosis, evidence.share_of_kernels(trial, seconds))
+        if severity is not None:
+            yield _finding(diagnosis, trial, weights, severity)
+        return
+
+
+def _weight_conversions(trial: Trial) -> tuple[Conversion, ...]:
+    return tuple(conversion for conversion in evidence.conversions_of(trial) if conversion.tensor == "weight")
+
+
+def _severity(diagnosis: Diagnosis, share: float | None) -> Severity | None:
+    is_dear = share is not None and share >= _LOSS_SHARE
+    if diagnosis.subject.mode == "training":
+        return "note" if is_dear else None
+    return "warning" if is_dear else "note"
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, weights: tuple[Conversion, ...], severity: Severity) -> Finding:
+    dearest = max(weights, key=lambda conversion: (conversion.seconds or 0.0, conversion.bytes_moved or 0))
+    seconds = evidence.sum_known(conversion.seconds for conversion in weights)
+    cost = wording.cost_words(trial, seconds)
+    owners = sorted({conversion.owner for conversion in weights})
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity=severity,
+        configuration=trial.name,
+        message=f"{wording.count_of(len(weights), 'weight conversion')} on every call, "
+        f"inserted by the {wording.listing(owners)}" + (f": {cost}" if cost is not None else ""),
+        suggestion=_suggestion(diagnosis, trial, len(weights)),
+        location=dearest.location,
+        module=dearest.module,
+        seconds=seconds,
+        bytes_moved=evidence.sum_bytes(conversion.bytes_moved for conversion in weights),
+        evidence=tuple(conversion.id for conversion in weights),
+    )
+
+
+def _suggestion(diagnosis: Diagnosis, trial: Trial, count: int) -> str:
+    if diagnosis.subject.mode == "training":
+        return "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
+    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: len(_weight_conversions(candidate)) < count)
+    if other is not None:
+        left = len(_weight_conversions(other)) or "no"
+        fewer = f"it leaves {left} weight conversion{'' if left == 1 else 's'}"
+        return f"use {other.name}: {fewer}; {wording.alternative_words(diagnosis, trial, other)}"
+    return (
+        "freeze the model: set torch._inductor.config.freezing = True before the first compiled call, under "
+        "torch.no_grad() (given as an option of torch.compile it has no effect); "
+        "--configurations all measures it as inductor-freezing"
+    )
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

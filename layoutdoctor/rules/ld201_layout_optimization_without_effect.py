@@ -1,0 +1,133 @@
+"""
+Inductor reports layout optimization as applied, and nothing came of it.
+
+What it finds:
+    A compiled graph with convolutions whose decision is "applied" though none of them was made channels-last; or a
+    model with convolutions whose generated code is the same with layout optimization on and off.
+
+Why it costs:
+    Nothing by itself. But the flag says that the layouts were taken care of, so nobody looks further, and the library
+    goes on converting around each convolution.
+
+Example:
+    A stack of Conv3d: the decision is True, 0 of 4 convolutions are made channels-last, and on a CPU oneDNN does the
+    same 7 conversions of activations with the flag on and off. With channels_last_3d input and weights it does none.
+
+What to do:
+    Conv3d: convert the parameters and the input to ``torch.channels_last_3d`` by hand, and measure. Conv1d: there is no
+    channels-last format in 3-D tensors; a Conv2d with a height of 1 computes the same and has one.
+
+When it is fine:
+    The model is given in channels-last already, so there was nothing left to do; or the weights are frozen: packed
+    convolutions choose channels-last themselves, whatever the flag says.
+
+Source:
+    torch/_inductor/kernel/conv.py, torch 2.13: ``if V.graph.layout_opt and ndim == 2``. The decision itself counts
+    convolutions of every rank (``GraphLowering.decide_layout_opt``, torch/_inductor/graph.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Convolution, Decision, Diagnosis, Trial
+
+CODE = "LD201"
+NAME = "layout-optimization-without-effect"
+
+_OFF = "inductor-layout-opt-off"
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most: for the first configuration that leaves the layouts to Inductor.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    same = [trial for trial in diagnosis.trials if trial.status == "same_as"]
+    for trial in (*evidence.own_trials(diagnosis), *same):
+        if not _leaves_layouts_to_inductor(trial):
+            continue
+        idle = [decision for decision in _applied_decisions(trial) if _is_idle(decision)]
+        convolutions = [convolution for decision in idle for convolution in decision.convolutions]
+        if idle:
+            count = sum(decision.convolution_count for decision in idle)
+            message = f"layout optimization applied, 0 of {wording.count_of(count, 'convolution')} made channels-last"
+            yield _finding(diagnosis, trial, message + _reason(convolutions), convolutions)
+            return
+        if _applied_decisions(trial) and _is_same_without(diagnosis, trial):
+            message = f"layout optimization applied, but the generated code is the same without it ({_OFF})"
+            yield _finding(diagnosis, trial, message, convolutions)
+            return
+
+
+def _leaves_layouts_to_inductor(trial: Trial) -> bool:
+    configuration = trial.configuration
+    return (
+        configuration.layout_optimization in ("default", "on", "forced")
+        and configuration.model_format == "preserve"
+        and not configuration.inductor_options.get("freezing")
+    )
+
+
+def _applied_decisions(trial: Trial) -> list[Decision]:
+    decisions = [graph.decision for graph in trial.graphs if graph.decision is not None]
+    return [decision for decision in decisions if decision.applied and decision.convolution_count]
+
+
+def _is_idle(decision: Decision) -> bool:
+    """Whether no convolution was made channels-last, though not all were so already."""
+    already = bool(decision.convolutions) and all(convolution.channels_last for convolution in decision.convolutions)
+    return decision.channels_last_convolution_count == 0 and not already
+
+
+def _reason(convolutions: Sequence[Convolution]) -> str:
+    ranks = sorted({convolution.rank or 0 for convolution in convolutions})  # 0: not recorded
+    if not ranks or 0 in ranks or 2 in ranks:
+        return ""
+    return f": all are {' or '.join(f'{rank}-D' for rank in ranks)} and Inductor's rule covers 2-D only"
+
+
+def _is_same_without(diagnosis: Diagnosis, trial: Trial) -> bool:
+    off = diagnosis.trial(_OFF)
+    return off is not None and (off.same_as == trial.name or trial.same_as == off.name)
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, message: str, convolutions: Sequence[Convolution]) -> Finding:
+    gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
+    first = convolutions[0] if convolutions else None
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity="note" if gain is None else "warning",
+        configuration=trial.name,
+        message=message,
+        suggestion=_suggestion(diagnosis, {convolution.rank for convolution in convolutions}),
+        location=first.location if first is not None else None,
+        module=first.module if first is not None else None,
+        evidence=tuple(convolution.node for convolution in convolutions),
+    )
+
+
+def _suggestion(diagnosis: Diagnosis, ranks: set[int | None]) -> str:
+    if ranks == {1}:
+        return "3-D tensors have no channels-last format; a Conv2d with a height of 1 in place of each Conv1d has one"
+    wanted = "channels_last_3d" if ranks == {3} else "channels_last"
+    advice = f"convert the parameters and the input to torch.{wanted} by hand"
+    gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
+    measured = gain or evidence.ratio_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS[0])
+    if measured is None or diagnosis.comparison is None:
+        return f"{advice}, and measure: the flag will not do it"
+    words = wording.speed_words(measured, diagnosis.comparison.baseline)
+    return f"{advice}: {words}" if gain is not None else f"nothing to gain by hand either: {words}"
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

@@ -1,0 +1,146 @@
+"""
+The times scatter or drift too much for small differences to be seen.
+
+What it finds:
+    An interval of a ratio wider than 10 % (high over low, less 1), rounds of a configuration that scatter by more than
+    10 % (interquartile range over median), or a drift of more than 10 % between the first and the last third of the
+    rounds. One finding for the whole diagnosis: a note up to 25 %, a warning beyond.
+
+Why it costs:
+    The wider the interval, the larger a gain has to be before it can be told from noise; a real one may be missed.
+
+Example:
+    A laptop that gets warm while it measures: the last third of the rounds is 15 % slower than the first.
+
+What to do:
+    Close other programs; use fewer threads than there are cores; measure longer (``--budget``); on a GPU, fix its
+    clocks.
+
+When it is fine:
+    The gain is far larger than the interval is wide: a verdict of "faster" or "slower" holds in spite of it, since it
+    was judged with the noise in view. A configuration dropped early as clearly slower is not looked at.
+
+Source:
+    Ratios are judged round by round with an order-statistic interval, so scatter widens it and drift mostly cancels.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.units import format_ratio, format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Diagnosis, Trial
+
+CODE = "LD401"
+NAME = "unstable-measurement"
+
+_NOTE_ABOVE = 0.10
+_WARNING_ABOVE = 0.25
+# Fewer rounds than this give neither quartiles nor thirds worth the name.
+_MINIMUM_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """One thing that is off: how much, of which configuration, and how to say it."""
+
+    amount: float
+    name: str
+    words: str
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most, for the whole diagnosis.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    trials = [trial for trial in diagnosis.trials if not _was_dropped(trial)]
+    kinds = (_wide_intervals(diagnosis), _scatters(trials), _drifts(trials))
+    doubts = [sorted(kind, key=lambda doubt: -doubt.amount) for kind in kinds if kind]
+    if not doubts:
+        return
+    worst = max(kind[0].amount for kind in doubts)
+    yield Finding(
+        code=CODE,
+        rule=NAME,
+        severity="warning" if worst > _WARNING_ABOVE else "note",
+        configuration=None,
+        message="; ".join(_words(kind) for kind in doubts),
+        suggestion=_suggestion(diagnosis.subject.device),
+        evidence=tuple(dict.fromkeys(doubt.name for kind in doubts for doubt in kind)),
+    )
+
+
+def _words(doubts: Sequence[_Doubt]) -> str:
+    return doubts[0].words + (f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else "")
+
+
+def _was_dropped(trial: Trial) -> bool:
+    return trial.measurement is not None and trial.measurement.dropped_after_round is not None
+
+
+def _wide_intervals(diagnosis: Diagnosis) -> list[_Doubt]:
+    doubts: list[_Doubt] = []
+    for ratio in diagnosis.comparison.ratios if diagnosis.comparison is not None else ():
+        trial = diagnosis.measured_trial(ratio.name)
+        if ratio.low <= 0 or (trial is not None and _was_dropped(trial)):
+            continue
+        width = ratio.high / ratio.low - 1
+        if width > _NOTE_ABOVE:
+            ends = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+            words = f"the interval of {ratio.name} is {format_share(width)} wide ({ends})"
+            doubts.append(_Doubt(width, ratio.name, words))
+    return doubts
+
+
+def _scatters(trials: Sequence[Trial]) -> list[_Doubt]:
+    doubts: list[_Doubt] = []
+    for trial, rounds in _measured(trials):
+        low, median, high = statistics.quantiles(rounds, n=4)
+        scatter = (high - low) / median
+        if scatter > _NOTE_ABOVE:
+            words = f"the rounds of {trial.name} scatter by {format_share(scatter)} (interquartile range over median)"
+            doubts.append(_Doubt(scatter, trial.name, words))
+    return doubts
+
+
+def _drifts(trials: Sequence[Trial]) -> list[_Doubt]:
+    doubts: list[_Doubt] = []
+    for trial, rounds in _measured(trials):
+        third = len(rounds) // 3
+        first, last = statistics.median(rounds[:third]), statistics.median(rounds[-third:])
+        drift = abs(last / first - 1)
+        if drift > _NOTE_ABOVE:
+            way = "slower" if last > first else "faster"
+            words = f"{trial.name} became {format_share(drift)} {way} from the first third of its rounds to the last"
+            doubts.append(_Doubt(drift, trial.name, words))
+    return doubts
+
+
+def _measured(trials: Sequence[Trial]) -> Iterator[tuple[Trial, tuple[float, ...]]]:
+    for trial in trials:
+        rounds = trial.measurement.round_seconds if trial.measurement is not None else ()
+        if len(rounds) >= _MINIMUM_ROUNDS and min(rounds) > 0:
+            yield trial, rounds
+
+
+def _suggestion(device: str | None) -> str:
+    if device == "cpu":
+        help_ = ["close other programs", "use fewer threads than there are cores", "measure longer (--budget)"]
+    else:
+        help_ = ["leave the device to this run alone", "fix its clocks", "measure longer (--budget)"]
+    return wording.listing(help_)
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

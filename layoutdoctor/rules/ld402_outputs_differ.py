@@ -1,0 +1,99 @@
+"""
+A configuration computes something other than the model does.
+
+What it finds:
+    A trial whose outputs (or gradients, in training) are further from the float64 eager reference than the tolerance
+    allows.
+
+Why it costs:
+    Its time does not count: it is never recommended, however fast it is. And whoever uses it gets other results.
+
+Example:
+    A model that calls ``x.as_strided(...)`` reads raw memory: with channels_last input the same call picks other
+    elements, in eager as well.
+
+What to do:
+    Where ``eager-channels-last`` differs too, the model depends on the strides of its tensors: replace ``as_strided``
+    by indexing, or keep the input contiguous. Where only compiled configurations differ, it may be a bug in torch:
+    the saved diagnosis belongs into its report.
+
+When it is fine:
+    The model is random by design (dropout in training, sampling); or the output is so sensitive that float32 itself
+    is not within the tolerance: then ``eager`` differs as well.
+
+Source:
+    ``torch.as_strided`` works on the storage, whatever the layout. pytorch/pytorch issue #67239 is a case of a layout
+    that changed results.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules.base import document_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.records import Diagnosis, Equivalence, Trial
+
+CODE = "LD402"
+NAME = "outputs-differ"
+
+_EAGER = "eager"
+_EAGER_CHANNELS_LAST = "eager-channels-last"
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding per trial that differs.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    for trial in evidence.own_trials(diagnosis):
+        if trial.equivalence is not None and trial.equivalence.status == "different":
+            cause, advice = _cause(diagnosis, trial)
+            yield Finding(
+                code=CODE,
+                rule=NAME,
+                severity="warning",
+                configuration=trial.name,
+                message=_message(trial, trial.equivalence) + cause,
+                suggestion=advice,
+            )
+
+
+def _message(trial: Trial, equivalence: Equivalence) -> str:
+    message = f"the outputs of {trial.name} differ from the {equivalence.reference or 'eager'} reference"
+    if equivalence.max_abs_error is not None:
+        message += f" by up to {equivalence.max_abs_error:.2g}"
+        if equivalence.tolerance is not None:
+            message += f", where {equivalence.tolerance:.2g} is allowed"
+    return message + (f" ({equivalence.detail})" if equivalence.detail else "")
+
+
+def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
+    """What the other trials say about the reason, as the end of the message, and what to do about it."""
+    if evidence.has_different_outputs(diagnosis, _EAGER):
+        too = "" if trial.name == _EAGER else "; eager differs too"
+        return (
+            f"{too}: the model is random, or float32 alone is too coarse for it",
+            "make the model deterministic (no dropout, a fixed seed) before its configurations are compared",
+        )
+    is_channels_last = "channels_last" in (trial.configuration.model_format, trial.configuration.input_format)
+    if is_channels_last and evidence.has_different_outputs(diagnosis, _EAGER_CHANNELS_LAST):
+        too = "" if trial.name == _EAGER_CHANNELS_LAST else f"; {_EAGER_CHANNELS_LAST} differs too"
+        return (
+            f"{too}: the model itself depends on the strides of its tensors, as as_strided() does",
+            "keep the input's layout, or replace as_strided() by indexing that does not see strides",
+        )
+    return (
+        "; eager does not, so it comes from compiling" if diagnosis.trial(_EAGER) is not None else "",
+        "do not use this configuration; the saved diagnosis belongs into a bug report to PyTorch",
+    )
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

@@ -1,0 +1,143 @@
+"""
+How findings say things: ratios with their interval, costs with what they are a part of, layouts and places in words.
+
+Faces the rules; pure functions of records and numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.rules.evidence import is_baseline, ratio_of, share_of_kernels
+from layoutdoctor.units import format_ratio, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.layout import Layout, Size
+    from layoutdoctor.records import Diagnosis, RatioInterval, Speedup, Trial
+
+
+def count_of(count: int, noun: str) -> str:
+    """
+    A count with its noun: ``"1 convolution"``, ``"4 convolutions"``.
+
+    Args:
+        count: How many.
+        noun: In the singular; its plural ends in ``s``.
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listing(parts: Sequence[str], most: int = 4) -> str:
+    """
+    Parts as a list in a sentence: ``"a, b and c"``; what is too many is counted: ``"a, b and 7 more"``.
+
+    Args:
+        parts: At least one.
+        most: How many to name.
+    """
+    named = list(parts[:most])
+    if len(parts) > most:
+        named.append(f"{len(parts) - most} more")
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+
+
+def shape_words(shape: Sequence[Size]) -> str:
+    """
+    A shape: ``"4x64x56x56"``.
+
+    Args:
+        shape: Sizes.
+    """
+    return "x".join(str(size) for size in shape)
+
+
+def layout_words(layout: Layout | None) -> str:
+    """
+    A layout by what it is called: ``"channels_last"``, ``"blocked aBcd16b"``, else by its strides.
+
+    Args:
+        layout: Any layout; None where not recorded.
+    """
+    if layout is None or (layout.format is None and layout.stride is None):
+        return "a layout not recorded"
+    if layout.format is not None:
+        return f"blocked {layout.format}"
+    if layout.memory_formats:
+        return " and ".join("contiguous" if name == "contiguous_format" else name for name in layout.memory_formats)
+    return f"strides ({', '.join(str(step) for step in layout.stride or ())})"
+
+
+def op_words(target: str) -> str:
+    """
+    An operator without what every operator has: ``"aten.relu.default"`` is ``"relu"``.
+
+    Args:
+        target: As in a graph (``aten.relu.default``) or a profile (``aten::relu``).
+    """
+    return target.removeprefix("aten.").removeprefix("aten::").removesuffix(".default")
+
+
+def interval_words(ratio: RatioInterval) -> str:
+    """
+    A ratio with its interval: ``"1.28x (99 % interval 1.25x to 1.31x)"``.
+
+    Args:
+        ratio: Against the baseline.
+    """
+    ends = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+    kind = "range" if ratio.coverage is None else f"{format_share(ratio.coverage)} interval"
+    return f"{format_ratio(ratio.median)} ({kind} {ends})"
+
+
+def speed_words(ratio: RatioInterval, baseline: str) -> str:
+    """
+    What was measured of a configuration: ``"inductor-channels-last runs at 1.28x (...) of the speed of inductor"``.
+
+    Args:
+        ratio: Against the baseline.
+        baseline: Name of the baseline.
+    """
+    return f"{ratio.name} runs at {interval_words(ratio)} of the speed of {baseline}"
+
+
+def speedup_words(speedup: Speedup) -> str:
+    """
+    A gain that was measured again after the choice: ``"1.28x faster (1.25x to 1.31x)"``.
+
+    Args:
+        speedup: Against the baseline.
+    """
+    return f"{format_ratio(speedup.median)} faster ({format_ratio(speedup.low)} to {format_ratio(speedup.high)})"
+
+
+def cost_words(trial: Trial, seconds: float | None) -> str | None:
+    """
+    A cost and what it is a part of: ``"6.00 ms of 15.0 ms kernel time (40 %)"``; None where it was not measured.
+
+    Args:
+        trial: The trial it was measured in.
+        seconds: The cost.
+    """
+    if seconds is None:
+        return None
+    share = share_of_kernels(trial, seconds)
+    if share is None or trial.kernels is None or trial.kernels.seconds is None:
+        return format_seconds(seconds)
+    return f"{format_seconds(seconds)} of {format_seconds(trial.kernels.seconds)} kernel time ({format_share(share)})"
+
+
+def alternative_words(diagnosis: Diagnosis, trial: Trial, other: Trial) -> str:
+    """
+    What was measured of a better trial, beside the one a finding is about.
+
+    Args:
+        diagnosis: A diagnosis with a comparison.
+        trial: The trial the finding is about.
+        other: The better one.
+    """
+    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else ""
+    names = [name for name in (other.name, trial.name) if not is_baseline(diagnosis, name)]
+    ratios = [ratio for name in names if (ratio := ratio_of(diagnosis, name)) is not None]
+    return " and ".join(speed_words(ratio, baseline) for ratio in ratios)

@@ -1,0 +1,174 @@
+"""
+Example inputs written as text, such as ``f32[8,3,224,224]:channels_last``, and the tensors made from them.
+
+Faces loading and the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layoutdoctor.errors import SubjectError, UsageError, first_line
+from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXPECTED_FORM = "[NAME=]DTYPE[SIZE,SIZE,...][:channels_last|:contiguous], such as 'f32[8,3,224,224]:channels_last'"
+DTYPES = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
+_LONG_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
+_FORMATS = ("channels_last", "contiguous")
+_SPEC = re.compile(
+    r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<dtype>[A-Za-z_]\w*)\[(?P<shape>[^\[\]]*)\](?::(?P<memory_format>[^:]*))?"
+)
+_INTEGER_LIMIT = 10
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """
+    One example input as written.
+
+    Attributes:
+        dtype: torch's name, such as ``float32``.
+        shape: Sizes; empty for a scalar.
+        memory_format: ``channels_last`` (by rank), or None for contiguous.
+        name: The keyword; None for a positional input.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    memory_format: str | None = None
+    name: str | None = None
+
+
+def parse_input(spec: str) -> InputSpec:
+    """
+    Reads one ``--input``.
+
+    Args:
+        spec: ``[NAME=]DTYPE[SIZE,...][:channels_last|:contiguous]``; blanks do not count.
+
+    Raises:
+        UsageError: It is not of this form.
+    """
+    match = _SPEC.fullmatch("".join(spec.split()))
+    if match is None:
+        raise UsageError(f"cannot read input {spec!r}: expected {EXPECTED_FORM}")
+    dtype = parse_dtype(match["dtype"], f"input {spec!r}")
+    shape = _parse_shape(match["shape"], spec)
+    memory_format = match["memory_format"]
+    if memory_format is not None and memory_format not in _FORMATS:
+        raise UsageError(
+            f"cannot read input {spec!r}: got memory format {memory_format!r}, expected {' or '.join(_FORMATS)}"
+        )
+    if memory_format == "channels_last" and len(shape) not in CHANNELS_LAST_BY_RANK:
+        raise UsageError(f"cannot make input {spec!r} channels_last: got {len(shape)} dimensions, expected 4 or 5")
+    return InputSpec(
+        dtype=str(dtype).removeprefix("torch."),
+        shape=shape,
+        memory_format="channels_last" if memory_format == "channels_last" else None,
+        name=match["name"],
+    )
+
+
+def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
+    """
+    A dtype by its short or long name.
+
+    Args:
+        name: Such as ``f32``, ``float32`` or ``torch.float32``.
+        where: What it was written in, for the error.
+
+    Raises:
+        UsageError: No such dtype.
+    """
+    plain = name.removeprefix("torch.").lower()
+    dtype = DTYPES.get(plain) or _LONG_NAMES.get(plain)
+    if dtype is None:
+        close = difflib.get_close_matches(plain, [*DTYPES, *_LONG_NAMES], n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(DTYPES)}{hint}")
+    return dtype
+
+
+def _parse_shape(text: str, spec: str) -> tuple[int, ...]:
+    if not text:
+        return ()
+    sizes = []
+    for part in text.split(","):
+        if not part.isdecimal():
+            raise UsageError(
+                f"cannot read input {spec!r}: got size {part!r}, expected whole numbers separated by commas, "
+                "such as 'f32[8,3,224,224]'"
+            )
+        sizes.append(int(part))
+    return tuple(sizes)
+
+
+def make_inputs(
+    specs: Sequence[InputSpec], *, device: str | None = None, dtype: torch.dtype | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """
+    The tensors that specs describe: normal random numbers, small integers from 0, always the same.
+
+    Args:
+        specs: Read by ``parse_input``, positional ones in order.
+        device: Where they shall be; the CPU where None.
+        dtype: Replaces the dtype of floating-point inputs.
+
+    Returns:
+        Positional arguments and keyword arguments.
+
+    Raises:
+        UsageError: One keyword occurs twice.
+        SubjectError: A tensor cannot be made, as for want of memory.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    args: list[torch.Tensor] = []
+    kwargs: dict[str, torch.Tensor] = {}
+    for spec in specs:
+        tensor = _make_tensor(spec, generator, device, dtype)
+        if spec.name is None:
+            args.append(tensor)
+        elif spec.name in kwargs:
+            raise UsageError(f"cannot give the input {spec.name!r} twice: expected each keyword once")
+        else:
+            kwargs[spec.name] = tensor
+    return tuple(args), kwargs
+
+
+def _make_tensor(
+    spec: InputSpec, generator: torch.Generator, device: str | None, dtype: torch.dtype | None
+) -> torch.Tensor:
+    own = _LONG_NAMES[spec.dtype]
+    try:
+        if own.is_floating_point:
+            tensor = torch.randn(spec.shape, generator=generator, device="cpu", dtype=torch.float32).to(dtype or own)
+        else:
+            limit = 2 if own == torch.bool else _INTEGER_LIMIT
+            tensor = torch.randint(limit, spec.shape, generator=generator, device="cpu", dtype=torch.int64).to(own)
+        if spec.memory_format == "channels_last":
+            formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+            tensor = tensor.contiguous(memory_format=formats[len(spec.shape)])
+        return tensor.to(device) if device is not None else tensor
+    except (RuntimeError, MemoryError) as error:
+        raise SubjectError(
+            f"cannot make an input of {spec.dtype}{list(spec.shape)}: {first_line(error)}; give smaller sizes"
+        ) from error

@@ -1,0 +1,243 @@
+"""
+A configuration applied to copies of the model and its inputs; the caller's own are left alone.
+
+Faces doctor, capture and ``Trial.compile``; imports measure's copies, analysis, records and errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch._inductor.config as inductor_config
+from torch.utils import _pytree as pytree
+
+from layoutdoctor.analysis.how_to_apply import effective_options as effective_options
+from layoutdoctor.analysis.how_to_apply import global_options as global_options
+from layoutdoctor.analysis.how_to_apply import how_to_apply as how_to_apply
+from layoutdoctor.errors import UsageError
+from layoutdoctor.measure.copies import copy_inputs, copy_model, input_tensors
+from layoutdoctor.subjects.subject import unwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from torch import nn
+
+    from layoutdoctor.records import Configuration, FormatChoice, Mode
+    from layoutdoctor.subjects.subject import LoadedSubject
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """
+    A copy of the subject as one configuration wants it, not compiled yet.
+
+    Attributes:
+        run: What to call, or to hand to torch.compile.
+        module: The module that owns the parameters; None for a function without any.
+        args: Positional arguments, in the configuration's format.
+        kwargs: Keyword arguments likewise.
+        notes: What the reader should know about the preparation.
+    """
+
+    run: Callable[..., Any]
+    module: nn.Module | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> PreparedModel:
+    """
+    Copies a subject and gives the copies the configuration's memory formats.
+
+    Args:
+        subject: What was loaded; it is not changed.
+        configuration: What to vary.
+        mode: ``training`` puts the copy in train mode, everything else in eval mode.
+
+    Raises:
+        SubjectError: The model cannot be copied.
+    """
+    copied = copy_model(subject.model)
+    notes: list[str] = []
+    if copied.module is not None:
+        copied.module.train(mode == "training")
+        converted = apply_model_format(copied.module, configuration.model_format or "preserve")
+        if configuration.model_format == "channels_last" and not converted:
+            notes.append("channels_last changed no weight: the model has no 4-D or 5-D parameter it applies to")
+    elif configuration.model_format not in (None, "preserve"):
+        notes.append(
+            f"{configuration.model_format} could only be given to the inputs: no module was found in the function"
+        )
+    args, kwargs = copy_inputs(subject.args, subject.kwargs)
+    args, kwargs = apply_input_format((args, kwargs), configuration.input_format or "preserve")
+    return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes))
+
+
+def apply_model_format(module: nn.Module, choice: FormatChoice) -> int:
+    """
+    Gives every 4-D and 5-D parameter and buffer of a module a memory format, in place; tied weights stay tied.
+
+    Args:
+        module: A module of our own.
+        choice: ``preserve`` does nothing; ``channels_last`` means the 4-D or 5-D format by rank, one tensor after the
+            other, because ``Module.to(memory_format=...)`` raises where both ranks occur.
+
+    Returns:
+        How many tensors changed their strides.
+    """
+    changed = 0
+    for tensor in [*module.parameters(), *module.buffers()]:
+        converted = in_format(tensor.detach(), choice)
+        if converted.layout == torch.strided and converted.stride() != tensor.stride():
+            tensor.data = converted  # the Parameter itself stays, and with it what refers to it
+            changed += 1
+    return changed
+
+
+def in_format(tensor: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
+    """
+    A tensor in a memory format, by its rank; the tensor itself where nothing has to change.
+
+    Args:
+        tensor: Any tensor.
+        choice: ``channels_last`` means ``torch.channels_last`` for 4-D and ``torch.channels_last_3d`` for 5-D ones.
+    """
+    if choice == "preserve" or tensor.layout != torch.strided:
+        return tensor
+    if choice == "contiguous":
+        return tensor.contiguous()
+    if tensor.dim() in _CHANNELS_LAST:
+        return tensor.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
+    return tensor
+
+
+def apply_input_format(inputs: T, choice: FormatChoice) -> T:
+    """
+    Inputs in a memory format, by rank; what is no tensor, and a tensor that has the format already, is passed on.
+
+    Args:
+        inputs: Nested as torch's pytree understands it.
+        choice: The format.
+    """
+
+    def convert(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        converted = in_format(leaf, choice)
+        if converted is leaf or not leaf.is_leaf:
+            return converted
+        return converted.detach().requires_grad_(leaf.requires_grad)
+
+    converted_inputs: T = pytree.tree_map(convert, inputs)
+    return converted_inputs
+
+
+def same_preparation_key(prepared: PreparedModel, configuration: Configuration) -> Hashable:
+    """
+    What is in effect for a prepared model: two configurations with equal keys are the same without compiling either.
+
+    Args:
+        prepared: The result of ``prepare``.
+        configuration: The configuration it was prepared for.
+    """
+    options: dict[str, object] = {}
+    if configuration.backend == "inductor":
+        options = {
+            "layout_optimization": inductor_config.layout_optimization,
+            "force_layout_optimization": inductor_config.force_layout_optimization,
+            "freezing": inductor_config.freezing,
+            **effective_options(configuration),
+            **global_options(configuration),
+        }
+    module = prepared.module
+    weights = [*module.parameters(), *module.buffers()] if module is not None else []
+    inputs = input_tensors(prepared.args, prepared.kwargs)
+    return (
+        configuration.backend,
+        tuple(sorted((name, repr(value)) for name, value in options.items())),
+        tuple(_strides(tensor) for tensor in weights),
+        tuple(_strides(tensor) for tensor in inputs),
+    )
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    return tuple(tensor.stride()) if tensor.layout == torch.strided else None
+
+
+class ReadyModel:
+    """
+    A model prepared as a configuration says: converts its inputs, then calls the (compiled) copy.
+
+    Attributes:
+        module: The copy that owns the parameters; None for a function without any. Train or save this one.
+        configuration: What was applied.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        module: nn.Module | None,
+        compiled: Callable[..., Any],
+        configuration: Configuration,
+    ) -> None:
+        self.module = module
+        self.configuration = configuration
+        self._run = run
+        self._compiled = compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the copy on the inputs in the configuration's memory format."""
+        args, kwargs = apply_input_format((args, kwargs), self.configuration.input_format or "preserve")
+        settings = global_options(self.configuration)
+        if not settings:
+            return self._compiled(*args, **kwargs)
+        # Dynamo looks at the global setting whenever it compiles, also for a later input of another shape.
+        with inductor_config.patch(settings), _no_grad_if(needed=bool(settings.get("freezing"))):
+            return self._compiled(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        name = type(self.module).__name__ if self.module is not None else getattr(self._run, "__name__", "function")
+        return f"<{name} as configuration {self.configuration.name!r}>"
+
+
+def compile_for(model: Callable[..., Any], configuration: Configuration) -> ReadyModel:
+    """
+    A model prepared the way a configuration's trial ran it, ready to call.
+
+    Args:
+        model: A module or function; it is copied, keeps its training mode, and is not changed.
+        configuration: What to apply.
+
+    Raises:
+        UsageError: The configuration names no way to run (a recorded trace), or freezes a model in train mode.
+        SubjectError: The model cannot be copied.
+    """
+    if configuration.backend == "recorded":
+        raise UsageError(
+            f"cannot compile for {configuration.name!r}: it is a recorded trace; choose a measured configuration"
+        )
+    copied = copy_model(unwrap(model)[0])
+    if copied.module is not None:
+        if configuration.inductor_options.get("freezing") and copied.module.training:
+            raise UsageError(
+                f"cannot apply {configuration.name!r} to a model in train mode: freezing makes the weights constants; "
+                "call model.eval() first"
+            )
+        apply_model_format(copied.module, configuration.model_format or "preserve")
+    compiled = copied.run
+    if configuration.backend == "inductor":
+        compiled = torch.compile(copied.run, options=effective_options(configuration) or None)
+    return ReadyModel(copied.run, copied.module, compiled, configuration)
+
+
+def _no_grad_if(*, needed: bool) -> contextlib.AbstractContextManager[Any]:
+    return torch.no_grad() if needed else contextlib.nullcontext()

@@ -1,0 +1,271 @@
+"""
+What is diagnosed: a model with example inputs, as loaded or as given from Python, and its record.
+
+Faces doctor, capture and measure; imports measure's copies, layout, records and errors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.measure.copies import copy_model, input_tensors, layout_of
+from layoutdoctor.records import InputTensor, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layoutdoctor.records import Mode
+
+CONVOLUTION_CLASSES = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+@dataclass(frozen=True)
+class LoadedSubject:
+    """
+    A model and what to call it with. The caller's own objects: whoever works on them copies first.
+
+    Attributes:
+        name: What the user called it, without folders.
+        model: A module or any other callable, never a compiled one.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        notes: Facts the reader should know, such as what was unwrapped.
+        source: The user's file; None from Python.
+    """
+
+    name: str
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    source: str | None = None
+
+
+def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
+    """
+    The subject of ``diagnose(model, example_input)``.
+
+    Args:
+        model: A module, function, bound method or partial; a compiled or data-parallel one is unwrapped, with a note.
+        example_input: A tensor is the one positional argument, a tuple or list the positional arguments, a dict the
+            keyword arguments.
+        name: What to call it; the class's or function's name where None.
+
+    Raises:
+        UsageError: ``model`` cannot be called, or ``example_input`` is none of these.
+        SubjectError: The model is of a kind that cannot be diagnosed.
+    """
+    inner, notes = unwrap(model)
+    args, kwargs = split_example_input(example_input)
+    return LoadedSubject(name or callable_name(inner), inner, args, kwargs, notes)
+
+
+def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """
+    The model inside what torch.compile and data parallelism put around it.
+
+    Args:
+        model: What the caller gave.
+
+    Returns:
+        The model itself, and a note for every wrapper taken off.
+
+    Raises:
+        UsageError: It is a class, or cannot be called.
+        SubjectError: It is TorchScript, which cannot be compiled again.
+    """
+    notes: list[str] = []
+    while True:
+        inner = _inside(model)
+        if inner is None:
+            break
+        notes.append(_note_on(model))
+        model = inner
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        notes.append("model.compile() had been called: the copies that are diagnosed are compiled anew")
+    _check_callable(model)
+    return model, tuple(notes)
+
+
+def _inside(model: Any) -> Any | None:
+    if isinstance(model, _WRAPPERS):
+        return model.module
+    if isinstance(model, torch.export.ExportedProgram):
+        return model.module()
+    # Both names are where torch.compile keeps the original (torch/_dynamo/eval_frame.py, torch 2.7 to 2.13).
+    if isinstance(model, nn.Module):
+        return model._modules.get("_orig_mod")
+    return getattr(model, "_torchdynamo_orig_callable", None)
+
+
+def _note_on(model: Any) -> str:
+    if isinstance(model, _WRAPPERS):
+        return f"was wrapped in {type(model).__name__}: the module inside was diagnosed, on one device"
+    if isinstance(model, torch.export.ExportedProgram):
+        return "was an exported program: its module was diagnosed"
+    return "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options"
+
+
+def _check_callable(model: Any) -> None:
+    if isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        raise SubjectError(
+            f"cannot diagnose {callable_name(model)}: it is TorchScript, expected a plain nn.Module or function; "
+            "give the model from before torch.jit.script or torch.jit.trace"
+        )
+    if isinstance(model, type):
+        raise UsageError(f"cannot diagnose the class {model.__name__}: expected an instance; call it first")
+    if not callable(model):
+        raise UsageError(f"cannot diagnose a {type(model).__name__}: expected an nn.Module or another callable")
+
+
+def callable_name(model: Any) -> str:
+    """
+    A short name: a module's class, a function's own name.
+
+    Args:
+        model: Any callable.
+    """
+    if isinstance(model, functools.partial):
+        return callable_name(model.func)
+    if isinstance(model, nn.Module):
+        return str(getattr(model, "original_name", type(model).__name__))
+    return str(getattr(model, "__name__", type(model).__name__))
+
+
+def split_example_input(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """
+    Positional and keyword arguments from an example input.
+
+    Args:
+        example_input: A tensor, a tuple or list of positional arguments, or a dict of keyword arguments.
+
+    Raises:
+        UsageError: It is none of these, or a keyword is no string.
+    """
+    if isinstance(example_input, torch.Tensor):
+        return (example_input,), {}
+    if isinstance(example_input, Mapping):
+        wrong = [key for key in example_input if not isinstance(key, str)]
+        if wrong:
+            raise UsageError(f"cannot use {wrong[0]!r} as a keyword of the example input: expected the argument's name")
+        return (), dict(example_input)
+    if isinstance(example_input, (tuple, list)):
+        return tuple(example_input), {}
+    raise UsageError(
+        f"cannot use a {type(example_input).__name__} as example input: expected a tensor, a tuple of positional "
+        "arguments, or a dict of keyword arguments; torch.as_tensor makes a tensor of an array"
+    )
+
+
+def describe(subject: LoadedSubject, mode: Mode) -> Subject:
+    """
+    The subject's record.
+
+    Args:
+        subject: What was loaded.
+        mode: ``inference`` or ``training``.
+
+    Raises:
+        SubjectError: A function's modules cannot be copied.
+    """
+    module = owned_module(subject)
+    parameters = list(module.parameters()) if module is not None else []
+    tensors = [*parameters, *input_tensors(subject.args, subject.kwargs)]
+    is_module = isinstance(subject.model, nn.Module)
+    return Subject(
+        name=subject.name,
+        mode=mode,
+        device=tensors[0].device.type if tensors else None,
+        inputs=_describe_inputs(subject),
+        model=type(subject.model).__name__ if is_module else None,
+        parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
+        convolution_module_count=_count_convolutions(module) if module is not None else None,
+        parameter_formats=_count_formats(parameters),
+        notes=subject.notes,
+    )
+
+
+def owned_module(subject: LoadedSubject) -> nn.Module | None:
+    """
+    The module whose parameters the subject uses: itself, or copies of those a function reads; None without any.
+
+    Args:
+        subject: What was loaded.
+    """
+    return subject.model if isinstance(subject.model, nn.Module) else copy_model(subject.model).module
+
+
+def parameter_ranks(subject: LoadedSubject) -> frozenset[int]:
+    """
+    How many dimensions the subject's parameters and buffers have, which decides how to change their memory format.
+
+    Args:
+        subject: What was loaded.
+    """
+    module = owned_module(subject)
+    return frozenset(t.dim() for t in [*module.parameters(), *module.buffers()]) if module is not None else frozenset()
+
+
+def input_ranks(subject: LoadedSubject) -> frozenset[int]:
+    """
+    How many dimensions the subject's input tensors have.
+
+    Args:
+        subject: What was loaded.
+    """
+    return frozenset(tensor.dim() for tensor in input_tensors(subject.args, subject.kwargs))
+
+
+def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
+    described = []
+    for path, leaf in pytree.tree_leaves_with_path((subject.args, subject.kwargs)):
+        if isinstance(leaf, torch.Tensor):
+            layout = layout_of(leaf)
+            described.append(
+                InputTensor(
+                    shape=layout.shape,
+                    stride=layout.stride,
+                    dtype=str(leaf.dtype).removeprefix("torch."),
+                    memory_formats=layout.memory_formats,
+                    name=_input_name(path),
+                )
+            )
+    return tuple(described)
+
+
+def _input_name(path: tuple[Any, ...]) -> str | None:
+    """A keyword input's name with the way into it, such as ``"batch['image']"``; None for a plain positional input."""
+    is_keyword, rest = path[0].idx == 1, path[1:]
+    if is_keyword:
+        return f"{rest[0].key}{pytree.keystr(rest[1:])}"
+    return None if len(rest) == 1 else f"args{pytree.keystr(rest)}"
+
+
+def _count_convolutions(module: nn.Module) -> int:
+    return sum(isinstance(part, CONVOLUTION_CLASSES) for part in module.modules())
+
+
+def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for parameter in parameters:
+        if parameter.dim() in CHANNELS_LAST_BY_RANK and not nn.parameter.is_lazy(parameter):
+            for memory_format in layout_of(parameter).memory_formats:
+                counts[memory_format] = counts.get(memory_format, 0) + 1
+    return counts

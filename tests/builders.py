@@ -1,0 +1,272 @@
+"""Small records with defaults, for tests: each function takes what the test is about and fills in the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layoutdoctor.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
+from layoutdoctor.records import (
+    Comparison,
+    Configuration,
+    Conversion,
+    Convolution,
+    Decision,
+    Diagnosis,
+    Environment,
+    Equivalence,
+    Failure,
+    FxNode,
+    Graph,
+    InputTensor,
+    KernelSummary,
+    Measurement,
+    RatioInterval,
+    Recommendation,
+    RedundantPair,
+    SourceLocation,
+    Speedup,
+    Subject,
+    Trial,
+)
+
+IMAGE = (4, 64, 56, 56)
+
+
+def contiguous(shape: tuple[int, ...] = IMAGE) -> Layout:
+    return strided_layout(shape, contiguous_stride(shape))
+
+
+def channels_last(shape: tuple[int, ...] = IMAGE) -> Layout:
+    return strided_layout(shape, dense_stride(shape, (0, *range(2, len(shape)), 1)))
+
+
+def blocked(shape: tuple[int, ...] = IMAGE, tag: str = "aBcd16b") -> Layout:
+    return blocked_layout(shape, tag)
+
+
+def a_location(line: int = 9, file: str = "model.py", code: str | None = None) -> SourceLocation:
+    return SourceLocation(file=file, line=line, code=code)
+
+
+def a_configuration(name: str = "inductor", **changes: Any) -> Configuration:
+    from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+
+    for configuration in BUILTIN_CONFIGURATIONS:
+        if configuration.name == name and not changes:
+            return configuration
+    return Configuration(**{"name": name, "backend": "inductor", "layout_optimization": "default", **changes})
+
+
+def a_conversion(id: str = "reorder 0", **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {
+        "id": id,
+        "owner": "library",
+        "kernel": "reorder jit:blk",
+        "node": None,
+        "op": "aten::mkldnn_convolution",
+        "location": a_location(),
+        "module": "body.0.0",
+        "source": blocked(),
+        "target": contiguous(),
+        "direction": "from_blocked",
+        "tensor": "activation",
+        "seconds": 1e-3,
+        "bytes_moved": 6_422_528,
+    }
+    return Conversion(**{**fields, **changes})
+
+
+def kernels(*conversions: Conversion, seconds: float = 15e-3, **changes: Any) -> KernelSummary:
+    real = [c for c in conversions if c.direction != "none"]
+    spent = sum(c.seconds or 0.0 for c in real)
+    fields: dict[str, Any] = {
+        "count": 20 + len(conversions),
+        "seconds": seconds,
+        "conversion_count": len(real),
+        "conversion_seconds": spent,
+        "share": spent / seconds,
+        "conversions": conversions,
+        "not_understood_count": 0,
+        "sources": ("torch.profiler", "oneDNN verbose log"),
+    }
+    return KernelSummary(**{**fields, **changes})
+
+
+def a_pair(first: str = "reorder 0", second: str = "reorder 1", **changes: Any) -> RedundantPair:
+    fields: dict[str, Any] = {
+        "kind": "through",
+        "evidence": "kernels",
+        "first": first,
+        "second": second,
+        "between": ("aten.relu.default",),
+        "seconds": 2e-3,
+        "bytes_moved": 12_845_056,
+        "location": a_location(),
+        "module": "body.1.0",
+        "proof": "the only consumer of the value between is aten.relu.default, which works in any layout",
+        "tensor_shape": IMAGE,
+    }
+    return RedundantPair(**{**fields, **changes})
+
+
+def a_convolution(node: str = "convolution", **changes: Any) -> Convolution:
+    fields: dict[str, Any] = {
+        "node": node,
+        "class_": "small",
+        "channels_last": True,
+        "rank": 2,
+        "location": a_location(),
+        "module": "body.0.0",
+        "weight_shape": (64, 64, 3, 3),
+        "groups": 1,
+    }
+    return Convolution(**{**fields, **changes})
+
+
+def a_decision(*convolutions: Convolution, **changes: Any) -> Decision:
+    convolutions = convolutions or (a_convolution(),)
+    fields: dict[str, Any] = {
+        "applied": True,
+        "rule": "cpu-onednn",
+        "explanation": "every convolution runs on a CPU with oneDNN, where Inductor always chooses channels-last",
+        "convolution_count": len(convolutions),
+        "channels_last_convolution_count": sum(bool(c.channels_last) for c in convolutions),
+        "convolutions": convolutions,
+    }
+    return Decision(**{**fields, **changes})
+
+
+def a_graph(decision: Decision | None = None, **changes: Any) -> Graph:
+    fields: dict[str, Any] = {"name": "graph 0", "direction": "inference", "decision": decision}
+    return Graph(**{**fields, **changes})
+
+
+def a_node(name: str, target: str = "aten.relu.default", inputs: tuple[str, ...] = (), **changes: Any) -> FxNode:
+    fields: dict[str, Any] = {
+        "name": name,
+        "op": "call_function",
+        "target": target,
+        "inputs": inputs,
+        "layout": contiguous(),
+        "dtype": "float32",
+    }
+    return FxNode(**{**fields, **changes})
+
+
+def a_measurement(*round_seconds: float, **changes: Any) -> Measurement:
+    round_seconds = round_seconds or (10e-3, 10.1e-3, 9.9e-3) * 8
+    ordered = sorted(round_seconds)
+    fields: dict[str, Any] = {
+        "round_seconds": round_seconds,
+        "median_seconds": ordered[len(ordered) // 2],
+        "compile_seconds": 12.0,
+        "peak_memory_bytes": 12_845_056,
+        "calls_per_round": 8,
+        "stopped_because": "precise",
+    }
+    return Measurement(**{**fields, **changes})
+
+
+def a_trial(name: str = "inductor", **changes: Any) -> Trial:
+    fields: dict[str, Any] = {
+        "configuration": a_configuration(name),
+        "status": "ok",
+        "kernels": kernels(),
+        "measurement": a_measurement(),
+        "equivalence": Equivalence(status="equal", max_abs_error=3e-7, tolerance=1e-4, reference="float64"),
+    }
+    return Trial(**{**fields, **changes})
+
+
+def a_failed_trial(name: str = "inductor-layout-opt-on", message: str = "RuntimeError: boom") -> Trial:
+    return Trial(
+        configuration=a_configuration(name),
+        status="failed",
+        failure=Failure(kind="compile", message=message),
+    )
+
+
+def a_ratio(name: str, median: float, width: float = 0.03, **changes: Any) -> RatioInterval:
+    low, high = median - width, median + width
+    verdict = "faster" if low > 1 else "slower" if high < 1 else "no measurable difference"
+    fields: dict[str, Any] = {
+        "name": name,
+        "low": low,
+        "median": median,
+        "high": high,
+        "verdict": verdict,
+        "coverage": 0.99,
+        "round_count": 24,
+    }
+    return RatioInterval(**{**fields, **changes})
+
+
+def a_comparison(*ratios: RatioInterval, fastest: tuple[str, ...] = ("inductor",), **changes: Any) -> Comparison:
+    fields: dict[str, Any] = {
+        "baseline": "inductor",
+        "ratios": ratios,
+        "fastest": fastest,
+        "resolution": 0.01,
+        "round_count": 24,
+    }
+    return Comparison(**{**fields, **changes})
+
+
+def a_recommendation(configuration: str | None = "inductor", **changes: Any) -> Recommendation:
+    fields: dict[str, Any] = {
+        "configuration": configuration,
+        "speedup": None,
+        "how": "model = torch.compile(model)",
+        "verified": False,
+        "reason": "nothing measured is faster than torch.compile's default",
+    }
+    return Recommendation(**{**fields, **changes})
+
+
+def a_speedup(median: float = 1.28, width: float = 0.03) -> Speedup:
+    return Speedup(low=median - width, median=median, high=median + width)
+
+
+def an_input(layout: Layout | None = None, dtype: str = "float32", name: str | None = "x") -> InputTensor:
+    layout = layout or contiguous((4, 3, 56, 56))
+    return InputTensor(
+        shape=layout.shape, stride=layout.stride, dtype=dtype, memory_formats=layout.memory_formats, name=name
+    )
+
+
+def a_subject(**changes: Any) -> Subject:
+    fields: dict[str, Any] = {
+        "name": "model.py",
+        "mode": "inference",
+        "device": "cpu",
+        "inputs": (an_input(),),
+        "model": "Model",
+        "parameter_count": 112_832,
+        "convolution_module_count": 4,
+        "parameter_formats": {"contiguous_format": 4},
+    }
+    return Subject(**{**fields, **changes})
+
+
+def an_environment(**changes: Any) -> Environment:
+    fields: dict[str, Any] = {
+        "torch": "2.13.0",
+        "python": "3.11.7",
+        "platform": "Linux x86_64",
+        "onednn": "3.12.0",
+        "onednn_isa": "Intel AVX-512 with Intel DL Boost",
+        "thread_count": 2,
+        "cpu_count": 2,
+    }
+    return Environment(**{**fields, **changes})
+
+
+def a_diagnosis(*trials: Trial, **changes: Any) -> Diagnosis:
+    fields: dict[str, Any] = {
+        "layoutdoctor_version": "0.1.0",
+        "created_at": "2026-11-20T12:00:00Z",
+        "environment": an_environment(),
+        "subject": a_subject(),
+        "trials": trials or (a_trial(),),
+    }
+    return Diagnosis(**{**fields, **changes})
