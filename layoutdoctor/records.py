@@ -187,6 +187,8 @@ class Conversion(Record, kw_only=True):
         start_seconds: Start within the profiled iteration.
         bandwidth_share: Bytes per second reached over the device's copy bandwidth, 0 to 1 or a little above.
         dtype: Element type before, such as ``"f32"``.
+        graph: Name of the trial's graph that ``node`` stands in.
+        port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None where that is not certain.
     """
 
     id: str
@@ -207,6 +209,8 @@ class Conversion(Record, kw_only=True):
     start_seconds: float | None = None
     bandwidth_share: float | None = None
     dtype: str | None = None
+    graph: str | None = None
+    port: str | None = None
 
 
 class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
@@ -275,6 +279,8 @@ class FxNode(Record, kw_only=True):
         module: Path of the nn.Module.
         tensor: For a placeholder: what kind of tensor it is.
         backward: True for an operation that autograd ran.
+        result_index: For a node that takes one result of another one: which.
+        uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
     """
 
     name: str
@@ -287,6 +293,8 @@ class FxNode(Record, kw_only=True):
     module: str | None = None
     tensor: TensorKind | None = None
     backward: bool = False
+    uses_running_statistics: bool | None = None
+    result_index: int | None = None
 
 
 class Buffer(Record, kw_only=True):

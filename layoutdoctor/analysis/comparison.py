@@ -169,7 +169,8 @@ def median_interval(ratios: Sequence[float], coverage: float) -> MedianInterval:
     ordered = sorted(ratios)
     count = len(ordered)
     # The geometric middle of the two middle ratios: its reciprocal is the middle of the reciprocals.
-    median = math.sqrt(ordered[(count - 1) // 2]) * math.sqrt(ordered[count // 2])
+    lower, upper = ordered[(count - 1) // 2], ordered[count // 2]
+    median = lower * math.sqrt(upper / lower)
     left_out = _ratios_left_out(count, coverage)
     if left_out is None:
         return MedianInterval(ordered[0], median, ordered[-1], None)

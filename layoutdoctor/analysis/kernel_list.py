@@ -49,7 +49,8 @@ class HostOperation:
         parent: The operation it was called from, on the same thread.
         children: The operations it called.
         primitives: oneDNN primitives that ran in it and in none of its children.
-        node: Name of the graph node that it ran, where that is certain.
+        node: The graph node that it ran, where that is certain.
+        graph: Name of that node's graph.
     """
 
     operation: Operation
@@ -57,6 +58,7 @@ class HostOperation:
     children: list[HostOperation] = field(default_factory=list)
     primitives: list[Primitive] = field(default_factory=list)
     node: FxNode | None = None
+    graph: str | None = None
 
     @property
     def name(self) -> str:
@@ -67,14 +69,12 @@ class HostOperation:
         """Its duration without its children's."""
         return max(0.0, self.operation.seconds - sum(child.operation.seconds for child in self.children))
 
-    def enclosing_node(self) -> FxNode | None:
-        """The graph node of this operation or of the nearest one around it."""
+    def joined(self) -> HostOperation | None:
+        """This operation, or the nearest one around it, whose graph node is known."""
         here: HostOperation | None = self
-        while here is not None:
-            if here.node is not None:
-                return here.node
+        while here is not None and here.node is None:
             here = here.parent
-        return None
+        return here
 
 
 def operation_tree(profile: ProfiledIteration) -> list[HostOperation]:
@@ -164,7 +164,11 @@ def _place_by_order(tree: Sequence[HostOperation], log: OnednnLog) -> list[Primi
     return homeless + pending
 
 
-_CONVOLUTION_LEAVES = ("aten::mkldnn_convolution", "aten::mkldnn_convolution_backward", "mkldnn::_convolution_pointwise")
+_CONVOLUTION_LEAVES = (
+    "aten::mkldnn_convolution",
+    "aten::mkldnn_convolution_backward",
+    "mkldnn::_convolution_pointwise",
+)
 
 
 def _undoes_result(entry: HostOperation, reorder: Primitive) -> bool:
@@ -307,7 +311,8 @@ def _add_primitive(
     )
     if primitive.kind != "reorder":
         return
-    node = entry.enclosing_node() if entry is not None else None
+    joined = entry.joined() if entry is not None else None
+    node = joined.node if joined is not None else None
     conversions.append(
         Conversion(
             id=f"reorder {len(conversions)}",
@@ -325,6 +330,8 @@ def _add_primitive(
             bytes_moved=item.bytes_moved,
             start_seconds=start,
             dtype=item.dtype,
+            graph=joined.graph if joined is not None else None,
+            port=item.port if joined is not None else None,
         )
     )
 
@@ -369,7 +376,8 @@ def _device_conversion(
     known = conversion_kernel(kernel.name)
     if known is None:
         return None
-    node = entry.enclosing_node() if entry is not None else None
+    joined = entry.joined() if entry is not None else None
+    node = joined.node if joined is not None else None
     return Conversion(
         id=f"conversion {number}",
         owner="library",

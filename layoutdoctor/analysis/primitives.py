@@ -35,6 +35,7 @@ class AnnotatedPrimitive:
         target: Layout after.
         bytes_moved: Bytes read plus bytes written, without padding.
         dtype: Element type before.
+        port: Which argument or result of the ATen operation it is, such as ``input 0``.
     """
 
     primitive: Primitive
@@ -44,6 +45,15 @@ class AnnotatedPrimitive:
     target: Layout | None = None
     bytes_moved: int | None = None
     dtype: str | None = None
+    port: str | None = None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which tensor of an operation a reorder converts."""
+
+    tensor: TensorKind
+    port: str | None
 
 
 def conversion_direction(source: Layout | None, target: Layout | None) -> ConversionDirection:
@@ -97,15 +107,15 @@ def _annotate(operation: Operation, primitives: Sequence[Primitive]) -> list[Ann
         if primitive.kind != "reorder":
             found.append(AnnotatedPrimitive(primitive, "unknown"))
             continue
-        kind = _kind_after(primitives, index, taken) or _kind_before(primitives, index, taken) or "unknown"
-        found.append(_described(primitive, kind))
+        place = _place_after(primitives, index, taken) or _place_before(primitives, index, taken)
+        found.append(_described(primitive, place or _Place("unknown", None)))
     return found
 
 
-def _described(reorder: Primitive, tensor: TensorKind) -> AnnotatedPrimitive:
+def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
     shape, source, target = reorder.shape, reorder.descriptor("src"), reorder.descriptor("dst")
     if shape is None or source is None or target is None:
-        return AnnotatedPrimitive(reorder, tensor, "other")
+        return AnnotatedPrimitive(reorder, place.tensor, "other")
     before, after = source.layout(shape), target.layout(shape)
     elements = 1
     for size in shape:
@@ -113,7 +123,7 @@ def _described(reorder: Primitive, tensor: TensorKind) -> AnnotatedPrimitive:
     sizes = (source.item_bytes(), target.item_bytes())
     moved = None if sizes[0] is None or sizes[1] is None else elements * (sizes[0] + sizes[1])
     direction = conversion_direction(before, after) if len(shape) > 1 else "none"
-    return AnnotatedPrimitive(reorder, tensor, direction, before, after, moved, source.dtype)
+    return AnnotatedPrimitive(reorder, place.tensor, direction, before, after, moved, source.dtype, place.port)
 
 
 _RESULTS: dict[str, tuple[str, ...]] = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
@@ -121,8 +131,8 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {"backward_data": ("dst", "wei"), "back
 """oneDNN's roles of the tensors a primitive writes and reads, in the order PyTorch's bridge converts them; default forward."""
 
 
-def _kind_after(primitives: Sequence[Primitive], index: int, taken: dict[int, set[str]]) -> TensorKind | None:
-    """The kind of a reorder that reads the result of the primitive before it."""
+def _place_after(primitives: Sequence[Primitive], index: int, taken: dict[int, set[str]]) -> _Place | None:
+    """The place of a reorder that reads the result of the primitive before it."""
     reorder = primitives[index]
     for position in range(index - 1, -1, -1):
         main = primitives[position]
@@ -133,8 +143,8 @@ def _kind_after(primitives: Sequence[Primitive], index: int, taken: dict[int, se
     return None
 
 
-def _kind_before(primitives: Sequence[Primitive], index: int, taken: dict[int, set[str]]) -> TensorKind | None:
-    """The kind of a reorder that makes an argument of the primitive after it."""
+def _place_before(primitives: Sequence[Primitive], index: int, taken: dict[int, set[str]]) -> _Place | None:
+    """The place of a reorder that makes an argument of the primitive after it."""
     reorder = primitives[index]
     for position in range(index + 1, len(primitives)):
         main = primitives[position]
@@ -145,9 +155,7 @@ def _kind_before(primitives: Sequence[Primitive], index: int, taken: dict[int, s
     return None
 
 
-def _match(
-    reorder: Primitive, main: Primitive, roles: Sequence[str], side: str, taken: set[str]
-) -> TensorKind | None:
+def _match(reorder: Primitive, main: Primitive, roles: Sequence[str], side: str, taken: set[str]) -> _Place | None:
     """Which tensor of a primitive a reorder reads or makes: same sizes, same format, not already spoken for."""
     shapes = problem_shapes(main)
     own = reorder.descriptor(side)
@@ -158,7 +166,7 @@ def _match(
         if shapes and reorder.shape is not None and not _same_size(shapes.get(role), reorder.shape):
             continue
         taken.add(role)
-        return _kind(main.prop_kind, role)
+        return _place(main, role)
     return None
 
 
@@ -173,12 +181,34 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def _kind(prop_kind: str, role: str) -> TensorKind:
-    if prop_kind == "backward_data":
-        return "weight" if role == "wei" else "gradient"
-    if prop_kind == "backward_weights":
-        return "activation" if role == "src" else "gradient"
-    return "weight" if role in ("wei", "bia") else "activation"
+_PLACES: dict[str, dict[str, _Place]] = {
+    "backward_data": {
+        "dst": _Place("gradient", "input 0"),
+        "wei": _Place("weight", "input 2"),
+        "src": _Place("gradient", "output 0"),
+    },
+    "backward_weights": {
+        "dst": _Place("gradient", "input 0"),
+        "src": _Place("activation", "input 1"),
+        "wei": _Place("gradient", "output 1"),
+        "bia": _Place("gradient", "output 2"),
+    },
+}
+"""oneDNN's roles in terms of ``aten.convolution_backward(grad_output, input, weight, ...)``."""
+
+_FORWARD_PLACES = {
+    "src": _Place("activation", "input 0"),
+    "wei": _Place("weight", "input 1"),
+    "bia": _Place("weight", "input 2"),
+    "dst": _Place("activation", "output 0"),
+}
+"""The same for ``aten.convolution(input, weight, bias, ...)``."""
+
+
+def _place(main: Primitive, role: str) -> _Place | None:
+    if main.kind not in ("convolution", "deconvolution"):
+        return _Place(_FORWARD_PLACES[role].tensor, None) if role in _FORWARD_PLACES else None
+    return _PLACES.get(main.prop_kind, _FORWARD_PLACES).get(role)
 
 
 def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:

@@ -75,6 +75,43 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
+def distinct_options(name: str) -> dict[str, str]:
+    """
+    An option without effect on generated code that makes one compile's options differ from all others'.
+
+    Dynamo compares backends by their options, so a frame behind a graph break could reuse another configuration's code.
+
+    Args:
+        name: Unique within the diagnosis.
+
+    Source:
+        ``aot_inductor.serialized_in_spec``, text that only AOTInductor's packaging reads; torch 2.7 to 2.13.
+    """
+    known = getattr(inductor_config().aot_inductor, "serialized_in_spec", None)
+    return {"aot_inductor.serialized_in_spec": f"layoutdoctor {name}"} if isinstance(known, str) else {}
+
+
+def missing_cpp_compiler() -> str | None:
+    """
+    What keeps Inductor from compiling for a CPU, in a sentence; None where a C++ compiler works.
+
+    Source:
+        ``torch._inductor.cpp_builder.get_cpp_compiler``, torch 2.7 to 2.13.
+    """
+    try:
+        from torch._inductor.cpp_builder import get_cpp_compiler  # noqa: PLC0415
+
+        get_cpp_compiler()
+    except ImportError:
+        return None  # another torch: the compile itself will say
+    except Exception as error:  # noqa: BLE001 - InvalidCxxCompiler, or what the search for a compiler raised
+        return (
+            f"cannot compile for the CPU: Inductor found no working C++ compiler ({first_line(error)}); "
+            "install g++ (Debian: apt-get install g++) or set CXX, then run again"
+        )
+    return None
+
+
 def _has_setting(module: Any, name: str) -> bool:
     try:
         getattr(module, name)

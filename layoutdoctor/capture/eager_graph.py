@@ -12,6 +12,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -58,7 +59,7 @@ class EagerRecorder(TorchDispatchMode):
             inputs = tuple(self._name_of(leaf) for leaf in _tensors((args, keywords)))
         result = function(*args, **keywords)
         with self._noting(function):
-            self._record(function, inputs, result)
+            self._record(function, inputs, args, result)
         return result
 
     @contextlib.contextmanager
@@ -68,25 +69,46 @@ class EagerRecorder(TorchDispatchMode):
         except Exception as error:  # noqa: BLE001 - never the model's problem
             self.failures.append(f"{function}: {first_line(error)}")
 
-    def _record(self, function: Any, inputs: tuple[str, ...], result: Any) -> None:
+    def _record(self, function: Any, inputs: tuple[str, ...], args: tuple[Any, ...], result: Any) -> None:
         location, module, backward = self._place()
-        tensor = first_tensor(result)
         name = self._fresh(str(function).split(".")[1])
-        self.nodes.append(
-            FxNode(
-                name=name,
-                op="call_function",
-                target=str(function),
-                inputs=inputs,
-                layout=layout_of(tensor),
-                dtype=dtype_name(tensor),
-                location=location,
-                module=module,
-                backward=backward,
-            )
+        tensor = first_tensor(result)
+        node = FxNode(
+            name=name,
+            op="call_function",
+            target=str(function),
+            inputs=inputs,
+            layout=layout_of(tensor),
+            dtype=dtype_name(tensor),
+            location=location,
+            module=module,
+            backward=backward,
+            uses_running_statistics=_uses_running_statistics(function, args),
         )
-        for leaf in _tensors(result):
-            self._remember(leaf, name)
+        self.nodes.append(node)
+        if isinstance(result, torch.Tensor):
+            self._remember(result, name)
+        else:
+            self._record_results(node, result)
+
+    def _record_results(self, node: FxNode, result: Any) -> None:
+        """Each tensor of a result with several as a node of its own, the way FX graphs have them."""
+        for index, leaf in enumerate(result if isinstance(result, (tuple, list)) else ()):
+            if isinstance(leaf, torch.Tensor):
+                name = self._fresh("getitem")
+                self.nodes.append(
+                    msgspec.structs.replace(
+                        node,
+                        name=name,
+                        target="getitem",
+                        inputs=(node.name,),
+                        layout=layout_of(leaf),
+                        dtype=dtype_name(leaf),
+                        uses_running_statistics=None,
+                        result_index=index,
+                    )
+                )
+                self._remember(leaf, name)
 
     def _place(self) -> tuple[SourceLocation | None, str | None, bool]:
         running = running_autograd_node()
@@ -94,9 +116,8 @@ class EagerRecorder(TorchDispatchMode):
             location, module = self._forward.get(int(running._sequence_nr()), (None, None))
             return location, module, True
         place = (_user_location(sys._getframe(3)), self._modules.current)
+        # The autograd node of an operation is made just before it runs, so the first one seen with a number made it.
         self._forward.setdefault(last_sequence_number(), place)
-        if torch.is_grad_enabled() or self._forward:
-            self._forward[last_sequence_number()] = place
         return place[0], place[1], False
 
     def _name_of(self, tensor: torch.Tensor) -> str:
@@ -134,6 +155,16 @@ class EagerRecorder(TorchDispatchMode):
             value: Any nesting of tensors.
         """
         return tuple(self._name_of(leaf) for leaf in _tensors(value))
+
+
+def _uses_running_statistics(function: Any, args: tuple[Any, ...]) -> bool | None:
+    """Whether a batch norm normalizes by fixed statistics: its ``training`` argument says so."""
+    schema = function._schema
+    if "batch_norm" not in schema.name or "backward" in schema.name:
+        return None
+    names = [argument.name for argument in schema.arguments]
+    position = names.index("training") if "training" in names else len(args)
+    return not args[position] if position < len(args) else None
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ Reads only what ``torch.fx`` documents plus the ``meta`` entries torch.compile l
 from __future__ import annotations
 
 import linecache
+import operator
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,7 +179,15 @@ def _fx_node(node: Any, kind: TensorKind | None) -> FxNode:
         location=node_location(node),
         module=node_module(node),
         tensor=kind,
+        result_index=_result_index(node),
     )
+
+
+def _result_index(node: Any) -> int | None:
+    """Which result a ``getitem`` node takes."""
+    if node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[1], int):
+        return int(node.args[1])
+    return None
 
 
 def _input_names(node: Any) -> Iterable[str]:

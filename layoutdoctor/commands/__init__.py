@@ -1,0 +1,13 @@
+"""
+The subcommands, one file each, in the order of the help; each has ``prepare_parser`` and ``run(arguments)``.
+
+A new subcommand is one file and one line here. Faces ``__main__``.
+"""
+
+from __future__ import annotations
+
+from layoutdoctor.commands import diagnose, explain, render
+
+__all__ = ["COMMANDS"]
+
+COMMANDS = (diagnose, render, explain)

@@ -21,6 +21,8 @@ from layoutdoctor.layout import Layout, strided_layout
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from layoutdoctor.records import Mode
+
 _UNCHANGEABLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -35,6 +37,23 @@ class CopiedModel(NamedTuple):
 
     run: Callable[..., Any]
     module: nn.Module | None
+
+    def set_mode(self, mode: Mode) -> tuple[str, ...]:
+        """
+        Puts the copy in train mode for ``training``, in eval mode for everything else.
+
+        Args:
+            mode: What is diagnosed.
+
+        Returns:
+            A note where the module cannot change its mode, as one from an exported program.
+        """
+        try:
+            if self.module is not None:
+                self.module.train(mode == "training")
+        except NotImplementedError:
+            return ("the model cannot change between train and eval mode: it runs in the one it was exported in",)
+        return ()
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:

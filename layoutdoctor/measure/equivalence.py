@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EAGER_ERROR_FACTOR = 10.0
 """How many times eager's own rounding error another order of the same additions may make."""
 
-# Some eighty roundings (80 x 2**-23 for float32), relative to the largest value: what is left where eager is exact by luck.
+# Some eighty roundings (80 x 2**-23 for float32) of the largest value: what is left where eager is exact by luck.
 RELATIVE_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 _COARSEST = max(RELATIVE_TOLERANCE.values())
 
@@ -102,8 +102,7 @@ def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
 def _run(subject: LoadedSubject, mode: Mode, *, double: bool, seed: int = FIRST_CALL_SEED) -> StepResults:
     copied = copy_model(subject.model)
     args, kwargs = copy_inputs(subject.args, subject.kwargs)
-    if copied.module is not None:
-        copied.module.train(mode == "training")
+    copied.set_mode(mode)
     if double:
         if copied.module is not None:
             copied.module.double()

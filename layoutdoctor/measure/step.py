@@ -48,7 +48,7 @@ class StepResults:
 
     Attributes:
         outputs: Every tensor of the output, in order, detached, with the strides the model gave them.
-        gradients: Of each parameter by its name, and of each input that requires one as ``input 0``; empty in inference.
+        gradients: Of each parameter by its name, of each input that requires one as ``input 0``; none in inference.
         output_layouts: Layouts of the outputs.
     """
 
@@ -248,7 +248,7 @@ def _no_tensor_message(output: Any) -> str:
 
 def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
     """
-    The gradient of the loss by one output: fixed by index and shape, whatever the configuration; None where there is none.
+    The gradient of the loss by one output: fixed by index and shape, the same in every configuration; None without one.
 
     The values are eighths between -2 and 2 without 0, which every floating-point type holds exactly, so that the
     float64 reference starts from the same ones. A scalar output counts as the loss itself.
@@ -276,8 +276,7 @@ def check_runs(subject: LoadedSubject, mode: Mode) -> Rehearsal:
         SubjectError: It raised: with the model's own exception, the line in the user's file and the inputs given.
     """
     copied = copy_model(subject.model)
-    if copied.module is not None:
-        copied.module.train(mode == "training")
+    copied.set_mode(mode)
     step = Step(copied.run, copied.module, *copy_inputs(subject.args, subject.kwargs), mode)
     try:
         results = step.results()

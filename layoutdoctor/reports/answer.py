@@ -21,7 +21,7 @@ from layoutdoctor.reports.costs import (
     waste_of,
 )
 from layoutdoctor.reports.rows import failure_clause, find_ratio
-from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list, in_words, share_of
+from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list, format_error, in_words, share_of
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, format_significant
 
 if TYPE_CHECKING:
@@ -82,10 +82,12 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
     comparison = diagnosis.comparison
     if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
         return None
+    share = conversion_share(diagnosis.trial(comparison.baseline))
+    if share is not None and share >= IRRELEVANT_SHARE:
+        return None
     if convolution_count(diagnosis) == 0:
         return "it has no convolution"
-    share = conversion_share(diagnosis.trial(comparison.baseline))
-    if share is None or share >= IRRELEVANT_SHARE:
+    if share is None:
         return None
     return (
         f"layout conversions take {format_share(share)} of the kernel time" if share else "it runs no layout conversion"
@@ -113,11 +115,11 @@ def _nothing_measured(diagnosis: Diagnosis) -> Answer:
 
 
 def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
-    times = [f"{clean_name(t.name)} {format_seconds(t.measurement.median_seconds)}" for t in measured if t.measurement]
-    was = "was measured, so there is nothing to compare it with"
-    headline = (
-        f"Only {times[0]} {was}" if len(times) == 1 else f"Not compared: {in_words(times)} have no rounds in common yet"
-    )
+    times = [f"{clean_name(trial.name)}{_median_text(diagnosis, trial.name)}" for trial in measured]
+    if len(times) == 1:
+        headline = f"Only {times[0]} was measured, so there is nothing to compare it with"
+    else:
+        headline = f"Not compared yet: {cut_list(times, MOST_NAMED)}"
     reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
     lines = [clean(reason)] if reason else []
     if convolution_count(diagnosis) == 0:
@@ -156,12 +158,8 @@ def _interval(low: float, high: float, coverage: float | None) -> str:
 def _layout_is_irrelevant(diagnosis: Diagnosis, comparison: Comparison, reason: str) -> Answer:
     median = _median_text(diagnosis, comparison.baseline)
     kept = baseline_phrase(comparison.baseline)
-    compared = count_of(len(comparison.ratios), "other configuration")
-    return Answer(
-        f"Layout does not matter to this model: {reason}. Keep {kept}{median}",
-        lines=(f"None of the {compared} measured is faster.",) if len(comparison.ratios) > 1 else (),
-        is_short=_nothing_else_to_say(diagnosis),
-    )
+    headline = f"Layout does not matter to this model: {reason}. Keep {kept}{median}; nothing measured is faster"
+    return Answer(headline, is_short=_nothing_else_to_say(diagnosis))
 
 
 def _nothing_else_to_say(diagnosis: Diagnosis) -> bool:
@@ -202,6 +200,8 @@ def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str,
     different = {t.name for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "different"}
     groups: dict[str, list[str]] = {}
     for ratio in sorted(comparison.ratios, key=lambda ratio: -ratio.median):
+        if ratio.name in comparison.fastest and ratio.verdict == NO_DIFFERENCE:
+            continue  # the headline has called it a tie
         if ratio.name in different:
             why = "Not eligible, outputs differ"
         elif ratio.verdict == FASTER:
@@ -241,15 +241,16 @@ def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendatio
     ratio = find_ratio(diagnosis, name)
     speedup = recommendation.speedup
     against = baseline_phrase(comparison.baseline)
+    tie = f"Tie: {clean_name(name)} is not measurably faster than {against}"
     if speedup is not None:
         interval = _interval(speedup.low, speedup.high, ratio.coverage if ratio else None)
         if speedup.low > 1:
             return f"Fastest: {clean_name(name)}, {format_ratio(speedup.median)} faster than {against} ({interval})"
-        return f"Tie: {clean_name(name)} is not measurably faster than {against}, {format_ratio(speedup.median)} ({interval})"
+        return f"{tie}, {format_ratio(speedup.median)} ({interval})"
     if ratio is not None and ratio.verdict != FASTER:
         interval = _interval(ratio.low, ratio.high, ratio.coverage)
-        return f"Tie: {clean_name(name)} is not measurably faster than {against}, {format_ratio(ratio.median)} ({interval})"
-    return f"Fastest: {clean_name(name)}{_against(diagnosis, comparison, name)}{_median_text(diagnosis, name)}"
+        return f"{tie}, {format_ratio(ratio.median)} ({interval})"
+    return f"Fastest: {clean_name(name)}{_against(diagnosis, comparison, name) or _median_text(diagnosis, name)}"
 
 
 def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
@@ -285,12 +286,12 @@ def _outputs_text(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
         return "outputs not compared"
     what = "outputs and gradients equal" if equivalence.gradients_checked else "outputs equal"
     reference = f"{clean_name(equivalence.reference)} reference" if equivalence.reference else "reference not named"
-    error = "" if equivalence.max_abs_error is None else f", largest error {equivalence.max_abs_error:.1g}"
+    error = "" if equivalence.max_abs_error is None else f", largest error {format_error(equivalence.max_abs_error)}"
     return f"{what} ({reference}{error})"
 
 
 def _cost_lines(diagnosis: Diagnosis, baseline: str) -> tuple[str, ...]:
-    """What layouts cost now, in the baseline; where that has no redundant pair, also what they cost where there are some."""
+    """What layouts cost in the baseline; where that has no redundant pair, also what the pairs elsewhere cost."""
     trial = diagnosis.measured_trial(baseline)
     if trial is None:
         return ()
@@ -314,12 +315,14 @@ def _waste_line(trial: Trial, words: str) -> str | None:
     else:
         moved = f", {format_bytes(waste.bytes_moved)} moved" if waste.bytes_moved is not None else ""
         cost = f"time not recorded{moved}"
-    return f"{words} ({clean_name(trial.name)}): {pairs}, {cost}{_where(waste.owners)}"
+    return f"{words} ({clean_name(trial.name)}): {pairs}, {cost}{_where(trial, waste.owners)}"
 
 
-def _where(owners: tuple[str, ...]) -> str:
+def _where(trial: Trial, owners: tuple[str, ...]) -> str:
+    logged_by_onednn = trial.kernels is not None and any("oneDNN" in source for source in trial.kernels.sources)
+    library = "inside oneDNN" if logged_by_onednn else "inside library calls"
     words = {
-        "library": "inside library calls",
+        "library": library,
         "compiler": "in compiled kernels",
         "framework": "inside eager operations",
     }

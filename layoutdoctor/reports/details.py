@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.reports.costs import counted_conversions, sum_seconds
-from layoutdoctor.reports.wording import NOT_RECORDED, clean, clean_name, count_of, cut_list, place_of
+from layoutdoctor.reports.wording import NOT_RECORDED, clean, clean_name, count_of, cut_list, format_error, place_of
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
         most: Entries to keep of each list.
     """
     details = [_measurements(diagnosis, most)]
-    for trial in diagnosis.trials:
+    for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
         details += _trial_details(trial, most)
     details.append(_environment(diagnosis, most))
     return tuple(detail for detail in details if detail.rows or detail.text or detail.log)
@@ -158,8 +158,8 @@ def _equivalence_cell(equivalence: Equivalence | None) -> str:
         return "not checked"
     if equivalence.max_abs_error is None:
         return equivalence.status
-    allowed = "" if equivalence.tolerance is None else f" of {equivalence.tolerance:.1g} allowed"
-    return f"{equivalence.status}, {equivalence.max_abs_error:.1g}{allowed}"
+    allowed = "" if equivalence.tolerance is None else f" of {format_error(equivalence.tolerance)} allowed"
+    return f"{equivalence.status}, {format_error(equivalence.max_abs_error)}{allowed}"
 
 
 def _decision_card(name: str, graph: Graph, decision: Decision, most: int) -> Detail:

@@ -1,8 +1,8 @@
 """
 The Markdown report: what fits into an issue on GitHub, long lists folded away.
 
-Faces the view and the details. GitHub refuses a text of more than 65,536 characters, so this one stays below 60,000: long
-lists are cut, and each says how many entries it left out.
+Faces the view and the details. GitHub refuses a text of more than 65,536 characters, so this one stays below 60,000:
+long lists are cut, and each says how many entries it left out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def escape(text: str) -> str:
         text: Printable text on one line.
     """
     without_markup = _SPECIAL.sub(lambda match: f"\\{match.group()}", text)
-    return re.sub(r"[&<>]", lambda match: _HTML[match.group()], without_markup)
+    return _without_html(without_markup)
 
 
 def _parts(view: View, details: Sequence[Detail], most: int) -> Iterator[str]:
@@ -146,8 +146,7 @@ def _finding(entry: FindingEntry) -> str:
 
 
 def _folded(title: str, body: str) -> str:
-    shown = re.sub(r"[&<>]", lambda match: _HTML[match.group()], title)
-    return f"<details><summary>{shown}</summary>\n\n{body}\n\n</details>"
+    return f"<details><summary>{_without_html(title)}</summary>\n\n{body}\n\n</details>"
 
 
 def _detail(detail: Detail) -> Iterator[str]:
@@ -158,4 +157,12 @@ def _detail(detail: Detail) -> Iterator[str]:
     if detail.left_out:
         yield f"{detail.left_out} more left out here; the JSON report has them."
     if detail.log:
-        yield _code("\n".join(clean(line, 300) if line.strip() else "" for line in detail.log.splitlines()))
+        yield f"<pre>\n{_without_html(_clean_lines(detail.log))}\n</pre>"
+
+
+def _clean_lines(text: str) -> str:
+    return "\n".join(clean(line, 300) for line in text.splitlines() if line.strip())
+
+
+def _without_html(text: str) -> str:
+    return re.sub(r"[&<>]", lambda match: _HTML[match.group()], text)

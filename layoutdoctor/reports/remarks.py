@@ -1,5 +1,5 @@
 """
-What stands around the table: remarks on single trials, what was not understood, how well it was measured, where to go on.
+What stands around the table: remarks on single trials, what was not understood, how well was measured, where to go on.
 
 Faces the view; imports records, units and the sums only.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list, in_words
+from layoutdoctor.records import NO_DIFFERENCE
+from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list, format_error, in_words
 from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _different_outputs(trial: Trial) -> str | None:
         return f"Outputs not compared{detail}"
     if detail or equivalence.max_abs_error is None or equivalence.tolerance is None:
         return f"Outputs differ from the reference{detail}"
-    return f"Outputs differ by {equivalence.max_abs_error:.1g}, allowed {equivalence.tolerance:.1g}"
+    error, allowed = format_error(equivalence.max_abs_error), format_error(equivalence.tolerance)
+    return f"Outputs differ by {error}, allowed {allowed}"
 
 
 def _other_output_layouts(trial: Trial) -> str | None:
@@ -142,8 +144,11 @@ def _stability(diagnosis: Diagnosis) -> str:
 
 
 def _resolution(diagnosis: Diagnosis) -> str:
-    resolution = diagnosis.comparison.resolution if diagnosis.comparison else None
-    return f"; differences below {format_share(resolution)} are not called one" if resolution else ""
+    comparison = diagnosis.comparison
+    if comparison is None or not comparison.resolution:
+        return ""
+    tie = any(ratio.verdict == NO_DIFFERENCE for ratio in comparison.ratios)
+    return f"; less than {format_share(comparison.resolution)} is called a tie" if tie else ""
 
 
 def _provenance(measured: list[Trial]) -> str:
@@ -154,9 +159,7 @@ def _provenance(measured: list[Trial]) -> str:
         whats.append("outputs")
     text = f"measured: {in_words(whats)}"
     if any(trial.kernels is not None and trial.kernels.seconds is not None for trial in measured):
-        text += (
-            "; kernel and conversion times are from one profiled iteration, whose kernels need not add up to the median"
-        )
+        text += "; kernels and conversions: in one profiled iteration"
     return text
 
 
@@ -172,4 +175,4 @@ def build_hints(diagnosis: Diagnosis) -> tuple[str, ...]:
         if diagnosis.findings
         else "layoutdoctor explain"
     )
-    return (first, "--output report.md for an issue", "--output diagnosis.json to keep every number")
+    return (first, "--output report.md for an issue", "--output d.json for every number")

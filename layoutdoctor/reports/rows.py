@@ -142,7 +142,7 @@ def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
 
 def conversions_cell(trial: Trial) -> str:
     """
-    The conversions of a trial that run on their own, counted by kind of tensor; never "none" where nothing was recorded.
+    The conversions of a trial that run on their own, by kind of tensor; never "none" where nothing was recorded.
 
     Args:
         trial: A trial that ran.

@@ -39,11 +39,13 @@ def plain_table(
     first_column = max(len(row[0]) for row in (head, *rows))
     lines = []
     if ordinary:
-        padded_head = [head[0].ljust(first_column), *head[1:]]
-        widths = _column_widths([padded_head, *ordinary], width)
-        body = [list(row) for row in ordinary]
-        table = tabulate(body, list(head), "plain", disable_numparse=True, maxcolwidths=[None, *widths[1:]])
-        lines = _widen_first_column(table.splitlines(), max(len(row[0]) for row in (head, *ordinary)), first_column)
+        # The head goes in as a row: tabulate would make a column wider than a head of its own.
+        body = [[row[0].ljust(first_column), *row[1:]] for row in (head, *ordinary)]
+        widths = _column_widths(body, width)
+        narrowed = [None, *widths[1:]]
+        table = tabulate(body, (), "plain", disable_numparse=True, maxcolwidths=narrowed, break_on_hyphens=False)
+        lines = table.splitlines()
+        lines = _widen_first_column(lines, max(len(row[0]) for row in (head, *ordinary)), first_column)
     for name, clause in spanning:
         lines += _clause_lines(name, clause, first_column + GAP, width)
     return "\n".join(line.rstrip() for line in lines)

@@ -44,7 +44,7 @@ def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
 
 def _short_sections(view: View, width: int) -> Iterable[list[str]]:
     yield _wrap(" · ".join(view.title), width)
-    lines = [*_answer_lines(view.answer, width), *_measurement_lines(view, width)]
+    lines = [*_answer_lines(view.answer, width), *_measurement_lines(view, width, in_full=False)]
     if view.findings:
         noted = ", ".join(f"{entry.code} {entry.rule}" for entry in view.findings[:MOST_FINDINGS])
         lines += _wrap(f"Also noted: {noted}.", width)
@@ -87,9 +87,10 @@ def _finding_lines(entry: FindingEntry, width: int) -> list[str]:
     return lines
 
 
-def _measurement_lines(view: View, width: int) -> list[str]:
+def _measurement_lines(view: View, width: int, *, in_full: bool = True) -> list[str]:
+    measurement = view.measurement if in_full else view.measurement[:1]
     not_understood = _wrap(f"Not understood: {'; '.join(view.not_understood)}.", width)
-    return [*not_understood, *_wrap(f"Measurement: {'; '.join(view.measurement)}.", width)]
+    return [*not_understood, *_wrap(f"Measurement: {'; '.join(measurement)}.", width)]
 
 
 def _wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:

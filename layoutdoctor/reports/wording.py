@@ -1,8 +1,8 @@
 """
 Small pieces of text that all reports share: cleaned names, counted nouns, lists in words.
 
-Every string that comes out of a record goes through ``clean`` once, in the view: names of modules and files are data, and
-no escape sequence or line break in them may reach a terminal. Faces the view; imports units only.
+Every string that comes out of a record goes through ``clean`` once, in the view: names of modules and files are data,
+and no escape sequence or line break in them may reach a terminal. Faces the view; imports units only.
 """
 
 from __future__ import annotations
@@ -102,6 +102,16 @@ def share_of(part: float, whole: float | None) -> str:
         whole: The whole, in seconds.
     """
     return f" ({format_share(part / whole)})" if whole else ""
+
+
+def format_error(error: float) -> str:
+    """
+    A numerical error in two digits: ``"3e-7"``, ``"0.25"``.
+
+    Args:
+        error: A difference, zero or more.
+    """
+    return f"{error:.2g}".replace("e-0", "e-")
 
 
 def cut_list(parts: Sequence[str], most: int) -> str:

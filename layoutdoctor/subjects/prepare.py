@@ -67,9 +67,8 @@ def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) ->
         SubjectError: The model cannot be copied.
     """
     copied = copy_model(subject.model)
-    notes: list[str] = []
+    notes = [*copied.set_mode(mode)]
     if copied.module is not None:
-        copied.module.train(mode == "training")
         converted = apply_model_format(copied.module, configuration.model_format or "preserve")
         if configuration.model_format == "channels_last" and not converted:
             notes.append("channels_last changed no weight: the model has no 4-D or 5-D parameter it applies to")

@@ -111,7 +111,7 @@ def _inside(model: Any) -> Any | None:
         return model.module()
     # Both names are where torch.compile keeps the original (torch/_dynamo/eval_frame.py, torch 2.7 to 2.13).
     if isinstance(model, nn.Module):
-        return model._modules.get("_orig_mod")
+        return dict(model.named_children()).get("_orig_mod")
     return getattr(model, "_torchdynamo_orig_callable", None)
 
 

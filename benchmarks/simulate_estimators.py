@@ -1,0 +1,116 @@
+"""
+Which number of a round, how many calls and how many rounds find a real difference and invent none?
+
+Records the single calls of the entries of ``false_winner.py`` once, in turns, then asks of every choice what it would have
+said of the same calls. That is how the constants of ``layoutdoctor/measure/timing.py`` were chosen.
+
+    python benchmarks/simulate_estimators.py --repeats 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import random
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from false_winner import BASELINE, ESTIMATORS, TRUE_RATIOS, busy_process, make_steps
+from tabulate import tabulate
+
+from layoutdoctor.analysis.comparison import COVERAGE, RESOLUTION, family_coverage, paired_ratio
+from layoutdoctor.measure.timing import cpu_timer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.records import RatioInterval
+
+RECORDED_ROUNDS = 60
+RECORDED_CALLS = 12
+UNTIMED_CALLS = (0, 1)
+CALLS = (1, 2, 4, 8, 11)
+ROUNDS = (15, 30, 60)
+
+Recording = dict[str, list[tuple[float, ...]]]
+"""Seconds of every call, by entry and round."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=20, help="recordings (default: 20)")
+    parser.add_argument("--busy", action="store_true", help="keep one core busy with a child process")
+    parser.add_argument("--threads", type=int, help="threads of torch (default: as torch chooses)")
+    parser.add_argument("--recordings", type=Path, help="read them here if the file exists, else write them")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    recordings = load_or_record(arguments)
+    print(tabulate(table(recordings), headers="keys", floatfmt=".3f"))
+
+
+def load_or_record(arguments: argparse.Namespace) -> list[Recording]:
+    if arguments.recordings and arguments.recordings.exists():
+        recordings: list[Recording] = json.loads(arguments.recordings.read_text(encoding="utf-8"))
+        return recordings
+    with busy_process() if arguments.busy else contextlib.nullcontext():
+        recordings = [record(seed) for seed in range(arguments.repeats)]
+    if arguments.recordings:
+        arguments.recordings.write_text(json.dumps(recordings), encoding="utf-8")
+    return recordings
+
+
+def record(seed: int) -> Recording:
+    steps = make_steps(seed)
+    generator = random.Random(seed)
+    for step in steps.values():
+        cpu_timer(step, 5)
+    recording: Recording = {name: [] for name in steps}
+    for _ in range(RECORDED_ROUNDS):
+        for name in generator.sample(list(steps), len(steps)):
+            recording[name].append(cpu_timer(steps[name], RECORDED_CALLS))
+    return recording
+
+
+def table(recordings: Sequence[Recording]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for rounds, untimed, calls, estimator in itertools.product(ROUNDS, UNTIMED_CALLS, CALLS, ESTIMATORS):
+        if calls == 1 and estimator != "minimum":
+            continue  # one call is its own minimum, median and mean
+        judged = {
+            name: [judge(recording, name, rounds, untimed, calls, estimator) for recording in recordings]
+            for name in TRUE_RATIOS
+        }
+        rows.append(
+            {
+                "rounds": rounds,
+                "untimed": untimed,
+                "calls": calls,
+                "of a round": estimator,
+                "calls in all": rounds * (untimed + calls),
+                "false winners": sum(r.verdict == "faster" for ratios in judged.values() for r in ratios),
+                "same called slower": sum(r.verdict == "slower" for n in ("same object", "copy") for r in judged[n]),
+                "5 % found": sum(r.verdict == "slower" for r in judged["5 % slower"]),
+                "covered": sum(r.low <= TRUE_RATIOS[n] <= r.high for n, ratios in judged.items() for r in ratios),
+                "of": len(recordings) * len(judged),
+                "mean width": statistics.fmean(r.high - r.low for ratios in judged.values() for r in ratios),
+            }
+        )
+    return rows
+
+
+def judge(recording: Recording, name: str, rounds: int, untimed: int, calls: int, estimator: str) -> RatioInterval:
+    baseline, candidate = (
+        [ESTIMATORS[estimator](block[untimed : untimed + calls]) for block in recording[entry][:rounds]]
+        for entry in (BASELINE, name)
+    )
+    coverage = family_coverage(COVERAGE, len(TRUE_RATIOS) + 1)
+    return paired_ratio(name, baseline, candidate, coverage=coverage, resolution=RESOLUTION)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""
+Redundant pairs, proved on the data flow of a graph.
+
+Values joined by layout-agnostic operations form a region that can live in one layout. Today each convolution result
+that enters the region is converted A to B, and each value that leaves it into a convolution is converted B to A. If the
+region lived in A, those conversions would go, and instead every value that something else needs in B, and every value
+that comes in from elsewhere in B, would cost one. A pair is claimed only where that balance leaves both of its
+conversions without a task. Faces doctor; no torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+from layoutdoctor.analysis.join import is_convolution
+from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
+from layoutdoctor.records import RedundantPair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from layoutdoctor.layout import Layout
+    from layoutdoctor.records import Conversion, FxNode, Graph
+
+_LEAVING_PLAIN = ("from_blocked", "to_contiguous")
+"""Directions in which a convolution's result is handed to the rest of the graph."""
+
+_ENTERING = ("to_blocked", "to_channels_last")
+"""Directions in which a value is made ready for a convolution."""
+
+
+@dataclass
+class _Region:
+    """
+    Values that can live in one layout.
+
+    Attributes:
+        values: Names of the nodes whose values they are.
+        leaving: Conversions A to B of convolution results that enter the region.
+        entering: Conversions B to A of values that convolutions read.
+        pinned: Values that something needs in B: an output, an operation not known to take any layout.
+        foreign: Values that come from elsewhere in B.
+    """
+
+    values: set[str] = field(default_factory=set)
+    leaving: list[Conversion] = field(default_factory=list)
+    entering: list[Conversion] = field(default_factory=list)
+    pinned: set[str] = field(default_factory=set)
+    foreign: set[str] = field(default_factory=set)
+
+    def removable_pair_count(self) -> int:
+        """How many conversions of each direction nothing would need any more."""
+        return max(0, min(len(self.leaving) - len(self.pinned), len(self.entering) - len(self.foreign)))
+
+
+def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> tuple[RedundantPair, ...]:
+    """
+    The redundant pairs that the kernel list shows and the graphs prove.
+
+    Args:
+        graphs: The trial's graphs, with nodes.
+        conversions: Library conversions joined to nodes and ports.
+    """
+    found: list[RedundantPair] = []
+    for graph in graphs:
+        mine = [c for c in conversions if c.graph == graph.name and c.port is not None and c.node is not None]
+        if mine:
+            found += _pairs_of_graph(graph, mine)
+    return tuple(found)
+
+
+def _pairs_of_graph(graph: Graph, conversions: Sequence[Conversion]) -> list[RedundantPair]:
+    flow = _Flow(graph)
+    by_port: dict[tuple[str, str], list[Conversion]] = defaultdict(list)
+    for conversion in conversions:
+        by_port[str(conversion.node), str(conversion.port)].append(conversion)
+    pairs: list[RedundantPair] = []
+    for values in flow.regions():
+        region = flow.balance(values, by_port)
+        pairs += _choose_pairs(flow, region)
+    return pairs
+
+
+class _Flow:
+    """
+    A graph's values and who reads them.
+
+    Attributes:
+        nodes: Every node by name.
+        readers: For each value: (node that reads it, position among that node's inputs).
+        outputs: Values the graph returns.
+        agnostic: Directed graph over values joined by layout-agnostic operations.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = {node.name: node for node in graph.nodes}
+        self.outputs = set(graph.output_names)
+        self.readers: dict[str, list[tuple[FxNode, int]]] = defaultdict(list)
+        self.agnostic: nx.DiGraph = nx.DiGraph()
+        for node in graph.nodes:
+            for position, name in enumerate(node.inputs):
+                self.readers[name].append((node, position))
+            self._link(node)
+
+    def _link(self, node: FxNode) -> None:
+        if node.op != "call_function" or not is_layout_agnostic(node):
+            return
+        sources = [name for name in node.inputs if self._carries_layout(self.nodes.get(name))]
+        if base_name(node.target) == "getitem" and (
+            node.result_index or is_convolution(self.nodes[node.inputs[0]].target)
+        ):
+            return  # a convolution's result starts a region; further results of pooling and batch norm carry no values
+        for name in sources:
+            if self._carries_layout(node):
+                self.agnostic.add_edge(name, node.name)
+
+    @staticmethod
+    def _carries_layout(node: FxNode | None) -> bool:
+        """Whether a value is big enough for its layout to matter: more than one dimension larger than one."""
+        if node is None or node.layout is None or len(node.layout.shape) < 4:
+            return False
+        return sum(size != 1 for size in node.layout.shape[1:]) > 1
+
+    def regions(self) -> Iterable[set[str]]:
+        """Sets of values joined by layout-agnostic operations; single values that go from convolution to convolution."""
+        joined = [set(values) for values in nx.weakly_connected_components(self.agnostic)]
+        known = set().union(*joined) if joined else set()
+        alone = [{name} for name, node in self.nodes.items() if name not in known and self._carries_layout(node)]
+        return joined + alone
+
+    def balance(self, values: set[str], by_port: dict[tuple[str, str], list[Conversion]]) -> _Region:
+        """What enters and leaves a region, and what pins it."""
+        region = _Region(values=values)
+        for name in sorted(values, key=list(self.nodes).index):
+            self._add_source(region, name, by_port)
+            self._add_readers(region, name, by_port)
+        return region
+
+    def _add_source(self, region: _Region, name: str, by_port: dict[tuple[str, str], list[Conversion]]) -> None:
+        if name in self.agnostic and self.agnostic.in_degree(name):
+            return
+        producer, index = self._producer(name)
+        leaving = [c for c in by_port.get((producer, f"output {index}"), ()) if c.direction in _LEAVING_PLAIN]
+        if leaving:
+            region.leaving += leaving[:1]
+        else:
+            region.foreign.add(name)
+
+    def _producer(self, name: str) -> tuple[str, int]:
+        """The operation a value comes from and which of its results it is."""
+        node = self.nodes[name]
+        if base_name(node.target) == "getitem" and node.inputs:
+            return node.inputs[0], node.result_index or 0
+        return name, 0
+
+    def _add_readers(self, region: _Region, name: str, by_port: dict[tuple[str, str], list[Conversion]]) -> None:
+        if name in self.outputs:
+            region.pinned.add(name)
+        for reader, position in self.readers[name]:
+            if reader.op == "output":
+                region.pinned.add(name)
+            elif is_convolution(reader.target):
+                entering = [c for c in by_port.get((reader.name, f"input {position}"), ()) if c.direction in _ENTERING]
+                region.entering += entering
+                if not entering:
+                    region.pinned.add(name)
+            elif not self._is_internal(name, reader) and not reads_any_layout(reader):
+                region.pinned.add(name)
+
+    def _is_internal(self, name: str, reader: FxNode) -> bool:
+        return self.agnostic.has_edge(name, reader.name)
+
+    def path(self, first: Conversion, second: Conversion) -> list[FxNode] | None:
+        """Layout-agnostic operations from one conversion's result to the other's argument; None where none leads there."""
+        target = self._argument(second)
+        for start in self._results(first):
+            if start == target:
+                return []
+            if start in self.agnostic and target in self.agnostic and nx.has_path(self.agnostic, start, target):
+                names = nx.shortest_path(self.agnostic, start, target)
+                return [self.nodes[name] for name in names[1:]]
+        return None
+
+    def _results(self, conversion: Conversion) -> list[str]:
+        node, index = str(conversion.node), int(str(conversion.port).split()[1])
+        items = [
+            reader.name
+            for reader, _ in self.readers[node]
+            if base_name(reader.target) == "getitem" and (reader.result_index or 0) == index
+        ]
+        return items or [node]
+
+    def _argument(self, conversion: Conversion) -> str:
+        return self.nodes[str(conversion.node)].inputs[int(str(conversion.port).split()[1])]
+
+
+def _choose_pairs(flow: _Flow, region: _Region) -> list[RedundantPair]:
+    """The pairs of a region, shortest way first, as many as the balance allows."""
+    candidates: list[tuple[int, int, Conversion, Conversion, list[FxNode]]] = []
+    for first in region.leaving:
+        for second in region.entering:
+            way = flow.path(first, second)
+            if way is not None and _undo_each_other(first, second, way):
+                candidates.append((len(way), len(candidates), first, second, way))
+    pairs: list[RedundantPair] = []
+    used: set[str] = set()
+    for _, _, first, second, way in sorted(candidates, key=lambda item: item[:2]):
+        if len(pairs) == region.removable_pair_count():
+            break
+        if first.id in used or second.id in used:
+            continue
+        used.update((first.id, second.id))
+        pairs.append(_pair(flow, region, first, second, way))
+    return pairs
+
+
+def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode]) -> bool:
+    """Whether the second conversion leads back to where the first one came from."""
+    if first.source is None or first.target is None or second.source is None or second.target is None:
+        return False
+    if not _same_format(first.source, second.target) or not _same_format(first.target, second.source):
+        return False
+    return first.target.shape == second.source.shape or any(_changes_size(node) for node in way)
+
+
+def _same_format(one: Layout, other: Layout) -> bool:
+    if one.is_blocked or other.is_blocked:
+        return one.format == other.format
+    return bool(set(one.memory_formats) & set(other.memory_formats))
+
+
+def _changes_size(node: FxNode) -> bool:
+    name = base_name(node.target)
+    return "pool" in name or "pad" in name or "upsample" in name
+
+
+def _pair(flow: _Flow, region: _Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:
+    between = tuple(node.target for node in way if base_name(node.target) not in ALIASES)
+    seconds = None if first.seconds is None or second.seconds is None else first.seconds + second.seconds
+    moved = None if first.bytes_moved is None or second.bytes_moved is None else first.bytes_moved + second.bytes_moved
+    return RedundantPair(
+        kind="through" if between else "adjacent",
+        evidence="kernels",
+        first=first.id,
+        second=second.id,
+        between=between,
+        seconds=seconds,
+        bytes_moved=moved,
+        location=second.location or first.location,
+        module=second.module or first.module,
+        proof=_proof(region, first, second, between),
+        tensor_shape=second.source.shape if second.source is not None else None,
+    )
+
+
+def _proof(region: _Region, first: Conversion, second: Conversion, between: Sequence[str]) -> str:
+    way = f"through {', '.join(dict.fromkeys(between))}" if between else "directly"
+    kept = f"; the {len(region.values)} values joined here are read by layout-agnostic operations and convolutions"
+    if region.pinned:
+        kept += f", {len(region.pinned)} of them also by what needs the plain layout, which keeps its own conversion"
+    if region.foreign:
+        kept += f", and {len(region.foreign)} come from elsewhere, which would be converted once"
+    return f"{first.node}'s result goes {way} into {second.node}{kept}"

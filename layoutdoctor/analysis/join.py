@@ -1,0 +1,156 @@
+"""
+Which graph node an operation of the profiled iteration ran: the link between what ran and what was compiled.
+
+Only convolutions are joined: they are what libraries convert layouts around. The k-th convolution that ran is the k-th
+one of the graph, and the join is made only where counts and shapes agree. Faces doctor; no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX, HostOperation
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import FxNode, Graph
+
+_GRAPH_CALL = "## Call CompiledFxGraph"
+_OPERATION_OF_TARGET = {
+    "aten.convolution": "aten::convolution",
+    "aten.convolution_backward": "aten::convolution_backward",
+    "aten.mkldnn_convolution": "aten::mkldnn_convolution",
+    "mkldnn._convolution_pointwise": "mkldnn::_convolution_pointwise",
+    "mkldnn._convolution_pointwise_": "mkldnn::_convolution_pointwise_",
+    "aten.addmm": "aten::addmm",
+    "aten.mm": "aten::mm",
+    "mkldnn._linear_pointwise": "mkldnn::_linear_pointwise",
+}
+_CONVOLUTIONS = tuple(name for name in _OPERATION_OF_TARGET.values() if "conv" in name)
+
+
+def is_convolution(target: str) -> bool:
+    """
+    Whether an FX target is a convolution, forward or backward.
+
+    Args:
+        target: Such as ``aten.convolution.default``.
+    """
+    return _operation_name(target) in _CONVOLUTIONS
+
+
+def _operation_name(target: str) -> str | None:
+    return _OPERATION_OF_TARGET.get(target.removeprefix("torch.ops.").rsplit(".", 1)[0])
+
+
+def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
+    """
+    Joins the operations of an eager iteration with its recorded graph.
+
+    Args:
+        tree: The profiled operations; their ``node`` is set where it is certain.
+        graph: What a second iteration recorded.
+
+    Returns:
+        Why nothing was joined; None where it was.
+    """
+    return _join_sequence(tree, [node for node in graph.nodes if is_convolution(node.target)], graph)
+
+
+def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str | None:
+    """
+    Joins the operations of a compiled iteration with the graphs they ran in.
+
+    Args:
+        tree: The profiled operations.
+        graphs: Every captured graph.
+
+    Returns:
+        Why some were not joined; None where all were.
+    """
+    calls = [entry for entry in tree if entry.name.startswith(_GRAPH_CALL)]
+    problems: list[str] = []
+    for position, call in enumerate(calls):
+        inside = list(_descendants(call))
+        graph = _graph_of(inside, position, calls, graphs)
+        if graph is None:
+            problems.append("a compiled graph ran that was not captured")
+            continue
+        problem = _join_sequence(inside, scheduled_convolutions(graph), graph)
+        if problem is not None:
+            problems.append(problem)
+    return "; ".join(dict.fromkeys(problems)) or None
+
+
+def _descendants(entry: HostOperation) -> Iterable[HostOperation]:
+    for child in entry.children:
+        yield child
+        yield from _descendants(child)
+
+
+def _graph_of(
+    inside: Sequence[HostOperation], position: int, calls: Sequence[HostOperation], graphs: Sequence[Graph]
+) -> Graph | None:
+    """The graph whose generated kernels ran in a call; the one of the same position where none did."""
+    for entry in inside:
+        if entry.name.startswith(GENERATED_PREFIX):
+            name = entry.name.removeprefix(GENERATED_PREFIX).rsplit("::", 1)[0]
+            return next((graph for graph in graphs if graph.name == name), None)
+    return graphs[position] if len(calls) == len(graphs) else None
+
+
+def scheduled_convolutions(graph: Graph) -> list[FxNode]:
+    """
+    The convolutions of a graph in the order in which the generated code runs them.
+
+    Args:
+        graph: A compiled graph; without buffers, the order of its FX nodes is all there is.
+    """
+    by_name = {node.name: node for node in graph.nodes if is_convolution(node.target)}
+    if not any(buffer.is_extern for buffer in graph.buffers):
+        return list(by_name.values())
+    found: list[FxNode] = []
+    for buffer in graph.buffers:
+        if not buffer.is_extern or buffer.kernel is None or "conv" not in buffer.kernel:
+            continue
+        names = (buffer.source_node, *buffer.origins)
+        node = next((by_name[name] for name in names if name is not None and name in by_name), None)
+        if node is not None:
+            found.append(node)
+    return found
+
+
+def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], graph: Graph) -> str | None:
+    ran = [entry for entry in entries if entry.name in _CONVOLUTIONS and not _is_inside_same(entry)]
+    expected = [node for node in nodes if _operation_name(node.target) in _CONVOLUTIONS]
+    if len(ran) != len(expected):
+        return (
+            f"{graph.name}: {len(ran)} convolutions ran and {len(expected)} are in the graph, "
+            "so conversions are not assigned to its nodes"
+        )
+    shapes = {node.name: node.layout.shape for node in graph.nodes if node.layout is not None}
+    for entry, node in zip(ran, expected, strict=True):
+        if entry.name != _operation_name(node.target) or not _shapes_agree(entry, node, shapes):
+            return f"{graph.name}: the convolutions that ran are not in the order of the graph"
+    for entry, node in zip(ran, expected, strict=True):
+        entry.node, entry.graph = node, graph.name
+    return None
+
+
+def _is_inside_same(entry: HostOperation) -> bool:
+    """Whether an operation was called by another one that is counted already (``aten::convolution`` calls the rest)."""
+    here = entry.parent
+    while here is not None:
+        if here.name in _CONVOLUTIONS:
+            return True
+        here = here.parent
+    return False
+
+
+def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[int | str, ...]]) -> bool:
+    recorded = [shape for shape in entry.operation.shapes if shape]
+    for shape, name in zip(recorded[:2], node.inputs[:2], strict=False):
+        known = shapes.get(name)
+        if known is not None and all(isinstance(size, int) for size in known) and tuple(known) != tuple(shape):
+            return False
+    return True

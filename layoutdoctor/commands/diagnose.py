@@ -1,0 +1,302 @@
+"""
+``diagnose``: a model under several layout configurations. The subcommand's name may be left out.
+
+Everything that can be wrong with the command line is found before torch is imported. What was measured is never lost:
+after each trial the record so far is written to every JSON output. Faces ``__main__``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import re
+import shlex
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor._version import __version__
+from layoutdoctor.commands.output import (
+    OutputError,
+    OutputFile,
+    add_output_options,
+    check_directory,
+    prepare_outputs,
+    print_report,
+    save_reports,
+)
+from layoutdoctor.commands.progress_display import choose_display
+from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.errors import LayoutDoctorError, UnsupportedTorchError, UsageError, first_line
+from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
+from layoutdoctor.rules import ALL_RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from layoutdoctor.records import Configuration, Diagnosis
+
+EXIT_FOUND = 1
+EXIT_INCONCLUSIVE = 4
+EXIT_INTERRUPTED = 130
+
+logger = logging.getLogger("layoutdoctor")
+
+
+def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """
+    Adds the subcommand.
+
+    Args:
+        subparsers: The command line's.
+    """
+    parser = subparsers.add_parser(
+        "diagnose",
+        allow_abbrev=False,
+        help="diagnose a model (the default: the word may be left out)",
+        description="Runs a model under several layout configurations and says what its layouts cost, and what to do.",
+        epilog="Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 the model could not be "
+        "examined; 4 nothing could be concluded; 130 interrupted.",
+    )
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="model.py, model.py:NAME, package.module:NAME, timm:NAME, torchvision:NAME, ...",
+    )
+    parser.add_argument(
+        "--input",
+        metavar="SPEC",
+        action="append",
+        default=[],
+        help="an example input instead of the target's own, such as 'f32[8,3,224,224]:channels_last'; may be repeated",
+    )
+    parser.add_argument("--device", help="where to run, such as cpu or cuda (default: where the model is)")
+    parser.add_argument("--dtype", help="floating dtype of model and inputs, such as float32 or bf16")
+    parser.add_argument(
+        "--mode", choices=("inference", "training"), default="inference", help="what to run (default: inference)"
+    )
+    parser.add_argument(
+        "--configurations",
+        metavar="NAMES",
+        default="default",
+        help="names separated by commas, 'default' or 'all' (default: default)",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="SECONDS",
+        type=_positive_seconds,
+        default=DEFAULT_BUDGET_SECONDS,
+        help="for the timing rounds; capturing and profiling come on top (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--fail-on",
+        metavar="CODE|error|warning",
+        help="exit with 1 where there is such a finding, or a more severe one",
+    )
+    parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
+    add_output_options(parser)
+    _add_talk_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_talk_options(parser: argparse.ArgumentParser) -> None:
+    talk = parser.add_mutually_exclusive_group()
+    talk.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    talk.add_argument("-v", "--verbose", action="store_true", help="more on standard error")
+    parser.add_argument("--version", action="version", version=f"layoutdoctor {__version__}")
+
+
+def _positive_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"cannot use {text!r} as seconds: expected a number above 0, such as 30")
+    return seconds
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """
+    Diagnoses the target, prints the report, and writes it to the output files.
+
+    Args:
+        arguments: The parsed command line, and in ``words`` the words it was made from.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        LayoutDoctorError: The command line is wrong, or the target could not be examined.
+    """
+    configurations = choose_configurations(arguments.configurations, arguments.mode)
+    check_fail_on(arguments.fail_on)
+    outputs = prepare_outputs(arguments.output, force=arguments.force)
+    traces = _prepare_trace_directory(arguments.save_traces)
+    _prepare_logging(verbose=arguments.verbose)
+    record = RecordSoFar(tuple(output for output in outputs if output.report_format == "json"))
+    try:
+        diagnosis = _diagnose(arguments, configurations, traces, record)
+    except KeyboardInterrupt:
+        _finish_early(record, outputs, arguments.format, "interrupted from the keyboard")
+        return EXIT_INTERRUPTED
+    except LayoutDoctorError as error:
+        _finish_early(record, outputs, None, first_line(error))
+        raise
+    try:
+        save_reports(diagnosis, outputs)
+    finally:
+        print_report(diagnosis, arguments.format)
+    return exit_status(diagnosis, len(configurations), arguments.fail_on)
+
+
+def check_fail_on(fail_on: str | None) -> None:
+    """
+    Refuses what can never be found.
+
+    Args:
+        fail_on: A severity, a rule's code, or None.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    codes = [rule.code for rule in ALL_RULES]
+    if fail_on is not None and fail_on not in ("error", "warning", *codes):
+        raise UsageError(f"cannot fail on {fail_on!r}: expected error, warning or one of {', '.join(sorted(codes))}")
+
+
+def _prepare_trace_directory(name: str | None) -> Path | None:
+    if name is None:
+        return None
+    directory = Path(name)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        check_directory(directory)
+    except OSError as error:
+        raise UsageError(
+            f"cannot save traces in {name!r}: {error.strerror or error}; name another directory"
+        ) from error
+    return directory
+
+
+def _prepare_logging(*, verbose: bool) -> None:
+    if verbose:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("layoutdoctor: %(message)s"))
+        logger.handlers = [handler]
+        logger.setLevel(logging.DEBUG)
+
+
+def _diagnose(
+    arguments: argparse.Namespace,
+    configurations: tuple[Configuration, ...],
+    traces: Path | None,
+    record: RecordSoFar,
+) -> Diagnosis:
+    # The model may print what it likes: standard output is the report's.
+    with choose_display(quiet=arguments.quiet) as display, redirect_stdout(sys.stderr):
+        load_target, diagnose_subject = _import_engine()
+        subject = load_target(
+            arguments.target, inputs=tuple(arguments.input), device=arguments.device, dtype=arguments.dtype
+        )
+        diagnosis: Diagnosis = diagnose_subject(
+            subject,
+            mode=arguments.mode,
+            configurations=configurations,
+            budget_seconds=arguments.budget,
+            progress=display,
+            on_trial=record,
+            trace_directory=traces,
+            command=command_without_folders(arguments.words),
+        )
+    return diagnosis
+
+
+def _import_engine() -> tuple[Callable[..., object], Callable[..., Diagnosis]]:
+    """Late, as both import torch."""
+    try:
+        from layoutdoctor.doctor import diagnose_subject
+        from layoutdoctor.subjects.load import load_target
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "torch":
+            raise
+        raise UnsupportedTorchError(
+            "cannot diagnose: torch is not installed; install it (https://pytorch.org) to diagnose models, "
+            "saved diagnoses can be read without it (layoutdoctor render SAVED.json)"
+        ) from error
+    return load_target, diagnose_subject
+
+
+def command_without_folders(words: Sequence[str]) -> str:
+    """
+    The command line as it goes into the record: folders are nobody else's business.
+
+    Args:
+        words: The words after the command's name.
+    """
+    return shlex.join(["layoutdoctor", *(re.sub(r"[^\s=]*/", "", word) for word in words)])
+
+
+class RecordSoFar:
+    """
+    Remembers the latest record of a running diagnosis and keeps it in the JSON outputs.
+
+    Attributes:
+        latest: The record after the latest trial; None before the first.
+    """
+
+    def __init__(self, outputs: Sequence[OutputFile]) -> None:
+        self._outputs = outputs
+        self.latest: Diagnosis | None = None
+
+    def __call__(self, diagnosis: Diagnosis) -> None:
+        """
+        Takes the record after a trial.
+
+        Args:
+            diagnosis: The record so far.
+        """
+        self.latest = diagnosis
+        if diagnosis.trials:
+            logger.debug("%s: %s", diagnosis.trials[-1].name, diagnosis.trials[-1].status)
+        try:
+            save_reports(diagnosis, self._outputs)
+        except OutputError as error:
+            # The diagnosis goes on: its end may be printed, or the disk have room again.
+            print(f"layoutdoctor: warning: {error}", file=sys.stderr)
+
+
+def _finish_early(record: RecordSoFar, outputs: Sequence[OutputFile], report_format: str | None, reason: str) -> None:
+    """Saves, and where a format is given prints, what there is of a diagnosis that was stopped."""
+    if record.latest is None:
+        print("layoutdoctor: stopped before the first configuration was done; nothing is saved", file=sys.stderr)
+        return
+    partial = msgspec.structs.replace(record.latest, interrupted=reason)
+    try:
+        save_reports(partial, outputs)
+    except OutputError as error:
+        print(f"layoutdoctor: error: {error}", file=sys.stderr)
+    if report_format is not None:
+        print_report(partial, report_format)
+    print(f"layoutdoctor: {reason}; the report holds what was recorded until then", file=sys.stderr)
+
+
+def exit_status(diagnosis: Diagnosis, configuration_count: int, fail_on: str | None) -> int:
+    """
+    What the command ends with.
+
+    Args:
+        diagnosis: The finished diagnosis.
+        configuration_count: How many configurations were asked for.
+        fail_on: A severity, a rule's code, or None.
+    """
+    severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
+    if any(finding.severity in severities or finding.code == fail_on for finding in diagnosis.findings):
+        return EXIT_FOUND
+    measured = any(trial.measurement is not None for trial in diagnosis.trials)
+    compared = diagnosis.comparison is not None or configuration_count == 1
+    return 0 if measured and compared else EXIT_INCONCLUSIVE

@@ -1,0 +1,223 @@
+"""
+Where reports go: files that are proved writable before anything is measured, and standard output.
+
+Faces the subcommands.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.reports import format_of_suffix, render
+from layoutdoctor.reports.text import render_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from layoutdoctor.records import Diagnosis
+
+WIDEST_REPORT = 140
+_STYLES = (
+    (r"^(Fastest|Keep|Tie|Layout does not matter|Nothing could be concluded|Only|Not compared)\b.*", "bold"),
+    (r"^Not finished: .*", "bold yellow"),
+    (r"^LD\d{3} error\b", "bold red"),
+    (r"^LD\d{3} warning\b", "yellow"),
+    (r"^LD\d{3} note\b", "cyan"),
+    (r"^(Wasted|Not verified)\b", "yellow"),
+)
+
+
+class OutputError(LayoutDoctorError):
+    """A report could not be written after all (exit status 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """
+    A file that a report is to be written to.
+
+    Attributes:
+        path: Where, as the user named it.
+        report_format: What to write.
+    """
+
+    path: Path
+    report_format: str
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """
+    The options that every command with a report has.
+
+    Args:
+        parser: The subcommand's parser.
+    """
+    parser.add_argument(
+        "--format",
+        choices=("text", "markdown", "json"),
+        default="text",
+        help="format of the report on standard output (default: text)",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="write a report to a file as well, in the format of its suffix: .json, .md, .txt; may be repeated",
+    )
+    parser.add_argument("--force", action="store_true", help="replace output files that exist")
+
+
+def prepare_outputs(paths: Sequence[str], *, force: bool) -> tuple[OutputFile, ...]:
+    """
+    The files to write, each proved to be writable; none is changed yet.
+
+    Args:
+        paths: What the user gave with ``--output``.
+        force: Whether an existing file may be replaced.
+
+    Raises:
+        UsageError: A file's suffix names no format, it exists already, it is named twice, or it cannot be written.
+    """
+    outputs: dict[Path, OutputFile] = {}
+    for name in paths:
+        path = Path(name)
+        output = OutputFile(path, format_of_suffix(path))
+        if path.resolve() in outputs:
+            raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
+        _check_writable(path, force=force)
+        outputs[path.resolve()] = output
+    return tuple(outputs.values())
+
+
+def _check_writable(path: Path, *, force: bool) -> None:
+    if path.is_dir():
+        raise UsageError(f"cannot write {str(path)!r}: it is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
+    if path.exists() and not force:
+        raise UsageError(f"cannot write {str(path)!r}: it exists already; pass --force to replace it")
+    if path.exists() and not path.is_file():
+        return  # a pipe or a device: opening it now could block, or swallow what it is for
+    try:
+        if path.exists():
+            path.open("ab").close()
+        check_directory(path.resolve().parent)
+    except OSError as error:
+        raise UsageError(f"cannot write {str(path)!r}: {error.strerror or error}; name another file") from error
+
+
+def check_directory(directory: Path) -> None:
+    """
+    Proves that a file can be made in a directory, by making one and removing it.
+
+    Args:
+        directory: An existing directory.
+
+    Raises:
+        OSError: It cannot.
+    """
+    probe = directory / f".layoutdoctor-{os.getpid()}.tmp"
+    probe.open("xb").close()
+    probe.unlink()
+
+
+def save_reports(diagnosis: Diagnosis, outputs: Sequence[OutputFile]) -> None:
+    """
+    Writes the report to every file; a reader sees the old file or the new one, never half of one.
+
+    Args:
+        diagnosis: Any diagnosis.
+        outputs: What ``prepare_outputs`` returned.
+
+    Raises:
+        OutputError: A file could not be written; the others were.
+    """
+    failures = []
+    for output in outputs:
+        try:
+            _replace(output.path, render(diagnosis, output.report_format).encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            failures.append(f"cannot write {str(output.path)!r}: {error.strerror or error}")
+    if failures:
+        raise OutputError("; ".join(failures))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    target = path.resolve()  # a link stays a link; the file it points to is replaced
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def print_report(diagnosis: Diagnosis, report_format: str) -> None:
+    """
+    The report to standard output; on a terminal the text fits its width and is coloured unless NO_COLOR is set.
+
+    Args:
+        diagnosis: Any diagnosis.
+        report_format: Which report.
+    """
+    if report_format != "text":
+        print_text(render(diagnosis, report_format))
+        return
+    width = min(shutil.get_terminal_size().columns, WIDEST_REPORT) if sys.stdout.isatty() else None
+    report = render_text(diagnosis, width)
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        report = _coloured(report)
+    print_text(report)
+
+
+def _coloured(report: str) -> str:
+    text = Text(report)
+    for pattern, style in _STYLES:
+        text.highlight_regex(f"(?m){pattern}", style)
+    console = Console(force_terminal=True, width=10_000, highlight=False, soft_wrap=True)
+    with console.capture() as capture:
+        console.print(text, end="")
+    return capture.get()
+
+
+def print_text(text: str) -> None:
+    """
+    Text to standard output, as far as its encoding can show it; a reader that went away is no error.
+
+    Args:
+        text: Anything, with its own line breaks.
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+
+
+def _silence_stdout() -> None:
+    """Python flushes standard output once more as it ends; give it somewhere to go."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

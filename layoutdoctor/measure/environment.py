@@ -1,0 +1,101 @@
+"""
+The machine, the versions and the settings a verdict is true on.
+
+Faces doctor; imports records only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch
+
+from layoutdoctor.records import Environment
+
+_VARIABLES = (
+    "TORCHINDUCTOR_LAYOUT_OPTIMIZATION",
+    "TORCHINDUCTOR_FORCE_LAYOUT_OPT",
+    "TORCHINDUCTOR_KEEP_OUTPUT_STRIDE",
+    "TORCHINDUCTOR_FREEZING",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCHINDUCTOR_CPP_WRAPPER",
+    "TORCH_COMPILE_DISABLE",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "KMP_AFFINITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDNN_LOGLEVEL_DBG",
+)
+"""Environment variables that change layouts, kernels or their times."""
+
+
+def describe_environment(
+    device: str, *, triton: str | None, onednn: tuple[str | None, str | None], command: str | None
+) -> Environment:
+    """
+    The environment as it stands.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        triton: Triton's version; None where it is not installed.
+        onednn: oneDNN's version and instruction set, as its log said.
+        command: The command line; None from Python.
+    """
+    return Environment(
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        triton=triton,
+        cuda=None if torch.version.cuda is None else str(torch.version.cuda),
+        cudnn=_cudnn_version(),
+        onednn=onednn[0],
+        onednn_isa=onednn[1],
+        compiler=_compiler_version(),
+        thread_count=torch.get_num_threads(),
+        cpu_count=os.cpu_count(),
+        device_name=torch.cuda.get_device_name() if device == "cuda" else _processor_name(),
+        settings=_settings(),
+        command=command,
+    )
+
+
+def _cudnn_version() -> str | None:
+    if not torch.backends.cudnn.is_available():
+        return None
+    version = torch.backends.cudnn.version()
+    return None if version is None else str(version)
+
+
+def _compiler_version() -> str | None:
+    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("clang++")
+    if compiler is None:
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        result = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        return next(iter(result.stdout.splitlines()), None)
+    return None
+
+
+def _processor_name() -> str | None:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or None
+
+
+def _settings() -> dict[str, str]:
+    found = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    found["torch.backends.mkldnn.enabled"] = str(torch.backends.mkldnn.enabled)
+    found["torch.backends.cudnn.benchmark"] = str(torch.backends.cudnn.benchmark)
+    found["torch.backends.cudnn.deterministic"] = str(torch.backends.cudnn.deterministic)
+    found["torch.get_float32_matmul_precision"] = torch.get_float32_matmul_precision()
+    found["torch.backends.cpu.get_cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    return found

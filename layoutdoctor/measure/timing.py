@@ -1,0 +1,381 @@
+"""
+Timing rounds: every configuration takes its turn in every round, until the answer is narrow or the budget is spent.
+
+The usual mistakes cannot be made here: the first calls of a configuration (compiling, allocating) are never a
+measurement; a GPU is timed by events on its own clock and synchronised before any time is read; no configuration is
+timed in one block after the other, so a machine that warms up or gets busy meets all of them alike; and what comes back
+are raw times per round, not one average. Faces the doctor; imports torch only inside the timer for a GPU, so the loop
+runs with any clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import random
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from layoutdoctor.analysis.comparison import COVERAGE, family_coverage, median_interval, round_ratios
+from layoutdoctor.errors import UsageError, first_line
+from layoutdoctor.records import Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from layoutdoctor.analysis.comparison import MedianInterval
+    from layoutdoctor.units import Bytes, Seconds
+
+# The contract of a budget: it bounds the rounds, but every configuration gets a few in any case.
+MINIMUM_ROUNDS = 5
+# Twice what the slowest to settle needed in benchmarks/false_winner.py; an interval still wide then is the machine's.
+MAXIMUM_ROUNDS = 384
+# Intervals narrower than this (upper end over lower end) need no more rounds.
+PRECISION = 0.02
+# Rounds a budget should pay for; fewer calls per round, then dropping, make room for them.
+WANTED_ROUNDS = 32
+# A configuration this many times slower than the best, with certainty, is what a short budget drops first.
+HOPELESS_RATIO = 1.5
+
+# At one cost more rounds with fewer calls find more than fewer rounds with more calls (benchmarks/README.md), as long
+# as a block is long beside the turn's own cost.
+_BLOCK_SECONDS = 8e-3
+_FEWEST_CALLS = 4
+_MOST_CALLS = 64
+# A step shorter than this gets an untimed call at each turn, to bring its data back into the caches. For a longer one
+# that costs more than it tells.
+_SHORT_STEP_SECONDS = 10e-3
+# As in triton.testing.do_bench (3.7): larger than the L2 cache of any GPU yet.
+_FLUSH_BYTES = 256 * 2**20
+_SHORTEST_SECONDS = 1e-9  # one tick of the clock: a ratio needs times above 0
+
+
+class Timer(Protocol):
+    """Calls a step so many times and says what each call took."""
+
+    def __call__(self, step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
+        """
+        Seconds of every call, in order.
+
+        Args:
+            step: One iteration of a model.
+            calls: How often to call it, at least once.
+        """
+
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """
+    What the rounds told of one configuration.
+
+    Attributes:
+        round_seconds: Per round the shortest of its calls; the n-th entry is the n-th round for every configuration.
+        call_seconds: Every call, round by round.
+        calls_per_round: Calls timed in each round, the same for all (the shortest of more calls would be shorter).
+        dropped_after_round: Rounds it took part in before it was dropped as clearly slower; None where it was not.
+        stopped_because: ``precise``, ``budget`` (of time or of rounds), ``dropped`` or ``failed``.
+        failure: Class and text of the exception, where a call raised one.
+    """
+
+    round_seconds: tuple[Seconds, ...]
+    call_seconds: tuple[tuple[Seconds, ...], ...]
+    calls_per_round: int
+    dropped_after_round: int | None = None
+    stopped_because: str | None = None
+    failure: str | None = None
+
+
+def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
+    """
+    Wall time of every call; no garbage is collected meanwhile.
+
+    Args:
+        step: One iteration, done when it returns.
+        calls: How often to call it.
+    """
+    times = []
+    with _garbage_collection_paused():
+        for _ in range(calls):
+            start = time.perf_counter_ns()
+            step()
+            times.append(time.perf_counter_ns() - start)
+    return tuple(max(nanoseconds * 1e-9, _SHORTEST_SECONDS) for nanoseconds in times)
+
+
+class CudaTimer:
+    """
+    Time of every call between two events on the GPU's current stream; the L2 cache is emptied before each.
+
+    Source:
+        ``triton.testing.do_bench`` (triton 3.7): events around every call, one synchronisation at the end. Writing the
+        256 MiB also gives the processor a head start, so that short steps are not timed by how fast they are launched.
+    """
+
+    def __init__(self, device: str = "cuda") -> None:
+        self.device = device
+
+    def __call__(self, step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
+        """
+        Seconds of every call, in order, after one that is not timed.
+
+        Args:
+            step: One iteration; it need not synchronise.
+            calls: How often to time it.
+        """
+        import torch
+
+        with torch.cuda.device(self.device), _garbage_collection_paused():
+            cache = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=self.device)
+            events = [
+                (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)
+            ]
+            step()
+            for start, end in events:
+                cache.zero_()
+                start.record()
+                step()
+                end.record()
+            torch.cuda.synchronize()
+            return tuple(max(start.elapsed_time(end) * 1e-3, _SHORTEST_SECONDS) for start, end in events)
+
+
+def choose_timer(device: str) -> Timer:
+    """
+    The timer for a device.
+
+    Args:
+        device: ``cpu``, ``cuda`` or ``cuda:N`` (ROCm calls itself cuda as well).
+
+    Raises:
+        UsageError: No timer is known for it.
+    """
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return cpu_timer
+    if kind == "cuda":
+        return CudaTimer(device)
+    raise UsageError(
+        f"cannot time a model on device {device!r}: expected cpu or cuda; pass a timer of your own with timer="
+    )
+
+
+def measure_rounds(
+    steps: Mapping[str, Callable[[], None]],
+    *,
+    baseline: str,
+    budget_seconds: Seconds,
+    timer: Timer,
+    clock: Callable[[], Seconds] = time.perf_counter,
+    minimum_rounds: int = MINIMUM_ROUNDS,
+    maximum_rounds: int = MAXIMUM_ROUNDS,
+    precision: float = PRECISION,
+    estimator: Callable[[tuple[Seconds, ...]], Seconds] = min,
+    seed: int = 0,
+    on_round: Callable[[int, int], None] | None = None,
+) -> dict[str, RoundTimes]:
+    """
+    Times all configurations in turns.
+
+    It stops when every interval against the baseline and against the best is narrow, at one of a few rounds fixed
+    beforehand, or when the next round would overrun the budget. Which configuration leads, and by how much, has no part
+    in that, so looking again and again cannot make a winner. Thread count and the global random state stay as they are.
+
+    Args:
+        steps: One iteration of each configuration, compiled already; a step that raises is left out from then on.
+        baseline: The one that is never dropped.
+        budget_seconds: Wall time for the rounds; the warm-up before them is not counted.
+        timer: What times a block of calls.
+        clock: Seconds from any start; what the budget is read from.
+        minimum_rounds: Rounds every configuration gets, whatever the budget.
+        maximum_rounds: Rounds at most.
+        precision: Relative width at which an interval is narrow.
+        estimator: What makes one number of a round's calls; only a benchmark has a reason to change it.
+        seed: For the order of turns: random, then the same backwards, so that a drift meets all alike.
+        on_round: Told the rounds done and how many there may be in all, after each.
+
+    Returns:
+        One entry per configuration, in the order of ``steps``.
+    """
+    rounds = _Rounds(steps, baseline, timer, estimator)
+    rounds.warm_up(budget_seconds)
+    start = last = clock()
+    stopped = "budget"
+    while rounds.active and rounds.count < maximum_rounds:
+        rounds.run(_turns(rounds.active, rounds.count, seed))
+        now = clock()
+        affordable = _affordable_rounds(budget_seconds - (now - start), now - last)
+        last = now
+        if on_round is not None:
+            on_round(rounds.count, min(max(rounds.count + affordable, minimum_rounds), maximum_rounds))
+        if rounds.count < minimum_rounds:
+            continue
+        if _is_checkpoint(rounds.count):
+            if rounds.is_precise(precision):
+                stopped = "precise"
+                break
+            if rounds.count + affordable < WANTED_ROUNDS:
+                rounds.drop_hopeless()
+        if not affordable:
+            break
+    return rounds.results(stopped)
+
+
+def to_measurement(
+    times: RoundTimes, *, compile_seconds: Seconds | None, peak_memory_bytes: Bytes | None
+) -> Measurement:
+    """
+    The record of one configuration's times.
+
+    Args:
+        times: What ``measure_rounds`` gave, with at least one round.
+        compile_seconds: Wall time of the first call; None for eager.
+        peak_memory_bytes: Most bytes alive in an iteration; None where not known.
+
+    Raises:
+        ValueError: It took part in no round.
+    """
+    if not times.round_seconds:
+        raise ValueError(f"cannot record a measurement of no round: {times.failure}; record a failure instead")
+    return Measurement(
+        round_seconds=times.round_seconds,
+        median_seconds=statistics.median(times.round_seconds),
+        compile_seconds=compile_seconds,
+        peak_memory_bytes=peak_memory_bytes,
+        call_seconds=times.call_seconds,
+        calls_per_round=times.calls_per_round,
+        dropped_after_round=times.dropped_after_round,
+        stopped_because=times.stopped_because,
+    )
+
+
+class _Rounds:
+    """The configurations still in, and the times so far; every active one has a time for every round."""
+
+    def __init__(
+        self,
+        steps: Mapping[str, Callable[[], None]],
+        baseline: str,
+        timer: Timer,
+        estimator: Callable[[tuple[Seconds, ...]], Seconds],
+    ) -> None:
+        self.steps = dict(steps)
+        self.active = list(steps)
+        self.baseline = baseline
+        self.timer = timer
+        self.estimator = estimator
+        self.count = 0
+        self.calls = 1
+        self.call_seconds: dict[str, list[tuple[Seconds, ...]]] = {name: [] for name in steps}
+        self.round_seconds: dict[str, list[Seconds]] = {name: [] for name in steps}
+        self.dropped: dict[str, int] = {}
+        self.failures: dict[str, str] = {}
+        self.short: set[str] = set()
+
+    def warm_up(self, budget_seconds: Seconds) -> None:
+        estimates: dict[str, Seconds] = {}
+        for name in tuple(self.active):
+            with self._failing_alone(name):
+                self.timer(self.steps[name], 1)  # compiles, allocates, fills caches: never a measurement
+                estimates[name] = min(self.timer(self.steps[name], 1))
+                if estimates[name] < _SHORT_STEP_SECONDS:
+                    estimates[name] = min(self.timer(self.steps[name], _FEWEST_CALLS))
+        self.short = {name for name, seconds in estimates.items() if seconds < _SHORT_STEP_SECONDS}
+        if estimates:
+            self.calls = _choose_calls(min(estimates.values()), sum(estimates.values()), budget_seconds)
+
+    def run(self, order: list[str]) -> None:
+        for name in order:
+            with self._failing_alone(name):
+                if name in self.short:
+                    self.steps[name]()
+                times = self.timer(self.steps[name], self.calls)
+                self.call_seconds[name].append(times)
+                self.round_seconds[name].append(self.estimator(times))
+        self.count += 1
+
+    def is_precise(self, precision: float) -> bool:
+        best = self._best()
+        against = {best, self.baseline} & set(self.active)
+        pairs = [(one, other) for one in against for other in self.active if other != one]
+        intervals = [self._interval(one, other) for one, other in pairs]
+        return all(i.coverage is not None and i.relative_width <= precision for i in intervals)
+
+    def drop_hopeless(self) -> None:
+        best = self._best()
+        for name in tuple(self.active):
+            if name in (best, self.baseline):
+                continue
+            interval = self._interval(best, name)
+            if interval.coverage is not None and interval.high < 1 / HOPELESS_RATIO:
+                self.dropped[name] = self.count
+                self.active.remove(name)
+
+    def results(self, stopped: str) -> dict[str, RoundTimes]:
+        return {
+            name: RoundTimes(
+                round_seconds=tuple(self.round_seconds[name]),
+                call_seconds=tuple(self.call_seconds[name]),
+                calls_per_round=self.calls,
+                dropped_after_round=self.dropped.get(name),
+                stopped_because="failed" if name in self.failures else "dropped" if name in self.dropped else stopped,
+                failure=self.failures.get(name),
+            )
+            for name in self.steps
+        }
+
+    def _best(self) -> str:
+        reference = self.round_seconds[self.active[0]]
+        return max(self.active, key=lambda name: statistics.median(round_ratios(reference, self.round_seconds[name])))
+
+    def _interval(self, one: str, other: str) -> MedianInterval:
+        measured = sum(bool(seconds) for seconds in self.round_seconds.values())
+        ratios = round_ratios(self.round_seconds[one], self.round_seconds[other])
+        return median_interval(ratios, family_coverage(COVERAGE, measured))
+
+    @contextlib.contextmanager
+    def _failing_alone(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever a model raises; the other configurations go on
+            self.failures[name] = first_line(error)
+            self.active.remove(name)
+
+
+def _turns(names: list[str], count: int, seed: int) -> list[str]:
+    """Random order in even rounds, the same backwards in odd ones."""
+    order = random.Random(f"{seed}/{count // 2}").sample(names, len(names))
+    return order[::-1] if count % 2 else order
+
+
+def _choose_calls(shortest_seconds: Seconds, turn_seconds: Seconds, budget_seconds: Seconds) -> int:
+    by_duration = min(max(math.ceil(_BLOCK_SECONDS / shortest_seconds), _FEWEST_CALLS), _MOST_CALLS)
+    by_budget = int(budget_seconds / (WANTED_ROUNDS * turn_seconds))
+    return max(min(by_duration, by_budget), 1)
+
+
+def _affordable_rounds(remaining_seconds: Seconds, round_seconds: Seconds) -> int:
+    if remaining_seconds <= 0:
+        return 0
+    return MAXIMUM_ROUNDS if round_seconds <= 0 else int(min(remaining_seconds / round_seconds, MAXIMUM_ROUNDS))
+
+
+def _is_checkpoint(count: int) -> bool:
+    """12, 16, 24, 32, 48, 64...: few and fixed, because every look at a width favours intervals narrow by chance."""
+    reduced = count
+    while reduced > 12 and reduced % 2 == 0:
+        reduced //= 2
+    return count >= 12 and reduced in (8, 12)
+
+
+@contextlib.contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

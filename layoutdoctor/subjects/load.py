@@ -1,0 +1,273 @@
+"""
+A target as written on the command line becomes a model with example inputs.
+
+Faces the command line; the file itself is executed in ``model_file``, model zoos are in ``zoo``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from layoutdoctor.errors import SubjectError, UsageError, first_line
+from layoutdoctor.measure.copies import copy_module, input_tensors
+from layoutdoctor.subjects.inputs import InputSpec, make_inputs, parse_dtype, parse_input
+from layoutdoctor.subjects.model_file import execute_file, import_module, public_names, users_code
+from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap
+from layoutdoctor.subjects.zoo import ZOOS, load_from_zoo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_INPUT_NAMES = ("get_inputs", "example_input", "example_inputs")
+_MODEL_NAMES = ("Model", "get_module", "get_model", "model")
+_HOW_TO_GIVE_INPUTS = "define get_inputs(), or give --input 'f32[8,3,224,224]'"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A model as found, its inputs where it came with some, and where from."""
+
+    model: Any
+    example_input: Any = None
+    notes: tuple[str, ...] = ()
+    source: str | None = None
+    is_shared: bool = False
+
+
+def load_target(
+    target: str, *, inputs: Sequence[str] = (), device: str | None = None, dtype: str | None = None
+) -> LoadedSubject:
+    """
+    Loads what ``python -m layoutdoctor TARGET`` names.
+
+    Args:
+        target: ``model.py``, ``model.py:attr``, ``package.module:attr``, ``timm:NAME``, ``torchvision:NAME``,
+            ``transformers:NAME`` or an exported program ``model.pt2``.
+        inputs: Each as in ``f32[8,3,224,224]:channels_last``; they replace the inputs that come with the model.
+        device: Where model and inputs go; they stay where they are where None.
+        dtype: Given to the floating-point tensors of model and inputs.
+
+    Raises:
+        UsageError: The target, an input, the device or the dtype is not understood.
+        SubjectError: The model cannot be loaded.
+    """
+    specs = [parse_input(spec) for spec in inputs]
+    wanted_dtype = _floating_dtype(dtype)
+    wanted_device = _available_device(device)
+    found = _find(target, specs)
+    model, notes = unwrap(found.model)
+    if specs:
+        args, kwargs = make_inputs(specs)
+    else:
+        args, kwargs = _given_inputs(found.example_input, target)
+    subject = LoadedSubject(_name(target), model, args, kwargs, found.notes + notes, found.source)
+    return _moved(subject, wanted_device, wanted_dtype, is_shared=found.is_shared)
+
+
+def _name(target: str) -> str:
+    """The target without folders."""
+    return Path(target).name if ".py" in target or target.endswith(".pt2") else target
+
+
+def _floating_dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    dtype = parse_dtype(name)
+    if not dtype.is_floating_point:
+        raise UsageError(f"cannot use --dtype {name}: expected a floating-point dtype: bf16, f16, f32 or f64")
+    return dtype
+
+
+def _available_device(name: str | None) -> torch.device | None:
+    if name is None:
+        return None
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"cannot use --device {name!r}: expected cpu, cuda or cuda:0") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if not torch.cuda.is_available() or (device.index or 0) >= count:
+            raise UsageError(
+                f"cannot use --device {name!r}: torch {torch.__version__} sees {count} CUDA devices; use cpu"
+            )
+    return device
+
+
+def _find(target: str, specs: Sequence[InputSpec]) -> _Found:
+    zoo, colon, name = target.partition(":")
+    if colon and zoo in ZOOS:
+        with users_code(target, Path.cwd(), None, "build"):
+            model, example_input, notes = load_from_zoo(zoo, name, needs_input=not specs)
+        return _Found(model, example_input, notes)
+    if target.endswith(".pt2"):
+        return _find_exported(Path(target))
+    if target.endswith(".py") or ".py:" in target:
+        path_text, _, attribute = target.partition(".py:")
+        path = Path(path_text if not attribute else path_text + ".py").resolve()
+        with users_code(_name(target), path.parent, str(path), "load"):
+            module = execute_file(path)
+            return replace(_from_module(module, attribute, path.name), source=str(path))
+    module_name, _, attribute = target.partition(":")
+    if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+        raise UsageError(
+            f"cannot load {target!r}: expected model.py, model.py:attr, package.module:attr, model.pt2, timm:NAME, "
+            "torchvision:NAME or transformers:NAME"
+        )
+    with users_code(target, Path.cwd(), None, "load"):
+        module = import_module(module_name)
+        return replace(_from_module(module, attribute, module_name), source=module.__file__, is_shared=True)
+
+
+def _find_exported(path: Path) -> _Found:
+    if not path.is_file():
+        raise UsageError(f"cannot load {str(path)!r}: there is no such file")
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        raise SubjectError(
+            f"cannot load {path.name}: {first_line(error)}; expected what torch.export.save wrote"
+        ) from error
+    args, kwargs = program.example_inputs or ((), {})
+    if args and kwargs:
+        raise SubjectError(f"cannot use the example inputs of {path.name}: positional and keyword ones; give --input")
+    return _Found(program, kwargs or args, source=None)
+
+
+def _from_module(module: Any, attribute: str, name: str) -> _Found:
+    """The model that a module holds, by the conventions, or by the attribute named."""
+    if attribute:
+        return _from_attribute(module, attribute, name)
+    for convention in _MODEL_NAMES:
+        if hasattr(module, convention):
+            return _from_value(module, getattr(module, convention), f"{name}:{convention}")
+    names = public_names(module)
+    raise SubjectError(
+        f"cannot find a model in {name}: looked for {', '.join(_MODEL_NAMES)}, found {_listed(names)}; "
+        f"name it, as in {name}:{_likely_model(module, names)}"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"
+
+
+def _likely_model(module: Any, names: list[str]) -> str:
+    """A class or instance of nn.Module that the file itself defines; ``attr`` where there is none."""
+    for name in names:
+        value = getattr(module, name)
+        defined_here = isinstance(value, type) and value.__module__ == module.__name__ and issubclass(value, nn.Module)
+        if defined_here or isinstance(value, nn.Module):
+            return name
+    return "attr"
+
+
+def _from_attribute(module: Any, attribute: str, name: str) -> _Found:
+    value = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            names = public_names(value) if hasattr(value, "__dict__") else []
+            close = difflib.get_close_matches(part, names, n=3)
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has {_listed(names)}"
+            raise UsageError(f"cannot find {attribute!r} in {name}: there is no {part!r}; {hint}")
+        value = getattr(value, part)
+    return _from_value(module, value, f"{name}:{attribute}")
+
+
+def _from_value(module: Any, value: Any, name: str) -> _Found:
+    """A model from a class (built), a module, a function that builds one, or a function that is one."""
+    if isinstance(value, type):
+        return _Found(_build(module, value, name), _module_inputs(module))
+    if isinstance(value, nn.Module) or not inspect.isroutine(value) or _has_required_parameters(value):
+        return _Found(value, _module_inputs(module))
+    built = value()
+    if isinstance(built, (tuple, list)) and len(built) == 2 and callable(built[0]):
+        return _Found(built[0], built[1])
+    if not callable(built):
+        raise SubjectError(
+            f"cannot use what {name}() returned: got {type(built).__name__}, expected an nn.Module or (model, inputs)"
+        )
+    return _Found(built, _module_inputs(module))
+
+
+def _build(module: Any, model_class: type, name: str) -> Any:
+    """An instance, with the arguments of KernelBench's ``get_init_inputs`` where that is defined."""
+    given = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
+    args, kwargs = ((), dict(given)) if isinstance(given, Mapping) else (tuple(given), {})
+    try:
+        inspect.signature(model_class).bind(*args, **kwargs)
+    except TypeError as error:
+        raise SubjectError(
+            f"cannot build {name}: {error}; define get_init_inputs() returning its arguments, "
+            "or a function get_model() that builds it"
+        ) from error
+    except ValueError:
+        pass  # a class without a signature: building it will tell
+    return model_class(*args, **kwargs)
+
+
+def _has_required_parameters(function: Any) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return True
+    return any(parameter.kind in kinds and parameter.default is parameter.empty for parameter in parameters)
+
+
+def _module_inputs(module: Any) -> Any:
+    """What the module offers as inputs; None where it offers none."""
+    for name in _INPUT_NAMES:
+        if hasattr(module, name):
+            value = getattr(module, name)
+            return value() if inspect.isroutine(value) else value
+    return None
+
+
+def _given_inputs(example_input: Any, target: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if example_input is None:
+        raise SubjectError(
+            f"cannot run {_name(target)} without inputs: looked for {', '.join(_INPUT_NAMES)}; {_HOW_TO_GIVE_INPUTS}"
+        )
+    try:
+        args, kwargs = split_example_input(example_input)
+    except UsageError as error:
+        raise SubjectError(f"cannot use the inputs of {_name(target)}: {error}") from error
+    if not input_tensors(args, kwargs):
+        raise SubjectError(
+            f"cannot use the inputs of {_name(target)}: got no tensor in {type(example_input).__name__}, expected at "
+            f"least one; {_HOW_TO_GIVE_INPUTS}"
+        )
+    return args, kwargs
+
+
+def _moved(
+    subject: LoadedSubject, device: torch.device | None, dtype: torch.dtype | None, *, is_shared: bool
+) -> LoadedSubject:
+    """The subject on a device and in a dtype; a model that an imported module keeps is copied first."""
+    if device is None and dtype is None:
+        return subject
+    model = subject.model
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        moved = leaf.detach().to(device=device, dtype=dtype if leaf.is_floating_point() else None)
+        return moved.requires_grad_(leaf.requires_grad)
+
+    try:
+        if isinstance(model, nn.Module):
+            model = (copy_module(model) if is_shared else model).to(device=device, dtype=dtype)
+        args, kwargs = pytree.tree_map(move, (subject.args, subject.kwargs))
+    except (RuntimeError, TypeError) as error:
+        raise SubjectError(f"cannot move {subject.name} to {device or dtype}: {first_line(error)}") from error
+    return replace(subject, model=model, args=args, kwargs=kwargs)

@@ -1,0 +1,292 @@
+"""
+One trial, live: a configuration prepared, compiled under capture, run, profiled and checked, up to the timing rounds.
+
+Faces doctor; brings subjects, capture and measure together.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layoutdoctor.analysis.dataflow import redundant_pairs
+from layoutdoctor.analysis.graph_conversions import with_graph_conversions
+from layoutdoctor.analysis.join import join_compiled, join_eager
+from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_device, summarize_host
+from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
+from layoutdoctor.capture.eager_graph import record_eager_iteration
+from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.measure.equivalence import check_equivalence
+from layoutdoctor.measure.memory import peak_memory
+from layoutdoctor.measure.profiling import record_iteration
+from layoutdoctor.measure.step import Step
+from layoutdoctor.records import Failure, Graph, KernelSummary, RedundantPair, Trial
+from layoutdoctor.subjects.prepare import effective_options, global_options, prepare, same_preparation_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+    from pathlib import Path
+
+    from layoutdoctor.capture.session import CapturedGraph
+    from layoutdoctor.measure.equivalence import Reference
+    from layoutdoctor.measure.profiling import Recording
+    from layoutdoctor.records import Configuration, Equivalence, Measurement, Mode
+    from layoutdoctor.subjects.prepare import PreparedModel
+    from layoutdoctor.subjects.subject import LoadedSubject
+
+_LOG_LINES = 12
+
+
+@dataclass
+class LiveTrial:
+    """
+    A trial while the diagnosis runs.
+
+    Attributes:
+        configuration: What is varied.
+        step: One iteration, warm; None where the trial failed or is the same as another one.
+        compile_seconds: Wall time of the first call; None for eager.
+        stage: What was being done, for a failure's record.
+    """
+
+    configuration: Configuration
+    step: Step | None = None
+    compile_seconds: float | None = None
+    stage: str = "prepare"
+    same_as: str | None = None
+    failure: Failure | None = None
+    graphs: tuple[Graph, ...] = ()
+    kernels: KernelSummary | None = None
+    pairs: tuple[RedundantPair, ...] = ()
+    equivalence: Equivalence | None = None
+    measurement: Measurement | None = None
+    peak_memory_bytes: int | None = None
+    recompile_count: int = 0
+    graph_break_reasons: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    key: Hashable = None
+    code: tuple[Any, ...] = ()
+    onednn: tuple[str | None, str | None] = (None, None)
+
+    @property
+    def name(self) -> str:
+        """The configuration's name."""
+        return self.configuration.name
+
+    def fail(self, error: BaseException) -> None:
+        """Records why there is no result, and lets go of the model."""
+        log = "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip().splitlines()
+        message = str(error) if isinstance(error, LayoutDoctorError) else first_line(error)
+        self.failure = Failure(kind=self.stage, message=message, log="\n".join(log[-_LOG_LINES:]))
+        self.step = None
+
+    def record(self) -> Trial:
+        """The trial as a record, as far as it has come."""
+        status = "failed" if self.failure is not None else "same_as" if self.same_as is not None else "ok"
+        return Trial(
+            configuration=self.configuration,
+            status=status,
+            same_as=self.same_as,
+            failure=self.failure,
+            graphs=self.graphs,
+            kernels=self.kernels,
+            redundant_pairs=self.pairs,
+            measurement=self.measurement,
+            equivalence=self.equivalence,
+            recompile_count=self.recompile_count,
+            graph_break_reasons=self.graph_break_reasons,
+            notes=tuple(self.notes),
+        )
+
+
+def run_trial(
+    subject: LoadedSubject,
+    configuration: Configuration,
+    mode: Mode,
+    reference: Reference,
+    earlier: Sequence[LiveTrial],
+    trace_file: Path | None = None,
+) -> LiveTrial:
+    """
+    Everything of a trial but its timing; a failure is a result.
+
+    Args:
+        subject: What was loaded.
+        configuration: What to vary.
+        mode: ``inference`` or ``training``.
+        reference: What the outputs are compared with.
+        earlier: Trials already run, which this one may turn out to be the same as.
+        trace_file: Where to keep the profiler's trace.
+    """
+    trial = LiveTrial(configuration)
+    try:
+        prepared = prepare(subject, configuration, mode)
+        trial.notes += prepared.notes
+        trial.key = same_preparation_key(prepared, configuration)
+        twin = next((other for other in earlier if other.step is not None and other.key == trial.key), None)
+        if twin is not None:
+            trial.same_as = twin.name
+            trial.notes.append("the same options and formats are in effect")
+            return trial
+        _run(trial, prepared, mode, reference, earlier, trace_file)
+    except (Exception, SystemExit, RecursionError) as error:  # noqa: BLE001 - the user's model may raise anything
+        trial.fail(error)
+    return trial
+
+
+def _run(
+    trial: LiveTrial,
+    prepared: PreparedModel,
+    mode: Mode,
+    reference: Reference,
+    earlier: Sequence[LiveTrial],
+    trace_file: Path | None,
+) -> None:
+    device = subject_device(prepared)
+    captured: list[CapturedGraph] = []
+    if trial.configuration.backend == "inductor":
+        step, captured = _compile(trial, prepared, mode, device)
+        trial.code = (_formats_in_effect(prepared), *(graph.code_fingerprint for graph in trial.graphs))
+        twin = next((other for other in earlier if _same_code(other, trial)), None)
+        if twin is not None:
+            trial.same_as = twin.name
+            trial.notes.append("the generated code is the same")
+            return
+    else:
+        step = Step(prepared.run, prepared.module, prepared.args, prepared.kwargs, mode)
+        trial.stage = "run"
+        step()
+    trial.equivalence = check_equivalence(reference, step.results())
+    step.forget_results()
+    trial.notes += step.notes
+    _profile(trial, step, prepared, captured, device, trace_file)
+    trial.stage = "measure"
+    trial.peak_memory_bytes = peak_memory(step, device)
+    trial.step = step
+
+
+def subject_device(prepared: PreparedModel) -> str:
+    """
+    Type of the device a prepared model runs on.
+
+    Args:
+        prepared: A prepared model.
+    """
+    tensors = list(prepared.module.parameters()) if prepared.module is not None else []
+    tensors += [leaf for leaf in torch.utils._pytree.tree_leaves((prepared.args, prepared.kwargs))]
+    return next((leaf.device.type for leaf in tensors if isinstance(leaf, torch.Tensor)), "cpu")
+
+
+def _formats_in_effect(prepared: PreparedModel) -> Hashable:
+    """Strides of weights and inputs: equal code on other layouts would not be the same trial."""
+    weights = list(prepared.module.parameters()) if prepared.module is not None else []
+    inputs = torch.utils._pytree.tree_leaves((prepared.args, prepared.kwargs))
+    return tuple(tuple(leaf.stride()) for leaf in [*weights, *inputs] if isinstance(leaf, torch.Tensor))
+
+
+def _same_code(other: LiveTrial, trial: LiveTrial) -> bool:
+    complete = bool(trial.graphs) and None not in trial.code and not trial.graph_break_reasons
+    return other.step is not None and other.code == trial.code and complete
+
+
+def _compile(
+    trial: LiveTrial, prepared: PreparedModel, mode: Mode, device: str
+) -> tuple[Step, list[CapturedGraph]]:
+    trial.stage = "compile"
+    problem = missing_cpp_compiler() if device == "cpu" else None
+    if problem is not None:
+        raise LayoutDoctorError(problem)
+    options = {**effective_options(trial.configuration), **distinct_options(trial.name)}
+    compiled = torch.compile(_own_frame(prepared.run, trial.name), options=options)
+    step = Step(compiled, prepared.module, prepared.args, prepared.kwargs, mode)
+    with compile_settings(global_options(trial.configuration)), CompileCapture() as capture:
+        start = time.perf_counter()
+        step()
+        trial.compile_seconds = time.perf_counter() - start
+        compiled_count = len(capture.captured)
+        trial.stage = "run"
+        step()
+    trial.recompile_count = len(capture.captured) - compiled_count
+    trial.graph_break_reasons = capture.graph_break_reasons
+    trial.graphs = with_graph_conversions(capture.graphs, len(capture.graph_break_reasons))
+    trial.notes += [f"not recorded: {failure}" for failure in capture.failures]
+    if not capture.captured:
+        trial.notes.append("torch.compile lowered no graph: the model ran as eager code")
+    return step, capture.captured
+
+
+def _own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """
+    A function around the model with a code object of its own.
+
+    Dynamo keeps compiled code by code object: with one for each configuration no configuration meets another one's
+    entries, the caller's own compiled functions are left alone, and all of it goes when the function goes.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return run(*args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_name=f"layoutdoctor_{name.replace('-', '_')}")
+    return call
+
+
+def _profile(
+    trial: LiveTrial,
+    step: Step,
+    prepared: PreparedModel,
+    captured: Sequence[CapturedGraph],
+    device: str,
+    trace_file: Path | None,
+) -> None:
+    """Kernel list and redundant pairs; a failure here costs these, not the trial."""
+    trial.stage = "profile"
+    try:
+        recording = record_iteration(step, device, captured, trace_file)
+        if trial.configuration.backend == "eager":
+            trial.graphs = (_eager_graph(step, prepared),)
+        trial.kernels = _kernel_summary(trial, recording, device)
+        trial.pairs = redundant_pairs(trial.graphs, trial.kernels.conversions)
+        if recording.log is not None:
+            trial.onednn = (recording.log.version, recording.log.isa)
+    except Exception as error:  # noqa: BLE001 - the configuration still has its times and outputs
+        trial.notes.append(f"the kernel list was not recorded: {first_line(error)}")
+
+
+def _eager_graph(step: Step, prepared: PreparedModel) -> Graph:
+    kept: list[Any] = []
+    run = step.run
+
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        output = run(*args, **kwargs)
+        kept.append(output)
+        return output
+
+    step.run = keeping
+    try:
+        return record_eager_iteration(step, prepared.module, lambda: (kept, _gradients(prepared)))
+    finally:
+        step.run = run
+
+
+def _gradients(prepared: PreparedModel) -> list[Any]:
+    parameters = prepared.module.parameters() if prepared.module is not None else ()
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _kernel_summary(trial: LiveTrial, recording: Recording, device: str) -> KernelSummary:
+    profile, log = recording.profile, recording.log
+    tree = operation_tree(profile)
+    lacks = list(recording.lacks)
+    homeless = place_primitives(tree, log, profile.base_seconds) if log is not None else []
+    eager = trial.configuration.backend == "eager"
+    problem = join_eager(tree, trial.graphs[0]) if eager else join_compiled(tree, trial.graphs)
+    if problem is not None:
+        lacks.append(problem)
+    if device == "cuda":
+        return summarize_device(profile, tree, lacks)
+    return summarize_host(profile, log, tree, homeless, lacks)

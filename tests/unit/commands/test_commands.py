@@ -1,0 +1,512 @@
+"""The command line in this process, with an engine that measures nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from builders import a_comparison, a_diagnosis, a_failed_trial, a_ratio, a_recommendation, a_trial
+
+from layoutdoctor import __version__
+from layoutdoctor.__main__ import main
+from layoutdoctor.commands import output as output_module
+from layoutdoctor.commands.diagnose import command_without_folders
+from layoutdoctor.commands.progress_display import BarDisplay, LineDisplay, QuietDisplay, choose_display
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
+from layoutdoctor.records import Diagnosis, Finding, load, to_json
+from layoutdoctor.rules import ALL_RULES
+
+PARTIAL = a_diagnosis(a_trial("eager"))
+WARNING = Finding(
+    code="LD205",
+    rule="input-format-mismatch",
+    severity="warning",
+    configuration="inductor",
+    message="the input is contiguous",
+)
+FULL = a_diagnosis(
+    a_trial("eager"),
+    a_trial("inductor"),
+    comparison=a_comparison(a_ratio("eager", 0.5)),
+    recommendation=a_recommendation(),
+    findings=(WARNING,),
+)
+
+
+class FakeEngine:
+    """Stands for the loader and the doctor: remembers what it was asked, returns or raises what the test says."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, Any] = {}
+        self.asked: dict[str, Any] = {}
+        self.result: Diagnosis = FULL
+        self.error: BaseException | None = None
+        self.during: Callable[[], None] = lambda: None
+
+    def load_target(self, target: str, **options: Any) -> str:
+        self.loaded = {"target": target, **options}
+        return "subject"
+
+    def diagnose_subject(self, subject: str, **options: Any) -> Diagnosis:
+        self.asked = {"subject": subject, **options}
+        options["progress"](Progress("eager: measuring", 1, 2))
+        options["progress"](Progress("eager: measuring", 1, 2))
+        print("the model prints")
+        options["on_trial"](PARTIAL)
+        self.during()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine()
+    monkeypatch.setitem(
+        sys.modules, "layoutdoctor.doctor", types.SimpleNamespace(diagnose_subject=fake.diagnose_subject)
+    )
+    monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=fake.load_target))
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def quiet_log_again() -> Iterator[None]:
+    logger = logging.getLogger("layoutdoctor")
+    handlers, level = logger.handlers, logger.level
+    yield
+    logger.handlers = handlers
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "saved.json"
+    path.write_bytes(to_json(FULL))
+    return path
+
+
+def test_without_a_word_the_help_is_printed_and_the_usage_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert capsys.readouterr().out.startswith("usage: layoutdoctor [-h] [--version] COMMAND")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["diagnose", "--version"], ["model.py", "--version"]])
+def test_the_version_is_printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    assert capsys.readouterr().out == f"layoutdoctor {__version__}\n"
+
+
+def test_the_word_diagnose_may_be_left_out(engine: FakeEngine) -> None:
+    assert main(["model.py"]) == 0
+    without = (engine.loaded, {**engine.asked, "progress": None, "on_trial": None, "command": None})
+    assert main(["diagnose", "model.py"]) == 0
+
+    assert (engine.loaded, {**engine.asked, "progress": None, "on_trial": None, "command": None}) == without
+
+
+def test_every_option_reaches_the_engine(engine: FakeEngine, tmp_path: Path) -> None:
+    words = ["--mode", "training", "--budget", "5", "m.py:Net", "--input", "f32[1]", "--input", "f32[2]", "--device"]
+    words += ["cpu", "--dtype", "bf16", "--configurations", "eager,inductor", "--save-traces", str(tmp_path / "traces")]
+
+    assert main(words) == 0
+
+    assert engine.loaded == {"target": "m.py:Net", "inputs": ("f32[1]", "f32[2]"), "device": "cpu", "dtype": "bf16"}
+    assert engine.asked["mode"] == "training"
+    assert [configuration.name for configuration in engine.asked["configurations"]] == ["eager", "inductor"]
+    assert engine.asked["budget_seconds"] == 5
+    assert engine.asked["trace_directory"] == tmp_path / "traces"
+    assert engine.asked["command"].startswith("layoutdoctor --mode training --budget 5 m.py:Net")
+
+
+def test_defaults_reach_the_engine(engine: FakeEngine) -> None:
+    main(["m.py"])
+
+    assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None}
+    assert engine.asked["budget_seconds"] == DEFAULT_BUDGET_SECONDS
+    assert engine.asked["trace_directory"] is None
+    assert len(engine.asked["configurations"]) == 7
+
+
+def test_standard_output_holds_the_report_only(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["m.py", "--format", "json"])
+    captured = capsys.readouterr()
+
+    assert msgspec.json.decode(captured.out.encode(), type=Diagnosis) == FULL
+    assert captured.err == "layoutdoctor: [1/2] eager: measuring\nthe model prints\n"
+
+
+def test_quiet_shows_no_progress(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["m.py", "-q"])
+
+    assert capsys.readouterr().err == "the model prints\n"
+
+
+def test_verbose_names_each_trial(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["m.py", "-v"])
+
+    assert "layoutdoctor: eager: ok\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["m.py", "--configurations", "nhwc"], "cannot diagnose under configuration 'nhwc'"),
+        (["m.py", "--configurations", ","], "cannot diagnose without a configuration"),
+        (["m.py", "--fail-on", "LD999"], "cannot fail on 'LD999': expected error, warning or one of LD101"),
+        (["m.py", "--fail-on", "note"], "cannot fail on 'note': expected error, warning or one of LD101"),
+        (["m.py", "--budget", "0"], "cannot use '0' as seconds: expected a number above 0, such as 30"),
+        (["m.py", "--budget", "nan"], "cannot use 'nan' as seconds"),
+        (["m.py", "--budget", "inf"], "cannot use 'inf' as seconds"),
+        (["m.py", "--budget", "soon"], "cannot use 'soon' as seconds"),
+        (["m.py", "--output", "report.html"], "cannot tell the format of 'report.html': got suffix '.html'"),
+        (["m.py", "--output", "missing/r.md"], "cannot write 'missing/r.md': there is no directory 'missing'"),
+        (["m.py", "--output", "r.md", "--output", "./r.md"], "cannot write './r.md' twice"),
+        (["m.py", "--output", "folder.md"], "cannot write 'folder.md': it is a directory"),
+        (["m.py", "--output", "there.md"], "cannot write 'there.md': it exists already; pass --force to replace it"),
+        (["m.py", "--save-traces", "there.md"], "cannot save traces in 'there.md': File exists"),
+        (["m.py", "--format", "html"], "argument --format: invalid choice: 'html'"),
+        (["m.py", "--target", "cuda:90"], "unrecognized arguments: --target cuda:90"),
+        (["m.py", "-q", "-v"], "not allowed with argument"),
+        (["--budget", "3"], "the following arguments are required: TARGET"),
+        (["explain", "LD999"], "cannot explain rule 'LD999': expected one of LD101"),
+        (["render"], "the following arguments are required: SAVED.json"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_before_torch_is_touched(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", None)  # importing it would raise
+    (tmp_path / "folder.md").mkdir()
+    (tmp_path / "there.md").write_text("mine")
+
+    assert main(words) == 2
+
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+    assert (tmp_path / "there.md").read_text() == "mine"
+    assert not (tmp_path / "r.md").exists()
+
+
+def test_an_output_that_cannot_be_opened_is_found_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(directory: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(output_module, "check_directory", refuse)
+
+    assert main(["m.py", "--output", str(tmp_path / "r.md")]) == 2
+    assert capsys.readouterr().err == (
+        f"layoutdoctor: error: cannot write {str(tmp_path / 'r.md')!r}: Permission denied; name another file\n"
+    )
+
+
+def test_reports_are_written_in_the_format_of_their_suffix(engine: FakeEngine, tmp_path: Path) -> None:
+    names = ["r.json", "r.md", "r.txt"]
+
+    assert main(["m.py", *(word for name in names for word in ("--output", str(tmp_path / name)))]) == 0
+
+    assert load(tmp_path / "r.json") == FULL
+    assert (tmp_path / "r.md").read_text().startswith("## layoutdoctor")
+    assert (tmp_path / "r.txt").read_text().startswith("layoutdoctor 0.1.0")
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_force_replaces_a_file_and_keeps_its_mode_and_the_link_to_it(engine: FakeEngine, tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    old.write_text("old")
+    old.chmod(0o640)
+    link = tmp_path / "link.json"
+    link.symlink_to(old)
+
+    assert main(["m.py", "--force", "--output", str(link)]) == 0
+
+    assert link.is_symlink()
+    assert load(old) == FULL
+    assert old.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_was_measured_is_on_disk_while_the_rest_runs(engine: FakeEngine, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    seen = []
+    engine.during = lambda: seen.append(load(path))
+
+    main(["m.py", "--output", str(path), "--output", str(tmp_path / "r.md")])
+
+    assert seen == [PARTIAL]
+    assert load(path) == FULL
+
+
+def test_a_stop_from_the_keyboard_keeps_the_trials_so_far(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.error = KeyboardInterrupt()
+
+    assert main(["m.py", "--output", str(tmp_path / "r.json"), "--output", str(tmp_path / "r.md")]) == 130
+
+    assert load(tmp_path / "r.json") == msgspec.structs.replace(PARTIAL, interrupted="interrupted from the keyboard")
+    assert "**Not finished: interrupted from the keyboard." in (tmp_path / "r.md").read_text()
+    assert "Not finished: interrupted from the keyboard." in capsys.readouterr().out
+
+
+def test_a_stop_before_the_first_trial_saves_nothing(
+    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(target: str, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=interrupt))
+
+    assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 130
+    assert not (tmp_path / "r.json").exists()
+    assert capsys.readouterr().err.endswith("stopped before the first configuration was done; nothing is saved\n")
+
+
+def test_an_error_after_a_trial_keeps_the_trials_so_far(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.error = SubjectError("cannot run the model: \x1b[31mboom\nhere")
+
+    assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 3
+
+    assert load(tmp_path / "r.json").interrupted == "SubjectError: cannot run the model: \x1b[31mboom"
+    captured = capsys.readouterr()
+    assert captured.err.endswith("layoutdoctor: error: cannot run the model: \\x1b[31mboom here\n")
+    assert captured.out == ""
+
+
+def test_a_bug_keeps_its_traceback_and_the_trials_so_far(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.error = ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        main(["m.py", "--output", str(tmp_path / "r.json")])
+
+    assert load(tmp_path / "r.json") == PARTIAL
+
+
+def test_a_full_disk_does_not_lose_the_report(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(output_module, "_replace", fail)
+
+    assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 3
+
+    captured = capsys.readouterr()
+    assert captured.out.startswith("layoutdoctor 0.1.0 · model.py")
+    message = f"cannot write {str(tmp_path / 'r.json')!r}: No space left on device"
+    assert f"layoutdoctor: warning: {message}\n" in captured.err
+    assert captured.err.endswith(f"layoutdoctor: error: {message}\n")
+
+
+def test_a_half_written_file_never_takes_the_place_of_a_whole_one(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.json"
+    path.write_text("old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+
+    assert main(["m.py", "--force", "--output", str(path)]) == 3
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["r.json"]
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "expected"),
+    [(None, 0), ("error", 0), ("warning", 1), ("LD205", 1), ("LD101", 0)],
+)
+def test_fail_on_sets_the_exit_status(engine: FakeEngine, fail_on: str | None, expected: int) -> None:
+    assert main(["m.py", *(["--fail-on", fail_on] if fail_on else [])]) == expected
+
+
+def test_nothing_measured_is_inconclusive_and_still_reported(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.result = a_diagnosis(a_failed_trial("eager"), a_failed_trial("inductor"))
+
+    assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 4
+    assert "Nothing could be concluded: no configuration was measured" in capsys.readouterr().out
+    assert load(tmp_path / "r.json") == engine.result
+
+
+def test_one_measured_of_several_is_inconclusive_but_one_of_one_is_not(engine: FakeEngine) -> None:
+    engine.result = a_diagnosis(a_trial("inductor"))
+
+    assert main(["m.py", "--configurations", "eager,inductor"]) == 4
+    assert main(["m.py", "--configurations", "inductor"]) == 0
+
+
+def test_without_torch_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "layoutdoctor.doctor", raising=False)
+
+    class NoTorch:
+        def find_spec(self, name: str, *rest: object) -> None:
+            if name == "layoutdoctor.doctor":
+                raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
+
+    assert main(["m.py", "-q"]) == 3
+    assert capsys.readouterr().err.startswith(
+        "layoutdoctor: error: cannot diagnose: torch is not installed; install it"
+    )
+
+
+def test_another_missing_module_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", None)
+
+    with pytest.raises(ModuleNotFoundError):
+        main(["m.py", "-q"])
+
+
+def test_folders_stay_out_of_the_record() -> None:
+    words = ["/home/me/secret/model.py:Net", "--output=/tmp/x/r.json", "--input", "f32[1, 3]"]
+
+    assert command_without_folders(words) == "layoutdoctor model.py:Net --output=r.json --input 'f32[1, 3]'"
+
+
+def test_render_prints_a_saved_diagnosis_in_another_format(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(saved), "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("## layoutdoctor 0.1.0")
+
+
+def test_render_may_replace_the_file_it_reads(saved: Path) -> None:
+    assert main(["render", str(saved), "--output", str(saved), "--force", "--recheck"]) == 0
+    assert "LD205" not in [finding.code for finding in load(saved).findings]
+
+
+def test_recheck_runs_the_rules_of_today(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(saved), "--format", "json"]) == 0
+    assert [finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["LD205"]
+
+    assert main(["render", str(saved), "--format", "json", "--recheck"]) == 0
+    assert "LD205" not in [finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"schema_version": 99}'])
+def test_render_refuses_what_is_no_diagnosis(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+
+    assert main(["render", str(path)]) == 3
+    assert capsys.readouterr().err.startswith(f"layoutdoctor: error: cannot read {str(path)!r}: ")
+
+
+def test_render_says_which_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(tmp_path / "x.json")]) == 3
+    assert capsys.readouterr().err == (
+        f"layoutdoctor: error: cannot read {str(tmp_path / 'x.json')!r}: No such file or directory\n"
+    )
+
+
+def test_explain_lists_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    printed = capsys.readouterr().out
+
+    assert [line.split()[0] for line in printed.splitlines() if line.startswith("LD")] == [
+        rule.code for rule in ALL_RULES
+    ]
+
+
+@pytest.mark.parametrize("change", [str, str.lower])
+def test_explain_prints_the_documentation_of_a_rule(
+    change: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = ALL_RULES[0]
+
+    assert main(["explain", change(rule.code), rule.name]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count(f"{rule.code} {rule.name}\n=====") == 2
+    assert printed.count(rule.documentation.strip()) == 2
+
+
+class Terminal(io.StringIO):
+    """Standard output that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("variable", "is_coloured"), [(None, True), ("NO_COLOR", False)])
+def test_a_terminal_gets_colours_unless_they_are_unwanted(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, is_coloured: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+
+    assert main(["render", str(saved)]) == 0
+
+    assert ("\x1b[" in terminal.getvalue()) is is_coloured
+    assert "LD205 warning" in terminal.getvalue()
+
+
+class Broken(io.StringIO):
+    """Standard output whose reader went away."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_reader_that_went_away_is_no_error(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Broken())
+
+    assert main(["render", str(saved)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_output_that_knows_ascii_only_still_gets_the_report(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+
+    assert main(["render", str(saved)]) == 0
+    assert raw.getvalue().startswith(b"layoutdoctor 0.1.0 ? model.py ? inference")
+
+
+def test_the_display_fits_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(choose_display(quiet=True)) is QuietDisplay
+    assert type(choose_display(quiet=False)) is LineDisplay
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    bar = choose_display(quiet=False)
+    assert type(bar) is BarDisplay
+    with bar as display:
+        display(Progress("eager: [bold]measuring\x1b[31m", 1, 2))
+    shown = sys.stderr.getvalue()
+    assert "eager: [bold]measuring\\x1b[31m" in shown

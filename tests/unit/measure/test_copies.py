@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.measure.copies import clone_tensor, copy_inputs, copy_model, copy_module, layout_of
+
+GLOBAL_NET = nn.Conv2d(3, 4, 3)
+
+
+def function_of_a_global(x: torch.Tensor) -> Any:
+    return GLOBAL_NET(x)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(2, 3, 4, 5)[:, 1:, ::2],
+        torch.randn(3, 1).expand(3, 4),
+        torch.randn(12).as_strided((3, 4), (2, 1), 2),
+        torch.randn(0, 3),
+        torch.randn(()),
+        torch.arange(6).reshape(2, 3).t(),
+        torch.randn(2, 2, dtype=torch.complex64).conj(),
+    ],
+    ids=["channels_last", "sliced", "expanded", "overlapping", "empty", "scalar", "integers", "conjugate"],
+)
+def test_a_clone_has_the_values_and_strides_but_not_the_memory(tensor: torch.Tensor) -> None:
+    clone = clone_tensor(tensor)
+
+    assert torch.equal(clone, tensor)
+    assert clone.stride() == tensor.stride()
+    assert tensor.numel() == 0 or clone.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+
+
+def test_a_clone_is_a_leaf_that_requires_a_gradient_where_the_original_does() -> None:
+    tensor = torch.randn(2, requires_grad=True) * 2
+
+    clone = clone_tensor(tensor)
+
+    assert clone.is_leaf
+    assert clone.requires_grad
+    assert not clone_tensor(torch.randn(2)).requires_grad
+
+
+def test_a_sparse_tensor_is_cloned_and_has_a_layout_without_strides() -> None:
+    sparse = torch.eye(3).to_sparse()
+
+    assert torch.equal(clone_tensor(sparse).to_dense(), torch.eye(3))
+    assert layout_of(sparse).stride is None
+
+
+def test_one_tensor_given_twice_stays_one_tensor() -> None:
+    tensor = torch.randn(2)
+
+    (first, nested), keywords = copy_inputs((tensor, [tensor, 3]), {"x": tensor, "y": "text"})
+
+    assert first is nested[0] is keywords["x"]
+    assert first is not tensor
+    assert (nested[1], keywords["y"]) == (3, "text")
+
+
+def test_a_copied_module_keeps_strides_and_ties_and_carries_no_gradient() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).to(
+        memory_format=torch.channels_last
+    )
+    model[2].weight = model[1].weight
+    model[0].bias = nn.Parameter(torch.randn(8)[::2])
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+
+    copied = copy_module(model)
+
+    assert [p.stride() for p in copied.parameters()] == [p.stride() for p in model.parameters()]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(copied.parameters(), model.parameters(), strict=True))
+    assert copied[2].weight is copied[1].weight
+    assert copied[0].weight.grad is None
+    assert model[0].weight.grad is not None
+
+
+def test_a_module_that_keeps_a_result_of_autograd_can_be_copied() -> None:
+    model = nn.Linear(2, 2)
+    model.scaled = model.weight * 2  # what the old weight_norm does, and deepcopy refuses
+
+    copied = copy_module(model)
+
+    assert torch.equal(copied.scaled, model.scaled)
+    assert copied.scaled is not model.scaled
+
+
+def test_a_lazy_module_is_refused_with_the_cure() -> None:
+    with pytest.raises(SubjectError, match=r"its parameter 'weight' has no shape yet.*call the model once"):
+        copy_module(nn.LazyLinear(3))
+
+
+def test_a_module_that_cannot_be_copied_is_refused_with_the_reason() -> None:
+    class Stubborn(nn.Linear):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("holds a socket")
+
+    with pytest.raises(SubjectError, match=r"cannot copy Stubborn.*TypeError: holds a socket; give it a __deepcopy__"):
+        copy_module(Stubborn(1, 1))
+
+
+def make_functions(net: nn.Module) -> dict[str, Any]:
+    def default(x: torch.Tensor, used: nn.Module = net) -> Any:
+        return used(x)
+
+    return {
+        "closure": lambda x: net(x),
+        "default": default,
+        "partial": functools.partial(lambda used, x: used(x), net),
+        "bound method": net.forward,
+    }
+
+
+@pytest.mark.parametrize("kind", ["closure", "default", "partial", "bound method"])
+def test_a_functions_copy_uses_copies_of_the_modules_it_reads(kind: str) -> None:
+    net = nn.Conv2d(3, 4, 3)
+    x = torch.randn(1, 3, 5, 5)
+    expected = net(x).detach()
+
+    copied = copy_model(make_functions(net)[kind])
+    assert copied.module is not None
+    assert torch.equal(copied.run(x), expected)
+    with torch.no_grad():
+        for parameter in copied.module.parameters():
+            parameter.zero_()
+
+    assert torch.equal(copied.run(x), torch.zeros_like(expected))
+    assert torch.equal(net(x), expected)
+
+
+def test_a_functions_copy_uses_a_copy_of_a_global_module() -> None:
+    copied = copy_model(function_of_a_global)
+
+    assert copied.module is not None
+    assert copied.module[0] is not GLOBAL_NET
+    copied.run(torch.randn(1, 3, 5, 5)).sum().backward()
+    assert GLOBAL_NET.weight.grad is None
+    assert copied.module[0].weight.grad is not None
+
+
+def test_a_function_that_reads_no_module_is_itself() -> None:
+    assert copy_model(layout_of) == (layout_of, None)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch.export of itself
+def test_a_module_that_cannot_change_its_mode_says_so() -> None:
+    program = torch.export.export(nn.ReLU().eval(), (torch.randn(2),))
+
+    assert copy_model(program.module()).set_mode("training") == (
+        "the model cannot change between train and eval mode: it runs in the one it was exported in",
+    )

@@ -1,0 +1,395 @@
+from __future__ import annotations
+
+import gc
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from layoutdoctor.errors import UsageError
+from layoutdoctor.measure.timing import (
+    CudaTimer,
+    RoundTimes,
+    choose_timer,
+    cpu_timer,
+    measure_rounds,
+    to_measurement,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Machine:
+    """
+    A clock and a timer that know how long every call takes, so that nothing here looks at a real clock.
+
+    Attributes:
+        calls: Name of the configuration of every call, timed or not, in order.
+        blocks: Name and number of calls of every block the timer was asked for.
+    """
+
+    def __init__(self, **seconds: float | Callable[[int], float]) -> None:
+        self.seconds = seconds
+        self.now = 100.0
+        self.calls: list[str] = []
+        self.blocks: list[tuple[str, int]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def step(self, name: str) -> Callable[[], None]:
+        def run() -> None:
+            self.calls.append(name)
+            seconds = self.seconds[name]
+            self.now += seconds(self.calls.count(name)) if callable(seconds) else seconds
+
+        return run
+
+    def steps(self) -> dict[str, Callable[[], None]]:
+        return {name: self.step(name) for name in self.seconds}
+
+    def timer(self, step: Callable[[], None], calls: int) -> tuple[float, ...]:
+        times = []
+        for _ in range(calls):
+            start = self.now
+            step()
+            times.append(self.now - start)
+        self.blocks.append((self.calls[-1], calls))
+        return tuple(times)
+
+    def measure(self, *, budget: float = 1000.0, **options: object) -> dict[str, RoundTimes]:
+        return measure_rounds(
+            self.steps(),
+            **{  # type: ignore[arg-type]
+                "baseline": next(iter(self.seconds)),
+                "budget_seconds": budget,
+                "timer": self.timer,
+                "clock": self.clock,
+                **options,
+            },
+        )
+
+
+def jittery(seconds: float, share: float, seed: int) -> Callable[[int], float]:
+    generator = random.Random(seed)
+    return lambda _: seconds * (1 + generator.uniform(0, share))
+
+
+def rounds_of(machine: Machine, warm_up_blocks: int) -> list[tuple[str, ...]]:
+    """The order of turns in every round, warm-up left out."""
+    names = [name for name, _ in machine.blocks[warm_up_blocks:]]
+    size = len(machine.seconds)
+    return [tuple(names[start : start + size]) for start in range(0, len(names), size)]
+
+
+def test_every_configuration_takes_its_turn_in_every_round() -> None:
+    machine = Machine(a=0.5, b=0.6, c=0.7)
+    machine.measure()
+
+    rounds = rounds_of(machine, warm_up_blocks=6)
+    assert len(rounds) == 12
+    assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
+
+
+def test_every_other_round_goes_backwards_so_that_a_drift_meets_all_alike() -> None:
+    machine = Machine(a=0.5, b=0.6, c=0.7, d=0.8)
+    machine.measure()
+
+    rounds = rounds_of(machine, warm_up_blocks=8)
+    assert all(there == back[::-1] for there, back in zip(rounds[::2], rounds[1::2], strict=True))
+    assert len(set(rounds[::2])) > 1
+
+
+def test_the_order_comes_from_the_seed_and_leaves_the_global_random_state_alone() -> None:
+    def order(seed: int) -> list[tuple[str, int]]:
+        machine = Machine(a=0.5, b=0.6, c=0.7, d=0.8)
+        machine.measure(seed=seed)
+        return machine.blocks
+
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+    assert random.random() == expected
+
+
+def test_the_first_calls_are_never_a_measurement() -> None:
+    machine = Machine(a=lambda call: 60.0 if call == 1 else 0.5, b=0.5)
+
+    times = machine.measure(budget=50.0)
+
+    assert times["a"].round_seconds == pytest.approx([0.5] * 12)
+    assert times["a"].stopped_because == "precise"
+
+
+def test_a_round_is_the_shortest_of_its_calls_and_all_of_them_are_kept() -> None:
+    machine = Machine(a=jittery(3e-3, 0.3, seed=1), b=3e-3)
+
+    times = machine.measure()["a"]
+
+    assert times.calls_per_round == len(times.call_seconds[0]) == 4
+    assert times.round_seconds == tuple(min(block) for block in times.call_seconds)
+    assert len({seconds for block in times.call_seconds for seconds in block}) > len(times.round_seconds)
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "calls"), [(1e-5, 64), (1.5e-3, 6), (3e-3, 4), (30e-3, 4), (0.5, 4)], ids=lambda value: str(value)
+)
+def test_a_block_has_more_calls_the_shorter_they_are(step_seconds: float, calls: int) -> None:
+    times = Machine(a=step_seconds, b=step_seconds * 1.1).measure(budget=1e6)
+
+    assert times["a"].calls_per_round == times["b"].calls_per_round == calls
+
+
+def test_a_small_budget_takes_calls_from_the_blocks_before_it_takes_rounds() -> None:
+    # 4 calls of both would take 8 s a round, 7 rounds of it; one call of each leaves 32.
+    times = Machine(a=jittery(1.0, 0.3, 1), b=jittery(1.0, 0.3, 2)).measure(budget=64.0)
+
+    assert times["a"].calls_per_round == 1
+    assert len(times["a"].round_seconds) >= 24
+
+
+def test_a_short_step_gets_an_untimed_call_at_each_turn_and_a_long_one_none() -> None:
+    short, long = Machine(a=1e-3, b=1e-3), Machine(a=1.0, b=1.0)
+    short_times, long_times = short.measure(), long.measure()
+
+    warm_up = 1 + 1 + 4
+    assert short.calls.count("a") == warm_up + 12 * (1 + short_times["a"].calls_per_round)
+    assert long.calls.count("a") == 2 + 12 * long_times["a"].calls_per_round
+
+
+def test_narrow_intervals_end_it_before_the_budget_does() -> None:
+    machine = Machine(a=1e-3, b=1.1e-3)
+    times = machine.measure(budget=1000.0)
+
+    assert {t.stopped_because for t in times.values()} == {"precise"}
+    assert len(times["b"].round_seconds) == 12
+    assert machine.now < 101.0
+
+
+def test_it_stops_at_the_same_round_whoever_leads() -> None:
+    def rounds(factor: float) -> int:
+        times = Machine(a=jittery(5e-3, 0.1, 1), b=jittery(5e-3 * factor, 0.1, 2)).measure()
+        return len(times["a"].round_seconds)
+
+    assert rounds(1.0) == rounds(0.9) == rounds(1.1) > 12
+
+
+def test_a_wide_interval_goes_on_until_the_budget_is_spent() -> None:
+    machine = Machine(a=jittery(0.1, 2.0, 1), b=jittery(0.1, 2.0, 2))
+    times = machine.measure(budget=20.0, estimator=lambda calls: calls[0])
+
+    assert {t.stopped_because for t in times.values()} == {"budget"}
+    assert 15.0 < machine.now - 100.0 < 25.0
+
+
+def test_the_rounds_themselves_are_bounded_too() -> None:
+    times = Machine(a=jittery(1e-3, 2.0, 1), b=jittery(1e-3, 2.0, 2)).measure(maximum_rounds=20, precision=0.0)
+
+    assert [len(t.round_seconds) for t in times.values()] == [20, 20]
+    assert times["a"].stopped_because == "budget"
+
+
+@pytest.mark.parametrize("budget", [0.0, 1e-3])
+def test_every_configuration_is_timed_a_few_rounds_whatever_the_budget(budget: float) -> None:
+    times = Machine(a=5.0, b=6.0, c=90.0).measure(budget=budget)
+
+    assert [len(t.round_seconds) for t in times.values()] == [5, 5, 5]
+    assert {t.calls_per_round for t in times.values()} == {1}
+
+
+def test_a_clearly_slower_configuration_is_dropped_where_the_budget_is_short() -> None:
+    machine = Machine(a=jittery(1.0, 0.3, 1), b=jittery(1.1, 0.3, 2), c=jittery(20.0, 0.3, 3))
+    times = machine.measure(budget=500.0)
+
+    assert (times["c"].dropped_after_round, times["c"].stopped_because) == (12, "dropped")
+    assert len(times["c"].round_seconds) == 12
+    assert len(times["a"].round_seconds) == len(times["b"].round_seconds) > 32
+    assert times["a"].dropped_after_round is times["b"].dropped_after_round is None
+
+
+def test_nothing_is_dropped_while_the_budget_suffices() -> None:
+    machine = Machine(a=jittery(1.0, 0.3, 1), b=jittery(1.1, 0.3, 2), c=jittery(20.0, 0.3, 3))
+    times = machine.measure(budget=5000.0, maximum_rounds=40)
+
+    assert [len(t.round_seconds) for t in times.values()] == [40, 40, 40]
+
+
+def test_the_baseline_is_never_dropped() -> None:
+    machine = Machine(slow=jittery(20.0, 0.3, 1), a=jittery(1.0, 0.3, 2), b=jittery(1.1, 0.3, 3))
+    times = machine.measure(baseline="slow", budget=500.0)
+
+    assert times["slow"].dropped_after_round is None
+    assert len(times["slow"].round_seconds) == len(times["a"].round_seconds)
+
+
+def fails_after(calls: int) -> Callable[[int], float]:
+    def seconds(call: int) -> float:
+        if call > calls:
+            raise RuntimeError("out of memory\nand more")
+        return 0.5
+
+    return seconds
+
+
+def test_a_configuration_that_raises_is_left_out_and_the_others_go_on() -> None:
+    times = Machine(a=0.5, b=fails_after(2 + 4 * 3), c=0.6).measure()
+
+    assert times["b"].failure == "RuntimeError: out of memory"
+    assert (len(times["b"].round_seconds), times["b"].stopped_because) == (3, "failed")
+    assert len(times["a"].round_seconds) == len(times["c"].round_seconds) == 12
+    assert times["a"].failure is None
+
+
+def test_a_configuration_that_raises_at_once_has_no_times() -> None:
+    times = Machine(a=0.5, b=fails_after(0), c=0.6).measure()
+
+    assert times["b"].round_seconds == ()
+    with pytest.raises(ValueError, match="cannot record a measurement of no round: RuntimeError: out of memory"):
+        to_measurement(times["b"], compile_seconds=None, peak_memory_bytes=None)
+
+
+def test_the_rest_is_measured_without_a_baseline_that_raises() -> None:
+    times = Machine(a=fails_after(2 + 4), b=0.5, c=0.6).measure(baseline="a")
+
+    assert [len(t.round_seconds) for t in times.values()] == [1, 12, 12]
+
+
+def test_nothing_is_left_when_all_raise() -> None:
+    times = Machine(a=fails_after(0), b=fails_after(0)).measure()
+
+    assert [t.stopped_because for t in times.values()] == ["failed", "failed"]
+
+
+def test_an_interrupt_is_not_a_failure_of_the_model() -> None:
+    def seconds(call: int) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Machine(a=0.5, b=seconds).measure()
+
+
+def test_one_configuration_alone_is_measured() -> None:
+    times = Machine(a=0.5).measure()
+
+    assert len(times["a"].round_seconds) == 12
+
+
+def test_progress_is_told_after_every_round() -> None:
+    told: list[tuple[int, int]] = []
+    # No call is skipped and the budget allows ten rounds of 2 s.
+    times = Machine(a=jittery(1.0, 0.0, 1), b=1.0).measure(
+        budget=20.5, on_round=lambda done, total: told.append((done, total))
+    )
+
+    assert told == [(done, 10) for done in range(1, 11)]
+    assert len(times["a"].round_seconds) == 10
+
+
+def test_a_measurement_holds_the_raw_times() -> None:
+    times = RoundTimes(
+        round_seconds=(2.0, 1.0, 4.0),
+        call_seconds=((2.0, 3.0), (1.0, 5.0), (4.0, 4.0)),
+        calls_per_round=2,
+        dropped_after_round=3,
+        stopped_because="dropped",
+    )
+
+    measurement = to_measurement(times, compile_seconds=12.0, peak_memory_bytes=64)
+
+    assert (measurement.median_seconds, measurement.round_seconds) == (2.0, times.round_seconds)
+    assert (measurement.call_seconds, measurement.calls_per_round) == (times.call_seconds, 2)
+    assert (measurement.dropped_after_round, measurement.stopped_because) == (3, "dropped")
+    assert (measurement.compile_seconds, measurement.peak_memory_bytes) == (12.0, 64)
+    assert measurement.estimator == "minimum"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_cpu_timer_pauses_garbage_collection_and_puts_it_back(
+    monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
+    ticks = iter([0, 5_000, 10_000, 10_000])
+    monkeypatch.setattr("time.perf_counter_ns", lambda: next(ticks))
+    seen: list[bool] = []
+    was_enabled = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        times = cpu_timer(lambda: seen.append(gc.isenabled()), 2)
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+
+    assert times == (pytest.approx(5e-6), 1e-9)  # no call is shorter than a tick of the clock
+    assert seen == [False, False]
+
+
+def test_the_cpu_timer_puts_garbage_collection_back_after_an_exception() -> None:
+    def step() -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        cpu_timer(step, 1)
+    assert gc.isenabled()
+
+
+class FakeCuda:
+    """Writes down what is asked of the GPU; the n-th event pair lies n milliseconds apart."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        fake = self
+        pairs: Iterator[int] = iter(range(1, 100))
+
+        class Event:
+            def __init__(self, *, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                fake.log.append("event")
+
+            def elapsed_time(self, other: Event) -> float:
+                assert fake.log[-1] == "synchronize"
+                return float(next(pairs))
+
+        class Cache:
+            def zero_(self) -> None:
+                fake.log.append("flush")
+
+        class Device:
+            def __init__(self, device: str) -> None:
+                fake.device = device
+
+            def __enter__(self) -> None: ...
+
+            def __exit__(self, *_: object) -> None: ...
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "device", Device)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: self.log.append("synchronize"))
+        monkeypatch.setattr(torch, "empty", lambda *_, **__: Cache())
+        self.device = ""
+
+
+def test_the_cuda_timer_puts_events_around_every_call_and_synchronises_before_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = FakeCuda(monkeypatch)
+
+    times = CudaTimer("cuda:1")(lambda: cuda.log.append("step"), 2)
+
+    turn = ["flush", "event", "step", "event"]
+    assert cuda.log == ["step", *turn, *turn, "synchronize"]
+    assert times == (pytest.approx(1e-3), pytest.approx(2e-3))
+    assert cuda.device == "cuda:1"
+
+
+def test_the_timer_follows_the_device() -> None:
+    assert choose_timer("cpu") is cpu_timer
+    timer = choose_timer("cuda:1")
+    assert isinstance(timer, CudaTimer)
+    assert timer.device == "cuda:1"
+    with pytest.raises(UsageError, match="cannot time a model on device 'mps': expected cpu or cuda"):
+        choose_timer("mps")

@@ -1,0 +1,80 @@
+"""Whole reports, for each story and each format. Rewrite with ``pytest --update-golden`` and review the difference."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from golden.stories import STORIES
+
+from layoutdoctor.records import from_json
+from layoutdoctor.reports import RENDERERS, render
+from layoutdoctor.reports.costs import counted_conversions
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+SUFFIXES = {"json": "json", "markdown": "md", "text": "txt"}
+
+
+@pytest.mark.parametrize("report_format", RENDERERS)
+@pytest.mark.parametrize("story", STORIES)
+def test_report_is_as_reviewed(story: str, report_format: str, update_golden: bool) -> None:
+    report = render(STORIES[story](), report_format)
+    path = GOLDEN / f"{story}.{SUFFIXES[report_format]}"
+    if update_golden:
+        path.write_text(report, encoding="utf-8")
+
+    assert report == path.read_text(encoding="utf-8")
+
+
+def test_every_golden_file_belongs_to_a_story() -> None:
+    expected = {f"{story}.{suffix}" for story in STORIES for suffix in SUFFIXES.values()}
+
+    assert {path.name for path in GOLDEN.iterdir() if path.suffix in (".json", ".md", ".txt")} == expected
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_report_has_no_escape_sequence_and_no_line_that_ends_in_a_space(story: str) -> None:
+    report = render(STORIES[story]())
+
+    assert "\x1b" not in report
+    assert not [line for line in report.splitlines() if line != line.rstrip()]
+    assert report.endswith("\n")
+    assert not report.endswith("\n\n")
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_text_and_markdown_say_the_same_about_every_configuration(story: str) -> None:
+    diagnosis = STORIES[story]()
+    text, markdown = render(diagnosis), render(diagnosis, "markdown")
+
+    # The short text report ends before the table; the Markdown report folds the table away.
+    if "Layout does not matter" in text:
+        assert len(text.splitlines()) <= 7
+    else:
+        for trial in diagnosis.trials:
+            assert trial.name in text
+    for trial in diagnosis.trials:
+        assert trial.name in markdown
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_counts_in_the_table_add_up_to_the_conversions_of_the_record(story: str) -> None:
+    diagnosis = STORIES[story]()
+    rows = [line for line in render(diagnosis, "markdown").splitlines() if line.startswith("| ")]
+
+    for trial in (t for t in diagnosis.trials if t.status == "ok"):
+        (row,) = [row for row in rows if row.split("|")[1].strip() == trial.name and row.count("|") == 6]
+        shown = sum(
+            int(count) for count in re.findall(r"(\d+) (?:activation|weight|gradient|other)", row.split("|")[4])
+        )
+        assert shown == len(counted_conversions(trial))
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_json_is_the_record_itself(story: str) -> None:
+    diagnosis = STORIES[story]()
+
+    assert from_json(render(diagnosis, "json").encode()) == diagnosis
+    assert json.loads(render(diagnosis, "json"))["schema_version"] == 1

@@ -1,0 +1,325 @@
+"""Formats, and single decisions of wording that a whole report would hide."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from builders import (
+    a_comparison,
+    a_configuration,
+    a_conversion,
+    a_decision,
+    a_diagnosis,
+    a_graph,
+    a_measurement,
+    a_pair,
+    a_ratio,
+    a_recommendation,
+    a_speedup,
+    a_subject,
+    a_trial,
+    channels_last,
+    kernels,
+)
+from golden.stories import STORIES, gain_with_findings, no_convolution, small_share
+
+from layoutdoctor.errors import UsageError
+from layoutdoctor.records import Diagnosis, Equivalence, Finding
+from layoutdoctor.reports import format_of_suffix, render
+from layoutdoctor.reports.answer import build_answer
+from layoutdoctor.reports.costs import conversion_share, convolution_count, counted_conversions, waste_of
+from layoutdoctor.reports.remarks import build_measurement, build_not_understood
+from layoutdoctor.reports.rows import build_columns, build_rows, conversions_cell, decision_cell
+from layoutdoctor.reports.tables import plain_table
+from layoutdoctor.reports.text import MOST_FINDINGS, render_text
+from layoutdoctor.reports.wording import count_of, cut_list, in_words
+
+NO_CONVOLUTION = a_decision(applied=False, rule="no-convolution", convolution_count=0)
+
+
+def test_a_format_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(UsageError) as caught:
+        render(a_diagnosis(), "html")
+
+    assert str(caught.value) == "cannot render as 'html': expected one of json, markdown, text"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a.txt", "text"), ("a.md", "markdown"), ("b/a.markdown", "markdown"), ("a.JSON", "json"), ("a.tar.json", "json")],
+)
+def test_a_suffix_names_a_format(name: str, expected: str) -> None:
+    assert format_of_suffix(name) == expected
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("report.html", ".html"), ("report", ""), (".json", "")])
+def test_an_unknown_suffix_is_refused_with_those_that_are_known(name: str, suffix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        format_of_suffix(name)
+
+    assert str(caught.value) == (
+        f"cannot tell the format of {name!r}: got suffix {suffix!r}, expected one of .json, .markdown, .md, .txt"
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("story", STORIES)
+def test_no_line_is_wider_than_the_terminal_except_code(story: str, width: int) -> None:
+    diagnosis = STORIES[story]()
+    code = {f"  {line}" for line in build_answer(diagnosis).how}
+
+    lines = [line for line in render_text(diagnosis, width).splitlines() if line not in code]
+
+    # Below 80 columns the table keeps its narrowest columns and may stick out.
+    assert max(map(len, lines)) <= max(width, 80)
+
+
+def test_a_narrow_table_wraps_inside_its_cells() -> None:
+    table = plain_table(("name", "what"), [("a", "one two three four"), ("b", "five")], 20)
+
+    assert table.splitlines() == ["name  what", "a     one two three", "      four", "b     five"]
+
+
+def test_a_row_with_a_clause_spans_the_other_columns() -> None:
+    table = plain_table(("name", "x", "y"), [("a", "1", "2"), ("longer", "", "")], 60, [None, "failed: no compiler"])
+
+    assert table.splitlines() == ["name    x  y", "a       1  2", "longer  failed: no compiler"]
+
+
+def test_a_table_of_clauses_only_has_no_head() -> None:
+    assert plain_table(("name", "x"), [("a", "")], 60, ["failed"]) == "a     failed"
+
+
+def test_conversions_that_are_fused_or_change_nothing_or_stand_in_two_lists_are_not_counted_twice() -> None:
+    fused = a_conversion("fused", owner="compiler", fused=True)
+    moved = a_conversion("moved", owner="compiler", tensor="weight")
+    twice = a_conversion("reorder 0")
+    cast = a_conversion("cast", direction="none")
+    graph = a_graph(a_decision(), conversions=(fused, moved, twice, a_conversion("seen", owner="library")))
+    trial = a_trial(kernels=kernels(twice, cast), graphs=(graph,))
+
+    assert [c.id for c in counted_conversions(trial)] == ["reorder 0", "moved"]
+    assert conversions_cell(trial) == "1 activation, 1 weight"
+
+
+def test_conversions_of_a_graph_are_shown_though_kernels_were_not_recorded() -> None:
+    graph = a_graph(a_decision(), conversions=(a_conversion(owner="compiler", tensor="unknown"),))
+
+    assert conversions_cell(a_trial(kernels=None, graphs=(graph,))) == "1 other in graphs; kernels not recorded"
+    assert conversions_cell(a_trial(kernels=None)) == "kernels not recorded"
+
+
+def test_a_conversion_shared_by_two_pairs_is_wasted_once() -> None:
+    conversions = tuple(a_conversion(f"reorder {i}", seconds=1e-3, bytes_moved=10) for i in range(3))
+    trial = a_trial(
+        kernels=kernels(*conversions),
+        redundant_pairs=(a_pair("reorder 0", "reorder 1"), a_pair("reorder 1", "reorder 2")),
+    )
+
+    waste = waste_of(trial)
+
+    assert waste is not None
+    assert (waste.pair_count, waste.seconds, waste.bytes_moved, waste.owners) == (
+        2,
+        pytest.approx(3e-3),
+        30,
+        ("library",),
+    )
+
+
+def test_a_pair_whose_conversions_are_not_listed_keeps_its_own_time() -> None:
+    waste = waste_of(a_trial(redundant_pairs=(a_pair("x", "y", seconds=2e-3),)))
+
+    assert waste is not None
+    assert (waste.seconds, waste.bytes_moved, waste.owners) == (2e-3, None, ())
+
+
+def test_a_pair_without_a_time_is_said_with_its_bytes() -> None:
+    there = a_conversion("a", owner="compiler", seconds=None, bytes_moved=1024)
+    back = a_conversion("b", owner="compiler", seconds=None, bytes_moved=1024)
+    trial = a_trial(graphs=(a_graph(conversions=(there, back)),), redundant_pairs=(a_pair("a", "b", seconds=None),))
+
+    assert build_answer(a_diagnosis(trial)).lines == (
+        "Wasted now (inductor): 1 round trip, time not recorded, 2.00 KiB moved, all in compiled kernels",
+    )
+
+
+def test_an_unknown_time_is_no_zero_share() -> None:
+    unknown = a_conversion("a", owner="compiler", seconds=None)
+
+    assert conversion_share(a_trial(kernels=kernels(a_conversion(seconds=1e-3), seconds=10e-3))) == pytest.approx(0.1)
+    assert conversion_share(a_trial(kernels=kernels(), graphs=(a_graph(conversions=(unknown,)),))) is None
+    assert conversion_share(a_trial(kernels=kernels(lacks=("the log",)))) is None
+    assert conversion_share(a_trial(kernels=kernels(not_understood_count=1))) is None
+    assert conversion_share(a_trial(kernels=kernels(), graphs=(a_graph(hook_failure="KeyError"),))) is None
+    assert conversion_share(a_trial(kernels=None)) is None
+    assert conversion_share(None) is None
+
+
+def test_convolutions_are_unknown_where_nothing_was_recorded() -> None:
+    bare = a_subject(convolution_module_count=0)
+
+    assert convolution_count(a_diagnosis(a_trial(), subject=bare)) is None
+    assert convolution_count(a_diagnosis(a_trial(graphs=(a_graph(a_decision()),)), subject=bare)) == 1
+    assert convolution_count(a_diagnosis(a_trial(), subject=a_subject(convolution_module_count=3))) == 3
+
+
+def with_finding(diagnosis: Diagnosis, severity: str) -> Diagnosis:
+    finding = Finding(code="LD203", rule="x", severity=severity, configuration=None, message="slower")
+    return msgspec.structs.replace(diagnosis, findings=(finding,))
+
+
+def test_a_short_report_is_about_four_lines() -> None:
+    report = render(no_convolution())
+
+    assert len([line for line in report.splitlines() if line]) <= 6
+    assert "configuration " not in report
+
+
+def test_a_warning_makes_the_report_of_an_irrelevant_layout_a_full_one() -> None:
+    assert build_answer(with_finding(small_share(), "note")).is_short
+    assert not build_answer(with_finding(small_share(), "warning")).is_short
+    assert "Findings\nLD203 warning" in render(with_finding(small_share(), "warning"))
+
+
+def test_a_model_without_convolution_that_copies_a_lot_is_not_called_irrelevant() -> None:
+    story = no_convolution()
+    copied = kernels(*(a_conversion(f"c{i}", owner="framework", seconds=1e-4) for i in range(5)), seconds=1.9e-3)
+    trials = tuple(msgspec.structs.replace(t, kernels=copied) if t.name == "inductor" else t for t in story.trials)
+
+    headline = build_answer(msgspec.structs.replace(story, trials=trials)).headline
+
+    assert headline == "Keep torch.compile's default (2.00 ms): nothing measured is faster"
+
+
+def test_a_recommendation_that_did_not_repeat_is_a_tie() -> None:
+    recommendation = a_recommendation(
+        "inductor-channels-last", speedup=a_speedup(1.01), how="x", reason="not confirmed"
+    )
+    answer = build_answer(msgspec.structs.replace(gain_with_findings(), recommendation=recommendation))
+
+    assert answer.headline == (
+        "Tie: inductor-channels-last is not measurably faster than torch.compile's default, "
+        "1.01x (99 % interval 0.98 to 1.04)"
+    )
+    assert answer.lines[0] == "Not verified: not confirmed"
+
+
+def test_a_recommendation_whose_outputs_differ_is_never_verified() -> None:
+    story = gain_with_findings()
+    different = Equivalence(status="different", max_abs_error=1.0, tolerance=1e-4)
+    trials = tuple(msgspec.structs.replace(t, equivalence=different) for t in story.trials)
+
+    assert build_answer(msgspec.structs.replace(story, trials=trials)).lines[0] == (
+        "Not verified: the outputs differ from the reference"
+    )
+
+
+def test_another_baseline_is_called_by_its_name() -> None:
+    diagnosis = a_diagnosis(
+        a_trial("eager"),
+        a_trial("eager-channels-last"),
+        comparison=a_comparison(
+            a_ratio("eager-channels-last", 1.2), baseline="eager", fastest=("eager-channels-last",)
+        ),
+        recommendation=a_recommendation("eager-channels-last", speedup=a_speedup(1.2), verified=True),
+    )
+
+    assert build_columns(diagnosis)[2] == "vs eager"
+    assert [row.ratio for row in build_rows(diagnosis)] == ["baseline", "1.20x  1.17..1.23"]
+    assert build_answer(diagnosis).headline.startswith("Fastest: eager-channels-last, 1.20x faster than eager (99 %")
+
+
+def test_a_missing_baseline_leaves_the_rest_of_the_report() -> None:
+    diagnosis = a_diagnosis(a_trial("eager"), comparison=a_comparison(a_ratio("eager", 1.2), fastest=("eager",)))
+
+    assert build_answer(diagnosis).headline == (
+        "Fastest so far: eager, 1.20x faster than torch.compile's default "
+        "(99 % interval 1.17 to 1.23); not recommended yet"
+    )
+    assert [row.ratio for row in build_rows(diagnosis)] == ["1.20x  1.17..1.23"]
+
+
+def test_a_range_without_coverage_is_not_called_an_interval() -> None:
+    story = gain_with_findings()
+    ratios = tuple(msgspec.structs.replace(ratio, coverage=None) for ratio in story.comparison.ratios)
+    diagnosis = msgspec.structs.replace(story, comparison=msgspec.structs.replace(story.comparison, ratios=ratios))
+
+    assert build_answer(diagnosis).headline.endswith("(range 1.25 to 1.31)")
+    assert build_measurement(diagnosis)[0] == "60 rounds, too few to compare"
+
+
+@pytest.mark.parametrize(
+    ("decisions", "expected"),
+    [
+        ((a_decision(),), "on, 1 of 1 convs channels-last"),
+        ((a_decision(applied=False, rule="config-off"),), "off"),
+        ((a_decision(applied=False, rule="grouped-convolution"),), "off (grouped-convolution)"),
+        ((a_decision(applied=None, rule="not-recorded"),), "not recorded"),
+        ((None,), "not recorded"),
+        ((), "not recorded"),
+        ((a_decision(), None), "on, 1 of 1 convs channels-last, 1 graphs not recorded"),
+        (
+            (a_decision(), a_decision(applied=False, rule="no-convolution", convolution_count=0)),
+            "on, 1 of 1 convs channels-last",
+        ),
+    ],
+)
+def test_a_decision_is_one_cell(decisions: tuple[object, ...], expected: str) -> None:
+    graphs = tuple(a_graph(decision, name=f"graph {i}") for i, decision in enumerate(decisions))
+
+    assert decision_cell(a_trial(graphs=graphs)) == expected
+
+
+def test_eager_has_no_decision() -> None:
+    assert decision_cell(a_trial("eager")) == "-"
+
+
+def test_nothing_is_said_to_be_understood_that_was_not_recorded() -> None:
+    assert build_not_understood(a_diagnosis(a_trial())) == ("nothing",)
+    assert build_not_understood(a_diagnosis(a_trial(kernels=None))) == ("kernels not recorded for inductor",)
+    assert build_not_understood(a_diagnosis(a_trial(kernels=kernels(not_understood_count=2)))) == (
+        "2 kernel records: inductor",
+    )
+
+
+def test_findings_beyond_the_first_twenty_are_counted() -> None:
+    finding = Finding(code="LD101", rule="x", severity="note", configuration=None, message="m")
+    report = render(a_diagnosis(findings=(finding,) * 25))
+
+    assert report.count("LD101 note") == MOST_FINDINGS
+    assert "and 5 more: --output report.md lists them" in report
+
+
+def test_an_unstable_measurement_is_called_so() -> None:
+    comparison = a_comparison(a_ratio("eager", 1.0, 0.2))
+
+    assert build_measurement(a_diagnosis(a_trial(), a_trial("eager"), comparison=comparison))[0] == (
+        "24 rounds, not stable (widest interval 50 %); less than 1.0 % is called a tie"
+    )
+
+
+def test_a_symbolic_or_blocked_layout_is_shown_as_recorded() -> None:
+    symbolic = msgspec.structs.replace(channels_last(), shape=("s0", 3, 8, 8), stride=None, memory_formats=())
+    report = render(a_diagnosis(a_trial(kernels=kernels(a_conversion(target=symbolic, source=None)))), "markdown")
+
+    assert "| \\[s0, 3, 8, 8\\] |" in report
+
+
+def test_a_measured_trial_outside_the_comparison_has_no_ratio() -> None:
+    diagnosis = a_diagnosis(a_trial(), a_trial("eager", measurement=a_measurement(0.5)), comparison=a_comparison())
+
+    assert [(row.name, row.ratio) for row in build_rows(diagnosis)] == [("inductor", "default"), ("eager", "-")]
+
+
+def test_lists_read_as_sentences() -> None:
+    assert in_words(["a", "b", "c"]) == "a, b and c"
+    assert cut_list(["a", "b", "c"], 1) == "a and 2 more"
+    assert count_of(1, "entry", "entries") == "1 entry"
+    assert count_of(2, "entry", "entries") == "2 entries"
+
+
+def test_a_configuration_of_ones_own_stands_in_the_table() -> None:
+    rows = build_rows(a_diagnosis(a_trial(configuration=a_configuration("mine", layout_optimization="on"))))
+
+    assert [row.name for row in rows] == ["mine"]

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import Any
+
+from builders import (
+    a_comparison,
+    a_conversion,
+    a_diagnosis,
+    a_location,
+    a_pair,
+    a_ratio,
+    a_recommendation,
+    a_trial,
+    blocked,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.records import Diagnosis, Finding, Trial
+from layoutdoctor.rules.ld101_round_trip_conversion import check
+
+THERE = a_conversion("reorder 0", source=blocked(), target=contiguous())
+BACK = a_conversion("reorder 1", source=contiguous(), target=blocked(), direction="to_blocked")
+SLOWER_OFF = a_ratio("inductor-layout-opt-off", 0.94)
+FASTER_LAST = a_ratio("inductor-channels-last", 1.28)
+
+
+def a_trial_with_pairs(name: str = "inductor", **changes: Any) -> Trial:
+    return a_trial(name, **{"kernels": kernels(THERE, BACK), "redundant_pairs": (a_pair(),), **changes})
+
+
+def findings(diagnosis: Diagnosis) -> list[Finding]:
+    return list(check(diagnosis))
+
+
+def test_a_round_trip_is_a_warning_with_its_layouts_what_is_between_its_cost_and_its_place() -> None:
+    assert findings(a_diagnosis(a_trial_with_pairs())) == [
+        Finding(
+            code="LD101",
+            rule="round-trip-conversion",
+            severity="warning",
+            configuration="inductor",
+            message="1 round trip: blocked aBcd16b -> contiguous -> blocked aBcd16b around relu, on 4x64x56x56, "
+            "2.00 ms of 15.0 ms kernel time (13 %), 12.2 MiB moved, inserted by the library",
+            suggestion="give the model and its input channels_last, so that the layers between hand the layout on",
+            location=a_location(),
+            module="body.1.0",
+            seconds=2e-3,
+            bytes_moved=12_845_056,
+            evidence=("reorder 0", "reorder 1"),
+        )
+    ]
+
+
+def test_a_trial_without_redundant_pairs_has_no_finding() -> None:
+    assert findings(a_diagnosis(a_trial(kernels=kernels(THERE, BACK)))) == []
+
+
+def test_a_trial_that_is_the_same_as_another_is_not_told_again() -> None:
+    same = a_trial_with_pairs("inductor-layout-opt-on", status="same_as", same_as="inductor")
+
+    assert [f.configuration for f in findings(a_diagnosis(a_trial_with_pairs(), same))] == ["inductor"]
+
+
+def test_round_trips_below_two_percent_together_are_a_note() -> None:
+    small = a_pair(seconds=2.9e-4)
+
+    assert [f.severity for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=(small,))))] == ["note"]
+
+
+def test_many_small_round_trips_are_a_loss_together() -> None:
+    small = tuple(a_pair(f"a{i}", f"b{i}", seconds=2e-4, between=(f"aten.op{i}.default",)) for i in range(2))
+
+    assert [f.severity for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=small)))] == ["warning"] * 2
+
+
+def test_pairs_of_one_kind_are_one_finding_and_the_costliest_kind_stands_first() -> None:
+    pairs = (
+        a_pair("a0", "a1", seconds=1e-3, between=(), kind="adjacent", bytes_moved=8, tensor_shape=None),
+        a_pair("b0", "b1", location=a_location(20), module="body.2"),
+        a_pair("c0", "c1", seconds=3e-3, location=a_location(30), module="body.3", tensor_shape=(4, 128, 28, 28)),
+    )
+
+    found = findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=pairs)))
+
+    assert [(f.message, f.module, f.evidence) for f in found] == [
+        (
+            "2 round trips: around relu, on 4x64x56x56 and 4x128x28x28, 5.00 ms of 15.0 ms kernel time (33 %), "
+            "24.5 MiB moved",
+            "body.3",
+            ("b0", "b1", "c0", "c1"),
+        ),
+        ("1 round trip: back to back, 1.00 ms of 15.0 ms kernel time (6.7 %), 8 B moved", "body.1.0", ("a0", "a1")),
+    ]
+
+
+def test_in_a_trial_other_than_the_baseline_all_round_trips_are_one_finding_after_the_baselines() -> None:
+    pairs = tuple(a_pair(f"a{i}", f"b{i}", between=(f"aten.op{i}.default",)) for i in range(5))
+    eager = a_trial_with_pairs("eager", redundant_pairs=pairs)
+
+    found = findings(a_diagnosis(eager, a_trial_with_pairs(), comparison=a_comparison(a_ratio("eager", 0.6))))
+
+    assert [(f.configuration, f.severity) for f in found] == [("inductor", "warning"), ("eager", "warning")]
+    assert found[1].message == (
+        "5 round trips: around op0; around op1; around op2; 2 more kinds, on 4x64x56x56, "
+        "10.0 ms of 15.0 ms kernel time (67 %), 61.2 MiB moved"
+    )
+
+
+def test_the_baseline_is_an_error_where_a_verified_configuration_has_no_round_trip() -> None:
+    diagnosis = a_diagnosis(
+        a_trial_with_pairs(),
+        a_trial("inductor-channels-last"),
+        comparison=a_comparison(FASTER_LAST),
+        recommendation=a_recommendation("inductor-channels-last", verified=True),
+    )
+
+    assert [(f.severity, f.suggestion) for f in findings(diagnosis)] == [
+        (
+            "error",
+            "use inductor-channels-last: it has no round trip; "
+            "inductor-channels-last runs at 1.28x the speed of inductor (99 % interval 1.25x to 1.31x)",
+        )
+    ]
+
+
+def test_an_unverified_gain_is_no_error() -> None:
+    diagnosis = a_diagnosis(
+        a_trial_with_pairs(),
+        a_trial("inductor-channels-last"),
+        comparison=a_comparison(FASTER_LAST),
+        recommendation=a_recommendation("inductor-channels-last", verified=False),
+    )
+
+    assert [f.severity for f in findings(diagnosis)] == ["warning"]
+
+
+def test_a_verified_configuration_with_round_trips_of_its_own_is_no_cure() -> None:
+    diagnosis = a_diagnosis(
+        a_trial_with_pairs(),
+        a_trial_with_pairs("inductor-channels-last"),
+        comparison=a_comparison(FASTER_LAST),
+        recommendation=a_recommendation("inductor-channels-last", verified=True),
+    )
+
+    assert [f.severity for f in findings(diagnosis)] == ["warning", "warning"]
+
+
+def test_a_configuration_slower_than_the_baseline_is_pointed_to_the_baseline() -> None:
+    diagnosis = a_diagnosis(
+        a_trial(), a_trial_with_pairs("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF)
+    )
+
+    assert [f.suggestion for f in findings(diagnosis)] == [
+        "use inductor: it has no round trip; "
+        "inductor-layout-opt-off runs at 0.94x the speed of inductor (99 % interval 0.91x to 0.97x)"
+    ]
+
+
+def test_of_two_others_both_speeds_are_told() -> None:
+    diagnosis = a_diagnosis(
+        a_trial(kernels=None),
+        a_trial_with_pairs("inductor-layout-opt-off"),
+        a_trial("inductor-channels-last"),
+        comparison=a_comparison(SLOWER_OFF, FASTER_LAST),
+    )
+
+    assert [f.suggestion for f in findings(diagnosis)] == [
+        "use inductor-channels-last: it has no round trip; "
+        "inductor-channels-last runs at 1.28x the speed of inductor (99 % interval 1.25x to 1.31x) and "
+        "inductor-layout-opt-off runs at 0.94x the speed of inductor (99 % interval 0.91x to 0.97x)"
+    ]
+
+
+def test_a_call_of_contiguous_between_the_layers_is_named_as_the_thing_to_remove() -> None:
+    pair = a_pair(location=a_location(code="x = self.norm(x.contiguous())"))
+
+    assert [f.suggestion for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=(pair,))))] == [
+        "remove the .contiguous() between the layers, so that they hand on the layout they have"
+    ]
+
+
+def test_in_a_recorded_trace_and_without_times_it_is_a_warning_with_the_bytes() -> None:
+    pair = a_pair(seconds=None, location=None)
+    trial = a_trial("recorded", kernels=None, measurement=None, redundant_pairs=(pair,))
+
+    assert [(f.severity, f.message, f.seconds) for f in findings(a_diagnosis(trial))] == [
+        ("warning", "1 round trip: around relu, on 4x64x56x56, 12.2 MiB moved", None)
+    ]
+
+
+def test_what_was_not_recorded_is_left_out_of_the_message() -> None:
+    pair = a_pair(seconds=None, bytes_moved=None, tensor_shape=None)
+
+    assert [f.message for f in findings(a_diagnosis(a_trial(redundant_pairs=(pair,))))] == ["1 round trip: around relu"]
+
+
+def test_without_times_the_kind_that_moves_most_stands_first() -> None:
+    pairs = (
+        a_pair("a0", "a1", seconds=None, bytes_moved=8, between=()),
+        a_pair("b0", "b1", seconds=None, bytes_moved=16, between=("aten.relu.default",)),
+    )
+
+    assert [f.evidence for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=pairs)))] == [
+        ("b0", "b1"),
+        ("a0", "a1"),
+    ]

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import (
+    a_comparison,
+    a_configuration,
+    a_convolution,
+    a_decision,
+    a_diagnosis,
+    a_graph,
+    a_location,
+    a_ratio,
+    a_trial,
+)
+
+from layoutdoctor.records import Equivalence, Finding, Trial
+from layoutdoctor.rules.ld201_layout_optimization_without_effect import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import Convolution, Decision
+
+BY_HAND = "convert the parameters and the input to torch.channels_last_3d by hand"
+SPEED = "inductor-channels-last runs at 1.52x the speed of inductor (99 % interval 1.49x to 1.55x)"
+
+
+def some_convolutions(count: int = 4, rank: int | None = 3) -> tuple[Convolution, ...]:
+    return tuple(a_convolution(f"convolution_{i}", rank=rank, channels_last=False) for i in range(count))
+
+
+IDLE = a_decision(*some_convolutions())
+ACTIVE = a_decision(a_convolution())
+
+
+def a_trial_of(*decisions: Decision | None, name: str = "inductor", **changes: Any) -> Trial:
+    return a_trial(name, graphs=tuple(a_graph(d, name=f"graph {i}") for i, d in enumerate(decisions)), **changes)
+
+
+def same_as(name: str, other: str) -> Trial:
+    return Trial(configuration=a_configuration(name), status="same_as", same_as=other)
+
+
+def findings(*trials: Trial, **changes: Any) -> list[Finding]:
+    return list(check(a_diagnosis(*trials, **changes)))
+
+
+def test_conv3d_left_alone_by_an_applied_optimization_is_a_note_that_says_why() -> None:
+    assert findings(a_trial_of(IDLE)) == [
+        Finding(
+            code="LD201",
+            rule="layout-optimization-without-effect",
+            severity="note",
+            configuration="inductor",
+            message="layout optimization applied, 0 of 4 convolutions made channels-last: "
+            "all are 3-D and Inductor's rule covers 2-D only",
+            suggestion=f"{BY_HAND}, and measure: the flag will not do it",
+            location=a_location(),
+            module="body.0.0",
+            evidence=("convolution_0", "convolution_1", "convolution_2", "convolution_3"),
+        )
+    ]
+
+
+def test_one_convolution_made_channels_last_is_an_effect() -> None:
+    some = a_decision(a_convolution(), *some_convolutions(3))
+
+    assert findings(a_trial_of(some)) == []
+
+
+def test_a_model_already_in_channels_last_left_nothing_to_do() -> None:
+    already = a_decision(a_convolution(rank=3, channels_last=True), channels_last_convolution_count=0)
+
+    assert findings(a_trial_of(already)) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inductor_options": {"freezing": True}},
+        {"model_format": "channels_last", "input_format": "channels_last"},
+        {"layout_optimization": "off"},
+        {"backend": "eager", "layout_optimization": None},
+    ],
+)
+def test_a_configuration_that_decides_the_layouts_itself_is_excused(changes: dict[str, Any]) -> None:
+    configuration = a_configuration("other", **changes)
+
+    assert findings(a_trial_of(IDLE, configuration=configuration)) == []
+
+
+def test_without_a_decision_or_a_convolution_there_is_nothing_to_say() -> None:
+    none = a_decision(convolution_count=0, channels_last_convolution_count=0, convolutions=())
+
+    assert findings(a_trial_of(None, none, a_decision(*some_convolutions(), applied=None))) == []
+
+
+def test_it_is_a_warning_where_channels_last_by_hand_was_measured_faster() -> None:
+    found = findings(a_trial_of(IDLE), comparison=a_comparison(a_ratio("inductor-channels-last", 1.52)))
+
+    assert [(f.severity, f.suggestion) for f in found] == [("warning", f"{BY_HAND}: {SPEED}")]
+
+
+def test_a_faster_configuration_that_computes_something_else_does_not_count() -> None:
+    other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
+    found = findings(a_trial_of(IDLE), other, comparison=a_comparison(a_ratio("inductor-channels-last", 1.52)))
+
+    assert [(f.severity, f.suggestion) for f in found] == [("note", f"nothing to gain by hand either: {SPEED}")]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reason", "suggestion"),
+    [
+        (
+            (1, 1),
+            ": all are 1-D and Inductor's rule covers 2-D only",
+            "3-D tensors have no channels-last format; a Conv2d with a height of 1 in place of each Conv1d has one",
+        ),
+        (
+            (1, 3),
+            ": all are 1-D or 3-D and Inductor's rule covers 2-D only",
+            "convert the parameters and the input to torch.channels_last by hand, and measure: the flag will not do it",
+        ),
+        (
+            (2, 3),
+            "",
+            "convert the parameters and the input to torch.channels_last by hand, and measure: the flag will not do it",
+        ),
+        (
+            (None, 3),
+            "",
+            "convert the parameters and the input to torch.channels_last by hand, and measure: the flag will not do it",
+        ),
+    ],
+)
+def test_the_reason_is_given_only_where_the_ranks_explain_it(
+    ranks: tuple[int | None, ...], reason: str, suggestion: str
+) -> None:
+    decision = a_decision(*(some_convolutions(1, rank)[0] for rank in ranks))
+
+    assert [(f.message, f.suggestion) for f in findings(a_trial_of(decision))] == [
+        (f"layout optimization applied, 0 of 2 convolutions made channels-last{reason}", suggestion)
+    ]
+
+
+def test_graphs_without_effect_are_counted_together_and_told_once() -> None:
+    other = a_trial_of(IDLE, name="inductor-layout-opt-forced")
+    listless = a_decision(convolution_count=2, channels_last_convolution_count=0, convolutions=())
+    found = findings(other, a_trial_of(IDLE, ACTIVE, listless))
+
+    assert [(f.configuration, f.message) for f in found] == [
+        (
+            "inductor",
+            "layout optimization applied, 0 of 6 convolutions made channels-last: "
+            "all are 3-D and Inductor's rule covers 2-D only",
+        )
+    ]
+
+
+def test_a_count_without_a_list_of_convolutions_has_no_place_and_no_reason() -> None:
+    listless = a_decision(convolution_count=1, channels_last_convolution_count=0, convolutions=())
+
+    assert [(f.message, f.location, f.module) for f in findings(a_trial_of(listless))] == [
+        ("layout optimization applied, 0 of 1 convolution made channels-last", None, None)
+    ]
+
+
+@pytest.mark.parametrize("first", ["inductor", "inductor-layout-opt-off"])
+def test_the_same_code_with_and_without_is_told_whichever_was_measured(first: str) -> None:
+    on = a_trial_of(ACTIVE) if first == "inductor" else a_trial_of(ACTIVE, status="same_as", same_as=first)
+    off = a_trial(first) if first != "inductor" else same_as("inductor-layout-opt-off", "inductor")
+
+    assert [(f.configuration, f.severity, f.message) for f in findings(on, off)] == [
+        (
+            "inductor",
+            "note",
+            "layout optimization applied, but the generated code is the same without it (inductor-layout-opt-off)",
+        )
+    ]
+
+
+def test_the_same_code_where_the_decision_was_against_it_is_another_rules_matter() -> None:
+    vetoed = a_decision(applied=False, rule="small-channels")
+
+    assert findings(a_trial_of(vetoed), same_as("inductor-layout-opt-off", "inductor")) == []
+
+
+def test_other_code_with_the_optimization_is_an_effect() -> None:
+    assert findings(a_trial_of(ACTIVE), a_trial("inductor-layout-opt-off")) == []

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_comparison, a_diagnosis, a_measurement, a_ratio, a_subject, a_trial
+
+from layoutdoctor.records import Finding, Trial
+from layoutdoctor.rules.ld401_unstable_measurement import check
+
+ON_CPU = "close other programs, use fewer threads than there are cores and measure longer (--budget)"
+LAST = "inductor-channels-last"
+SCATTERED = (10e-3, 12e-3) * 6
+WARMING = (*(10e-3,) * 6, *(12e-3,) * 3)
+
+
+def findings(*trials: Trial, ratios: Any = (), **changes: Any) -> list[Finding]:
+    return list(check(a_diagnosis(*trials, comparison=a_comparison(*ratios), **changes)))
+
+
+def a_wide_ratio(name: str = LAST, high: float = 1.2) -> Any:
+    return a_ratio(name, 1.1, low=1.0, high=high)
+
+
+def test_a_wide_interval_is_a_note_about_the_whole_diagnosis() -> None:
+    assert findings(ratios=(a_wide_ratio(),)) == [
+        Finding(
+            code="LD401",
+            rule="unstable-measurement",
+            severity="note",
+            configuration=None,
+            message="the interval of inductor-channels-last is 20 % wide (1.00x to 1.20x)",
+            suggestion=ON_CPU,
+            evidence=(LAST,),
+        )
+    ]
+
+
+def test_beyond_twenty_five_percent_it_is_a_warning() -> None:
+    assert [f.severity for f in findings(ratios=(a_wide_ratio(high=1.26),))] == ["warning"]
+
+
+@pytest.mark.parametrize("high", [1.05, 1.099])
+def test_an_interval_of_up_to_ten_percent_is_good_enough(high: float) -> None:
+    assert findings(ratios=(a_wide_ratio(high=high),)) == []
+
+
+def test_rounds_that_scatter_are_told_with_their_quartiles() -> None:
+    assert [(f.severity, f.message) for f in findings(a_trial(measurement=a_measurement(*SCATTERED)))] == [
+        ("note", "the rounds of inductor scatter by 18 % (interquartile range over median)")
+    ]
+
+
+@pytest.mark.parametrize(("first", "last", "change"), [(10e-3, 12e-3, "20 % slower"), (13e-3, 10e-3, "23 % faster")])
+def test_rounds_that_become_slower_or_faster_are_a_drift(first: float, last: float, change: str) -> None:
+    trial = a_trial(measurement=a_measurement(*(first,) * 3, *(last,) * 12))
+
+    assert [f.message for f in findings(trial)] == [
+        f"inductor became {change} from the first third of its rounds to the last"
+    ]
+
+
+def test_one_slow_round_is_neither_scatter_nor_drift() -> None:
+    assert findings(a_trial(measurement=a_measurement(20e-3, *(10e-3,) * 11))) == []
+
+
+def test_all_doubts_are_one_finding_with_the_worst_of_each_kind() -> None:
+    trials = (a_trial(measurement=a_measurement(*SCATTERED)), a_trial("eager", measurement=a_measurement(*WARMING)))
+
+    assert [(f.message, f.evidence) for f in findings(*trials, ratios=(a_wide_ratio("eager"), a_wide_ratio()))] == [
+        (
+            "the interval of eager is 20 % wide (1.00x to 1.20x) (and 1 more); "
+            "the rounds of eager scatter by 20 % (interquartile range over median) (and 1 more); "
+            "eager became 20 % slower from the first third of its rounds to the last",
+            ("eager", LAST, "inductor"),
+        )
+    ]
+
+
+def test_a_configuration_dropped_early_as_clearly_slower_is_excused() -> None:
+    dropped = a_trial("eager", measurement=a_measurement(*SCATTERED, dropped_after_round=12))
+
+    assert findings(a_trial(), dropped, ratios=(a_wide_ratio("eager"),)) == []
+
+
+def test_too_few_rounds_and_times_of_zero_are_not_judged() -> None:
+    few = a_trial(measurement=a_measurement(10e-3, 20e-3, 30e-3, 10e-3, 20e-3))
+    zero = a_trial("eager", measurement=a_measurement(0.0, *SCATTERED))
+
+    assert findings(few, zero, a_trial(LAST, measurement=None), ratios=(a_ratio("eager", 1.1, low=0.0),)) == []
+
+
+def test_on_a_gpu_the_advice_is_about_its_clocks() -> None:
+    subject = a_subject(device="cuda")
+
+    assert [f.suggestion for f in findings(ratios=(a_wide_ratio(),), subject=subject)] == [
+        "leave the device to this run alone, fix its clocks and measure longer (--budget)"
+    ]
+
+
+def test_the_worst_doubt_gives_the_severity() -> None:
+    trial = a_trial(measurement=a_measurement(*SCATTERED))
+
+    assert [f.severity for f in findings(trial, ratios=(a_wide_ratio(high=1.3),))] == ["warning"]

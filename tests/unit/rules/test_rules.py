@@ -1,0 +1,120 @@
+"""The rules as a set: their codes and documentation, and how run_rules puts findings together."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from builders import a_diagnosis
+
+from layoutdoctor.records import Diagnosis, Finding
+from layoutdoctor.rules import ALL_RULES, Rule, run_rules
+from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS, document_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.records import Severity
+
+each_rule = pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
+
+
+def test_rules_stand_in_the_order_of_their_codes_and_no_code_or_name_stands_twice() -> None:
+    codes = [rule.code for rule in ALL_RULES]
+
+    assert codes == sorted(set(codes))
+    assert len({rule.name for rule in ALL_RULES}) == len(ALL_RULES)
+
+
+@each_rule
+def test_a_rule_is_named_after_its_pattern_and_lives_in_the_file_of_that_name(rule: Rule) -> None:
+    assert re.fullmatch(r"LD[1-59]\d\d", rule.code)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
+    assert rule.check.__module__ == f"layoutdoctor.rules.{rule.code.lower()}_{rule.name.replace('-', '_')}"
+
+
+@each_rule
+def test_the_documentation_has_the_six_headings_in_order_each_with_text(rule: Rule) -> None:
+    found = re.findall(r"^(\S[^\n]*):\n {4}\S", rule.documentation, flags=re.MULTILINE)
+
+    assert tuple(found) == DOCUMENTATION_HEADINGS
+
+
+@each_rule
+def test_the_summary_is_the_first_line_of_the_documentation(rule: Rule) -> None:
+    assert rule.documentation.splitlines()[:2] == [rule.summary, ""]
+    assert rule.summary.endswith(".")
+
+
+@each_rule
+def test_a_record_in_which_nothing_was_recorded_gives_no_finding(rule: Rule) -> None:
+    bare = a_diagnosis()
+    trial = type(bare.trials[0])(configuration=bare.trials[0].configuration, status="ok")
+
+    assert list(rule.check(a_diagnosis(trial))) == []
+
+
+def test_without_a_docstring_the_name_documents_the_rule() -> None:
+    rule = document_rule("LD901", "some-pattern", _finds(), None)
+
+    assert (rule.summary, rule.documentation) == ("some-pattern", "some-pattern")
+
+
+def test_a_quiet_diagnosis_has_no_finding() -> None:
+    assert run_rules(a_diagnosis()) == ()
+
+
+def test_findings_are_sorted_by_severity_then_cost_then_code_then_configuration() -> None:
+    wanted = [
+        a_finding("LD205", "error"),
+        a_finding("LD103", "warning", seconds=2e-3),
+        a_finding("LD101", "warning", seconds=1e-3),
+        a_finding("LD102", "warning", seconds=1e-3, configuration="eager"),
+        a_finding("LD102", "warning", seconds=1e-3, configuration="inductor"),
+        a_finding("LD401", "note"),
+    ]
+    rules = [document_rule("LD901", "some-pattern", _finds(finding), None) for finding in reversed(wanted)]
+
+    assert run_rules(a_diagnosis(), rules) == tuple(wanted)
+
+
+def test_a_rule_that_raises_is_a_note_and_loses_no_finding_of_the_others() -> None:
+    def fail(diagnosis: Diagnosis) -> Iterator[Finding]:
+        yield a_finding("LD901", "error")
+        raise KeyError("buf3")
+
+    sound = a_finding("LD101", "warning")
+    rules = [document_rule("LD901", "some-pattern", fail, None), document_rule("LD101", "other", _finds(sound), None)]
+
+    assert run_rules(a_diagnosis(), rules) == (
+        sound,
+        Finding(
+            code="LD901",
+            rule="some-pattern",
+            severity="note",
+            configuration=None,
+            message="rule failed: KeyError: 'buf3'",
+            suggestion="please report this with the saved diagnosis; the other findings are not affected",
+        ),
+    )
+
+
+def test_rules_run_without_torch() -> None:
+    code = "import sys, layoutdoctor.rules; sys.exit('torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def a_finding(
+    code: str, severity: Severity, seconds: float | None = None, configuration: str | None = "inductor"
+) -> Finding:
+    return Finding(
+        code=code, rule="some-pattern", severity=severity, configuration=configuration, message="", seconds=seconds
+    )
+
+
+def _finds(*findings: Finding) -> Callable[[Diagnosis], Iterator[Finding]]:
+    return lambda diagnosis: iter(findings)

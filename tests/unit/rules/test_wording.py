@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from builders import a_diagnosis, a_ratio, a_speedup, a_trial, blocked, channels_last, contiguous, kernels
+
+from layoutdoctor.layout import Layout, strided_layout
+from layoutdoctor.rules import wording
+
+
+def test_a_list_names_the_first_parts_and_counts_the_rest() -> None:
+    assert wording.listing(["a"]) == "a"
+    assert wording.listing(["a", "b"]) == "a and b"
+    assert wording.listing(["a", "b", "c", "d"]) == "a, b, c and d"
+    assert wording.listing(["a", "b", "c", "d", "e"]) == "a, b, c, d and 1 more"
+
+
+def test_a_count_has_its_noun_in_the_right_number() -> None:
+    assert [wording.count_of(n, "round trip") for n in (0, 1, 2)] == ["0 round trips", "1 round trip", "2 round trips"]
+
+
+def test_a_layout_is_called_by_every_format_it_satisfies_else_by_its_strides() -> None:
+    assert wording.layout_words(contiguous()) == "contiguous"
+    assert wording.layout_words(channels_last()) == "channels_last"
+    assert wording.layout_words(contiguous((4, 1, 56, 56))) == "contiguous and channels_last"
+    assert wording.layout_words(blocked()) == "blocked aBcd16b"
+    assert wording.layout_words(strided_layout((4, 8, 6, 6), (288, 6, 48, 1))) == "strides (288, 6, 48, 1)"
+    assert wording.layout_words(None) == "a layout not recorded"
+    assert wording.layout_words(Layout((4, 8), None, ())) == "a layout not recorded"
+
+
+def test_an_operator_is_named_without_its_namespace_and_default_overload() -> None:
+    assert [wording.op_words(op) for op in ("aten.relu.default", "aten::relu", "aten.add.Tensor", "mine.op")] == [
+        "relu",
+        "relu",
+        "add.Tensor",
+        "mine.op",
+    ]
+
+
+def test_a_speed_without_enough_rounds_for_an_interval_has_a_range() -> None:
+    ratio = a_ratio("eager", 0.61, width=0.01, coverage=None)
+
+    assert wording.speed_words(ratio, "inductor") == "eager runs at 0.61x the speed of inductor (range 0.60x to 0.62x)"
+
+
+def test_a_verified_gain_has_its_interval() -> None:
+    assert wording.speedup_words(a_speedup(1.28)) == "1.28x faster (1.25x to 1.31x)"
+
+
+def test_a_cost_is_told_as_part_of_the_kernel_time_where_that_was_recorded() -> None:
+    assert wording.cost_words(a_trial(), 3e-3) == "3.00 ms of 15.0 ms kernel time (20 %)"
+    assert wording.cost_words(a_trial(kernels=kernels(share=None, seconds=15e-3)), None) is None
+    assert wording.cost_words(a_trial(kernels=None), 3e-3) == "3.00 ms"
+
+
+def test_without_a_comparison_no_speed_is_told() -> None:
+    trial, other = a_trial(), a_trial("eager")
+
+    assert wording.alternative_words(a_diagnosis(trial, other), trial, other) == ""

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.subjects.load import load_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+HEAD = "import torch\nfrom torch import nn\n"
+NET = """
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3)
+    def forward(self, x):
+        return self.conv(x)
+"""
+INPUTS = "\ndef get_inputs():\n    return [torch.randn(2, 3, 8, 8)]\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], str]:
+    def write(text: str, name: str = "model.py") -> str:
+        (tmp_path / name).write_text(HEAD + text)
+        return str(tmp_path / name)
+
+    return write
+
+
+def message_of(target: str, **options: Any) -> str:
+    with pytest.raises((SubjectError, UsageError)) as caught:
+        load_target(target, **options)
+    return str(caught.value)
+
+
+def test_a_kernelbench_file_is_built_with_its_init_inputs(write: Callable[..., str]) -> None:
+    path = write(NET.replace("Net", "Model") + INPUTS + "\ndef get_init_inputs():\n    return [5]\n")
+
+    subject = load_target(path)
+
+    assert subject.name == "model.py"
+    assert subject.source == path
+    assert subject.model.conv.weight.shape == (5, 3, 3, 3)
+    assert [tuple(tensor.shape) for tensor in subject.args] == [(2, 3, 8, 8)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NET + "\ndef get_module():\n    return Net(), (torch.randn(2, 3, 8, 8),)\n",
+        NET + "\ndef get_model():\n    return Net()\n" + INPUTS,
+        NET + "\nmodel = Net()\nexample_input = torch.randn(2, 3, 8, 8)\n",
+        NET + "\nmodel = Net()\nexample_inputs = (torch.randn(2, 3, 8, 8),)\n",
+        NET + "\nmodel = torch.compile(Net())\nexample_input = {'x': torch.randn(2, 3, 8, 8)}\n",
+    ],
+    ids=["get_module", "get_model", "model and example_input", "example_inputs", "compiled, keywords"],
+)
+def test_each_convention_is_understood(write: Callable[..., str], text: str) -> None:
+    subject = load_target(write(text))
+
+    assert subject.model(*subject.args, **subject.kwargs).shape == (2, 4, 6, 6)
+
+
+@pytest.mark.parametrize("attribute", ["Net", "net", "build", "pair", "function", "holder.net"])
+def test_an_attribute_may_be_a_class_a_module_a_factory_or_a_function(
+    write: Callable[..., str], attribute: str
+) -> None:
+    text = f"""{NET}{INPUTS}
+net = Net()
+def build(): return Net()
+def pair(): return Net(), get_inputs()
+def function(x): return net(x)
+class holder:
+    net = Net()
+"""
+    subject = load_target(f"{write(text)}:{attribute}")
+
+    assert subject.name == f"model.py:{attribute}"
+    assert subject.model(*subject.args).shape == (2, 4, 6, 6)
+
+
+def test_a_module_attribute_is_imported(write: Callable[..., str], tmp_path: Path, monkeypatch: Any) -> None:
+    write(NET + INPUTS + "\nnet = Net()\n", "shared_models.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    subject = load_target("shared_models:net", dtype="f64")
+
+    assert subject.model.conv.weight.dtype == torch.float64
+    assert sys.modules.pop("shared_models").net.conv.weight.dtype == torch.float32
+
+
+def test_weights_are_reproducible_and_the_callers_generators_untouched(write: Callable[..., str]) -> None:
+    path = write(NET.replace("Net", "Model") + INPUTS)
+    before, python_before = torch.get_rng_state(), random.getstate()
+
+    first, second = load_target(path), load_target(path)
+
+    assert torch.equal(first.model.conv.weight, second.model.conv.weight)
+    assert torch.equal(first.args[0], second.args[0])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert random.getstate() == python_before
+
+
+def test_a_file_may_import_its_neighbours_and_sys_path_is_put_back(write: Callable[..., str], capsys: Any) -> None:
+    write(NET, "neighbour_of_model.py")
+    before = list(sys.path), list(sys.argv)
+
+    subject = load_target(write("from neighbour_of_model import Net as Model\nprint('hello')\n" + INPUTS))
+
+    assert subject.model(*subject.args).shape == (2, 4, 6, 6)
+    assert (sys.path, sys.argv) == before
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "hello\n")
+    del sys.modules["neighbour_of_model"]
+
+
+def test_classes_of_a_loaded_file_can_be_pickled(write: Callable[..., str]) -> None:
+    text = "from dataclasses import dataclass\n@dataclass\nclass Size:\n    n: int\n"
+    subject = load_target(write(text + NET.replace("Net", "Model") + "        \nsize = Size(3)\n" + INPUTS))
+    module = sys.modules[type(subject.model).__module__]
+
+    assert pickle.loads(pickle.dumps(module.size)) == module.size
+
+
+def test_inputs_from_the_command_line_replace_the_files(write: Callable[..., str]) -> None:
+    subject = load_target(write(NET + "model = Net()\n"), inputs=["f32[1,3,5,5]:channels_last"], dtype="bf16")
+
+    assert subject.args[0].shape == (1, 3, 5, 5)
+    assert subject.args[0].dtype == subject.model.conv.weight.dtype == torch.bfloat16
+    assert subject.args[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_missing_file_names_its_neighbours(write: Callable[..., str], tmp_path: Path) -> None:
+    write("", "other.py")
+    path = str(tmp_path / "model.py")
+
+    assert message_of(path) == f"cannot load {path!r}: there is no such file; Python files in that folder: other.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1 +\n", "SyntaxError on line 3"),
+        (
+            "\nraise ValueError('no weights')\n",
+            "cannot load model.py: ValueError: no weights (model.py:4); mend",
+        ),
+        (
+            "import not_there_at_all\n",
+            "'not_there_at_all', which is not installed (model.py:3); pip install not_there",
+        ),
+        ("import sys\nsys.exit(3)\n", "cannot load model.py: it called sys.exit(3) (model.py:4); put what is a script"),
+        (
+            NET,
+            "cannot find a model in model.py: looked for Model, get_module, get_model, model, found Net; "
+            "name it, as in model.py:Net",
+        ),
+        (NET + "model = Net()\n", "looked for get_inputs, example_input, example_inputs; define get_inputs(), or give"),
+        (NET + "model = Net()\ndef get_inputs(): return [3]\n", "got no tensor in list, expected at least one"),
+        (NET + "model = Net()\ndef get_inputs(): return 3\n", "cannot use a int as example input"),
+        (
+            NET + "def get_model(): return 3\n" + INPUTS,
+            "what model.py:get_model() returned: got int, expected an nn",
+        ),
+        (
+            NET.replace("Net", "Model").replace("=4", "") + INPUTS,
+            "missing a required argument: 'width'; define get",
+        ),
+        (NET + "model = torch.jit.script(nn.ReLU())\n" + INPUTS, "it is TorchScript, expected a plain nn.Module"),
+    ],
+    ids=lambda value: value.strip()[:30],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_file_that_cannot_be_loaded_says_why_in_one_line(write: Callable[..., str], text: str, message: str) -> None:
+    found = message_of(write(text))
+
+    assert message in found
+    assert "\n" not in found
+
+
+def test_a_wrong_attribute_names_the_close_ones(write: Callable[..., str]) -> None:
+    assert message_of(write(NET + "resnet_model = Net()\n") + ":resnet_modle") == (
+        "cannot find 'resnet_modle' in model.py: there is no 'resnet_modle'; did you mean 'resnet_model'?"
+    )
+
+
+def test_a_failed_file_leaves_no_module_behind(write: Callable[..., str]) -> None:
+    before = set(sys.modules)
+
+    message_of(write("raise RuntimeError('half way')\n"))
+
+    assert {name for name in set(sys.modules) - before if "_layoutdoctor_subject" in name} == set()
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        ("resnet", {}, "cannot load 'resnet': expected model.py, model.py:attr, package.module:attr"),
+        ("no_such_package_here.models:net", {}, "there is no module 'no_such_package_here'"),
+        ("model.py", {"dtype": "i64"}, "cannot use --dtype i64: expected a floating-point dtype"),
+        ("model.py", {"dtype": "f33"}, "cannot read --dtype: got dtype 'f33'"),
+        ("model.py", {"device": "gpu"}, "cannot use --device 'gpu': expected cpu, cuda or cuda:0"),
+        ("model.py", {"device": "cuda:99"}, "cannot use --device 'cuda:99'"),
+    ],
+)
+def test_wrong_usage_is_found_before_anything_is_loaded(target: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_target(target, **options)
+    assert message in str(caught.value)
+
+
+def test_a_zoo_that_is_not_installed_says_how_to_install_it(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+
+    assert message_of("timm:resnet18") == "cannot load timm:resnet18: timm is not installed; pip install timm"
+
+
+@pytest.fixture
+def small_timm(monkeypatch: Any) -> None:
+    """A stand-in with the three functions of timm that are used; timm itself is large."""
+
+    def create_model(name: str, *, pretrained: bool) -> nn.Module:
+        assert not pretrained
+        model = nn.Conv2d(3, 4, 3)
+        model.default_cfg = {"input_size": (3, 16, 16)}  # type: ignore[assignment]
+        return model
+
+    zoo: Any = types.ModuleType("timm")
+    zoo.create_model = create_model
+    zoo.is_model = lambda name: name == "resnet18"
+    zoo.list_models = lambda: ["resnet18", "vgg11"]
+    monkeypatch.setitem(sys.modules, "timm", zoo)
+
+
+@pytest.mark.usefixtures("small_timm")
+def test_a_zoo_model_gets_the_input_it_was_made_for() -> None:
+    subject = load_target("timm:resnet18")
+
+    assert subject.args[0].shape == (8, 3, 16, 16)
+    assert subject.notes == (
+        "random weights: nothing was downloaded",
+        "no --input was given: float32[8,3,16,16] was used",
+    )
+
+
+@pytest.mark.usefixtures("small_timm")
+def test_an_unknown_zoo_model_names_the_close_ones() -> None:
+    assert message_of("timm:resnet81") == (
+        "cannot load timm:resnet81: timm has no model of that name; did you mean 'resnet18'?"
+    )
+
+
+def test_an_exported_program_brings_its_inputs(tmp_path: Path) -> None:
+    program = torch.export.export(nn.Conv2d(3, 4, 3).eval(), (torch.randn(1, 3, 8, 8),))
+    torch.export.save(program, tmp_path / "net.pt2")
+
+    subject = load_target(str(tmp_path / "net.pt2"))
+
+    assert subject.model(*subject.args).shape == (1, 4, 6, 6)
+    assert subject.notes == ("was an exported program: its module was diagnosed",)

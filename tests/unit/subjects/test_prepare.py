@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch import nn
+
+from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.errors import UsageError
+from layoutdoctor.records import Configuration
+from layoutdoctor.subjects.prepare import compile_for, prepare, same_preparation_key
+from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
+
+BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
+CONTIGUOUS = Configuration(name="contiguous", backend="eager", model_format="contiguous", input_format="contiguous")
+
+
+class Mixed(nn.Module):
+    """4-D and 5-D weights, tied weights, a 4-D buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = nn.Conv2d(3, 4, 3)
+        self.tied = nn.Conv2d(3, 4, 3)
+        self.tied.weight = self.flat.weight
+        self.deep = nn.Conv3d(3, 4, 3)
+        self.register_buffer("table", torch.randn(1, 2, 3, 4))
+
+    def forward(self, x: torch.Tensor, clip: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.flat(x) + self.tied(x), self.deep(clip)
+
+
+def a_subject(model: Any = None) -> LoadedSubject:
+    x = torch.randn(2, 3, 5, 5, requires_grad=True)
+    return subject_from_python(model or Mixed(), {"x": x, "clip": torch.randn(2, 3, 4, 5, 5)})
+
+
+def test_channels_last_is_given_by_rank_and_keeps_ties() -> None:
+    prepared = prepare(a_subject(), BY_NAME["eager-channels-last"], "inference")
+    module: Any = prepared.module
+
+    assert module.flat.weight.is_contiguous(memory_format=torch.channels_last)
+    assert module.deep.weight.is_contiguous(memory_format=torch.channels_last_3d)
+    assert module.table.is_contiguous(memory_format=torch.channels_last)
+    assert module.tied.weight is module.flat.weight
+    assert prepared.kwargs["x"].is_contiguous(memory_format=torch.channels_last)
+    assert prepared.kwargs["clip"].is_contiguous(memory_format=torch.channels_last_3d)
+    assert prepared.kwargs["x"].requires_grad
+    assert prepared.kwargs["x"].is_leaf
+    assert prepared.notes == ()
+
+
+def test_the_callers_model_and_inputs_stay_as_they_were() -> None:
+    subject = a_subject()
+    model: Any = subject.model
+    model.flat.weight.grad = torch.ones_like(model.flat.weight)
+    before = {name: (tensor.stride(), tensor.clone()) for name, tensor in model.state_dict().items()}
+
+    prepared = prepare(subject, BY_NAME["eager-channels-last"], "inference")
+    prepared.run(**prepared.kwargs)
+
+    assert model.training
+    assert model.flat.weight.grad is not None
+    assert all(parameter.grad is None for parameter in prepared.module.parameters())  # type: ignore[union-attr]
+    assert subject.kwargs["x"].is_contiguous()
+    for name, tensor in model.state_dict().items():
+        assert tensor.stride() == before[name][0]
+        assert torch.equal(tensor, before[name][1])
+
+
+@pytest.mark.parametrize(("mode", "training"), [("inference", False), ("training", True)])
+def test_the_mode_is_set_on_the_copy(mode: Any, training: bool) -> None:
+    model = nn.Dropout().train(not training)
+
+    prepared = prepare(subject_from_python(model, torch.randn(2)), BY_NAME["eager"], mode)
+
+    assert prepared.run.training is training  # type: ignore[attr-defined]
+    assert model.training is not training
+
+
+def test_preserve_keeps_the_strides_of_weights_and_inputs() -> None:
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 1, 5, 5).expand(2, 3, 5, 5)
+
+    prepared = prepare(subject_from_python(model, x), BY_NAME["inductor"], "inference")
+
+    assert prepared.module is not None
+    assert prepared.module.weight.stride() == model.weight.stride()
+    assert prepared.args[0].stride() == x.stride()
+
+
+def test_contiguous_undoes_channels_last() -> None:
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
+
+    prepared = prepare(subject_from_python(model, x), CONTIGUOUS, "inference")
+
+    assert prepared.module is not None
+    assert prepared.module.weight.is_contiguous()
+    assert prepared.args[0].is_contiguous()
+
+
+def test_channels_last_that_changes_no_weight_says_so() -> None:
+    linear = prepare(subject_from_python(nn.Linear(2, 2), torch.ones(2)), BY_NAME["eager-channels-last"], "inference")
+    function = prepare(subject_from_python(torch.relu, torch.ones(2)), BY_NAME["eager-channels-last"], "inference")
+
+    assert linear.notes == ("channels_last changed no weight: the model has no 4-D or 5-D parameter it applies to",)
+    assert function.notes == ("channels_last was given to the inputs only: the function uses no module",)
+
+
+def test_equal_preparations_have_equal_keys() -> None:
+    subject = a_subject()
+    keys = {name: same_preparation_key(prepare(subject, c, "inference"), c) for name, c in BY_NAME.items()}
+
+    assert keys["inductor"] == keys["inductor-layout-opt-on"]  # torch's default on this platform
+    assert keys["inductor-channels-last"] != keys["inductor"]
+    others = [keys[name] for name in BY_NAME if name != "inductor-layout-opt-on"]
+    assert len(set(others)) == len(others)
+
+
+def test_torchs_own_default_decides_what_the_default_equals() -> None:
+    subject = a_subject()
+
+    def key(name: str) -> Any:
+        return same_preparation_key(prepare(subject, BY_NAME[name], "inference"), BY_NAME[name])
+
+    with inductor_config.patch(layout_optimization=False):
+        assert key("inductor") == key("inductor-layout-opt-off")
+        assert key("inductor") != key("inductor-layout-opt-on")
+
+
+def test_a_channels_last_configuration_equals_the_plain_one_for_a_channels_last_model() -> None:
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    subject = subject_from_python(model, torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last))
+    plain, channels_last = BY_NAME["eager"], BY_NAME["eager-channels-last"]
+
+    assert same_preparation_key(prepare(subject, plain, "inference"), plain) == same_preparation_key(
+        prepare(subject, channels_last, "inference"), channels_last
+    )
+
+
+def test_compile_for_eager_converts_inputs_and_calls_a_copy() -> None:
+    model = nn.Conv2d(3, 4, 3).eval()
+    x = torch.randn(2, 3, 5, 5)
+
+    ready = compile_for(model, BY_NAME["eager-channels-last"])
+
+    assert ready(x).is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(ready(x), model(x), atol=1e-6)
+    assert model.weight.is_contiguous()
+    assert ready.module is not None
+    assert not ready.module.training
+    assert repr(ready) == "<Conv2d as configuration 'eager-channels-last'>"
+
+
+def test_compile_for_passes_the_options_and_unwraps_a_compiled_model(monkeypatch: Any) -> None:
+    asked: list[Any] = []
+    model = nn.Conv2d(3, 4, 3)
+    compiled = torch.compile(model)
+    monkeypatch.setattr(torch, "compile", lambda run, options: asked.append((type(run), options)) or run)
+
+    compile_for(compiled, BY_NAME["inductor-layout-opt-off"])
+    compile_for(model, BY_NAME["inductor"])
+
+    assert asked == [(nn.Conv2d, {"layout_optimization": False}), (nn.Conv2d, None)]
+
+
+def test_compile_for_freezing_sets_it_around_the_call_and_needs_eval_mode(monkeypatch: Any) -> None:
+    seen: list[tuple[bool, bool]] = []
+    model = nn.Conv2d(3, 4, 3)
+    model.register_forward_pre_hook(lambda *_: seen.append((inductor_config.freezing, torch.is_grad_enabled())))
+    monkeypatch.setattr(torch, "compile", lambda run, options: run)
+
+    with pytest.raises(UsageError, match=r"freezing makes the weights constants; call model.eval\(\) first"):
+        compile_for(model, BY_NAME["inductor-freezing"])
+    compile_for(model.eval(), BY_NAME["inductor-freezing"])(torch.randn(1, 3, 5, 5))
+
+    assert seen == [(True, False)]
+    assert not inductor_config.freezing
+
+
+def test_a_recorded_trace_names_no_way_to_compile() -> None:
+    with pytest.raises(UsageError, match="it is a recorded trace"):
+        compile_for(nn.ReLU(), Configuration(name="recorded", backend="recorded"))

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.records import InputTensor, Subject
+from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, subject_from_python
+
+IMAGE = torch.zeros(2, 3, 8, 8)
+
+
+def scale(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+    return x * factor
+
+
+@pytest.mark.parametrize(
+    ("example_input", "args", "keywords"),
+    [
+        (IMAGE, 1, []),
+        ((IMAGE, 3), 2, []),
+        ([IMAGE], 1, []),
+        ({"x": IMAGE, "mask": None}, 0, ["x", "mask"]),
+    ],
+    ids=["tensor", "tuple", "list", "dict"],
+)
+def test_an_example_input_is_a_tensor_positional_or_keyword_arguments(
+    example_input: Any, args: int, keywords: list[str]
+) -> None:
+    subject = subject_from_python(scale, example_input)
+
+    assert (len(subject.args), list(subject.kwargs)) == (args, keywords)
+
+
+@pytest.mark.parametrize("example_input", [3, None, "f32[2]", {1: IMAGE}])
+def test_another_example_input_is_wrong_usage(example_input: Any) -> None:
+    with pytest.raises(UsageError, match="example input"):
+        subject_from_python(scale, example_input)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (nn.Conv2d(3, 4, 3), "Conv2d"),
+        (scale, "scale"),
+        (functools.partial(scale, factor=3.0), "scale"),
+        (nn.Conv2d(3, 4, 3).forward, "forward"),
+    ],
+)
+def test_any_callable_is_a_subject_with_a_short_name(model: Any, name: str) -> None:
+    assert subject_from_python(model, IMAGE).name == name
+
+
+def test_a_compiled_module_is_unwrapped_and_said_to_be() -> None:
+    model = nn.Conv2d(3, 4, 3)
+
+    subject = subject_from_python(torch.compile(model), IMAGE)
+
+    assert subject.model is model
+    assert subject.notes == (
+        "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options",
+    )
+
+
+def test_a_compiled_function_is_unwrapped() -> None:
+    assert subject_from_python(torch.compile(scale), IMAGE).model is scale
+
+
+def test_data_parallel_around_a_compiled_model_is_unwrapped_twice() -> None:
+    model = nn.Conv2d(3, 4, 3)
+
+    subject = subject_from_python(nn.DataParallel(torch.compile(model)), IMAGE)
+
+    assert subject.model is model
+    assert [note.split(":")[0] for note in subject.notes] == ["was wrapped in DataParallel", "was compiled already"]
+
+
+def test_a_module_compiled_in_place_is_noted() -> None:
+    model = nn.Conv2d(3, 4, 3)
+    model.compile()
+
+    assert subject_from_python(model, IMAGE).notes == (
+        "model.compile() had been called: the copies that are diagnosed are compiled anew",
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_torchscript_is_refused_with_the_way_out() -> None:
+    with pytest.raises(SubjectError, match=r"cannot diagnose ReLU: it is TorchScript.*before torch.jit.script"):
+        subject_from_python(torch.jit.script(nn.ReLU()), IMAGE)
+
+
+@pytest.mark.parametrize(("model", "message"), [(nn.ReLU, "the class ReLU"), (3, "a int")])
+def test_a_class_or_a_number_is_no_model(model: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot diagnose {message}"):
+        subject_from_python(model, IMAGE)
+
+
+def test_the_record_tells_inputs_formats_and_counts() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ConvTranspose3d(1, 1, 2, bias=False), nn.Conv2d(4, 4, 1))
+    model.to(memory_format=None)
+    model[0].to(memory_format=torch.channels_last)
+    batch = {"images": [IMAGE.to(memory_format=torch.channels_last)], "size": 8}
+
+    record = describe(subject_from_python(model, {"batch": batch, "mask": torch.ones(2, dtype=torch.bool)}), "training")
+
+    assert record == Subject(
+        name="Sequential",
+        mode="training",
+        device="cpu",
+        inputs=(
+            InputTensor(
+                shape=(2, 3, 8, 8),
+                stride=(192, 1, 24, 3),
+                dtype="float32",
+                memory_formats=("channels_last",),
+                name="batch['images'][0]",
+            ),
+            InputTensor(shape=(2,), stride=(1,), dtype="bool", memory_formats=("contiguous_format",), name="mask"),
+        ),
+        model="Sequential",
+        parameter_count=108 + 8 + 20,
+        convolution_module_count=3,
+        # [4, 4, 1, 1] and [1, 1, 2, 2, 2] satisfy two formats each
+        parameter_formats={"channels_last": 2, "contiguous_format": 2, "channels_last_3d": 1},
+    )
+
+
+def test_a_functions_record_counts_the_module_it_reads() -> None:
+    net = nn.Conv2d(3, 4, 3, bias=False)
+
+    subject = subject_from_python(lambda x: net(x), (IMAGE, 1))
+    record = describe(subject, "inference")
+
+    assert (record.model, record.parameter_count, record.convolution_module_count) == (None, 108, 1)
+    assert parameter_ranks(subject) == frozenset({4})
+    assert input_ranks(subject) == frozenset({4})
+
+
+def test_a_function_without_modules_has_no_counts() -> None:
+    record = describe(subject_from_python(scale, IMAGE), "inference")
+
+    assert (record.parameter_count, record.convolution_module_count, record.parameter_formats) == (None, None, {})
+    assert parameter_ranks(subject_from_python(scale, IMAGE)) == frozenset()
