@@ -1,8 +1,8 @@
 """
 Which number of a round, how many calls and how many rounds find a real difference and invent none?
 
-Records the single calls of the entries of ``false_winner.py`` once, in turns, then asks of every choice what it would have
-said of the same calls. That is how the constants of ``layoutdoctor/measure/timing.py`` were chosen.
+Records the single calls of the entries of ``false_winner.py`` once, in turns, then asks of every choice what it would
+have said of the same calls. That is how the constants of ``layoutdoctor/measure/timing.py`` were chosen.
 
     python benchmarks/simulate_estimators.py --repeats 20
 """

@@ -44,7 +44,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What all records share: frozen, built by keyword."""
 
 
-class SourceLocation(Record, kw_only=True):
+class SourceLocation(Record, frozen=True, kw_only=True):
     """
     A line of the user's code.
 
@@ -62,7 +62,7 @@ class SourceLocation(Record, kw_only=True):
         return f"{self.file}:{self.line}"
 
 
-class Configuration(Record, kw_only=True):
+class Configuration(Record, frozen=True, kw_only=True):
     """
     One way to lay out and run a model.
 
@@ -83,7 +83,7 @@ class Configuration(Record, kw_only=True):
     inductor_options: dict[str, OptionValue] = {}
 
 
-class InputTensor(Record, kw_only=True):
+class InputTensor(Record, frozen=True, kw_only=True):
     """One tensor of the example input, as the caller gave it: sizes, strides in elements, dtype, satisfied formats."""
 
     shape: tuple[Size, ...]
@@ -93,7 +93,7 @@ class InputTensor(Record, kw_only=True):
     name: str | None = None
 
 
-class Subject(Record, kw_only=True):
+class Subject(Record, frozen=True, kw_only=True):
     """
     What was diagnosed.
 
@@ -120,7 +120,7 @@ class Subject(Record, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Environment(Record, kw_only=True):
+class Environment(Record, frozen=True, kw_only=True):
     """
     The machine and versions a verdict is true on.
 
@@ -149,7 +149,7 @@ class Environment(Record, kw_only=True):
     command: str | None = None
 
 
-class Failure(Record, kw_only=True):
+class Failure(Record, frozen=True, kw_only=True):
     """
     Why a configuration has no result.
 
@@ -164,7 +164,7 @@ class Failure(Record, kw_only=True):
     log: str | None = None
 
 
-class Conversion(Record, kw_only=True):
+class Conversion(Record, frozen=True, kw_only=True):
     """
     One layout conversion: a kernel, a part of one, or a step inside a library.
 
@@ -239,7 +239,7 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
     groups: int | None = None
 
 
-class Decision(Record, kw_only=True):
+class Decision(Record, frozen=True, kw_only=True):
     """
     Inductor's decision card for one graph.
 
@@ -264,7 +264,7 @@ class Decision(Record, kw_only=True):
     log: str | None = None
 
 
-class FxNode(Record, kw_only=True):
+class FxNode(Record, frozen=True, kw_only=True):
     """
     One node of a graph: the post-AOT FX graph of a compile, or the operations recorded in eager.
 
@@ -297,7 +297,7 @@ class FxNode(Record, kw_only=True):
     result_index: int | None = None
 
 
-class Buffer(Record, kw_only=True):
+class Buffer(Record, frozen=True, kw_only=True):
     """
     One of Inductor's intermediates after scheduling.
 
@@ -326,7 +326,7 @@ class Buffer(Record, kw_only=True):
     converted_from: tuple[str, ...] = ()
 
 
-class Graph(Record, kw_only=True):
+class Graph(Record, frozen=True, kw_only=True):
     """
     One compiled graph, or the eager iteration as one graph.
 
@@ -357,7 +357,7 @@ class Graph(Record, kw_only=True):
     hook_failure: str | None = None
 
 
-class Kernel(Record, kw_only=True):
+class Kernel(Record, frozen=True, kw_only=True):
     """
     One entry of the kernel list of the profiled iteration, in order.
 
@@ -384,7 +384,7 @@ class Kernel(Record, kw_only=True):
     backward: bool = False
 
 
-class KernelSummary(Record, kw_only=True):
+class KernelSummary(Record, frozen=True, kw_only=True):
     """
     What ran in one warm, profiled iteration.
 
@@ -413,7 +413,7 @@ class KernelSummary(Record, kw_only=True):
     lacks: tuple[str, ...] = ()
 
 
-class RedundantPair(Record, kw_only=True):
+class RedundantPair(Record, frozen=True, kw_only=True):
     """
     Two conversions that undo each other.
 
@@ -444,7 +444,7 @@ class RedundantPair(Record, kw_only=True):
     tensor_shape: tuple[Size, ...] | None = None
 
 
-class Measurement(Record, kw_only=True):
+class Measurement(Record, frozen=True, kw_only=True):
     """
     The times of one trial, raw.
 
@@ -471,7 +471,7 @@ class Measurement(Record, kw_only=True):
     stopped_because: str | None = None
 
 
-class Equivalence(Record, kw_only=True):
+class Equivalence(Record, frozen=True, kw_only=True):
     """
     Whether a configuration computes what the model computes.
 
@@ -496,7 +496,7 @@ class Equivalence(Record, kw_only=True):
     output_layouts_differ: bool | None = None
 
 
-class Trial(Record, kw_only=True):
+class Trial(Record, frozen=True, kw_only=True):
     """
     One configuration captured and measured.
 
@@ -551,7 +551,7 @@ class Trial(Record, kw_only=True):
         return compile_for(model, self.configuration)
 
 
-class RatioInterval(Record, kw_only=True):
+class RatioInterval(Record, frozen=True, kw_only=True):
     """
     How many times faster than the baseline a configuration is, with an interval for the true median.
 
@@ -574,7 +574,7 @@ class RatioInterval(Record, kw_only=True):
     round_count: int | None = None
 
 
-class Comparison(Record, kw_only=True):
+class Comparison(Record, frozen=True, kw_only=True):
     """
     All trials against the baseline.
 
@@ -593,7 +593,7 @@ class Comparison(Record, kw_only=True):
     round_count: int | None = None
 
 
-class Finding(Record, kw_only=True):
+class Finding(Record, frozen=True, kw_only=True):
     """
     What a rule reports.
 
@@ -624,7 +624,7 @@ class Finding(Record, kw_only=True):
     evidence: tuple[str, ...] = ()
 
 
-class Speedup(Record, kw_only=True):
+class Speedup(Record, frozen=True, kw_only=True):
     """How many times faster, with its interval."""
 
     low: float
@@ -632,7 +632,7 @@ class Speedup(Record, kw_only=True):
     high: float
 
 
-class Recommendation(Record, kw_only=True):
+class Recommendation(Record, frozen=True, kw_only=True):
     """
     What to do.
 
@@ -651,7 +651,7 @@ class Recommendation(Record, kw_only=True):
     reason: str | None = None
 
 
-class Plan(Record, kw_only=True):
+class Plan(Record, frozen=True, kw_only=True):
     """Reserved: a layout per convolution."""
 
     predicted_seconds: dict[str, float] = {}
@@ -659,7 +659,7 @@ class Plan(Record, kw_only=True):
     assignment: tuple[dict[str, str], ...] = ()
 
 
-class Diagnosis(Record, kw_only=True):
+class Diagnosis(Record, frozen=True, kw_only=True):
     """
     The whole record: environment, trials, comparison, findings, recommendation.
 

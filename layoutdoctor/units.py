@@ -56,10 +56,11 @@ def format_bytes(count: Bytes) -> str:
     Args:
         count: A size in bytes, zero or more.
     """
-    for scale, unit in _SIZE_UNITS:
-        if count >= scale:
-            return f"{count} B" if unit == "B" else f"{format_significant(count / scale)} {unit}"
-    return "0 B"
+    for scale, unit in _SIZE_UNITS[:-1]:
+        # Round first, as for durations: one byte less than a mebibyte is "1.00 MiB", never "1024 KiB".
+        if float(f"{count / scale:.2e}") >= 1:
+            return f"{format_significant(count / scale)} {unit}"
+    return f"{count} B"
 
 
 def format_share(share: float) -> str:

@@ -161,6 +161,8 @@ class _Flow:
         if name in self.outputs:
             region.pinned.add(name)
         for reader, position in self.readers[name]:
+            if base_name(reader.target) == "getitem" and reader.result_index:
+                continue  # indices of a pooling, statistics of a batch norm: not this value
             if reader.op == "output":
                 region.pinned.add(name)
             elif is_convolution(reader.target):

@@ -34,7 +34,7 @@ def how_to_apply(
     lines += _input_lines(configuration.input_format or "preserve", sorted(ranks_of_inputs & _FORMAT_BY_RANK.keys()))
     if configuration.inductor_options.get("freezing"):
         lines += [
-            "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # around every call that may compile",
+            "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
             "    y = model(x)",
         ]
     return "\n".join(lines) or "# nothing to change: call the model as it is, without torch.compile"

@@ -142,10 +142,15 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         diagnosis = _diagnose(arguments, configurations, traces, record)
     except KeyboardInterrupt:
-        _finish_early(record, outputs, arguments.format, "interrupted from the keyboard")
+        partial = _save_partial(record, outputs, "interrupted from the keyboard")
+        if partial is None:
+            print("layoutdoctor: interrupted before the first configuration was done", file=sys.stderr)
+        else:
+            print("layoutdoctor: interrupted; the report holds what was recorded until then", file=sys.stderr)
+            print_report(partial, arguments.format)
         return EXIT_INTERRUPTED
     except LayoutDoctorError as error:
-        _finish_early(record, outputs, None, first_line(error))
+        _save_partial(record, outputs, first_line(error))
         raise
     try:
         save_reports(diagnosis, outputs)
@@ -270,19 +275,16 @@ class RecordSoFar:
             print(f"layoutdoctor: warning: {error}", file=sys.stderr)
 
 
-def _finish_early(record: RecordSoFar, outputs: Sequence[OutputFile], report_format: str | None, reason: str) -> None:
-    """Saves, and where a format is given prints, what there is of a diagnosis that was stopped."""
+def _save_partial(record: RecordSoFar, outputs: Sequence[OutputFile], reason: str) -> Diagnosis | None:
+    """What there is of a diagnosis that was stopped, saved to every output; None where no trial was done."""
     if record.latest is None:
-        print("layoutdoctor: stopped before the first configuration was done; nothing is saved", file=sys.stderr)
-        return
+        return None
     partial = msgspec.structs.replace(record.latest, interrupted=reason)
     try:
         save_reports(partial, outputs)
     except OutputError as error:
-        print(f"layoutdoctor: error: {error}", file=sys.stderr)
-    if report_format is not None:
-        print_report(partial, report_format)
-    print(f"layoutdoctor: {reason}; the report holds what was recorded until then", file=sys.stderr)
+        print(f"layoutdoctor: warning: {error}", file=sys.stderr)
+    return partial
 
 
 def exit_status(diagnosis: Diagnosis, configuration_count: int, fail_on: str | None) -> int:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 WIDEST_REPORT = 140
 _STYLES = (
-    (r"^(Fastest|Keep|Tie|Layout does not matter|Nothing could be concluded|Only|Not compared)\b.*", "bold"),
+    (r"^(Fastest|Keep|Tie|No recommendation|Layout does not matter)\b.*", "bold"),
+    (r"^(Nothing could be concluded|Only|Not compared)\b.*", "bold"),
     (r"^Not finished: .*", "bold yellow"),
     (r"^LD\d{3} error\b", "bold red"),
     (r"^LD\d{3} warning\b", "yellow"),

@@ -6,6 +6,7 @@ Everything goes to standard error; standard output is the report's. Faces the di
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -54,9 +55,10 @@ class LineDisplay(QuietDisplay):
         Args:
             progress: What is being done.
         """
-        if progress.stage == self._stage:
+        stage = re.sub(r"\d+", "#", progress.stage)  # a stage that only counts on is still the same
+        if stage == self._stage:
             return
-        self._stage = progress.stage
+        self._stage = stage
         print(f"layoutdoctor: [{progress.done}/{progress.total}] {clean(progress.stage)}", file=sys.stderr, flush=True)
 
 

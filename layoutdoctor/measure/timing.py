@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # The contract of a budget: it bounds the rounds, but every configuration gets a few in any case.
 MINIMUM_ROUNDS = 5
-# Twice what the slowest to settle needed in benchmarks/false_winner.py; an interval still wide then is the machine's.
+# An interval narrows with the root of the rounds: what is wide after so many would take far longer than anyone waits.
 MAXIMUM_ROUNDS = 384
 # Intervals narrower than this (upper end over lower end) need no more rounds.
 PRECISION = 0.02
@@ -40,14 +40,14 @@ WANTED_ROUNDS = 32
 # A configuration this many times slower than the best, with certainty, is what a short budget drops first.
 HOPELESS_RATIO = 1.5
 
-# At one cost more rounds with fewer calls find more than fewer rounds with more calls (benchmarks/README.md), as long
-# as a block is long beside the turn's own cost.
-_BLOCK_SECONDS = 8e-3
-_FEWEST_CALLS = 4
+# At one cost, more rounds with fewer calls find more than fewer rounds with more calls, and an untimed call at each
+# turn buys nothing that the minimum of two does not give (benchmarks/README.md): the call that finds the caches full of
+# another configuration's data is not the shortest.
+_BLOCK_SECONDS = 4e-3
+_USUAL_CALLS = 4
 _MOST_CALLS = 64
-# A step shorter than this gets an untimed call at each turn, to bring its data back into the caches. For a longer one
-# that costs more than it tells.
-_SHORT_STEP_SECONDS = 10e-3
+# From here on, filling the caches again is too small a part of a call to need a second one.
+_LONG_STEP_SECONDS = 0.1
 # As in triton.testing.do_bench (3.7): larger than the L2 cache of any GPU yet.
 _FLUSH_BYTES = 256 * 2**20
 _SHORTEST_SECONDS = 1e-9  # one tick of the clock: a ratio needs times above 0
@@ -272,7 +272,6 @@ class _Rounds:
         self.round_seconds: dict[str, list[Seconds]] = {name: [] for name in steps}
         self.dropped: dict[str, int] = {}
         self.failures: dict[str, str] = {}
-        self.short: set[str] = set()
 
     def warm_up(self, budget_seconds: Seconds) -> None:
         estimates: dict[str, Seconds] = {}
@@ -280,17 +279,14 @@ class _Rounds:
             with self._failing_alone(name):
                 self.timer(self.steps[name], 1)  # compiles, allocates, fills caches: never a measurement
                 estimates[name] = min(self.timer(self.steps[name], 1))
-                if estimates[name] < _SHORT_STEP_SECONDS:
-                    estimates[name] = min(self.timer(self.steps[name], _FEWEST_CALLS))
-        self.short = {name for name, seconds in estimates.items() if seconds < _SHORT_STEP_SECONDS}
+                if estimates[name] < _LONG_STEP_SECONDS:
+                    estimates[name] = min(self.timer(self.steps[name], _USUAL_CALLS))
         if estimates:
             self.calls = _choose_calls(min(estimates.values()), sum(estimates.values()), budget_seconds)
 
     def run(self, order: list[str]) -> None:
         for name in order:
             with self._failing_alone(name):
-                if name in self.short:
-                    self.steps[name]()
                 times = self.timer(self.steps[name], self.calls)
                 self.call_seconds[name].append(times)
                 self.round_seconds[name].append(self.estimator(times))
@@ -351,9 +347,9 @@ def _turns(names: list[str], count: int, seed: int) -> list[str]:
 
 
 def _choose_calls(shortest_seconds: Seconds, turn_seconds: Seconds, budget_seconds: Seconds) -> int:
-    by_duration = min(max(math.ceil(_BLOCK_SECONDS / shortest_seconds), _FEWEST_CALLS), _MOST_CALLS)
+    by_duration = min(max(math.ceil(_BLOCK_SECONDS / shortest_seconds), _USUAL_CALLS), _MOST_CALLS)
     by_budget = int(budget_seconds / (WANTED_ROUNDS * turn_seconds))
-    return max(min(by_duration, by_budget), 1)
+    return max(min(by_duration, by_budget), 1 if shortest_seconds >= _LONG_STEP_SECONDS else 2)
 
 
 def _affordable_rounds(remaining_seconds: Seconds, round_seconds: Seconds) -> int:

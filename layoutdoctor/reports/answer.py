@@ -111,7 +111,9 @@ def _nothing_measured(diagnosis: Diagnosis) -> Answer:
     lines = [f"No result: {failures[0]}"] if failures else []
     if len(failures) > 1:
         lines.append(f"{count_of(len(failures) - 1, 'other configuration')} had no result either")
-    return Answer("Nothing could be concluded: no configuration was measured", lines=tuple(lines))
+    ran = [trial.name for trial in diagnosis.trials if trial.status == "ok"]
+    costs = _cost_lines(diagnosis, BASELINE if BASELINE in ran else ran[0]) if ran else ()
+    return Answer("Nothing could be concluded: no configuration was measured", lines=(*lines, *costs))
 
 
 def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
@@ -128,18 +130,20 @@ def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
 
 
 def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
-    fastest = [clean_name(name) for name in comparison.fastest]
+    costs = _cost_lines(diagnosis, comparison.baseline)
     reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
-    if not fastest:
-        headline = "Nothing could be concluded: no configuration may be recommended"
-    elif len(fastest) == 1:
-        headline = (
-            f"Fastest so far: {fastest[0]}{_against(diagnosis, comparison, comparison.fastest[0])}; not recommended yet"
-        )
-    else:
-        headline = f"Tie so far: {in_words(fastest)}, no measurable difference; none is recommended yet"
-    lines = (clean(reason),) if reason else ()
-    return Answer(headline, lines=(*lines, *_cost_lines(diagnosis, comparison.baseline)))
+    leader = _leader_text(diagnosis, comparison)
+    if diagnosis.interrupted is not None and leader:
+        return Answer(f"{leader}; nothing is recommended yet", lines=(*([clean(reason)] if reason else []), *costs))
+    why = clean(reason) if reason else "no configuration may be recommended"
+    return Answer(f"No recommendation: {why}", lines=(*([leader] if leader else []), *costs))
+
+
+def _leader_text(diagnosis: Diagnosis, comparison: Comparison) -> str:
+    fastest = [clean_name(name) for name in comparison.fastest]
+    if len(fastest) > 1:
+        return f"Tie: {cut_list(fastest, MOST_NAMED)}, no measurable difference between them"
+    return f"Fastest measured: {fastest[0]}{_against(diagnosis, comparison, comparison.fastest[0])}" if fastest else ""
 
 
 def _against(diagnosis: Diagnosis, comparison: Comparison, name: str) -> str:

@@ -123,18 +123,20 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
             f"cannot {doing} {name}: it called sys.exit({error.code if error.code is not None else ''})"
             f"{_place(error, file)}; put what is a script under `if __name__ == '__main__':`"
         ) from error
-    except ModuleNotFoundError as error:
-        raise SubjectError(
-            f"cannot {doing} {name}: it imports {error.name!r}, which is not installed{_place(error, file)}; "
-            f"pip install {(error.name or '').partition('.')[0]}"
-        ) from error
     except Exception as error:
-        raise SubjectError(
-            f"cannot {doing} {name}: {first_line(error)}{_place(error, file)}; mend it there first"
-        ) from error
+        raise SubjectError(_failure_message(error, name, file, doing)) from error
     finally:
         sys.path[:] = path
         sys.argv[:] = argv
+
+
+def _failure_message(error: Exception, name: str, file: str | None, doing: str) -> str:
+    place = _place(error, file)
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        package = error.name.partition(".")[0]
+        return f"cannot {doing} {name}: it imports {error.name!r}, which is not installed{place}; pip install {package}"
+    advice = "mend it there first" if file is not None else f"see whether {name.partition(':')[0]} works by itself"
+    return f"cannot {doing} {name}: {first_line(error)}{place}; {advice}"
 
 
 def _place(error: BaseException, file: str | None) -> str:

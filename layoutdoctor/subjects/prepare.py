@@ -73,9 +73,7 @@ def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) ->
         if configuration.model_format == "channels_last" and not converted:
             notes.append("channels_last changed no weight: the model has no 4-D or 5-D parameter it applies to")
     elif configuration.model_format not in (None, "preserve"):
-        notes.append(
-            f"{configuration.model_format} could only be given to the inputs: no module was found in the function"
-        )
+        notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
     args, kwargs = copy_inputs(subject.args, subject.kwargs)
     args, kwargs = apply_input_format((args, kwargs), configuration.input_format or "preserve")
     return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes))
@@ -112,10 +110,12 @@ def in_format(tensor: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
     """
     if choice == "preserve" or tensor.layout != torch.strided:
         return tensor
+    # ``to``, not ``contiguous``: the latter leaves the strides of a 1x1 weight, which satisfies both formats, as they
+    # are, and torch then counts it as contiguous where ``model.to(memory_format=...)`` makes it channels_last.
     if choice == "contiguous":
-        return tensor.contiguous()
+        return tensor.to(memory_format=torch.contiguous_format)
     if tensor.dim() in _CHANNELS_LAST:
-        return tensor.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
+        return tensor.to(memory_format=_CHANNELS_LAST[tensor.dim()])
     return tensor
 
 

@@ -119,7 +119,7 @@ def _note_on(model: Any) -> str:
     if isinstance(model, _WRAPPERS):
         return f"was wrapped in {type(model).__name__}: the module inside was diagnosed, on one device"
     if isinstance(model, torch.export.ExportedProgram):
-        return "was an exported program: its module was diagnosed"
+        return "was an exported program: its module was diagnosed, in the mode it was exported in"
     return "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options"
 
 

@@ -61,7 +61,7 @@ def test_freezing_is_a_global_setting_and_the_rest_are_options(
                 "import torch._inductor.config",
                 "model.eval()",
                 "model = torch.compile(model)",
-                "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # around every call that may compile",
+                "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
                 "    y = model(x)",
             ],
         ),

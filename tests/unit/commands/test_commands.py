@@ -7,9 +7,7 @@ import json
 import logging
 import sys
 import types
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -24,6 +22,10 @@ from layoutdoctor.errors import SubjectError
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
 from layoutdoctor.records import Diagnosis, Finding, load, to_json
 from layoutdoctor.rules import ALL_RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 PARTIAL = a_diagnosis(a_trial("eager"))
 WARNING = Finding(
@@ -58,8 +60,8 @@ class FakeEngine:
 
     def diagnose_subject(self, subject: str, **options: Any) -> Diagnosis:
         self.asked = {"subject": subject, **options}
-        options["progress"](Progress("eager: measuring", 1, 2))
-        options["progress"](Progress("eager: measuring", 1, 2))
+        options["progress"](Progress("eager: round 1 of 20", 1, 2))
+        options["progress"](Progress("eager: round 2 of 20", 1, 2))
         print("the model prints")
         options["on_trial"](PARTIAL)
         self.during()
@@ -141,7 +143,7 @@ def test_standard_output_holds_the_report_only(engine: FakeEngine, capsys: pytes
     captured = capsys.readouterr()
 
     assert msgspec.json.decode(captured.out.encode(), type=Diagnosis) == FULL
-    assert captured.err == "layoutdoctor: [1/2] eager: measuring\nthe model prints\n"
+    assert captured.err == "layoutdoctor: [1/2] eager: round 1 of 20\nthe model prints\n"
 
 
 def test_quiet_shows_no_progress(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +277,7 @@ def test_a_stop_before_the_first_trial_saves_nothing(
 
     assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 130
     assert not (tmp_path / "r.json").exists()
-    assert capsys.readouterr().err.endswith("stopped before the first configuration was done; nothing is saved\n")
+    assert capsys.readouterr().err == "layoutdoctor: interrupted before the first configuration was done\n"
 
 
 def test_an_error_after_a_trial_keeps_the_trials_so_far(

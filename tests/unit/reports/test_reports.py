@@ -231,13 +231,35 @@ def test_another_baseline_is_called_by_its_name() -> None:
 
 
 def test_a_missing_baseline_leaves_the_rest_of_the_report() -> None:
-    diagnosis = a_diagnosis(a_trial("eager"), comparison=a_comparison(a_ratio("eager", 1.2), fastest=("eager",)))
+    comparison = a_comparison(a_ratio("eager", 1.2), fastest=("eager",))
+    diagnosis = a_diagnosis(a_trial("eager"), comparison=comparison, interrupted="interrupted from the keyboard")
 
     assert build_answer(diagnosis).headline == (
-        "Fastest so far: eager, 1.20x faster than torch.compile's default "
-        "(99 % interval 1.17 to 1.23); not recommended yet"
+        "Fastest measured: eager, 1.20x faster than torch.compile's default "
+        "(99 % interval 1.17 to 1.23); nothing is recommended yet"
     )
     assert [row.ratio for row in build_rows(diagnosis)] == ["1.20x  1.17..1.23"]
+
+
+@pytest.mark.parametrize(
+    ("fastest", "lines"),
+    [
+        ((), ()),
+        (("eager",), ("Fastest measured: eager",)),
+        (("eager", "inductor"), ("Tie: eager and inductor, no measurable difference between them",)),
+    ],
+)
+def test_without_a_recommendation_the_reason_stands_first(fastest: tuple[str, ...], lines: tuple[str, ...]) -> None:
+    answer = build_answer(
+        a_diagnosis(
+            a_trial("eager"),
+            a_trial(),
+            comparison=a_comparison(a_ratio("eager", 1.0), fastest=fastest),
+            recommendation=a_recommendation(None, how=None, reason="the gain did not repeat"),
+        )
+    )
+
+    assert (answer.headline, answer.lines) == ("No recommendation: the gain did not repeat", lines)
 
 
 def test_a_range_without_coverage_is_not_called_an_interval() -> None:

@@ -268,4 +268,4 @@ def test_an_exported_program_brings_its_inputs(tmp_path: Path) -> None:
     subject = load_target(str(tmp_path / "net.pt2"))
 
     assert subject.model(*subject.args).shape == (1, 4, 6, 6)
-    assert subject.notes == ("was an exported program: its module was diagnosed",)
+    assert subject.notes == ("was an exported program: its module was diagnosed, in the mode it was exported in",)

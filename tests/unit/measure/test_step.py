@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.measure.step import COPIES_INPUTS_NOTE, Step, check_runs, tensors_of
+from layoutdoctor.subjects.load import load_target
+from layoutdoctor.subjects.subject import subject_from_python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+X = torch.randn(2, 3, 6, 6)
+
+
+@dataclass
+class Result:
+    loss: Any
+    logits: Any
+
+
+def a_step(run: Any, *args: Any, mode: Any = "training", **changes: Any) -> Step:
+    return Step(run, run if isinstance(run, nn.Module) else None, args, {}, mode, **changes)
+
+
+def test_every_tensor_of_a_nested_output_is_found_in_order() -> None:
+    a, b, c, d, e = (torch.tensor(float(n)) for n in range(5))
+    itself: list[Any] = [e]
+    itself.append(itself)
+
+    output = {"x": a, "rest": (b, [None, 3, Result(c, "text")], SimpleNamespace(d=d)), "loop": itself}
+
+    assert [float(tensor) for tensor in tensors_of(output)] == [0, 1, 2, 3, 4]
+
+
+def test_inference_records_no_gradients() -> None:
+    model = nn.Conv2d(3, 4, 3)
+
+    step = a_step(model, X, mode="inference")
+    step()
+
+    assert not step.results().outputs[0].requires_grad
+    assert step.results().gradients == {}
+    assert model.weight.grad is None
+
+
+def test_training_gives_the_gradients_of_the_weighted_sum() -> None:
+    model = nn.Conv2d(3, 4, 3).double()
+    x = X.double().requires_grad_(True)
+    step = a_step(model, x)
+    results = step.results()
+    assert step._weights is not None
+    weight = step._weights[0]
+    assert weight is not None
+
+    (model(x) * weight).sum().backward()
+
+    assert torch.allclose(results.gradients["weight"], model.weight.grad)
+    assert torch.allclose(results.gradients["bias"], model.bias.grad)
+    assert torch.allclose(results.gradients["input 0"], x.grad)
+
+
+def test_the_loss_weight_is_fixed_has_the_outputs_strides_and_no_zero() -> None:
+    model = nn.Conv2d(3, 4, 3)
+    plain, permuted = a_step(model, X), a_step(model, X.to(memory_format=torch.channels_last))
+    plain()
+    permuted()
+    assert plain._weights is not None
+    assert permuted._weights is not None
+    first, second = plain._weights[0], permuted._weights[0]
+    assert first is not None
+    assert second is not None
+
+    assert torch.equal(first, second)
+    assert first.is_contiguous()
+    assert second.is_contiguous(memory_format=torch.channels_last)
+    assert (first != 0).all()
+    assert torch.equal(first, first.bfloat16().float())
+
+
+def test_gradients_survive_a_batch_norm_at_the_end() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
+
+    gradient = a_step(model, X).results().gradients["0.weight"]
+
+    assert gradient.abs().max() > 0.1  # the gradient of a plain sum is zero here
+
+
+def test_a_scalar_output_is_the_loss_itself() -> None:
+    model = nn.Linear(3, 1, bias=False)
+
+    results = a_step(lambda x: {"loss": model(x).mean(), "parts": 3}, torch.ones(5, 3)).results()
+    step = Step(lambda x: model(x).mean(), model, (torch.ones(5, 3),), {}, "training")
+
+    assert results.gradients == {}
+    assert torch.allclose(step.results().gradients["weight"], torch.ones(1, 3))
+
+
+def test_each_iteration_starts_without_gradients() -> None:
+    model = nn.Linear(2, 2)
+    step = a_step(model, torch.ones(1, 2))
+
+    step()
+    step()
+    once = model.weight.grad.clone()
+    step()
+
+    assert torch.equal(model.weight.grad, once)
+
+
+def test_results_are_those_of_the_first_call() -> None:
+    counter = iter(range(10))
+    step = a_step(lambda x: x + next(counter), torch.zeros(2), mode="inference")
+
+    step()
+    step()
+
+    assert step.results().outputs[0].tolist() == [0, 0]
+
+
+def test_forgotten_results_cannot_be_read() -> None:
+    step = a_step(torch.relu, X, mode="inference")
+    step()
+
+    step.forget_results()
+
+    with pytest.raises(RuntimeError, match="were forgotten"):
+        step.results()
+
+
+def test_results_keep_the_strides_of_the_outputs() -> None:
+    step = a_step(lambda x: x[:, ::2].to(memory_format=torch.channels_last), X, mode="inference")
+
+    results = step.results()
+
+    assert results.outputs[0].stride() == results.output_layouts[0].stride == (72, 1, 12, 2)
+    assert results.output_layouts[0].memory_formats == ("channels_last",)
+
+
+def test_the_first_call_of_two_steps_draws_the_same_numbers_and_leaves_the_generator() -> None:
+    before = torch.get_rng_state()
+
+    outputs = [a_step(functional.dropout, X, mode="inference").results().outputs[0] for _ in range(2)]
+
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_model_that_changes_its_inputs_gets_fresh_ones_every_time() -> None:
+    x = torch.ones(3)
+    seen: list[list[float]] = []
+
+    def add_one(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(tensor.tolist())
+        return tensor.add_(1)
+
+    step = a_step(add_one, x, mode="inference")
+    for _ in range(3):
+        step()
+
+    assert seen == [[1, 1, 1]] * 3
+    assert x.tolist() == [1, 1, 1]
+    assert step.notes == (COPIES_INPUTS_NOTE,)
+
+
+def test_a_model_that_leaves_its_inputs_alone_gets_the_same_ones() -> None:
+    seen: list[int] = []
+    step = a_step(lambda x: (seen.append(x.data_ptr()), x + 1)[1], X, mode="inference")
+
+    for _ in range(3):
+        step()
+
+    assert seen[1] == seen[2] == X.data_ptr()
+    assert step.notes == ()
+
+
+async def later(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (lambda x: None, "its output (NoneType) holds no tensor"),
+        (lambda x: (part for part in [x]), "it returned a generator, which ran nothing yet; return a list or tuple"),
+        (later, "it returned a coroutine, expected tensors; give a function that is not async"),
+    ],
+    ids=["none", "generator", "coroutine"],
+)
+def test_an_output_without_tensors_is_the_users_to_mend(run: Any, message: str) -> None:
+    with pytest.raises(SubjectError) as caught:
+        a_step(run, X, mode="inference")()
+    assert message in str(caught.value)
+
+
+class Detached(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).detach()
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (nn.Linear(2, 2).requires_grad_(False), "no parameter requires a gradient; call model.requires_grad_(True)"),
+        (nn.ReLU(), "the model has no parameters; call .requires_grad_(True) on an input"),
+        (Detached(2, 2), "no output depends on a parameter through autograd; let forward run without no_grad"),
+    ],
+    ids=["frozen", "no parameters", "detached"],
+)
+def test_a_model_that_cannot_be_trained_says_why(run: Any, message: str) -> None:
+    with pytest.raises(SubjectError) as caught:
+        a_step(run, torch.ones(2, 2))()
+    assert message in str(caught.value)
+
+
+def test_integer_outputs_take_no_part_in_the_loss() -> None:
+    model = nn.Linear(2, 2)
+
+    results = Step(lambda x: (model(x), model(x).argmax(1)), model, (torch.ones(2, 2),), {}, "training").results()
+
+    assert [output.dtype for output in results.outputs] == [torch.float32, torch.int64]
+    assert set(results.gradients) == {"weight", "bias"}
+
+
+def test_a_rehearsal_leaves_the_model_and_its_inputs_alone() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    x = X.clone()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    rehearsal = check_runs(subject_from_python(model, x), "training")
+
+    assert rehearsal.output_layouts[0].shape == (2, 4, 4, 4)
+    assert not rehearsal.changes_inputs
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(x, X)
+
+
+def test_a_rehearsal_finds_a_model_that_changes_its_inputs() -> None:
+    rehearsal = check_runs(subject_from_python(nn.ReLU(inplace=True), X), "inference")
+
+    assert rehearsal.changes_inputs
+    assert rehearsal.notes == (COPIES_INPUTS_NOTE,)
+
+
+def test_a_model_that_raises_names_its_error_its_line_and_its_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.conv = torch.nn.Conv2d(4, 4, 3)\n    def forward(self, x, scale=1):\n"
+        "        return self.conv(x)\ndef get_inputs(): return [torch.randn(2, 3, 8, 8), 2]\n"
+    )
+
+    with pytest.raises(SubjectError) as caught:
+        check_runs(load_target(str(path)), "inference")
+
+    message = str(caught.value)
+    assert message.startswith("cannot run net.py on float32[2, 3, 8, 8], 2: RuntimeError: Given groups=1")
+    assert message.endswith("(net.py:7); give inputs that the model accepts (--input, or example_input in Python)")
+    assert "\n" not in message
+
+
+def test_missing_arguments_are_told_like_any_other_error() -> None:
+    def needs_two(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x * mask
+
+    with pytest.raises(SubjectError, match=r"cannot run needs_two on x=float32\[2, 3, 6, 6\], flag=True: TypeError:"):
+        check_runs(subject_from_python(needs_two, {"x": X, "flag": True}), "inference")

@@ -1,0 +1,47 @@
+"""Layouts that torch cannot make, or that matter by name; the rest is checked against torch in tests/property."""
+
+from __future__ import annotations
+
+import pytest
+
+from layoutdoctor.layout import blocked_layout, contiguous_stride, memory_formats_of, stride_order, strided_layout
+
+
+def test_one_layout_may_satisfy_two_formats() -> None:
+    assert memory_formats_of((2, 8, 1, 1), (8, 1, 1, 1)) == ("contiguous_format", "channels_last")
+    assert memory_formats_of((2, 1, 4, 4), (16, 16, 4, 1)) == ("contiguous_format", "channels_last")
+
+
+def test_a_transposed_layout_satisfies_none() -> None:
+    assert memory_formats_of((2, 3, 4, 5), (60, 20, 1, 4)) == ()
+
+
+def test_a_symbolic_size_claims_only_what_is_certain() -> None:
+    assert memory_formats_of(("s0", 3, 4, 4), (48, 16, 4, 1)) == ("contiguous_format",)
+    assert memory_formats_of((2, "s0", 4, 4), ("16*s0", 16, 4, 1)) == ()
+    assert memory_formats_of(("s0", 3, 4, 4), ("s1", 16, 4, 1)) == ()
+
+
+def test_a_blocked_layout_has_a_name_instead_of_strides() -> None:
+    layout = blocked_layout((4, 64, 56, 56), "aBcd16b")
+
+    assert layout.is_blocked
+    assert (layout.stride, layout.memory_formats, layout.format) == (None, (), "aBcd16b")
+
+
+@pytest.mark.parametrize(("shape", "count"), [((2, 3), 6), ((), 1), ((0, 5), 0), (("s0", 5), None)])
+def test_elements_are_counted_unless_a_size_is_symbolic(shape: tuple[int | str, ...], count: int | None) -> None:
+    assert strided_layout(shape, (1,) * len(shape)).element_count == count
+
+
+def test_a_strided_layout_is_not_blocked() -> None:
+    assert not strided_layout((2, 3), (3, 1)).is_blocked
+
+
+def test_the_order_of_a_symbolic_stride_is_not_claimed() -> None:
+    assert stride_order((2, 3, 4), ("s0", 4, 1)) is None
+    assert stride_order((1, 3, 4), ("s0", 4, 1)) == (1, 2)
+
+
+def test_a_dimension_without_elements_counts_as_one_in_strides() -> None:
+    assert contiguous_stride((2, 0, 3)) == (3, 3, 1)

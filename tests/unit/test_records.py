@@ -1,0 +1,122 @@
+"""The records as JSON: the contract holds, what is read is what was written, and what cannot be read is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_trial
+from golden.stories import STORIES
+
+from layoutdoctor.errors import RecordError
+from layoutdoctor.records import Configuration, SourceLocation, from_json, load, to_json
+
+SCHEMA: dict[str, Any] = json.loads((Path(__file__).parents[1] / "diagnosis.schema.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_every_story_keeps_the_contract_of_the_json(story: str) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(to_json(STORIES[story]())))
+
+
+def test_the_schema_refuses_a_record_that_breaks_the_contract() -> None:
+    record = json.loads(to_json(a_diagnosis()))
+    record["trials"][0]["status"] = "fine"
+
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(record)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_saved_diagnosis_is_read_as_it_was(story: str, tmp_path: Path) -> None:
+    diagnosis = STORIES[story]()
+    diagnosis.save(tmp_path / "d.json")
+
+    assert load(tmp_path / "d.json") == diagnosis
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    record = json.loads(to_json(a_diagnosis()))
+    record["later"] = {"more": 1}
+    record["trials"][0]["later"] = 1
+
+    assert from_json(json.dumps(record).encode()) == a_diagnosis()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "cannot read 'd.json': Input data was truncated; expected a diagnosis saved by layoutdoctor"),
+        (b"{}", "cannot read 'd.json': Object missing required field `schema_version`; expected a diagnosis"),
+        (b'{"schema_version": 2}', "cannot read 'd.json': it has schema_version 2, expected 1; read it with"),
+        (b'{"schema_version": 1}', "cannot read 'd.json': Object missing required field `layoutdoctor_version`"),
+    ],
+)
+def test_what_is_no_diagnosis_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        from_json(data, "'d.json'")
+
+    assert str(caught.value).startswith(message)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError) as caught:
+        load(tmp_path / "d.json")
+
+    assert str(caught.value) == f"cannot read {str(tmp_path / 'd.json')!r}: No such file or directory"
+
+
+def test_records_are_frozen() -> None:
+    with pytest.raises(AttributeError, match="immutable"):
+        a_trial().configuration.name = "other"
+
+
+def test_the_fastest_is_the_recommended_one_or_the_first_of_the_comparison() -> None:
+    trials = (a_trial("eager"), a_trial("inductor"))
+    comparison = a_comparison(a_ratio("eager", 2.0), fastest=("eager", "inductor"))
+
+    assert a_diagnosis(*trials).fastest is None
+    assert a_diagnosis(*trials, comparison=comparison).fastest == trials[0]
+    recommended = a_diagnosis(*trials, comparison=comparison, recommendation=a_recommendation("inductor"))
+    assert recommended.fastest == trials[1]
+    assert recommended.baseline == trials[1]
+    assert a_diagnosis(*trials).baseline is None
+
+
+def test_a_trial_that_is_the_same_as_another_is_measured_there() -> None:
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", measurement=None)
+    diagnosis = a_diagnosis(a_trial("inductor"), same)
+
+    assert diagnosis.measured_trial("inductor-layout-opt-on") == diagnosis.trials[0]
+    assert diagnosis.measured_trial("inductor") == diagnosis.trials[0]
+    assert diagnosis.measured_trial("missing") is None
+
+
+def test_printing_a_diagnosis_is_the_text_report_and_a_notebook_gets_markdown() -> None:
+    diagnosis = a_diagnosis()
+
+    assert str(diagnosis).startswith("layoutdoctor 0.1.0 · model.py")
+    bundle = diagnosis._repr_mimebundle_()
+    assert bundle == {"text/markdown": diagnosis.to_markdown(), "text/plain": str(diagnosis)}
+
+
+def test_redundant_pairs_of_all_trials_are_together() -> None:
+    diagnosis = STORIES["gain_with_findings"]()
+
+    assert len(diagnosis.redundant_pairs) == 3
+
+
+def test_a_place_reads_as_file_and_line() -> None:
+    assert str(SourceLocation(file="model.py", line=3)) == "model.py:3"
+
+
+def test_a_configuration_survives_json_with_its_options() -> None:
+    configuration = Configuration(
+        name="mine", backend="inductor", inductor_options={"freezing": True, "size": 3, "x": None}
+    )
+
+    assert msgspec.json.decode(msgspec.json.encode(configuration), type=Configuration) == configuration
