@@ -43,7 +43,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Loads ``diagnose``, and torch with it, on first use."""
     if name == "diagnose":
-        from layoutdoctor.doctor import diagnose  # noqa: PLC0415
+        from layoutdoctor.doctor import diagnose
 
         return diagnose
     raise AttributeError(f"module 'layoutdoctor' has no attribute {name!r}")

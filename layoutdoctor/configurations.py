@@ -21,7 +21,9 @@ BASELINE = "inductor"
 
 DEFAULT_CONFIGURATIONS = (
     Configuration(name="eager", backend="eager"),
-    Configuration(name="eager-channels-last", backend="eager", model_format="channels_last", input_format="channels_last"),
+    Configuration(
+        name="eager-channels-last", backend="eager", model_format="channels_last", input_format="channels_last"
+    ),
     Configuration(name=BASELINE, backend="inductor", layout_optimization="default"),
     Configuration(name="inductor-layout-opt-off", backend="inductor", layout_optimization="off"),
     Configuration(name="inductor-layout-opt-on", backend="inductor", layout_optimization="on"),
@@ -90,7 +92,9 @@ def _expand(choice: str | Configuration | Iterable[str | Configuration], mode: M
         if name == "default":
             found += DEFAULT_CONFIGURATIONS
         elif name == "all":
-            found += [c for c in BUILTIN_CONFIGURATIONS if mode == "inference" or not c.inductor_options.get("freezing")]
+            found += [
+                c for c in BUILTIN_CONFIGURATIONS if mode == "inference" or not c.inductor_options.get("freezing")
+            ]
         elif name in by_name:
             found.append(by_name[name])
         else:

@@ -60,7 +60,7 @@ def diagnose(
     Args:
         model: An nn.Module or any callable; it is copied, never changed. A compiled model is unwrapped.
         example_input: A Tensor, a tuple of positional or a dict of keyword arguments, such as images ``[N, C, H, W]``.
-        mode: ``inference`` (a copy in eval mode, no gradients) or ``training`` (forward, and backward of a scalar loss).
+        mode: ``inference`` (a copy in eval mode, no gradients) or ``training`` (forward, backward of a scalar loss).
         configurations: ``default``, ``all``, names, or Configuration values.
         rules: Rules to run; None for all.
         budget_seconds: Bounds the timing rounds only; every configuration gets at least a few.
@@ -215,7 +215,9 @@ class _Diagnosing:
             nonlocal last
             if time.monotonic() - last > 5:
                 last = time.monotonic()
-                progress(Progress(f"timing all configurations in turns: round {count} of up to {expected}", done, total))
+                progress(
+                    Progress(f"timing all configurations in turns: round {count} of up to {expected}", done, total)
+                )
 
         return on_round
 
@@ -256,9 +258,7 @@ class _Diagnosing:
         return Diagnosis(
             layoutdoctor_version=__version__,
             created_at=self.created_at,
-            environment=describe_environment(
-                self.device, triton=triton_version(), onednn=onednn, command=self.command
-            ),
+            environment=describe_environment(self.device, triton=triton_version(), onednn=onednn, command=self.command),
             subject=self.subject,
             trials=tuple(trial.record() for trial in self.trials),
             comparison=self.comparison,

@@ -1,7 +1,7 @@
 """
 The records: everything a diagnosis knows, as frozen values that are saved as JSON.
 
-The JSON contract (``schema_version`` 1) is these classes, field by field; fields may be added, none is renamed or removed.
+The JSON contract (``schema_version`` 1) is these classes, field by field; fields may be added, none goes.
 SI units, the unit in the field's name; ``None`` means "not recorded", never zero. Faces everything; imports layout and
 errors only, never torch.
 """
@@ -546,7 +546,7 @@ class Trial(Record, frozen=True, kw_only=True):
         Raises:
             UsageError: The trial is a recorded one, which names no way to compile.
         """
-        from layoutdoctor.subjects.prepare import compile_for  # noqa: PLC0415 - needs torch, so only on use
+        from layoutdoctor.subjects.prepare import compile_for  # needs torch, so only on use
 
         return compile_for(model, self.configuration)
 
@@ -730,18 +730,18 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         Args:
             path: Where to; an existing file is replaced.
         """
-        from pathlib import Path  # noqa: PLC0415
+        from pathlib import Path
 
         Path(path).write_bytes(to_json(self))
 
     def to_markdown(self) -> str:
         """The report as GitHub Markdown."""
-        from layoutdoctor.reports import render  # noqa: PLC0415 - reports are the upper layer
+        from layoutdoctor.reports import render  # reports are the upper layer
 
         return render(self, "markdown")
 
     def __str__(self) -> str:
-        from layoutdoctor.reports import render  # noqa: PLC0415 - reports are the upper layer
+        from layoutdoctor.reports import render  # reports are the upper layer
 
         return render(self, "text")
 
@@ -798,7 +798,7 @@ def load(path: str | Path) -> Diagnosis:
     Raises:
         RecordError: The file cannot be read, or is no diagnosis.
     """
-    from pathlib import Path  # noqa: PLC0415
+    from pathlib import Path
 
     try:
         data = Path(path).read_bytes()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from layoutdoctor.capture.session import CapturedGraph
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.profiling import Recording
-    from layoutdoctor.records import Configuration, Equivalence, Measurement, Mode
+    from layoutdoctor.records import Configuration, Equivalence, Measurement, Mode, TrialStatus
     from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -87,7 +87,9 @@ class LiveTrial:
 
     def record(self) -> Trial:
         """The trial as a record, as far as it has come."""
-        status = "failed" if self.failure is not None else "same_as" if self.same_as is not None else "ok"
+        status: TrialStatus = "ok" if self.same_as is None else "same_as"
+        if self.failure is not None:
+            status = "failed"
         return Trial(
             configuration=self.configuration,
             status=status,
@@ -134,7 +136,7 @@ def run_trial(
             trial.notes.append("the same options and formats are in effect")
             return trial
         _run(trial, prepared, mode, reference, earlier, trace_file)
-    except (Exception, SystemExit, RecursionError) as error:  # noqa: BLE001 - the user's model may raise anything
+    except (Exception, SystemExit, RecursionError) as error:  # the user's model may raise anything
         trial.fail(error)
     return trial
 
@@ -178,7 +180,7 @@ def subject_device(prepared: PreparedModel) -> str:
         prepared: A prepared model.
     """
     tensors = list(prepared.module.parameters()) if prepared.module is not None else []
-    tensors += [leaf for leaf in torch.utils._pytree.tree_leaves((prepared.args, prepared.kwargs))]
+    tensors += torch.utils._pytree.tree_leaves((prepared.args, prepared.kwargs))
     return next((leaf.device.type for leaf in tensors if isinstance(leaf, torch.Tensor)), "cpu")
 
 
@@ -194,9 +196,7 @@ def _same_code(other: LiveTrial, trial: LiveTrial) -> bool:
     return other.step is not None and other.code == trial.code and complete
 
 
-def _compile(
-    trial: LiveTrial, prepared: PreparedModel, mode: Mode, device: str
-) -> tuple[Step, list[CapturedGraph]]:
+def _compile(trial: LiveTrial, prepared: PreparedModel, mode: Mode, device: str) -> tuple[Step, list[CapturedGraph]]:
     trial.stage = "compile"
     problem = missing_cpp_compiler() if device == "cpu" else None
     if problem is not None:
@@ -253,7 +253,7 @@ def _profile(
         trial.pairs = redundant_pairs(trial.graphs, trial.kernels.conversions)
         if recording.log is not None:
             trial.onednn = (recording.log.version, recording.log.isa)
-    except Exception as error:  # noqa: BLE001 - the configuration still has its times and outputs
+    except Exception as error:  # the configuration still has its times and outputs
         trial.notes.append(f"the kernel list was not recorded: {first_line(error)}")
 
 

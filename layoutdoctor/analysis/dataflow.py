@@ -126,7 +126,7 @@ class _Flow:
         return sum(size != 1 for size in node.layout.shape[1:]) > 1
 
     def regions(self) -> Iterable[set[str]]:
-        """Sets of values joined by layout-agnostic operations; single values that go from convolution to convolution."""
+        """Sets of values joined by layout-agnostic operations, and single values between two convolutions."""
         joined = [set(values) for values in nx.weakly_connected_components(self.agnostic)]
         known = set().union(*joined) if joined else set()
         alone = [{name} for name, node in self.nodes.items() if name not in known and self._carries_layout(node)]
@@ -174,10 +174,10 @@ class _Flow:
                 region.pinned.add(name)
 
     def _is_internal(self, name: str, reader: FxNode) -> bool:
-        return self.agnostic.has_edge(name, reader.name)
+        return bool(self.agnostic.has_edge(name, reader.name))
 
     def path(self, first: Conversion, second: Conversion) -> list[FxNode] | None:
-        """Layout-agnostic operations from one conversion's result to the other's argument; None where none leads there."""
+        """Layout-agnostic operations from one conversion's result to the other's argument; None where none leads."""
         target = self._argument(second)
         for start in self._results(first):
             if start == target:

@@ -1,5 +1,5 @@
 """
-Layout conversions that a compiled graph itself proves: what Inductor's scheduled buffers move into another stride order.
+Layout conversions that a compiled graph itself proves: what Inductor's buffers move into another stride order.
 
 Faces doctor; no torch. What a library does inside an external call is not in the graph: ``kernel_list`` has that.
 """
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Buffer, FxNode, Graph, TensorKind
 
-_ITEM_BYTES = {"float64": 8, "float32": 4, "int64": 8, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
+_ITEM_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "int64": 8,
+    "int32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 
 
 def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> tuple[Graph, ...]:

@@ -7,12 +7,13 @@ one of the graph, and the join is made only where counts and shapes agree. Faces
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX, HostOperation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from layoutdoctor.records import FxNode, Graph
 
 _GRAPH_CALL = "## Call CompiledFxGraph"

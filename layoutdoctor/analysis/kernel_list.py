@@ -30,8 +30,8 @@ _NOT_KERNELS = frozenset(
     for name in (
         "empty empty_like empty_strided new_empty new_empty_strided as_strided as_strided_ resize_ resize set_ view "
         "_unsafe_view reshape _reshape_alias expand permute transpose t squeeze unsqueeze slice select narrow detach "
-        "detach_ alias unflatten flatten chunk split unbind result_type is_floating_point lift_fresh _has_compatible_shallow_copy_type "
-        "view_as expand_as movedim diagonal unfold real imag"
+        "detach_ alias unflatten flatten chunk split unbind result_type is_floating_point lift_fresh "
+        "_has_compatible_shallow_copy_type view_as expand_as movedim diagonal unfold real imag"
     ).split()
 )
 """Operations that allocate or describe a tensor and move no element."""

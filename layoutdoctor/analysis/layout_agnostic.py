@@ -14,24 +14,25 @@ if TYPE_CHECKING:
 
 POINTWISE = frozenset(
     """
-    abs acos add addcdiv addcmul asin atan bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max clamp_min
-    convert_element_type copysign cos cosh div elu elu_backward eq erf erfc exp exp2 expm1 floor fma fmod ge gelu gelu_backward gt
-    hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward le leaky_relu
-    leaky_relu_backward lerp log log1p log2 log_sigmoid_forward logical_and logical_not logical_or lt maximum minimum mish
-    mish_backward mul native_dropout ne neg pow reciprocal relu relu6 remainder round rsqrt rsub sgn sigmoid sigmoid_backward
-    sign silu silu_backward sin sinh softplus softplus_backward sqrt square sub tan tanh tanh_backward threshold
-    threshold_backward trunc where xlogy
+    abs acos add addcdiv addcmul asin atan bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max
+    clamp_min convert_element_type copysign cos cosh div elu elu_backward eq erf erfc exp exp2 expm1 floor fma
+    fmod ge gelu gelu_backward gt hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh
+    hardtanh_backward le leaky_relu leaky_relu_backward lerp log log1p log2 log_sigmoid_forward logical_and
+    logical_not logical_or lt maximum minimum mish mish_backward mul native_dropout ne neg pow reciprocal relu
+    relu6 remainder round rsqrt rsub sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh softplus
+    softplus_backward sqrt square sub tan tanh tanh_backward threshold threshold_backward trunc where xlogy
     """.split()
 )
 """One output element from the elements at the same place; torch keeps the operands' stride order."""
 
 PER_CHANNEL = frozenset(
     """
-    _adaptive_avg_pool2d _adaptive_avg_pool3d _low_memory_max_pool2d_with_offsets _low_memory_max_pool_with_offsets
-    _native_batch_norm_legit_no_training _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact2d
-    _upsample_nearest_exact3d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d
-    avg_pool3d constant_pad_nd max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices reflection_pad2d
-    reflection_pad3d replication_pad2d replication_pad3d upsample_bicubic2d upsample_bilinear2d upsample_nearest2d
+    _adaptive_avg_pool2d _adaptive_avg_pool3d _low_memory_max_pool2d_with_offsets
+    _low_memory_max_pool_with_offsets _native_batch_norm_legit_no_training _upsample_bicubic2d_aa
+    _upsample_bilinear2d_aa _upsample_nearest_exact2d _upsample_nearest_exact3d adaptive_avg_pool2d
+    adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d avg_pool3d constant_pad_nd max_pool2d
+    max_pool2d_with_indices max_pool3d max_pool3d_with_indices reflection_pad2d reflection_pad3d
+    replication_pad2d replication_pad3d upsample_bicubic2d upsample_bilinear2d upsample_nearest2d
     upsample_nearest3d upsample_trilinear3d
     """.split()
 )

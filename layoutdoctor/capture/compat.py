@@ -33,7 +33,7 @@ def inductor_config() -> Any:
         UnsupportedTorchError: This torch has no Inductor.
     """
     try:
-        import torch._inductor.config as config  # noqa: PLC0415 - seconds of import, only when a model is compiled
+        import torch._inductor.config as config  # seconds of import, only when a model is compiled
     except ImportError as error:
         raise UnsupportedTorchError(
             f"cannot compile with torch {torch.__version__}: {first_line(error)}; expected a torch with Inductor"
@@ -42,7 +42,7 @@ def inductor_config() -> Any:
 
 
 def layout_optimization_default() -> bool:
-    """Whether Inductor optimizes layouts when nobody says otherwise (``config.layout_optimization``, torch 2.7-2.13)."""
+    """Whether Inductor optimizes layouts by default (``config.layout_optimization``, torch 2.7-2.13)."""
     return bool(inductor_config().layout_optimization)
 
 
@@ -61,8 +61,8 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     Source:
         ``torch/_inductor/config.py``, ``torch/_functorch/config.py``, ``torch/_dynamo/config.py``; torch 2.7-2.13.
     """
-    import torch._dynamo.config as dynamo_config  # noqa: PLC0415
-    import torch._functorch.config as functorch_config  # noqa: PLC0415
+    import torch._dynamo.config as dynamo_config
+    import torch._functorch.config as functorch_config
 
     inductor = {"fx_graph_cache": False, "fx_graph_remote_cache": False, **global_options}
     functorch = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
@@ -99,12 +99,12 @@ def missing_cpp_compiler() -> str | None:
         ``torch._inductor.cpp_builder.get_cpp_compiler``, torch 2.7 to 2.13.
     """
     try:
-        from torch._inductor.cpp_builder import get_cpp_compiler  # noqa: PLC0415
+        from torch._inductor.cpp_builder import get_cpp_compiler
 
         get_cpp_compiler()
     except ImportError:
         return None  # another torch: the compile itself will say
-    except Exception as error:  # noqa: BLE001 - InvalidCxxCompiler, or what the search for a compiler raised
+    except Exception as error:  # InvalidCxxCompiler, or what the search for a compiler raised
         return (
             f"cannot compile for the CPU: Inductor found no working C++ compiler ({first_line(error)}); "
             "install g++ (Debian: apt-get install g++) or set CXX, then run again"
@@ -160,11 +160,11 @@ class InductorHooks:
         """Turns any failure of ours into a note: the user's compile must not see it."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, the compile goes on
+        except Exception as error:  # whatever it is, the compile goes on
             self.failures.append(f"{what}: {first_line(error)}")
 
     def _wrap_decision(self) -> None:
-        from torch._inductor.graph import GraphLowering  # noqa: PLC0415
+        from torch._inductor.graph import GraphLowering
 
         original = GraphLowering.decide_layout_opt
 
@@ -176,10 +176,12 @@ class InductorHooks:
                 self.on_decision(graph_module, bool(result), lines, keywords.get("is_inference"))
             return result
 
-        self._stack.enter_context(mock.patch.object(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt)))
+        self._stack.enter_context(
+            mock.patch.object(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
+        )
 
     def _wrap_compile(self) -> None:
-        from torch._inductor.graph import GraphLowering  # noqa: PLC0415
+        from torch._inductor.graph import GraphLowering
 
         original = GraphLowering.compile_to_module
 
@@ -194,9 +196,9 @@ class InductorHooks:
         self._stack.enter_context(mock.patch.object(GraphLowering, "compile_to_module", compile_to_module))
 
     def _wrap_kernels(self) -> None:
-        import torch._inductor.codegen.cpp  # noqa: PLC0415
-        import torch._inductor.codegen.triton  # noqa: F401, PLC0415 - its subclasses must exist to be wrapped
-        from torch._inductor.scheduler import BaseScheduling  # noqa: PLC0415
+        import torch._inductor.codegen.cpp
+        import torch._inductor.codegen.triton  # noqa: F401 - its subclasses must exist to be wrapped
+        from torch._inductor.scheduler import BaseScheduling
 
         for scheduling in _subclasses(BaseScheduling):
             if "define_kernel" in scheduling.__dict__:
@@ -217,7 +219,7 @@ class InductorHooks:
 
 
 def _subclasses(cls: type) -> set[type]:
-    direct = set(cls.__subclasses__())
+    direct: set[type] = set(cls.__subclasses__())
     return direct.union(*(_subclasses(subclass) for subclass in direct))
 
 
@@ -257,7 +259,7 @@ class DynamoState:
     """
 
     def __init__(self) -> None:
-        from torch._dynamo import convert_frame, utils  # noqa: PLC0415
+        from torch._dynamo import convert_frame, utils
 
         self._counters = {name: counter.copy() for name, counter in utils.counters.items()}
         self._codes = {id(code): code for code in _live_codes(convert_frame)}
@@ -274,15 +276,15 @@ class DynamoState:
                 part()
 
     def _restore_counters(self) -> None:
-        from torch._dynamo import utils  # noqa: PLC0415
+        from torch._dynamo import utils
 
         utils.counters.clear()
         utils.counters.update(self._counters)
         del getattr(utils, "graph_break_reasons", [])[self._reasons :]
 
     def _restore_caches(self) -> None:
-        from torch._C._dynamo import eval_frame  # noqa: PLC0415
-        from torch._dynamo import convert_frame  # noqa: PLC0415
+        from torch._C._dynamo import eval_frame
+        from torch._dynamo import convert_frame
 
         for code in _live_codes(convert_frame):
             if id(code) not in self._codes:
@@ -293,7 +295,7 @@ class DynamoState:
                     _invalidate(entry)
 
     def _restore_frames(self) -> None:
-        from torch._dynamo import convert_frame  # noqa: PLC0415
+        from torch._dynamo import convert_frame
 
         convert_frame.FRAME_COUNTER = self._compiles
         convert_frame.FRAME_COMPILE_COUNTER.clear()
@@ -306,13 +308,13 @@ def _live_codes(convert_frame: Any) -> list[CodeType]:
 
 
 def _cache_entries(code: CodeType) -> list[Any]:
-    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list  # noqa: PLC0415
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
     return list(_debug_get_cache_entry_list(code))
 
 
 def _invalidate(entry: Any) -> None:
-    from torch._dynamo.guards import DeletedGuardManagerWrapper  # noqa: PLC0415
+    from torch._dynamo.guards import DeletedGuardManagerWrapper
 
     manager = entry.guard_manager
     if getattr(manager, "extra_state", None) is not None:
@@ -321,7 +323,7 @@ def _invalidate(entry: Any) -> None:
 
 def graph_break_counters() -> dict[str, int]:
     """Dynamo's graph breaks so far, by reason (``torch._dynamo.utils.counters``, torch 2.7-2.13)."""
-    from torch._dynamo import utils  # noqa: PLC0415
+    from torch._dynamo import utils
 
     return dict(utils.counters["graph_break"])
 
@@ -329,14 +331,14 @@ def graph_break_counters() -> dict[str, int]:
 def triton_version() -> str | None:
     """Version of Triton, where it is installed."""
     try:
-        import triton  # noqa: PLC0415
+        import triton
     except ImportError:
         return None
     return str(triton.__version__)
 
 
 def running_autograd_node() -> Any | None:
-    """The autograd node that runs now, None outside of backward (``torch._C._current_autograd_node``, torch 2.7-2.13)."""
+    """The autograd node that runs now, None outside backward (``_current_autograd_node``, torch 2.7-2.13)."""
     return torch._C._current_autograd_node()
 
 

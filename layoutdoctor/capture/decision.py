@@ -143,7 +143,7 @@ def _rule(raw: RawDecision | None, forward: Sequence[Any], backward: Sequence[An
                 return rule
     if not raw.applied:
         return "only-backward-convolutions" if backward and not forward else "no-convolution"
-    if all(_is_on_cpu(node) for node in forward + list(backward)):
+    if all(_is_on_cpu(node) for node in [*forward, *backward]):
         return "cpu-onednn"
     return "weighted-flops" if raw.is_inference else "no-veto"
 
@@ -293,7 +293,8 @@ def _explanation(
             "in training Inductor skips the whole graph for it"
         ),
         "small-channels": (
-            f"all convolutions have at most {SMALL_CHANNELS} input and output channels; in training Inductor skips such graphs"
+            f"all convolutions have at most {SMALL_CHANNELS} input and output channels; "
+            "in training Inductor skips such graphs"
         ),
         "no-veto": f"no rule speaks against it for {count} convolution{plural} in training",
         "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",

@@ -66,7 +66,7 @@ class EagerRecorder(TorchDispatchMode):
     def _noting(self, function: Any) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - never the model's problem
+        except Exception as error:  # never the model's problem
             self.failures.append(f"{function}: {first_line(error)}")
 
     def _record(self, function: Any, inputs: tuple[str, ...], args: tuple[Any, ...], result: Any) -> None:

@@ -198,7 +198,7 @@ def _input_names(node: Any) -> Iterable[str]:
 
 def dtype_name(tensor: torch.Tensor | None) -> str | None:
     """
-    torch's name of a dtype without the module: ``float32``.
+    Torch's name of a dtype without the module: ``float32``.
 
     Args:
         tensor: None gives None.

@@ -88,7 +88,7 @@ def ir_layout(inner: Any) -> Layout | None:
     """
     try:
         layout = inner.get_layout()
-    except Exception:  # noqa: BLE001 - some classes raise, some have the attribute only
+    except Exception:  # some classes raise, some have the attribute only
         layout = getattr(inner, "layout", None)
     if not hasattr(layout, "stride") or not hasattr(layout, "size"):
         return None
@@ -158,12 +158,12 @@ def _accesses(node: Any) -> _Accesses:
         return _Accesses()
     try:
         return _body_accesses(body, is_reduction=bool(node.is_reduction()))
-    except Exception:  # noqa: BLE001 - a body we cannot read is "not understood", its buffers claim nothing
+    except Exception:  # a body we cannot read is "not understood", its buffers claim nothing
         return _Accesses()
 
 
 def _body_accesses(body: Any, *, is_reduction: bool) -> _Accesses:
-    from torch._inductor.loop_body import MemoryUsageType  # noqa: PLC0415 - only with a graph at hand
+    from torch._inductor.loop_body import MemoryUsageType  # only with a graph at hand
 
     variables = [variable for variable, size in body.var_ranges.items() if size != 1]
 
@@ -182,7 +182,7 @@ def _body_accesses(body: Any, *, is_reduction: bool) -> _Accesses:
 
 def _strides(index: Any, variables: Sequence[Any]) -> list[int] | None:
     """Step of an index expression by each loop variable; None where it is not affine with integer steps."""
-    import sympy  # noqa: PLC0415 - comes with torch
+    import sympy  # comes with torch
 
     if index.atoms(sympy.Function):
         return None

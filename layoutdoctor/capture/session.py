@@ -103,7 +103,7 @@ def _graph_record(
     def part(what: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - a capture never breaks the compile it watches
+        except Exception as error:  # a capture never breaks the compile it watches
             problems.append(f"{what}: {first_line(error)}")
 
     fields: dict[str, Any] = {}

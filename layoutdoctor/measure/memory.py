@@ -1,25 +1,19 @@
 """
 Memory: how many bytes an iteration needs above what lies there when it starts.
 
-Faces the doctor; imports torch, late.
+Faces the doctor; imports torch.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import tempfile
 from typing import TYPE_CHECKING
 
+from layoutdoctor.measure.profiling import quiet_profiler
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from layoutdoctor.units import Bytes
-
-# What torch 2.13 writes past Python to standard error around every profile, and where a step frees what was allocated
-# before it. Neither bears on the result: a free of unknown size is none of this iteration's bytes.
-_PROFILER_NOISE = (b"USDT:", b"Memory block of unknown size was allocated before the profiling started")
 
 
 def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:
@@ -55,40 +49,10 @@ def highest_sum(changes: Iterable[Bytes]) -> Bytes:
     return highest
 
 
-@contextlib.contextmanager
-def profiler_noise_removed() -> Iterator[None]:
-    """
-    Standard error without the lines torch's profiler writes there from C++; every other line arrives at the end.
-
-    The descriptor itself is turned aside for as long as the block runs, because those lines never pass through Python.
-    """
-    sys.stderr.flush()
-    try:
-        kept = os.dup(2)
-    except OSError:  # no standard error at all
-        yield
-        return
-    with tempfile.TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
-            aside.seek(0)
-            _write_to_standard_error(b"".join(line for line in aside if not any(n in line for n in _PROFILER_NOISE)))
-
-
-def _write_to_standard_error(text: bytes) -> None:
-    while text:
-        text = text[os.write(2, text) :]
-
-
 def _peak_cpu_memory(step: Callable[[], None]) -> Bytes | None:
     from torch.autograd.profiler import profile
 
-    with profiler_noise_removed(), profile(profile_memory=True) as recorded:
+    with quiet_profiler(), profile(profile_memory=True) as recorded:
         step()
     # Every allocation and free is an event of its own in kineto's list (torch 2.13); the list that profile.events()
     # makes of it keeps those outside any operation only.

@@ -69,10 +69,13 @@ def record_iteration(
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layoutdoctor-")))
         stack.enter_context(quiet_profiler())
-        with named_kernels(captured) as unnamed, verbose_onednn(enabled=device == "cpu") as capture:
-            with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
-                step()
-                _synchronize(device)
+        with (
+            named_kernels(captured) as unnamed,
+            verbose_onednn(enabled=device == "cpu") as capture,
+            torch.profiler.profile(activities=activities, record_shapes=True) as profiler,
+        ):
+            step()
+            _synchronize(device)
         target = directory / "trace.json"
         profiler.export_chrome_trace(str(target))
         data = target.read_bytes()
@@ -111,7 +114,7 @@ def named_kernels(captured: Sequence[CapturedGraph]) -> Iterator[list[str]]:
                 if callable(original) and not hasattr(original, "run"):  # Triton kernels show up on the device
                     namespace[name] = _ranged(original, f"{GENERATED_PREFIX}{item.graph.name}::{name}")
                     replaced.append((namespace, name, original))
-        except Exception as error:  # noqa: BLE001 - without names the list is poorer, the iteration still runs
+        except Exception as error:  # without names the list is poorer, the iteration still runs
             problems.append(f"kernels of {item.graph.name} are not named: {first_line(error)}")
     try:
         yield problems
@@ -153,7 +156,7 @@ class LogCapture:
 @contextlib.contextmanager
 def verbose_onednn(*, enabled: bool) -> Iterator[LogCapture]:
     """
-    oneDNN's verbose log of this region, read from the C-level standard output it prints to.
+    OneDNN's verbose log of this region, read from the C-level standard output it prints to.
 
     Lines that are not oneDNN's are written back to standard output afterwards.
 
