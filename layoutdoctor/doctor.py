@@ -15,7 +15,7 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.analysis.choice import choose_baseline, eligible_names, recommend
-from layoutdoctor.analysis.comparison import compare
+from layoutdoctor.analysis.comparison import COVERAGE, compare, rounds_needed
 from layoutdoctor.capture.compat import DynamoState, triton_version
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.errors import UsageError
@@ -27,7 +27,13 @@ from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
 from layoutdoctor.records import Diagnosis, Failure
 from layoutdoctor.rules import run_rules
 from layoutdoctor.subjects.state import preserved_state
-from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, subject_from_python
+from layoutdoctor.subjects.subject import (
+    describe,
+    input_ranks,
+    parameter_ranks,
+    subject_from_python,
+    with_something_to_train,
+)
 from layoutdoctor.trials import LiveTrial, run_trial
 
 if TYPE_CHECKING:
@@ -150,6 +156,8 @@ class _Diagnosing:
         trace_directory: Path | None,
         command: str | None,
     ) -> None:
+        if mode == "training":
+            subject = with_something_to_train(subject)
         self.loaded, self.mode, self.configurations = subject, mode, configurations
         self.progress, self.on_trial = progress, on_trial
         self.trace_directory, self.command = trace_directory, command
@@ -175,10 +183,9 @@ class _Diagnosing:
         for configuration in self.configurations:
             doing = "compiling" if configuration.backend == "inductor" else "running"
             self._say(f"{configuration.name}: {doing}, profiling")
+            trace_file = self._trace_file(configuration.name)
             self.trials.append(
-                run_trial(
-                    self.loaded, configuration, self.mode, reference, self.trials, self._trace_file(configuration.name)
-                )
+                run_trial(self.loaded, configuration, self.mode, reference, self.trials, rehearsal, trace_file)
             )
             if self.on_trial is not None:
                 self.on_trial(self.record(interrupted="stopped before the timing rounds were over"))
@@ -242,7 +249,14 @@ class _Diagnosing:
             self._say(f"{chosen}: measuring the gain again")
             baseline = self.comparison.baseline
             pair = {baseline: steps[baseline], chosen: steps[chosen]}
-            again = measure_rounds(pair, baseline=baseline, budget_seconds=budget_seconds, timer=timer, seed=1)
+            again = measure_rounds(
+                pair,
+                baseline=baseline,
+                budget_seconds=budget_seconds,
+                timer=timer,
+                minimum_rounds=rounds_needed(COVERAGE, len(pair)),
+                seed=1,
+            )
             confirmed = compare({name: item.round_seconds for name, item in again.items()}, baseline)
         self.recommendation = recommend(records, self.comparison, confirmed, ranks)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from layoutdoctor.capture.session import CapturedGraph
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.profiling import Recording
+    from layoutdoctor.measure.step import Rehearsal
     from layoutdoctor.records import Configuration, Equivalence, Measurement, Mode, TrialStatus
     from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -112,6 +113,7 @@ def run_trial(
     mode: Mode,
     reference: Reference,
     earlier: Sequence[LiveTrial],
+    rehearsal: Rehearsal,
     trace_file: Path | None = None,
 ) -> LiveTrial:
     """
@@ -123,6 +125,7 @@ def run_trial(
         mode: ``inference`` or ``training``.
         reference: What the outputs are compared with.
         earlier: Trials already run, which this one may turn out to be the same as.
+        rehearsal: What the eager call on a copy showed.
         trace_file: Where to keep the profiler's trace.
     """
     trial = LiveTrial(configuration)
@@ -135,7 +138,7 @@ def run_trial(
             trial.same_as = twin.name
             trial.notes.append("the same options and formats are in effect")
             return trial
-        _run(trial, prepared, mode, reference, earlier, trace_file)
+        _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file)
     except (Exception, SystemExit, RecursionError) as error:  # the user's model may raise anything
         trial.fail(error)
     return trial
@@ -147,12 +150,14 @@ def _run(
     mode: Mode,
     reference: Reference,
     earlier: Sequence[LiveTrial],
+    rehearsal: Rehearsal,
     trace_file: Path | None,
 ) -> None:
     device = subject_device(prepared)
     captured: list[CapturedGraph] = []
+    step = Step(prepared.run, prepared.module, prepared.args, prepared.kwargs, mode, rehearsal.changes_inputs)
     if trial.configuration.backend == "inductor":
-        step, captured = _compile(trial, prepared, mode, device)
+        captured = _compile(trial, step, device)
         trial.code = (_formats_in_effect(prepared), *(graph.code_fingerprint for graph in trial.graphs))
         twin = next((other for other in earlier if _same_code(other, trial)), None)
         if twin is not None:
@@ -160,7 +165,6 @@ def _run(
             trial.notes.append("the generated code is the same")
             return
     else:
-        step = Step(prepared.run, prepared.module, prepared.args, prepared.kwargs, mode)
         trial.stage = "run"
         step()
     trial.equivalence = check_equivalence(reference, step.results())
@@ -196,14 +200,14 @@ def _same_code(other: LiveTrial, trial: LiveTrial) -> bool:
     return other.step is not None and other.code == trial.code and complete
 
 
-def _compile(trial: LiveTrial, prepared: PreparedModel, mode: Mode, device: str) -> tuple[Step, list[CapturedGraph]]:
+def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:
+    """Compiles the step's model at its first call, under capture."""
     trial.stage = "compile"
     problem = missing_cpp_compiler() if device == "cpu" else None
     if problem is not None:
         raise LayoutDoctorError(problem)
     options = {**effective_options(trial.configuration), **distinct_options(trial.name)}
-    compiled = torch.compile(_own_frame(prepared.run, trial.name), options=options)
-    step = Step(compiled, prepared.module, prepared.args, prepared.kwargs, mode)
+    step.run = torch.compile(_own_frame(step.run, trial.name), options=options)
     with compile_settings(global_options(trial.configuration)), CompileCapture() as capture:
         start = time.perf_counter()
         step()
@@ -217,7 +221,7 @@ def _compile(trial: LiveTrial, prepared: PreparedModel, mode: Mode, device: str)
     trial.notes += [f"not recorded: {failure}" for failure in capture.failures]
     if not capture.captured:
         trial.notes.append("torch.compile lowered no graph: the model ran as eager code")
-    return step, capture.captured
+    return capture.captured
 
 
 def _own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:

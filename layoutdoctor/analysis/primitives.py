@@ -128,7 +128,7 @@ def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
 
 _RESULTS: dict[str, tuple[str, ...]] = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
 _ARGUMENTS: dict[str, tuple[str, ...]] = {"backward_data": ("dst", "wei"), "backward_weights": ("dst", "src")}
-"""oneDNN's roles of what a backward primitive writes and reads, in the order in which PyTorch's bridge converts them."""
+"""oneDNN's roles of what a backward primitive writes and reads, in the order PyTorch's bridge converts them."""
 
 
 def _place_after(primitives: Sequence[Primitive], index: int, taken: dict[int, set[str]]) -> _Place | None:

@@ -6,6 +6,7 @@ Faces doctor, capture and measure; imports measure's copies, layout, records and
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.measure.copies import copy_model, input_tensors, layout_of
+from layoutdoctor.measure.copies import copy_inputs, copy_model, input_tensors, layout_of
 from layoutdoctor.records import InputTensor, Subject
 
 if TYPE_CHECKING:
@@ -200,6 +201,30 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
         parameter_formats=_count_formats(parameters),
         notes=subject.notes,
     )
+
+
+INPUT_GRADIENTS_NOTE = "no parameter requires a gradient: training takes the gradients of the floating-point inputs"
+
+
+def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
+    """
+    The subject with inputs that require gradients where nothing else does: a backward pass needs an end.
+
+    Args:
+        subject: What was loaded; its own inputs are not changed.
+    """
+    module = owned_module(subject)
+    tensors = input_tensors(subject.args, subject.kwargs)
+    parameters = list(module.parameters()) if module is not None else []
+    if any(tensor.requires_grad for tensor in [*parameters, *tensors]):
+        return subject
+
+    def require(leaf: Any) -> Any:
+        floating = isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+        return leaf.requires_grad_(True) if floating else leaf
+
+    args, kwargs = pytree.tree_map(require, copy_inputs(subject.args, subject.kwargs))
+    return dataclasses.replace(subject, args=args, kwargs=kwargs, notes=(*subject.notes, INPUT_GRADIENTS_NOTE))
 
 
 def owned_module(subject: LoadedSubject) -> nn.Module | None:
