@@ -4,14 +4,16 @@ Why does torch.compile slow my stack of Conv3d layers down?
 The question comes from a user of an A100 and an H100: three Conv3d layers without bias or activation, network and input
 in channels_last_3d, took 6.5 ms in eager and 10.9 ms compiled, with an nhwcToNchw and an nchwToNhwc kernel between
 every two convolutions. This is the same stack, small enough for a CPU; the user's own sizes are in
-``get_user_inputs``.
+``get_user_inputs``. The network and input here are contiguous, as most people have them; the user's own were in
+channels_last_3d: ``conv3d_stack.py:channels_last``.
 
 Run:
     python -m layoutdoctor examples/conv3d_stack.py
+    python -m layoutdoctor examples/conv3d_stack.py:channels_last --input 'f32[2,8,8,32,32]:channels_last'
 
 Look at:
     the decision of each configuration (Inductor's layout optimization says "on" and reaches no Conv3d: 0 of 3), the
-    conversions inside the library, and which configuration is fastest with channels_last_3d weights and inputs.
+    round trips inside the library, and what channels_last_3d weights and inputs make of them.
 """
 
 from __future__ import annotations
@@ -38,13 +40,18 @@ class ConvNet(nn.Module):
 
 
 def get_model() -> nn.Module:
+    """The network as it comes, contiguous."""
+    return ConvNet(8, WIDTH, WIDTH)
+
+
+def channels_last() -> nn.Module:
     """The network in channels_last_3d, as the user had it."""
-    return ConvNet(8, WIDTH, WIDTH).to(memory_format=torch.channels_last_3d)
+    return get_model().to(memory_format=torch.channels_last_3d)
 
 
 def get_inputs() -> list[torch.Tensor]:
-    """One input in channels_last_3d, [B, C, T, H, W]."""
-    return [torch.randn(2, 8, 8, 32, 32).to(memory_format=torch.channels_last_3d)]
+    """One contiguous input, [B, C, T, H, W]."""
+    return [torch.randn(2, 8, 8, 32, 32)]
 
 
 def get_user_inputs() -> list[torch.Tensor]:

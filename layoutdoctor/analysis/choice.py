@@ -69,9 +69,11 @@ def recommend(
     again = next((ratio for ratio in confirmed.ratios if ratio.name == chosen), None) if confirmed is not None else None
     if again is None:
         return _none(f"{chosen} led, but its gain could not be measured again")
+    if again.coverage is None:
+        return _none(f"{chosen} led, but {again.round_count} rounds are too few to confirm it; give a larger --budget")
     if again.verdict != FASTER:
         return _none(
-            f"{chosen} led in the first rounds, but measured again the gain was not there "
+            f"{chosen} led in the first rounds, but measured again no gain was sure "
             f"({format_ratio(again.low)} to {format_ratio(again.high)})"
         )
     trial = next(trial for trial in trials if trial.name == chosen)

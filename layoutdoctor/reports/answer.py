@@ -62,9 +62,9 @@ def build_answer(diagnosis: Diagnosis) -> Answer:
     if diagnosis.comparison is None:
         return _nothing_compared(diagnosis, measured)
     recommendation = diagnosis.recommendation
-    if recommendation is None or recommendation.configuration is None:
+    if recommendation is None or diagnosis.interrupted is not None or not diagnosis.comparison.fastest:
         return _no_recommendation(diagnosis, diagnosis.comparison)
-    if recommendation.configuration == diagnosis.comparison.baseline:
+    if recommendation.configuration in (None, diagnosis.comparison.baseline):
         reason = irrelevance(diagnosis)
         if reason is not None:
             return _layout_is_irrelevant(diagnosis, diagnosis.comparison, reason)
@@ -182,7 +182,8 @@ def _median_text(diagnosis: Diagnosis, name: str) -> str:
 
 
 def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
-    ties = [clean_name(name) for name in comparison.fastest if name != comparison.baseline]
+    tied = comparison.fastest if comparison.baseline in comparison.fastest else ()
+    ties = [clean_name(name) for name in tied if name != comparison.baseline]
     kept = f"Keep {baseline_phrase(comparison.baseline)}{_median_text(diagnosis, comparison.baseline)}"
     if ties:
         headline = f"{kept}: a tie, no measurable difference from {cut_list(ties, MOST_NAMED)}"

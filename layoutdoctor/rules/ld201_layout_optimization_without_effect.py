@@ -121,6 +121,8 @@ def _suggestion(diagnosis: Diagnosis, ranks: set[int | None]) -> str:
     if ranks == {1}:
         return "3-D tensors have no channels-last format; a Conv2d with a height of 1 in place of each Conv1d has one"
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
+    if diagnosis.subject.parameter_formats.keys() == {wanted}:
+        return f"nothing: the parameters are in torch.{wanted} already, which does what the flag cannot"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
     measured = gain or evidence.ratio_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS[0])

@@ -71,12 +71,19 @@ def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) ->
     if copied.module is not None:
         converted = apply_model_format(copied.module, configuration.model_format or "preserve")
         if configuration.model_format == "channels_last" and not converted:
-            notes.append("channels_last changed no weight: the model has no 4-D or 5-D parameter it applies to")
+            notes.append(_why_nothing_changed(copied.module))
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
     args, kwargs = copy_inputs(subject.args, subject.kwargs)
     args, kwargs = apply_input_format((args, kwargs), configuration.input_format or "preserve")
     return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes))
+
+
+def _why_nothing_changed(module: nn.Module) -> str:
+    ranks = {tensor.dim() for tensor in [*module.parameters(), *module.buffers()]}
+    if ranks.isdisjoint(_CHANNELS_LAST):
+        return "channels_last changed no weight: the model has no 4-D or 5-D parameter"
+    return "channels_last changed no weight: all 4-D and 5-D parameters are in it already"
 
 
 def apply_model_format(module: nn.Module, choice: FormatChoice) -> int:

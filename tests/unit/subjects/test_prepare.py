@@ -106,7 +106,14 @@ def test_channels_last_that_changes_no_weight_says_so() -> None:
     linear = prepare(subject_from_python(nn.Linear(2, 2), torch.ones(2)), BY_NAME["eager-channels-last"], "inference")
     function = prepare(subject_from_python(torch.relu, torch.ones(2)), BY_NAME["eager-channels-last"], "inference")
 
-    assert linear.notes == ("channels_last changed no weight: the model has no 4-D or 5-D parameter it applies to",)
+    already = prepare(
+        subject_from_python(nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), torch.ones(1, 3, 5, 5)),
+        BY_NAME["eager-channels-last"],
+        "inference",
+    )
+
+    assert linear.notes == ("channels_last changed no weight: the model has no 4-D or 5-D parameter",)
+    assert already.notes == ("channels_last changed no weight: all 4-D and 5-D parameters are in it already",)
     assert function.notes == ("channels_last was given to the inputs only: the function uses no module",)
 
 
