@@ -4,8 +4,9 @@ Redundant pairs, proved on the data flow of a graph.
 Values joined by layout-agnostic operations form a region that can live in one layout. Today each convolution result
 that enters the region is converted A to B, and each value that leaves it into a convolution is converted B to A. If the
 region lived in A, those conversions would go, and instead every value that something else needs in B, and every value
-that comes in from elsewhere in B, would cost one. A pair is claimed only where that balance leaves both of its
-conversions without a task. Faces doctor; no torch.
+that comes in from elsewhere in B, would cost one. A pair is claimed only where that balance, in conversions and in
+bytes, leaves both of its conversions without a task. One run of a graph is balanced at a time, for one A at a time.
+Faces doctor; no torch.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
+from layoutdoctor.analysis.graph_conversions import ITEM_BYTES
 from layoutdoctor.analysis.join import is_convolution
 from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
 from layoutdoctor.records import RedundantPair
@@ -33,6 +35,10 @@ _ENTERING = ("to_blocked", "to_channels_last")
 """Directions in which a value is made ready for a convolution."""
 
 
+_CERTAIN_PORTS = frozenset({"convolution", "convolution_backward", "mkldnn_convolution"})
+"""Operations whose ports count the same arguments as their node's inputs; a fused binary one has another in between."""
+
+
 @dataclass
 class _Region:
     """
@@ -40,21 +46,53 @@ class _Region:
 
     Attributes:
         values: Names of the nodes whose values they are.
-        leaving: Conversions A to B of convolution results that enter the region.
-        entering: Conversions B to A of values that convolutions read.
+        leaving: Conversions A to B of convolution results that enter the region, by value.
+        entering: Conversions B to A of values that convolutions read, with the value each reads.
         pinned: Values that something needs in B: an output, an operation not known to take any layout.
         foreign: Values that come from elsewhere in B.
     """
 
     values: set[str] = field(default_factory=set)
-    leaving: list[Conversion] = field(default_factory=list)
-    entering: list[Conversion] = field(default_factory=list)
+    leaving: dict[str, Conversion] = field(default_factory=dict)
+    entering: list[tuple[str, Conversion]] = field(default_factory=list)
     pinned: set[str] = field(default_factory=set)
     foreign: set[str] = field(default_factory=set)
+
+    def layouts(self) -> list[Layout]:
+        """Every layout that results come in: the candidates for A."""
+        found: list[Layout] = []
+        for conversion in self.leaving.values():
+            source = conversion.source
+            if source is not None and not any(_same_format(source, known) for known in found):
+                found.append(source)
+        return found
+
+    def in_layout(self, layout: Layout) -> _Region:
+        """The same region with that layout as A: what comes in another one is foreign, what is read so is pinned."""
+        ours = {name: c for name, c in self.leaving.items() if c.source is not None and _same_format(c.source, layout)}
+        reads = [(name, c) for name, c in self.entering if c.target is not None and _same_format(c.target, layout)]
+        others = {name for name, conversion in self.entering if (name, conversion) not in reads}
+        return _Region(self.values, ours, reads, self.pinned | others, self.foreign | (self.leaving.keys() - ours))
 
     def removable_pair_count(self) -> int:
         """How many conversions of each direction nothing would need any more."""
         return max(0, min(len(self.leaving) - len(self.pinned), len(self.entering) - len(self.foreign)))
+
+    def saved_bytes(self, nodes: dict[str, FxNode]) -> int | None:
+        """Bytes that conversions move today and would not any more; None where a size is not known."""
+        today = [c.bytes_moved for c in (*self.leaving.values(), *(c for _, c in self.entering))]
+        then = [_conversion_bytes(nodes[name]) for name in (*self.pinned, *self.foreign)]
+        known_today, known_then = [b for b in today if b is not None], [b for b in then if b is not None]
+        if len(known_today) < len(today) or len(known_then) < len(then):
+            return None
+        return sum(known_today) - sum(known_then)
+
+
+def _conversion_bytes(node: FxNode) -> int | None:
+    """Bytes read and written by a conversion of a value."""
+    elements = node.layout.element_count if node.layout is not None else None
+    item = ITEM_BYTES.get(node.dtype or "")
+    return None if elements is None or item is None else 2 * elements * item
 
 
 def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> tuple[RedundantPair, ...]:
@@ -63,25 +101,49 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
 
     Args:
         graphs: The trial's graphs, with nodes.
-        conversions: Library conversions joined to nodes and ports.
+        conversions: Library conversions joined to nodes and ports, in the order in which they ran.
     """
     found: list[RedundantPair] = []
     for graph in graphs:
-        mine = [c for c in conversions if c.graph == graph.name and c.port is not None and c.node is not None]
+        mine = [c for c in conversions if c.graph == graph.name and c.node is not None]
         if mine:
-            found += _pairs_of_graph(graph, mine)
+            flow = _Flow(graph)
+            for run in _runs(mine):
+                found += _pairs_of_run(flow, run)
     return tuple(found)
 
 
-def _pairs_of_graph(graph: Graph, conversions: Sequence[Conversion]) -> list[RedundantPair]:
-    flow = _Flow(graph)
+def _runs(conversions: Sequence[Conversion]) -> list[list[Conversion]]:
+    """
+    A graph's conversions, one list for each time it ran: code behind a graph break may run several times.
+
+    The conversions of one node stand together, so a node that comes up again after another one runs again.
+    """
+    runs: list[list[Conversion]] = []
+    times: dict[str, int] = defaultdict(int)
+    before: str | None = None
+    for conversion in conversions:
+        node = str(conversion.node)
+        if node != before:
+            times[node] += 1
+            before = node
+        while len(runs) < times[node]:
+            runs.append([])
+        runs[times[node] - 1].append(conversion)
+    return runs
+
+
+def _pairs_of_run(flow: _Flow, conversions: Sequence[Conversion]) -> list[RedundantPair]:
     by_port: dict[tuple[str, str], list[Conversion]] = defaultdict(list)
     for conversion in conversions:
-        by_port[str(conversion.node), str(conversion.port)].append(conversion)
+        node = flow.nodes.get(str(conversion.node))
+        if node is not None and conversion.port is not None and base_name(node.target) in _CERTAIN_PORTS:
+            by_port[node.name, conversion.port].append(conversion)
     pairs: list[RedundantPair] = []
     for values in flow.regions():
         region = flow.balance(values, by_port)
-        pairs += _choose_pairs(flow, region)
+        choices = [_choose_pairs(flow, region.in_layout(layout)) for layout in region.layouts()]
+        pairs += max(choices, key=lambda choice: len(choice), default=[])
     return pairs
 
 
@@ -94,6 +156,8 @@ class _Flow:
         readers: For each value: (node that reads it, position among that node's inputs).
         outputs: Values the graph returns.
         agnostic: Directed graph over values joined by layout-agnostic operations.
+        order: Position of each node.
+        mixed: Results of layout-agnostic operations that also read a tensor whose layout cannot be followed.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -101,6 +165,8 @@ class _Flow:
         self.outputs = set(graph.output_names)
         self.readers: dict[str, list[tuple[FxNode, int]]] = defaultdict(list)
         self.agnostic: nx.DiGraph = nx.DiGraph()
+        self.order = {node.name: position for position, node in enumerate(graph.nodes)}
+        self.mixed: set[str] = set()
         for node in graph.nodes:
             for position, name in enumerate(node.inputs):
                 self.readers[name].append((node, position))
@@ -114,9 +180,12 @@ class _Flow:
             node.result_index or is_convolution(self.nodes[node.inputs[0]].target)
         ):
             return  # a convolution's result starts a region; further results of pooling and batch norm carry no values
+        if not self._carries_layout(node):
+            return
         for name in sources:
-            if self._carries_layout(node):
-                self.agnostic.add_edge(name, node.name)
+            self.agnostic.add_edge(name, node.name)
+        if any(self._is_unclear(self.nodes.get(name)) for name in node.inputs):
+            self.mixed.add(node.name)
 
     @staticmethod
     def _carries_layout(node: FxNode | None) -> bool:
@@ -124,6 +193,15 @@ class _Flow:
         if node is None or node.layout is None or len(node.layout.shape) < 4:
             return False
         return sum(size != 1 for size in node.layout.shape[1:]) > 1
+
+    @staticmethod
+    def _is_unclear(node: FxNode | None) -> bool:
+        """A tensor without a recorded layout, or one of rank 3, ``[C, H, W]``, that has a layout of its own."""
+        if node is None:
+            return True
+        if node.layout is None:
+            return node.dtype is not None
+        return len(node.layout.shape) == 3 and sum(size != 1 for size in node.layout.shape) > 1
 
     def regions(self) -> Iterable[set[str]]:
         """Sets of values joined by layout-agnostic operations, and single values between two convolutions."""
@@ -135,18 +213,20 @@ class _Flow:
     def balance(self, values: set[str], by_port: dict[tuple[str, str], list[Conversion]]) -> _Region:
         """What enters and leaves a region, and what pins it."""
         region = _Region(values=values)
-        for name in sorted(values, key=list(self.nodes).index):
+        for name in sorted(values, key=self.order.__getitem__):
             self._add_source(region, name, by_port)
             self._add_readers(region, name, by_port)
         return region
 
     def _add_source(self, region: _Region, name: str, by_port: dict[tuple[str, str], list[Conversion]]) -> None:
+        if name in self.mixed:
+            region.foreign.add(name)
         if name in self.agnostic and self.agnostic.in_degree(name):
             return
         producer, index = self._producer(name)
         leaving = [c for c in by_port.get((producer, f"output {index}"), ()) if c.direction in _LEAVING_PLAIN]
-        if leaving:
-            region.leaving += leaving[:1]
+        if len(leaving) == 1:
+            region.leaving[name] = leaving[0]
         else:
             region.foreign.add(name)
 
@@ -167,7 +247,7 @@ class _Flow:
                 region.pinned.add(name)
             elif is_convolution(reader.target):
                 entering = [c for c in by_port.get((reader.name, f"input {position}"), ()) if c.direction in _ENTERING]
-                region.entering += entering
+                region.entering += [(name, conversion) for conversion in entering]
                 if not entering:
                     region.pinned.add(name)
             elif not self._is_internal(name, reader) and not reads_any_layout(reader):
@@ -201,22 +281,24 @@ class _Flow:
 
 
 def _choose_pairs(flow: _Flow, region: _Region) -> list[RedundantPair]:
-    """The pairs of a region, shortest way first, as many as the balance allows."""
+    """The pairs of a region, shortest way first, as many as the balance of conversions and of bytes allows."""
     candidates: list[tuple[int, int, Conversion, Conversion, list[FxNode]]] = []
-    for first in region.leaving:
-        for second in region.entering:
+    for first in region.leaving.values():
+        for _, second in region.entering:
             way = flow.path(first, second)
             if way is not None and _undo_each_other(first, second, way):
                 candidates.append((len(way), len(candidates), first, second, way))
+    count, saved = region.removable_pair_count(), region.saved_bytes(flow.nodes)
     pairs: list[RedundantPair] = []
     used: set[str] = set()
     for _, _, first, second, way in sorted(candidates, key=lambda item: item[:2]):
-        if len(pairs) == region.removable_pair_count():
-            break
-        if first.id in used or second.id in used:
+        if first.id in used or second.id in used or len(pairs) == count or saved is None:
             continue
-        used.update((first.id, second.id))
-        pairs.append(_pair(flow, region, first, second, way))
+        moved = (first.bytes_moved or 0) + (second.bytes_moved or 0)
+        if moved <= saved:
+            saved -= moved
+            used.update((first.id, second.id))
+            pairs.append(_pair(flow, region, first, second, way))
     return pairs
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Buffer, FxNode, Graph, TensorKind
 
-_ITEM_BYTES = {
+ITEM_BYTES = {
     "float64": 8,
     "float32": 4,
     "int64": 8,
@@ -30,6 +30,7 @@ _ITEM_BYTES = {
     "uint8": 1,
     "bool": 1,
 }
+"""Bytes of one element, by torch's name of the dtype."""
 
 
 def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> tuple[Graph, ...]:
@@ -88,7 +89,7 @@ def _conversion(
     if direction == "none":
         return None
     node = _node(buffer, nodes)
-    elements, item = target.element_count, _ITEM_BYTES.get(buffer.dtype or "")
+    elements, item = target.element_count, ITEM_BYTES.get(buffer.dtype or "")
     return Conversion(
         id=f"{graph.name} conversion {number}",
         owner="compiler",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.layout import stride_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import ConversionDirection, TensorKind
@@ -101,15 +101,13 @@ def annotate_primitives(operations: Sequence[tuple[Operation, Sequence[Primitive
 
 
 def _annotate(operation: Operation, primitives: Sequence[Primitive]) -> list[AnnotatedPrimitive]:
-    taken: dict[int, set[str]] = {}
-    found: list[AnnotatedPrimitive] = []
-    for index, primitive in enumerate(primitives):
-        if primitive.kind != "reorder":
-            found.append(AnnotatedPrimitive(primitive, "unknown"))
-            continue
-        place = _place_after(primitives, index, taken) or _place_before(primitives, index, taken)
-        found.append(_described(primitive, place or _Place("unknown", None)))
-    return found
+    places = _places(primitives)
+    return [
+        _described(primitive, places[index])
+        if primitive.kind == "reorder"
+        else AnnotatedPrimitive(primitive, "unknown")
+        for index, primitive in enumerate(primitives)
+    ]
 
 
 def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
@@ -131,43 +129,80 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {"backward_data": ("dst", "wei"), "back
 """oneDNN's roles of what a backward primitive writes and reads, in the order PyTorch's bridge converts them."""
 
 
-def _place_after(primitives: Sequence[Primitive], index: int, taken: dict[int, set[str]]) -> _Place | None:
-    """The place of a reorder that reads the result of the primitive before it."""
-    reorder = primitives[index]
-    for position in range(index - 1, -1, -1):
-        main = primitives[position]
-        if main.kind == "reorder":
-            continue
-        roles = _RESULTS.get(main.prop_kind, ("dst",))
-        return _match(reorder, main, roles, "src", taken.setdefault(-1 - position, set()))
-    return None
+_Candidate = tuple[int, str]
+"""A tensor a reorder may convert: index of the primitive that reads or writes it, and its role there."""
 
 
-def _place_before(primitives: Sequence[Primitive], index: int, taken: dict[int, set[str]]) -> _Place | None:
-    """The place of a reorder that makes an argument of the primitive after it."""
-    reorder = primitives[index]
-    for position in range(index + 1, len(primitives)):
-        main = primitives[position]
-        if main.kind == "reorder":
-            continue
-        roles = _ARGUMENTS.get(main.prop_kind, ("src", "wei", "bia"))
-        return _match(reorder, main, roles, "dst", taken.setdefault(position, set()))
-    return None
+def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
+    """
+    Which tensor each reorder of an operation converts, by the reorder's index; ``unknown`` where several fit as well.
+
+    Reorders that fit the same arguments of one primitive are told apart by their order where all of them are there.
+    """
+    open_: dict[int, tuple[_Candidate, ...]] = {
+        index: _candidates(primitives, index) for index, item in enumerate(primitives) if item.kind == "reorder"
+    }
+    chosen: dict[int, _Candidate] = {}
+    while True:
+        group = next((found for found in _groups(open_) if _is_decided(*found)), None)
+        if group is None:
+            break
+        indices, candidates = group
+        chosen.update(zip(indices, candidates, strict=True))
+        open_ = {
+            index: tuple(item for item in items if item not in candidates)
+            for index, items in open_.items()
+            if index not in indices
+        }
+    found = {index: _place(primitives[main], role) for index, (main, role) in chosen.items()}
+    undecided = {
+        index: _common_place([_place(primitives[main], role) for main, role in items]) for index, items in open_.items()
+    }
+    return found | undecided
 
 
-def _match(reorder: Primitive, main: Primitive, roles: Sequence[str], side: str, taken: set[str]) -> _Place | None:
-    """Which tensor of a primitive a reorder reads or makes: same sizes, same format, not already spoken for."""
+def _groups(open_: dict[int, tuple[_Candidate, ...]]) -> Iterator[tuple[list[int], tuple[_Candidate, ...]]]:
+    """Reorders that fit exactly the same tensors."""
+    for candidates in dict.fromkeys(items for items in open_.values() if items):
+        yield [index for index, items in open_.items() if items == candidates], candidates
+
+
+def _is_decided(indices: Sequence[int], candidates: tuple[_Candidate, ...]) -> bool:
+    """One reorder for one tensor, or as many reorders as arguments of one primitive, in the bridge's order."""
+    if len(indices) != len(candidates):
+        return False
+    return len(indices) == 1 or all(main == candidates[0][0] and main > indices[-1] for main, _ in candidates)
+
+
+def _common_place(places: Sequence[_Place]) -> _Place:
+    """The kind of tensor where all that fit are of one kind; which of them it is stays open."""
+    kinds = {place.tensor for place in places}
+    return _Place(kinds.pop() if len(kinds) == 1 else "unknown", None)
+
+
+def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate, ...]:
+    """Results of the primitive before a reorder and arguments of the one after it that have its sizes and format."""
+    found: list[_Candidate] = []
+    before = next((i for i in range(index - 1, -1, -1) if primitives[i].kind != "reorder"), None)
+    after = next((i for i in range(index + 1, len(primitives)) if primitives[i].kind != "reorder"), None)
+    for position, table, usual, side in (
+        (before, _RESULTS, ("dst",), "src"),
+        (after, _ARGUMENTS, ("src", "wei", "bia"), "dst"),
+    ):
+        if position is not None:
+            main = primitives[position]
+            roles = table.get(main.prop_kind, usual)
+            found += [(position, role) for role in roles if _fits(primitives[index], main, role, side)]
+    return tuple(found)
+
+
+def _fits(reorder: Primitive, main: Primitive, role: str, side: str) -> bool:
+    """Whether a reorder reads or makes (``side``) a primitive's tensor: same format, and same sizes where known."""
+    own, descriptor = reorder.descriptor(side), main.descriptor(role)
+    if own is None or descriptor is None or own.tag != descriptor.tag:
+        return False
     shapes = problem_shapes(main)
-    own = reorder.descriptor(side)
-    for role in roles:
-        descriptor = main.descriptor(role)
-        if role in taken or descriptor is None or own is None or descriptor.tag != own.tag:
-            continue
-        if shapes and reorder.shape is not None and not _same_size(shapes.get(role), reorder.shape):
-            continue
-        taken.add(role)
-        return _place(main, role)
-    return None
+    return not shapes or reorder.shape is None or _same_size(shapes.get(role), reorder.shape)
 
 
 def _same_size(expected: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
@@ -205,10 +240,10 @@ _FORWARD_PLACES = {
 """The same for ``aten.convolution(input, weight, bias, ...)``."""
 
 
-def _place(main: Primitive, role: str) -> _Place | None:
+def _place(main: Primitive, role: str) -> _Place:
     if main.kind not in ("convolution", "deconvolution"):
-        return _Place(_FORWARD_PLACES[role].tensor, None) if role in _FORWARD_PLACES else None
-    return _PLACES.get(main.prop_kind, _FORWARD_PLACES).get(role)
+        return _Place(_FORWARD_PLACES[role].tensor, None)
+    return _PLACES.get(main.prop_kind, _FORWARD_PLACES)[role]
 
 
 def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
