@@ -143,7 +143,9 @@ def _pairs_of_run(flow: _Flow, conversions: Sequence[Conversion]) -> list[Redund
     for values in flow.regions():
         region = flow.balance(values, by_port)
         choices = [_choose_pairs(flow, region.in_layout(layout)) for layout in region.layouts()]
-        pairs += max(choices, key=lambda choice: len(choice), default=[])
+        if choices:
+            best = max(choices, key=len)
+            pairs += best
     return pairs
 
 

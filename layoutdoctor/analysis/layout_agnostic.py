@@ -27,16 +27,21 @@ POINTWISE = frozenset(
 
 PER_CHANNEL = frozenset(
     """
-    _adaptive_avg_pool2d _adaptive_avg_pool3d _low_memory_max_pool2d_with_offsets
+    _adaptive_avg_pool2d _low_memory_max_pool2d_with_offsets
     _low_memory_max_pool_with_offsets _native_batch_norm_legit_no_training _upsample_bicubic2d_aa
     _upsample_bilinear2d_aa _upsample_nearest_exact2d _upsample_nearest_exact3d adaptive_avg_pool2d
-    adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d avg_pool3d constant_pad_nd max_pool2d
+    adaptive_max_pool2d avg_pool2d constant_pad_nd max_pool2d
     max_pool2d_with_indices max_pool3d max_pool3d_with_indices reflection_pad2d reflection_pad3d
     replication_pad2d replication_pad3d upsample_bicubic2d upsample_bilinear2d upsample_nearest2d
     upsample_nearest3d upsample_trilinear3d
     """.split()
 )
-"""Pooling, padding, resampling and inference batch norm: each channel for itself, in either memory format."""
+"""
+Pooling, padding, resampling and inference batch norm: each channel for itself, in either memory format.
+
+``avg_pool3d`` and the adaptive 3-D poolings are not among them: they return ``contiguous_format`` whatever they are
+given (torch 2.13 on a CPU), so no channels-last region goes through them.
+"""
 
 _BATCH_NORMS = frozenset({"native_batch_norm", "batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 ALIASES = frozenset({"detach", "alias", "getitem", "lift_fresh_copy"})

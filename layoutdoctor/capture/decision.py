@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.capture.compat import inductor_config
-from layoutdoctor.capture.fx_graph import first_tensor, layout_of, node_location, node_module, size_of
+from layoutdoctor.capture.fx_graph import first_tensor, layout_of, node_location, node_module, size_of, target_name
 from layoutdoctor.records import Convolution, ConvolutionClass, Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _LOGGED_RULES = (
     ("only a few conv", "few-convolutions"),
@@ -71,14 +71,17 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None
     )
 
 
-def forward_convolutions(graph_module: Any) -> list[Any]:
+def forward_convolutions(graph_module: Any, extern_targets: Mapping[str, str] | None = None) -> list[Any]:
     """
     The nodes Inductor's heuristic counts: ``aten.convolution`` and oneDNN's packed convolutions.
 
     Args:
         graph_module: The post-AOT FX graph.
+        extern_targets: Operators of external calls by node, for graphs that freezing rewrote.
     """
-    return [node for node in graph_module.graph.nodes if node.op == "call_function" and _is_forward(str(node.target))]
+    targets = extern_targets or {}
+    calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
+    return [node for node in calls if _is_forward(target_name(node, targets))]
 
 
 def backward_convolutions(graph_module: Any) -> list[Any]:
@@ -96,7 +99,11 @@ def _is_forward(target: str) -> bool:
 
 
 def describe_decision(
-    graph_module: Any, raw: RawDecision | None, layout_opt: bool | None, channels_last_count: int | None
+    graph_module: Any,
+    raw: RawDecision | None,
+    layout_opt: bool | None,
+    channels_last_count: int | None,
+    extern_targets: Mapping[str, str] | None = None,
 ) -> Decision:
     """
     The decision card of a graph.
@@ -106,8 +113,10 @@ def describe_decision(
         raw: What the hook saw; None where the heuristic was not asked.
         layout_opt: ``GraphLowering.layout_opt``, what was in effect in the end.
         channels_last_count: ``GraphLowering.num_channels_last_conv``; None where this torch has no such count.
+        extern_targets: Operators of external calls by node, for graphs that freezing rewrote.
     """
-    forward, backward = forward_convolutions(graph_module), backward_convolutions(graph_module)
+    forward = forward_convolutions(graph_module, extern_targets)
+    backward = backward_convolutions(graph_module)
     nodes = forward + backward
     applied = raw.applied if raw is not None else layout_opt
     if layout_opt is not None:
@@ -155,11 +164,16 @@ def _is_on_cpu(node: Any) -> bool:
 
 def _forced_names(nodes: Iterable[Any], applied: bool | None, count: int | None) -> set[str]:
     """Which convolutions layout optimization made channels-last: torch counts them, and takes the 2-D ones only."""
-    packed = {node.name for node in nodes if "mkldnn" in str(node.target) and _is_only_channels_last(node)}
+    packed = {node.name for node in nodes if not _is_aten(node) and _is_only_channels_last(node)}
     if not applied or not count:
         return packed
     two_dimensional = [node.name for node in nodes if _rank(node) == 2 and node.name not in packed]
     return packed.union(two_dimensional[:count])
+
+
+def _is_aten(node: Any) -> bool:
+    """Whether a convolution is ATen's, not one that freezing packed for oneDNN (which decides the layout itself)."""
+    return str(node.target).startswith("aten.")
 
 
 def _is_only_channels_last(node: Any) -> bool:
@@ -177,8 +191,8 @@ def _weight(node: Any) -> torch.Tensor | None:
 def _groups(node: Any) -> int | None:
     target = str(node.target)
     position = 9 if "convolution_backward" in target else 8
-    if "mkldnn" in target:
-        return None
+    if not _is_aten(node):
+        position = 6  # mkldnn._convolution_pointwise(input, weight, bias, padding, stride, dilation, groups, ...)
     value = node.args[position] if len(node.args) > position else None
     return value if isinstance(value, int) else None
 

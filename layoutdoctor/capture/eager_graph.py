@@ -8,6 +8,7 @@ Faces doctor.
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -156,6 +157,11 @@ class EagerRecorder(TorchDispatchMode):
         """
         return tuple(self._name_of(leaf) for leaf in _tensors(value))
 
+    def still_held(self) -> tuple[str, ...]:
+        """The nodes whose tensors somebody still holds, such as one that a module keeps for later."""
+        made = {node.name for node in self.nodes if node.op == "call_function"}
+        return tuple(name for name, weak in self._names.values() if name in made and weak() is not None)
+
 
 def _uses_running_statistics(function: Any, args: tuple[Any, ...]) -> bool | None:
     """Whether a batch norm normalizes by fixed statistics: its ``training`` argument says so."""
@@ -228,6 +234,8 @@ def record_eager_iteration(
     """
     Runs one eager iteration and returns its operations as a graph.
 
+    A tensor that is still held afterwards counts as an output: its layout may be seen.
+
     Args:
         step: One iteration.
         module: The module it runs, our own copy; None for a function.
@@ -243,12 +251,13 @@ def record_eager_iteration(
         recorder = EagerRecorder(modules, weights)
         with recorder:
             step()
-        names = recorder.names_of(outputs())
+        gc.collect()  # what only a reference cycle holds is not held by the model
+        names = dict.fromkeys((*recorder.names_of(outputs()), *recorder.still_held()))
     return Graph(
         name="eager",
         direction="inference" if not any(node.backward for node in recorder.nodes) else "forward",
         decision=None,
         nodes=tuple(recorder.nodes),
-        output_names=names,
+        output_names=tuple(names),
         hook_failure="; ".join(recorder.failures[:3]) or None,
     )

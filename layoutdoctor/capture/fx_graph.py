@@ -18,7 +18,7 @@ from layoutdoctor.layout import Layout, strided_layout
 from layoutdoctor.records import FxNode, SourceLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from layoutdoctor.layout import Size
     from layoutdoctor.records import TensorKind
@@ -156,23 +156,44 @@ def node_location(node: Any) -> SourceLocation | None:
     return location_in_stack(node.meta.get("stack_trace"))
 
 
-def fx_nodes(graph_module: Any, kinds: dict[str, TensorKind] | None = None) -> tuple[FxNode, ...]:
+def target_name(node: Any, extern_targets: Mapping[str, str]) -> str:
+    """
+    The operator of an FX node.
+
+    Freezing replaces a convolution and what follows it by a pattern's own lowering function, whose text says nothing;
+    the external call that the scheduler made of it does.
+
+    Args:
+        node: An FX node.
+        extern_targets: Operators of external calls, by the node they come from.
+    """
+    text = str(node.target)
+    return extern_targets.get(node.name, text) if text.startswith(("functools.partial(", "<function ")) else text
+
+
+def fx_nodes(
+    graph_module: Any, kinds: dict[str, TensorKind] | None = None, extern_targets: Mapping[str, str] | None = None
+) -> tuple[FxNode, ...]:
     """
     The nodes of an FX graph, in order.
 
     Args:
         graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
         kinds: What kind of tensor a placeholder is, by its name.
+        extern_targets: Operators of external calls, by the node they come from.
     """
-    return tuple(_fx_node(node, (kinds or {}).get(node.name)) for node in graph_module.graph.nodes)
+    targets = extern_targets or {}
+    return tuple(
+        _fx_node(node, (kinds or {}).get(node.name), target_name(node, targets)) for node in graph_module.graph.nodes
+    )
 
 
-def _fx_node(node: Any, kind: TensorKind | None) -> FxNode:
+def _fx_node(node: Any, kind: TensorKind | None, target: str) -> FxNode:
     tensor = first_tensor(node.meta.get("val"))
     return FxNode(
         name=node.name,
         op="call_function" if node.op in ("call_method", "call_module") else node.op,
-        target=str(node.target),
+        target=target,
         inputs=tuple(_input_names(node)),
         layout=layout_of(tensor),
         dtype=dtype_name(tensor),

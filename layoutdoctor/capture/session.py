@@ -21,7 +21,7 @@ from layoutdoctor.records import Graph
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import GraphDirection, TensorKind
+    from layoutdoctor.records import Buffer, GraphDirection, TensorKind
 
 
 @dataclass
@@ -109,18 +109,20 @@ def _graph_record(
     fields: dict[str, Any] = {}
     graph_module = getattr(lowering, "orig_gm", None) or lowering.module
     direction = _direction(lowering)
+    with part("buffers"):
+        fields["buffers"] = buffers_of(lowering, kernels)
+    targets = _extern_targets(fields.get("buffers", ()))
     with part("decision"):
         fields["decision"] = describe_decision(
             graph_module,
             raw,
             _as_bool(getattr(lowering, "layout_opt", None)),
             getattr(lowering, "num_channels_last_conv", None),
+            targets,
         )
     with part("FX nodes"):
-        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction))
+        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction), targets)
         fields["output_names"] = output_names(graph_module)
-    with part("buffers"):
-        fields["buffers"] = buffers_of(lowering, kernels)
     with part("generated code"):
         source = Path(module.__file__).read_text(encoding="utf-8")
         fields["code_fingerprint"] = code_fingerprint([source])
@@ -131,6 +133,15 @@ def _graph_record(
         kernel_names=tuple(dict.fromkeys(kernel for kernel, _, _ in kernels)),
         hook_failure="; ".join(problems) or None,
     )
+
+
+def _extern_targets(buffers: Sequence[Buffer]) -> dict[str, str]:
+    """Operators of external calls, by the FX node they come from."""
+    return {
+        buffer.source_node: buffer.kernel.removeprefix("torch.ops.")
+        for buffer in buffers
+        if buffer.source_node is not None and (buffer.kernel or "").startswith("torch.ops.") and buffer.kernel
+    }
 
 
 def _as_bool(value: Any) -> bool | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gzip
 import os
 import sys
 import tempfile
@@ -79,8 +80,8 @@ def record_iteration(
         target = directory / "trace.json"
         profiler.export_chrome_trace(str(target))
         data = target.read_bytes()
-        if trace_file is not None:
-            profiler.export_chrome_trace(str(trace_file))
+        if trace_file is not None:  # the profiler hands out its trace once only
+            trace_file.write_bytes(gzip.compress(data) if trace_file.suffix == ".gz" else data)
     lacks += unnamed + capture.lacks
     log = read_onednn_log(capture.text) if capture.text is not None else None
     if log is not None and log.primitives and not log.has_timestamps:

@@ -35,7 +35,8 @@ def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
     for describe in (_dropped, _different_outputs, _other_output_layouts, _recompiles, _graph_breaks):
         remarks += _one_line_per_fact(diagnosis, describe)
     for trial in diagnosis.trials:
-        remarks += [f"{clean_name(trial.name)}: {clean(note)}" for note in trial.notes]
+        if trial.status != "same_as":  # the table says what it is the same as; its notes stand in the record
+            remarks += [f"{clean_name(trial.name)}: {clean(note)}" for note in trial.notes]
     return tuple(remarks)
 
 

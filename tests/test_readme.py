@@ -1,0 +1,65 @@
+"""The README is true: its snippet runs, its commands parse, its tables list what there is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from layoutdoctor.__main__ import build_parser, with_command
+from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.rules import ALL_RULES
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_rule_has_its_row() -> None:
+    rows = re.findall(r"^\| (LD\d{3}) \| ([a-z0-9-]+) \|", README, re.MULTILINE)
+
+    assert rows == [(rule.code, rule.name) for rule in ALL_RULES]
+
+
+def test_every_configuration_has_its_row() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \|", README, re.MULTILINE)
+
+    assert rows == [configuration.name for configuration in BUILTIN_CONFIGURATIONS]
+
+
+def test_every_command_is_one_the_parser_takes() -> None:
+    lines = re.findall(r"^    python -m layoutdoctor (.+)$", README, re.MULTILINE)
+    parser, names = build_parser()
+
+    assert len(lines) >= 5
+    for line in lines:
+        parser.parse_args(with_command(shlex.split(line, comments=True), names))
+
+
+def test_every_linked_file_is_there() -> None:
+    for name in re.findall(r"\]\(([^)#]+)\)", README):
+        assert name.startswith("http") or (ROOT / name).exists(), name
+
+
+def test_every_make_target_named_is_there() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+    for target in re.findall(r"^    make ([a-z-]+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_no_placeholder_is_left() -> None:
+    assert not re.search(r"[A-Z]+_HERE|TODO|FIXME", README)
+
+
+@pytest.mark.compile
+def test_the_python_snippet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+
+    names: dict[str, object] = {}
+    exec(compile(snippet.replace("diagnose(model, images)", "diagnose(model, images, budget_seconds=0.5)"), "README.md", "exec"), names)  # fmt: skip
+
+    assert (tmp_path / "d.json").exists()
+    assert callable(names["fast"])
