@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import COMMANDS
+from layoutdoctor.commands.output import open_standard_streams
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.reports.wording import clean
 
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEFAULT_COMMAND = "diagnose"
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line, and where the options are listed, instead of listing them."""
+
+    def error(self, message: str) -> NoReturn:
+        """
+        Ends the process: the command line is wrong.
+
+        Args:
+            message: What is wrong.
+        """
+        self.exit(EXIT_USAGE, f"layoutdoctor: error: {clean(message)}; see {self.prog} --help\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     parser, names = build_parser()
     if not words:
@@ -56,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
     """The parser of the whole command line, and the names of the subcommands."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="layoutdoctor",
         allow_abbrev=False,
         description="Finds out why a PyTorch model loses time to memory layouts, and what to do about it.",

@@ -7,11 +7,15 @@ let the rules look. Everything that comes out is one frozen record.
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterable
 from datetime import datetime, timezone
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 
 from layoutdoctor._version import __version__
 from layoutdoctor.analysis.choice import choose_baseline, eligible_names, recommend
@@ -24,8 +28,8 @@ from layoutdoctor.measure.equivalence import compute_reference
 from layoutdoctor.measure.step import check_runs
 from layoutdoctor.measure.timing import choose_timer, measure_rounds, to_measurement
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
-from layoutdoctor.records import Diagnosis, Failure
-from layoutdoctor.rules import run_rules
+from layoutdoctor.records import Configuration, Diagnosis, Failure
+from layoutdoctor.rules import Rule, run_rules
 from layoutdoctor.subjects.state import preserved_state
 from layoutdoctor.subjects.subject import (
     describe,
@@ -37,12 +41,11 @@ from layoutdoctor.subjects.subject import (
 from layoutdoctor.trials import LiveTrial, run_trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from layoutdoctor.measure.timing import RoundTimes, Timer
-    from layoutdoctor.records import Comparison, Configuration, Mode, Recommendation, Subject
-    from layoutdoctor.rules import Rule
+    from layoutdoctor.records import Comparison, Mode, Recommendation, Subject
     from layoutdoctor.subjects.subject import LoadedSubject
 
 CONFIRMATION_SHARE = 0.25
@@ -80,8 +83,9 @@ def diagnose(
         UsageError: An argument is wrong.
         SubjectError: The model does not run on the example input in eager mode, or cannot be copied.
     """
-    chosen = choose_configurations(configurations, mode)
-    _check(mode, budget_seconds)
+    _check(mode, budget_seconds, progress, timer)
+    chosen = choose_configurations(_checked_configurations(configurations), mode)
+    rules = None if rules is None else _checked_rules(rules)
     return diagnose_subject(
         subject_from_python(model, example_input),
         mode=mode,
@@ -124,11 +128,13 @@ def diagnose_subject(
     Raises:
         SubjectError: The model does not run in eager mode.
     """
-    _check(mode, budget_seconds)
-    with preserved_state():
+    _check(mode, budget_seconds, progress, timer)
+    # The caller's inference mode would make tensors that know no version, and that no autograd can use.
+    with preserved_state(), torch.inference_mode(mode=False):
         dynamo = DynamoState()
         try:
             run = _Diagnosing(subject, mode, configurations, progress, on_trial, trace_directory, command)
+            timer = timer or choose_timer(run.device)  # before anything is compiled that could not be timed
             run.run_trials()
             run.measure(budget_seconds, timer)
             return run.conclude(rules)
@@ -136,11 +142,35 @@ def diagnose_subject(
             dynamo.restore()
 
 
-def _check(mode: str, budget_seconds: float) -> None:
+def _check(mode: object, budget_seconds: object, progress: object, timer: object) -> None:
     if mode not in ("inference", "training"):
         raise UsageError(f"cannot diagnose in mode {mode!r}: expected inference or training")
-    if not budget_seconds > 0:
+    if not isinstance(budget_seconds, Real) or not 0 < float(budget_seconds) < math.inf:
         raise UsageError(f"cannot measure within {budget_seconds!r} seconds: expected a budget above 0, such as 30")
+    for name, value in (("progress", progress), ("timer", timer)):
+        if value is not None and not callable(value):
+            raise UsageError(f"cannot use {value!r} as {name}: expected a function, or None")
+
+
+def _checked_configurations(configurations: object) -> str | Configuration | tuple[str | Configuration, ...]:
+    if isinstance(configurations, (str, Configuration)):
+        return configurations
+    listed = tuple(configurations) if isinstance(configurations, Iterable) else (configurations,)
+    wrong = [value for value in listed if not isinstance(value, (str, Configuration))]
+    if wrong:
+        raise UsageError(
+            f"cannot use {wrong[0]!r} as a configuration: expected a name such as 'inductor', 'default', 'all', "
+            "or a Configuration, or several of them"
+        )
+    return listed
+
+
+def _checked_rules(rules: object) -> tuple[Rule, ...]:
+    listed = tuple(rules) if isinstance(rules, Iterable) else (rules,)
+    wrong = [rule for rule in listed if not isinstance(rule, Rule)]
+    if wrong:
+        raise UsageError(f"cannot use {wrong[0]!r} as a rule: expected Rule values, such as those in ALL_RULES")
+    return listed
 
 
 class _Diagnosing:
@@ -193,12 +223,11 @@ class _Diagnosing:
     def _trace_file(self, name: str) -> Path | None:
         return None if self.trace_directory is None else self.trace_directory / f"{name}.json.gz"
 
-    def measure(self, budget_seconds: float, timer: Timer | None) -> None:
+    def measure(self, budget_seconds: float, timer: Timer) -> None:
         """Times all that ran in turns, compares, and measures the choice again."""
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
         if not steps:
             return
-        timer = timer or choose_timer(self.device)
         baseline = choose_baseline(self.configurations, steps)
         self._say("timing all configurations in turns")
         share = 1 - CONFIRMATION_SHARE if len(steps) > 1 else 1.0

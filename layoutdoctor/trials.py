@@ -82,7 +82,7 @@ class LiveTrial:
     def fail(self, error: BaseException) -> None:
         """Records why there is no result, and lets go of the model."""
         log = "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip().splitlines()
-        message = str(error) if isinstance(error, LayoutDoctorError) else first_line(error)
+        message = str(error) if isinstance(error, LayoutDoctorError) else _in_words(error)
         self.failure = Failure(kind=self.stage, message=message, log="\n".join(log[-_LOG_LINES:]))
         self.step = None
 
@@ -105,6 +105,13 @@ class LiveTrial:
             graph_break_reasons=self.graph_break_reasons,
             notes=tuple(self.notes),
         )
+
+
+def _in_words(error: BaseException) -> str:
+    """An exception in one line; dynamo says only further down, behind this word, what happened."""
+    lines = (line.strip() for line in str(error).splitlines())
+    explanation = next((line for line in lines if line.startswith("Explanation: ")), "")
+    return f"{first_line(error)}; {explanation}" if explanation else first_line(error)
 
 
 def run_trial(

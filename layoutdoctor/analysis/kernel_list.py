@@ -11,13 +11,15 @@ import bisect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.primitives import AnnotatedPrimitive, annotate_primitives
+from layoutdoctor.analysis.placement import place_by_order
+from layoutdoctor.analysis.primitives import annotate_primitives, describe_primitive
 from layoutdoctor.kernel_names import conversion_kernel, library_of
 from layoutdoctor.records import Conversion, Kernel, KernelSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from layoutdoctor.analysis.primitives import AnnotatedPrimitive
     from layoutdoctor.records import FxNode
     from layoutdoctor.traces.kineto import DeviceKernel, Operation, ProfiledIteration
     from layoutdoctor.traces.onednn import OnednnLog, Primitive
@@ -134,51 +136,26 @@ def _innermost(tree: Sequence[HostOperation], starts: Sequence[float], moment: f
 
 
 def _place_by_order(tree: Sequence[HostOperation], log: OnednnLog) -> list[Primitive]:
-    """
-    Without timestamps: the k-th convolution primitive belongs to the k-th convolution operation.
-
-    Reorders go with the convolution they stand before, except those whose source is that of the previous one's result.
-    """
-    operations = [entry for entry in tree if entry.name in _CONVOLUTION_LEAVES]
-    homeless: list[Primitive] = []
-    position = -1
-    pending: list[Primitive] = []
-    for primitive in log.primitives:
-        if primitive.kind == "convolution":
-            starts_new = primitive.prop_kind != "backward_weights" or position < 0
-            position += 1 if starts_new else 0
-            if position >= len(operations):
-                return log.primitives
-            operations[position].primitives += [*pending, primitive]
-            pending = []
-        elif primitive.kind == "reorder" and position >= 0 and _undoes_result(operations[position], primitive):
-            operations[position].primitives.append(primitive)
-        elif primitive.kind == "reorder":
-            pending.append(primitive)
-        else:
-            homeless.append(primitive)
-    if position + 1 != len(operations):
-        for entry in operations:
-            entry.primitives.clear()
+    operations = [entry for entry in tree if _runs_convolution(entry)]
+    placement = place_by_order(["backward" in entry.name for entry in operations], log.primitives)
+    if placement is None:
         return log.primitives
-    return homeless + pending
+    for entry, own in zip(operations, placement[0], strict=True):
+        entry.primitives += own
+    return placement[1]
 
 
 _CONVOLUTION_LEAVES = (
     "aten::mkldnn_convolution",
     "aten::mkldnn_convolution_backward",
+    "aten::convolution_backward",
     "mkldnn::_convolution_pointwise",
 )
 
 
-def _undoes_result(entry: HostOperation, reorder: Primitive) -> bool:
-    """Whether a reorder reads the result of the convolution that ran last in this operation."""
-    last = next((item for item in reversed(entry.primitives) if item.kind == "convolution"), None)
-    if last is None:
-        return False
-    role = {"backward_data": "src", "backward_weights": "wei"}.get(last.prop_kind, "dst")
-    result, source = last.descriptor(role), reorder.descriptor("src")
-    return result is not None and source is not None and result.tag == source.tag and "b" in result.tag.lower()
+def _runs_convolution(entry: HostOperation) -> bool:
+    """Whether an operation calls oneDNN's convolution itself, not through another one of these."""
+    return entry.name in _CONVOLUTION_LEAVES and not any(child.name in _CONVOLUTION_LEAVES for child in entry.children)
 
 
 def summarize_host(
@@ -209,8 +186,7 @@ def summarize_host(
         if not entry.primitives and _is_kernel(entry):
             kernels.append(_host_kernel(entry, origin))
     for primitive in homeless:
-        item = AnnotatedPrimitive(primitive, "unknown")
-        _add_primitive(kernels, conversions, item, None, profile.base_seconds + origin)
+        _add_primitive(kernels, conversions, describe_primitive(primitive), None, profile.base_seconds + origin)
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     not_understood = profile.not_understood_count + (len(log.not_understood) if log is not None else 0)
     not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)

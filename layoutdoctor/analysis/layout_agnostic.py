@@ -17,7 +17,7 @@ POINTWISE = frozenset(
     abs acos add addcdiv addcmul asin atan bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max
     clamp_min convert_element_type copysign cos cosh div elu elu_backward eq erf erfc exp exp2 expm1 floor fma
     fmod ge gelu gelu_backward gt hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh
-    hardtanh_backward le leaky_relu leaky_relu_backward lerp log log1p log2 log_sigmoid_forward logical_and
+    hardtanh_backward le leaky_relu leaky_relu_backward lerp log log1p log2 logical_and
     logical_not logical_or lt maximum minimum mish mish_backward mul native_dropout ne neg pow reciprocal relu
     relu6 remainder round rsqrt rsub sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh softplus
     softplus_backward sqrt square sub tan tanh tanh_backward threshold threshold_backward trunc where xlogy

@@ -110,6 +110,18 @@ def _annotate(operation: Operation, primitives: Sequence[Primitive]) -> list[Ann
     ]
 
 
+def describe_primitive(primitive: Primitive) -> AnnotatedPrimitive:
+    """
+    A primitive on its own: what a reorder changes, though not which tensor it converts.
+
+    Args:
+        primitive: Any.
+    """
+    if primitive.kind != "reorder":
+        return AnnotatedPrimitive(primitive, "unknown")
+    return _described(primitive, _Place("unknown", None))
+
+
 def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
     shape, source, target = reorder.shape, reorder.descriptor("src"), reorder.descriptor("dst")
     if shape is None or source is None or target is None:
@@ -193,6 +205,10 @@ def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate
             main = primitives[position]
             roles = table.get(main.prop_kind, usual)
             found += [(position, role) for role in roles if _fits(primitives[index], main, role, side)]
+    if before is not None and after is not None and len({position for position, _ in found}) > 1:
+        side_of = {"from_blocked": before, "to_blocked": after}  # torch's own tensors are strided
+        only = side_of.get(describe_primitive(primitives[index]).direction)
+        found = [item for item in found if only is None or item[0] == only]
     return tuple(found)
 
 

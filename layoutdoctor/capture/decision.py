@@ -47,6 +47,7 @@ class RawDecision:
         is_inference: Inductor uses another heuristic outside training.
         enabled: ``config.layout_optimization`` as in effect for this compile.
         forced: ``config.force_layout_optimization`` likewise.
+        has_onednn: Whether oneDNN could be used (``torch.backends.mkldnn``).
     """
 
     applied: bool
@@ -54,6 +55,7 @@ class RawDecision:
     is_inference: bool | None
     enabled: bool
     forced: bool
+    has_onednn: bool = True
 
 
 def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None) -> RawDecision:
@@ -65,9 +67,14 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None
         log: Lines it logged.
         is_inference: Its argument.
     """
-    config = inductor_config()
+    config, onednn = inductor_config(), torch.backends.mkldnn
     return RawDecision(
-        applied, tuple(log), is_inference, bool(config.layout_optimization), bool(config.force_layout_optimization)
+        applied,
+        tuple(log),
+        is_inference,
+        enabled=bool(config.layout_optimization),
+        forced=bool(config.force_layout_optimization),
+        has_onednn=bool(onednn.enabled and onednn.is_available()),
     )
 
 
@@ -125,10 +132,11 @@ def describe_decision(
     forced = _forced_names(nodes, applied, channels_last_count)
     convolutions = tuple(_convolution(node, channels_last=node.name in forced) for node in nodes)
     deciding = tuple(node.name for node in forward if _vetoes(node, rule))
+    node_count = len(list(graph_module.graph.nodes))
     return Decision(
         applied=applied,
         rule=rule,
-        explanation=_explanation(rule, bool(applied), convolutions, deciding, len(list(graph_module.graph.nodes)), raw),
+        explanation=_explanation(rule, raw, _Facts(bool(applied), convolutions, len(forward), deciding, node_count)),
         convolution_count=len(nodes),
         channels_last_convolution_count=len(forced),
         convolutions=convolutions,
@@ -151,8 +159,10 @@ def _rule(raw: RawDecision | None, forward: Sequence[Any], backward: Sequence[An
             if part in line:
                 return rule
     if not raw.applied:
-        return "only-backward-convolutions" if backward and not forward else "no-convolution"
-    if all(_is_on_cpu(node) for node in [*forward, *backward]):
+        if forward:
+            return "not-said"
+        return "only-backward-convolutions" if backward else "no-convolution"
+    if raw.has_onednn and all(_is_on_cpu(node) for node in [*forward, *backward]):
         return "cpu-onednn"
     return "weighted-flops" if raw.is_inference else "no-veto"
 
@@ -268,24 +278,29 @@ def _convolution(node: Any, *, channels_last: bool) -> Convolution:
     )
 
 
-def _explanation(
-    rule: str,
-    applied: bool,
-    convolutions: tuple[Convolution, ...],
-    deciding: tuple[str, ...],
-    node_count: int,
-    raw: RawDecision | None,
-) -> str:
-    count = len(convolutions)
+@dataclass(frozen=True)
+class _Facts:
+    """What an explanation may mention: the outcome, the convolutions, how many are forward ones, who vetoed."""
+
+    applied: bool
+    convolutions: tuple[Convolution, ...]
+    forward_count: int
+    deciding: tuple[str, ...]
+    node_count: int
+
+
+def _explanation(rule: str, raw: RawDecision | None, facts: _Facts) -> str:
+    count = facts.forward_count
     plural = "" if count == 1 else "s"
-    which = _names(convolutions, deciding)
+    which = _names(facts.convolutions, facts.deciding)
     texts = {
         "config-off": "layout_optimization is switched off for this compile",
         "forced": "force_layout_optimization is set, so Inductor asks no further",
         "no-convolution": "the graph has no convolution, so there is nothing to optimize",
         "only-backward-convolutions": (
-            f"the graph has {count} convolution_backward and no convolution; this torch counts only the latter, so the "
-            "backward of a channels-last forward is lowered without layout optimization (pytorch #189239)"
+            f"the graph has {len(facts.convolutions)} convolution_backward and no convolution; this torch counts "
+            "only the latter, so the backward of a channels-last forward is lowered without layout optimization "
+            "(pytorch #189239)"
         ),
         "cpu-onednn": (
             f"all {count} convolution{plural} run on a CPU with oneDNN, where Inductor always chooses channels-last"
@@ -293,18 +308,19 @@ def _explanation(
             else "the convolution runs on a CPU with oneDNN, where Inductor always chooses channels-last"
         ),
         "few-convolutions": (
-            f"{count} convolution{plural} among {node_count} FX nodes: Inductor skips graphs with at least "
+            f"{count} convolution{plural} among {facts.node_count} FX nodes: Inductor skips graphs with at least "
             f"{NODES_PER_CONVOLUTION} nodes per convolution"
         ),
         "dynamic-shape": f"a convolution has symbolic sizes{which}: Inductor skips dynamic shapes (pytorch #102670)",
-        "weighted-flops": _flops_text(applied, raw),
+        "weighted-flops": _flops_text(facts.applied, raw),
         "grouped-convolution": (
-            f"a grouped convolution has more than one input channel per group{which}; "
+            f"a grouped convolution has more than one channel per group{which}; "
             "in training Inductor skips the whole graph for it"
         ),
         "smaller-out-channels": (
-            f"a convolution has at most half as many output as input channels{which}; "
-            "in training Inductor skips the whole graph for it"
+            "the first dimension of a weight is at most half its second, with a kernel larger than 1 (few output for "
+            f"many input channels, the reverse where transposed){which}; in training Inductor skips the whole graph "
+            "for it"
         ),
         "small-channels": (
             f"all convolutions have at most {SMALL_CHANNELS} input and output channels; "

@@ -13,7 +13,6 @@ import math
 import re
 import shlex
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from layoutdoctor.commands.output import (
     prepare_outputs,
     print_report,
     save_reports,
+    stdout_to_stderr,
 )
 from layoutdoctor.commands.progress_display import choose_display
 from layoutdoctor.configurations import choose_configurations
@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
         LayoutDoctorError: The command line is wrong, or the target could not be examined.
     """
     configurations = choose_configurations(arguments.configurations, arguments.mode)
-    check_fail_on(arguments.fail_on)
+    fail_on = check_fail_on(arguments.fail_on)
     outputs = prepare_outputs(arguments.output, force=arguments.force)
     traces = _prepare_trace_directory(arguments.save_traces)
     _prepare_logging(verbose=arguments.verbose)
@@ -156,22 +156,29 @@ def run(arguments: argparse.Namespace) -> int:
         save_reports(diagnosis, outputs)
     finally:
         print_report(diagnosis, arguments.format)
-    return exit_status(diagnosis, len(configurations), arguments.fail_on)
+    return exit_status(diagnosis, len(configurations), fail_on)
 
 
-def check_fail_on(fail_on: str | None) -> None:
+def check_fail_on(fail_on: str | None) -> str | None:
     """
     Refuses what can never be found.
 
     Args:
-        fail_on: A severity, a rule's code, or None.
+        fail_on: A severity, a rule's code in either case, or None.
+
+    Returns:
+        It as findings have it.
 
     Raises:
         UsageError: It is neither.
     """
     codes = [rule.code for rule in ALL_RULES]
-    if fail_on is not None and fail_on not in ("error", "warning", *codes):
+    if fail_on is None:
+        return None
+    known = {name.lower(): name for name in ("error", "warning", *codes)}
+    if fail_on.lower() not in known:
         raise UsageError(f"cannot fail on {fail_on!r}: expected error, warning or one of {', '.join(sorted(codes))}")
+    return known[fail_on.lower()]
 
 
 def _prepare_trace_directory(name: str | None) -> Path | None:
@@ -203,7 +210,7 @@ def _diagnose(
     record: RecordSoFar,
 ) -> Diagnosis:
     # The model may print what it likes: standard output is the report's.
-    with choose_display(quiet=arguments.quiet) as display, redirect_stdout(sys.stderr):
+    with choose_display(quiet=arguments.quiet) as display, stdout_to_stderr():
         load_target, diagnose_subject = _import_engine()
         subject = load_target(
             arguments.target, inputs=tuple(arguments.input), device=arguments.device, dtype=arguments.dtype
@@ -300,5 +307,7 @@ def exit_status(diagnosis: Diagnosis, configuration_count: int, fail_on: str | N
     if any(finding.severity in severities or finding.code == fail_on for finding in diagnosis.findings):
         return EXIT_FOUND
     measured = any(trial.measurement is not None for trial in diagnosis.trials)
-    compared = diagnosis.comparison is not None or configuration_count == 1
+    others = [trial for trial in diagnosis.trials if trial.measurement is None]
+    all_the_same = bool(others) and all(trial.status == "same_as" for trial in others)
+    compared = diagnosis.comparison is not None or configuration_count == 1 or all_the_same
     return 0 if measured and compared else EXIT_INCONCLUSIVE

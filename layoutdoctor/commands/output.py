@@ -6,10 +6,11 @@ Faces the subcommands.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import shutil
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from layoutdoctor.reports.text import render_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.records import Diagnosis
 
@@ -94,7 +95,7 @@ def prepare_outputs(paths: Sequence[str], *, force: bool) -> tuple[OutputFile, .
     outputs: dict[Path, OutputFile] = {}
     for name in paths:
         path = Path(name)
-        output = OutputFile(path, format_of_suffix(path))
+        output = OutputFile(path, format_of_suffix(name))
         if path.resolve() in outputs:
             raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
         _check_writable(path, force=force)
@@ -207,6 +208,9 @@ def print_text(text: str) -> None:
 
     Args:
         text: Anything, with its own line breaks.
+
+    Raises:
+        OutputError: It could not be written, as where the disk is full.
     """
     encoding = sys.stdout.encoding or "utf-8"
     try:
@@ -214,11 +218,61 @@ def print_text(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _silence_stdout()
+    except OSError as error:
+        _silence_stdout()
+        raise OutputError(
+            f"cannot write the report to standard output: {error.strerror or error}; name a file with --output"
+        ) from error
 
 
 def _silence_stdout() -> None:
     """Python flushes standard output once more as it ends; give it somewhere to go."""
-    with suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
+
+
+def open_standard_streams() -> None:
+    """
+    Opens the standard streams that this process was started without (``>&-``), on nothing.
+
+    Otherwise the next file to be opened takes the number of a standard stream, and gets what is written to that.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """
+    Meanwhile whatever is written to standard output goes to standard error.
+
+    Also what C code and child processes write there: standard output is the report's.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        flush_c_streams()
+        saved = os.dup(1)
+        try:
+            os.dup2(2, 1)
+            yield
+        finally:
+            flush_c_streams()
+            os.dup2(saved, 1)
+            os.close(saved)
+
+
+def flush_c_streams() -> None:
+    """Writes out what C code has printed and its library still holds back."""
+    with contextlib.suppress(Exception):  # a C library without it has nothing to flush
+        ctypes.CDLL(None).fflush(None)

@@ -155,12 +155,7 @@ def copy_module(module: nn.Module) -> nn.Module:
     Raises:
         SubjectError: It is not initialised yet, or holds something that Python cannot copy.
     """
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if nn.parameter.is_lazy(tensor):
-            raise SubjectError(
-                f"cannot copy {type(module).__name__}: its parameter {name!r} has no shape yet (a lazy module); "
-                "call the model once on the example input before diagnosing it"
-            )
+    check_has_data(module)
     try:
         copied = copy.deepcopy(module, _non_leaf_tensors(module))
     except Exception as error:
@@ -173,6 +168,30 @@ def copy_module(module: nn.Module) -> nn.Module:
         if ours.layout == torch.strided and ours.stride() != theirs.stride():
             ours.data = clone_tensor(theirs).detach()  # deepcopy makes a parameter with gaps dense
     return copied
+
+
+def check_has_data(module: nn.Module) -> None:
+    """
+    Refuses a module that cannot run as it is.
+
+    Args:
+        module: The caller's module.
+
+    Raises:
+        SubjectError: A parameter or buffer has no shape yet, or is on the meta device.
+    """
+    name = type(module).__name__
+    for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if nn.parameter.is_lazy(tensor):
+            raise SubjectError(
+                f"cannot copy {name}: its parameter {key!r} has no shape yet (a lazy module); "
+                "call the model once on the example input before diagnosing it"
+            )
+        if tensor.is_meta:
+            raise SubjectError(
+                f"cannot diagnose {name}: its parameter {key!r} is on the meta device, which holds no data; "
+                "build the model on cpu or cuda, or call model.to_empty(device='cpu') and load weights"
+            )
 
 
 def _own_tensors(module: nn.Module) -> list[torch.Tensor]:

@@ -6,6 +6,7 @@ Faces timing, profiling, equivalence and doctor; imports measure's copies, recor
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import traceback
@@ -278,16 +279,35 @@ def check_runs(subject: LoadedSubject, mode: Mode) -> Rehearsal:
     copied = copy_model(subject.model)
     copied.set_mode(mode)
     step = Step(copied.run, copied.module, *copy_inputs(subject.args, subject.kwargs), mode)
-    try:
+    with in_eager_mode(subject):
         results = step.results()
-    except LayoutDoctorError:
-        raise
-    except Exception as error:
-        raise SubjectError(
-            f"cannot run {subject.name} on {describe_arguments(subject.args, subject.kwargs)}: {first_line(error)}"
-            f"{_place(error, subject.source)}; give inputs that the model accepts (--input, or example_input in Python)"
-        ) from error
     return Rehearsal(step.fresh_inputs, results.output_layouts, step.notes)
+
+
+@contextlib.contextmanager
+def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
+    """
+    A block in which the model runs uncompiled: what it raises is the user's to mend, and is said in one line.
+
+    Args:
+        subject: What is run.
+
+    Raises:
+        SubjectError: The model raised, or called ``sys.exit``.
+    """
+    try:
+        yield
+    except (LayoutDoctorError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        what = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else first_line(error)
+        cure = "give inputs that the model accepts (--input, or example_input in Python)"
+        if isinstance(error, SystemExit):
+            cure = "take it out of the model's forward"
+        raise SubjectError(
+            f"cannot run {subject.name} on {describe_arguments(subject.args, subject.kwargs)}: {what}"
+            f"{_place(error, subject.source)}; {cure}"
+        ) from error
 
 
 def describe_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -118,15 +118,22 @@ def _nothing_measured(diagnosis: Diagnosis) -> Answer:
 
 def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
     times = [f"{clean_name(trial.name)}{_median_text(diagnosis, trial.name)}" for trial in measured]
-    if len(times) == 1:
-        headline = f"Only {times[0]} was measured, so there is nothing to compare it with"
-    else:
+    if len(times) > 1:
         headline = f"Not compared yet: {cut_list(times, MOST_NAMED)}"
-    reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
-    lines = [clean(reason)] if reason else []
+    elif _all_are_the_same(diagnosis):
+        headline = f"Nothing to choose: every configuration is the same as {times[0]} for this model"
+    else:
+        headline = f"Only {times[0]} was measured, so there is nothing to compare it with"
+    failed = [trial for trial in diagnosis.trials if trial.failure is not None]
+    lines = [f"No result: {clean_name(trial.name)} {failure_clause(trial)}" for trial in failed[:MOST_NAMED]]
     if convolution_count(diagnosis) == 0:
         lines.append("The model has no convolution, so Inductor's layout optimization has nothing to change")
     return Answer(headline, lines=(*lines, *_cost_lines(diagnosis, measured[0].name)))
+
+
+def _all_are_the_same(diagnosis: Diagnosis) -> bool:
+    others = [trial for trial in diagnosis.trials if trial.measurement is None]
+    return bool(others) and all(trial.status == "same_as" for trial in others) and diagnosis.interrupted is None
 
 
 def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:

@@ -55,17 +55,29 @@ _Value = tuple[str, str]  # (graph, node): a value, by who made it
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
-    One finding per tensor and trial, the baseline's first.
+    One finding per trial, the baseline's first; it names the dearest tensor.
 
     Args:
         diagnosis: Any diagnosis.
     """
     for trial in evidence.own_trials(diagnosis):
-        for value, conversions in _repeated(trial):
-            yield _finding(diagnosis, trial, value, conversions)
+        repeated = sorted(_repeated(trial), key=_cost_order)
+        if repeated:
+            yield _finding(diagnosis, trial, repeated)
 
 
-def _repeated(trial: Trial) -> list[tuple[FxNode, tuple[Conversion, ...]]]:
+_Repeated = tuple["FxNode", tuple["Conversion", ...]]
+
+
+def _cost_order(repeated: _Repeated) -> tuple[float, float]:
+    conversions = repeated[1]
+    return (
+        -(_all_but_dearest([c.seconds for c in conversions]) or 0.0),
+        -(_all_but_dearest([c.bytes_moved for c in conversions]) or 0.0),
+    )
+
+
+def _repeated(trial: Trial) -> list[_Repeated]:
     found: dict[tuple[_Value, Layout, Layout], tuple[Conversion, ...]] = {}
     for conversion in evidence.conversions_of(trial):
         value = _converted_value(trial, conversion)
@@ -132,22 +144,22 @@ def _node(trial: Trial, value: _Value) -> FxNode:
     return next(node for node in nodes if node.name == value[1])
 
 
-def _finding(diagnosis: Diagnosis, trial: Trial, value: FxNode, conversions: Sequence[Conversion]) -> Finding:
-    seconds = _all_but_dearest([c.seconds for c in conversions])
-    share = evidence.share_of_kernels(trial, seconds)
-    moved = _all_but_dearest([c.bytes_moved for c in conversions])
+def _finding(diagnosis: Diagnosis, trial: Trial, repeated: Sequence[_Repeated]) -> Finding:
+    seconds = evidence.sum_known(_all_but_dearest([c.seconds for c in conversions]) for _, conversions in repeated)
+    moved = evidence.sum_known(_all_but_dearest([c.bytes_moved for c in conversions]) for _, conversions in repeated)
+    last = repeated[0][1][-1]
     return Finding(
         code=CODE,
         rule=NAME,
-        severity=evidence.severity_of_share(share),
+        severity=evidence.severity_of_share(evidence.share_of_kernels(trial, seconds)),
         configuration=trial.name,
-        message=_message(trial, value, conversions, seconds, moved),
+        message=_message(trial, repeated, seconds, moved),
         suggestion=_suggestion(diagnosis, trial),
-        location=conversions[-1].location,
-        module=conversions[-1].module,
+        location=last.location,
+        module=last.module,
         seconds=seconds,
         bytes_moved=int(moved) if moved is not None else None,
-        evidence=tuple(c.id for c in conversions),
+        evidence=tuple(c.id for _, conversions in repeated for c in conversions),
     )
 
 
@@ -157,19 +169,27 @@ def _all_but_dearest(values: Sequence[float | None]) -> float | None:
     return None if total is None else total - max(value for value in values if value is not None)
 
 
-def _message(
-    trial: Trial, value: FxNode, conversions: Sequence[Conversion], seconds: float | None, moved: float | None
-) -> str:
+def _message(trial: Trial, repeated: Sequence[_Repeated], seconds: float | None, moved: float | None) -> str:
+    costs = [cost for cost in (wording.cost_words(trial, seconds), format_bytes(int(moved)) if moved else None) if cost]
+    cost = f": {', '.join(costs)}" if costs else ""
+    if len(repeated) == 1:
+        return f"{_facts(*repeated[0])}; all but one is repetition{cost}"
+    count = sum(len(conversions) for _, conversions in repeated)
+    return (
+        f"{len(repeated)} tensors are converted {count} times, where {len(repeated)} would do{cost}; "
+        f"the dearest: {_facts(*repeated[0])}"
+    )
+
+
+def _facts(value: FxNode, conversions: Sequence[Conversion]) -> str:
     first = conversions[0]
     shape = wording.shape_words(first.source.shape) if first.source is not None else ""
     readers = list(dict.fromkeys(c.node for c in conversions if c.node is not None))
     made_by = "" if value.op == "placeholder" else f", made by {wording.op_words(value.target)}"
-    facts = (
+    return (
         f"{value.name} ({shape}{made_by}) is converted {len(conversions)} times from "
         f"{wording.layout_words(first.source)} to {wording.layout_words(first.target)}, for {wording.listing(readers)}"
     )
-    costs = [cost for cost in (wording.cost_words(trial, seconds), format_bytes(int(moved)) if moved else None) if cost]
-    return f"{facts}; all but one is repetition" + (f": {', '.join(costs)}" if costs else "")
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:

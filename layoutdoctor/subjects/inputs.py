@@ -7,6 +7,7 @@ Faces loading and the command line.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ _SPEC = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<dtype>[A-Za-z_]\w*)\[(?P<shape>[^\[\]]*)\](?::(?P<memory_format>[^:]*))?"
 )
 _INTEGER_LIMIT = 10
+_MOST_ELEMENTS = 2**63 - 1  # torch counts in 64 bits
 _SEED = 0
 
 
@@ -119,6 +121,8 @@ def _parse_shape(text: str, spec: str) -> tuple[int, ...]:
                 "such as 'f32[8,3,224,224]'"
             )
         sizes.append(int(part))
+    if math.prod(sizes) > _MOST_ELEMENTS or max(sizes) > _MOST_ELEMENTS:
+        raise UsageError(f"cannot read input {spec!r}: got more elements than torch can count; give smaller sizes")
     return tuple(sizes)
 
 

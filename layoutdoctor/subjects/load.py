@@ -94,6 +94,8 @@ def _available_device(name: str | None) -> torch.device | None:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"cannot use --device {name!r}: expected cpu, cuda or cuda:0") from error
+    if device.type == "meta":
+        raise UsageError("cannot use --device 'meta': it holds no data and runs nothing; expected cpu, cuda or cuda:0")
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if not torch.cuda.is_available() or (device.index or 0) >= count:
@@ -112,20 +114,31 @@ def _find(target: str, specs: Sequence[InputSpec]) -> _Found:
     if target.endswith(".pt2"):
         return _find_exported(Path(target))
     if target.endswith(".py") or ".py:" in target:
-        path_text, _, attribute = target.partition(".py:")
-        path = Path(path_text if not attribute else path_text + ".py").resolve()
+        path_text, _, attribute = target.partition(".py:") if ".py:" in target else (target[:-3], "", "")
+        path = Path(f"{path_text}.py").resolve()
         with users_code(_name(target), path.parent, str(path), "load"):
             module = execute_file(path)
             return replace(_from_module(module, attribute, path.name), source=str(path))
     module_name, _, attribute = target.partition(":")
     if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+        what = _what_it_is(target)
         raise UsageError(
-            f"cannot load {target!r}: expected model.py, model.py:attr, package.module:attr, model.pt2, timm:NAME, "
-            "torchvision:NAME or transformers:NAME"
+            f"cannot load {target!r}:{what} expected model.py, model.py:attr, package.module:attr, model.pt2, "
+            "timm:NAME, torchvision:NAME or transformers:NAME"
         )
     with users_code(target, Path.cwd(), None, "load"):
         module = import_module(module_name)
         return replace(_from_module(module, attribute, module_name), source=module.__file__, is_shared=True)
+
+
+def _what_it_is(target: str) -> str:
+    """What a target is that is no model file, in words with a comma; empty where nothing is known of it."""
+    path = Path(target)
+    if target and path.is_dir():
+        return " it is a folder,"
+    if target and path.is_file():
+        return " its name does not end in .py,"
+    return ""
 
 
 def _find_exported(path: Path) -> _Found:
@@ -268,6 +281,6 @@ def _moved(
         if isinstance(model, nn.Module):
             model = (copy_module(model) if is_shared else model).to(device=device, dtype=dtype)
         args, kwargs = pytree.tree_map(move, (subject.args, subject.kwargs))
-    except (RuntimeError, TypeError) as error:
+    except Exception as error:  # each backend has exceptions of its own for "not here"
         raise SubjectError(f"cannot move {subject.name} to {device or dtype}: {first_line(error)}") from error
     return replace(subject, model=model, args=args, kwargs=kwargs)

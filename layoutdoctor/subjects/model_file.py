@@ -39,6 +39,7 @@ def execute_file(path: Path) -> types.ModuleType:
     source = _read(path)
     module = types.ModuleType(f"_layoutdoctor_subject_{next(_numbers)}_{path.stem}")
     module.__file__ = str(path)
+    module.__package__ = ""  # part of none, so that a relative import is an error and not a guess
     try:
         code = compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
@@ -123,18 +124,24 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
             f"cannot {doing} {name}: it called sys.exit({error.code if error.code is not None else ''})"
             f"{_place(error, file)}; put what is a script under `if __name__ == '__main__':`"
         ) from error
-    except Exception as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # some code derives its exceptions from this one
         raise SubjectError(_failure_message(error, name, file, doing)) from error
     finally:
         sys.path[:] = path
         sys.argv[:] = argv
 
 
-def _failure_message(error: Exception, name: str, file: str | None, doing: str) -> str:
+def _failure_message(error: BaseException, name: str, file: str | None, doing: str) -> str:
     place = _place(error, file)
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         package = error.name.partition(".")[0]
         return f"cannot {doing} {name}: it imports {error.name!r}, which is not installed{place}; pip install {package}"
+    if isinstance(error, ImportError) and "relative import" in str(error) and file is not None:
+        folder, stem = Path(file).parent.name, Path(file).stem
+        advice = f"name it as part of its package, from the folder above: {folder}.{stem}:NAME"
+        return f"cannot {doing} {name}: {first_line(error)}{place}; {advice}"
     advice = "mend it there first" if file is not None else f"see whether {name.partition(':')[0]} works by itself"
     return f"cannot {doing} {name}: {first_line(error)}{place}; {advice}"
 

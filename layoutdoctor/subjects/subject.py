@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.measure.copies import copy_inputs, copy_model, input_tensors, layout_of
+from layoutdoctor.measure.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
 from layoutdoctor.records import InputTensor, Subject
 
 if TYPE_CHECKING:
@@ -184,11 +184,16 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
         mode: ``inference`` or ``training``.
 
     Raises:
-        SubjectError: A function's modules cannot be copied.
+        SubjectError: A parameter or input holds no data, or a function's modules cannot be copied.
     """
     module = owned_module(subject)
     parameters = list(module.parameters()) if module is not None else []
     tensors = [*parameters, *input_tensors(subject.args, subject.kwargs)]
+    if any(tensor.is_meta for tensor in tensors):
+        raise SubjectError(
+            f"cannot run {subject.name}: an example input is on the meta device, which holds no data; "
+            "make it on cpu or cuda, or give --input"
+        )
     is_module = isinstance(subject.model, nn.Module)
     return Subject(
         name=subject.name,
@@ -233,8 +238,14 @@ def owned_module(subject: LoadedSubject) -> nn.Module | None:
 
     Args:
         subject: What was loaded.
+
+    Raises:
+        SubjectError: A parameter holds no data, or a function's modules cannot be copied.
     """
-    return subject.model if isinstance(subject.model, nn.Module) else copy_model(subject.model).module
+    if isinstance(subject.model, nn.Module):
+        check_has_data(subject.model)
+        return subject.model
+    return copy_model(subject.model).module
 
 
 def parameter_ranks(subject: LoadedSubject) -> frozenset[int]:

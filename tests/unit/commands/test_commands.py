@@ -512,3 +512,29 @@ def test_the_display_fits_standard_error(monkeypatch: pytest.MonkeyPatch) -> Non
         display(Progress("eager: [bold]measuring\x1b[31m", 1, 2))
     shown = sys.stderr.getvalue()
     assert "eager: [bold]measuring\\x1b[31m" in shown
+
+
+def test_a_wrong_option_is_one_line_that_says_where_the_options_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["m.py", "--budget", "-1"]) == 2
+    assert capsys.readouterr().err == (
+        "layoutdoctor: error: argument --budget: cannot use '-1' as seconds: expected a number above 0, such as 30; "
+        "see layoutdoctor diagnose --help\n"
+    )
+
+
+def test_a_rule_to_fail_on_may_be_written_small(engine: FakeEngine) -> None:
+    assert main(["m.py", "--fail-on", "ld205"]) == 1
+    assert main(["m.py", "--fail-on", "Warning"]) == 1
+    assert main(["m.py", "--fail-on", "ld101"]) == 0
+
+
+def test_configurations_that_all_turn_out_the_same_are_a_conclusion(engine: FakeEngine) -> None:
+    same = a_trial("eager-channels-last", status="same_as", same_as="eager", measurement=None)
+    engine.result = a_diagnosis(a_trial("eager"), same)
+
+    assert main(["m.py", "--configurations", "eager,eager-channels-last"]) == 0
+
+
+def test_an_empty_output_name_is_shown_as_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["m.py", "--output", ""]) == 2
+    assert "cannot tell the format of '': got suffix ''" in capsys.readouterr().err

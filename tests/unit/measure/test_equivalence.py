@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import check_equivalence, compute_reference
 from layoutdoctor.measure.step import Step, StepResults
 from layoutdoctor.subjects.prepare import prepare
@@ -72,13 +73,22 @@ def test_one_wrong_value_is_different_and_named(relative: float) -> None:
 def test_a_wrong_gradient_is_different_and_named() -> None:
     subject = subject_from_python(a_model(), X)
     results = results_of(subject, "training")
-    results.gradients["3.weight"] = results.gradients["3.weight"] * 1.01
+    results.gradients["3.weight"] = results.gradients["3.weight"] * 1.05
 
     equivalence = check_equivalence(compute_reference(subject, "training"), results)
 
     assert equivalence.status == "different"
     assert equivalence.detail is not None
     assert equivalence.detail.startswith("gradient of 3.weight differs by ")
+
+
+def test_a_gradient_may_differ_by_what_one_flipped_activation_makes() -> None:
+    """An activation within rounding of a ReLU's kink sends its gradient elsewhere: half a percent was seen."""
+    subject = subject_from_python(a_model(), X)
+    results = results_of(subject, "training")
+    results.gradients["3.weight"] = results.gradients["3.weight"] * 1.005
+
+    assert check_equivalence(compute_reference(subject, "training"), results).status == "equal"
 
 
 def test_a_bias_in_front_of_a_batch_norm_may_differ_by_rounding() -> None:
@@ -203,3 +213,16 @@ def test_the_reference_leaves_the_model_alone() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert model.training
     assert all(parameter.dtype == torch.float32 and parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_that_raises_only_at_a_later_run_is_told_in_one_line() -> None:
+    calls: list[int] = []
+
+    def tires(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) > 1:
+            raise RuntimeError("tired")
+        return x + 1
+
+    with pytest.raises(SubjectError, match=r"cannot run tires on .*: RuntimeError: tired"):
+        compute_reference(subject_from_python(tires, torch.ones(3)), "inference")

@@ -273,3 +273,12 @@ def test_missing_arguments_are_told_like_any_other_error() -> None:
 
     with pytest.raises(SubjectError, match=r"cannot run needs_two on x=float32\[2, 3, 6, 6\], flag=True: TypeError:"):
         check_runs(subject_from_python(needs_two, {"x": X, "flag": True}), "inference")
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_model_that_ends_the_process_is_told_so(mode: Any) -> None:
+    def leave(x: torch.Tensor) -> torch.Tensor:
+        raise SystemExit(5)
+
+    with pytest.raises(SubjectError, match=r"cannot run leave on .*: it called sys.exit\(5\)"):
+        check_runs(subject_from_python(leave, X), mode)

@@ -101,3 +101,11 @@ def test_a_dtype_given_for_all_changes_floating_point_inputs_only() -> None:
 def test_one_keyword_cannot_be_given_twice() -> None:
     with pytest.raises(UsageError, match="cannot give the input 'x' twice"):
         make_inputs([parse_input("x=f32[2]"), parse_input("x=f32[3]")])
+
+
+@pytest.mark.parametrize(
+    "spec", ["f32[99999999999999999999,2]", "f32[4294967296,4294967296]", "u8[0,99999999999999999999]"]
+)
+def test_more_elements_than_torch_can_count_are_refused(spec: str) -> None:
+    with pytest.raises(UsageError, match="got more elements than torch can count; give smaller sizes"):
+        parse_input(spec)

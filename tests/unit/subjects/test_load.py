@@ -269,3 +269,39 @@ def test_an_exported_program_brings_its_inputs(tmp_path: Path) -> None:
 
     assert subject.model(*subject.args).shape == (1, 4, 6, 6)
     assert subject.notes == ("was an exported program: its module was diagnosed, in the mode it was exported in",)
+
+
+def test_an_exception_that_is_no_exception_class_is_one_line_too(write: Callable[[str], str]) -> None:
+    assert message_of(write("class Odd(BaseException): pass\nraise Odd('no')")) == (
+        "cannot load model.py: Odd: no (model.py:4); mend it there first"
+    )
+
+
+def test_a_relative_import_says_how_to_name_the_package(write: Callable[[str], str], tmp_path: Path) -> None:
+    assert message_of(write("from .beside import K")).endswith(
+        f"(model.py:3); name it as part of its package, from the folder above: {tmp_path.name}.model:NAME"
+    )
+
+
+def test_a_colon_without_a_name_is_the_file_itself(write: Callable[[str], str]) -> None:
+    assert isinstance(load_target(write(NET + "Model = Net" + INPUTS) + ":").model, nn.Module)
+
+
+def test_a_folder_and_another_kind_of_file_are_called_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "saved.json").write_text("{}")
+
+    assert message_of(str(tmp_path)).startswith(f"cannot load {str(tmp_path)!r}: it is a folder, expected model.py")
+    assert "saved.json': its name does not end in .py, expected model.py" in message_of(str(tmp_path / "saved.json"))
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [("meta", "cannot use --device 'meta': it holds no data"), ("xpu", "cannot move model.py to xpu: ")],
+)
+def test_a_device_that_cannot_run_anything_is_refused(write: Callable[[str], str], device: str, said: str) -> None:
+    if device == "xpu" and torch.xpu.is_available():
+        pytest.skip("this machine has one")
+    with pytest.raises((SubjectError, UsageError)) as caught:
+        load_target(write(NET + "Model = Net" + INPUTS), device=device)
+
+    assert str(caught.value).startswith(said)

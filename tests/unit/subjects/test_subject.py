@@ -146,3 +146,8 @@ def test_a_function_without_modules_has_no_counts() -> None:
 
     assert (record.parameter_count, record.convolution_module_count, record.parameter_formats) == (None, None, {})
     assert parameter_ranks(subject_from_python(scale, IMAGE)) == frozenset()
+
+
+def test_a_lazy_module_is_told_to_be_called_first() -> None:
+    with pytest.raises(SubjectError, match="its parameter 'weight' has no shape yet"):
+        describe(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")

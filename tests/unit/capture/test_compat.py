@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+from torch._dynamo.utils import counters
+from torch._inductor.graph import GraphLowering
+
+from layoutdoctor.capture.compat import (
+    DynamoState,
+    InductorHooks,
+    compile_settings,
+    distinct_options,
+    graph_break_counters,
+    inductor_config,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _clean_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    return x.relu() + 1
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    y = x.relu()
+    torch._dynamo.graph_break()
+    return y + 1
+
+
+@pytest.mark.parametrize("function", [plain, broken])
+def test_the_callers_compiled_function_does_not_compile_again_after_a_diagnosis(function: object) -> None:
+    mine, theirs = CompileCounter(), CompileCounter()
+    own = torch.compile(function, backend=mine)
+    own(torch.ones(3))
+    before = mine.frame_count
+    state = DynamoState()
+    torch.compile(function, backend=theirs)(torch.ones(3))
+    torch.compile(function, backend=theirs)(torch.ones(5))
+    state.restore()
+
+    assert torch.equal(own(torch.ones(3)), torch.full((3,), 2.0))
+    assert before > 0
+    assert mine.frame_count == before
+
+
+def test_what_was_compiled_meanwhile_is_compiled_again_when_asked_for() -> None:
+    theirs = CompileCounter()
+    state = DynamoState()
+    compiled = torch.compile(plain, backend=theirs)
+    compiled(torch.ones(3))
+    first = theirs.frame_count
+    state.restore()
+    compiled(torch.ones(3))
+
+    assert (first, theirs.frame_count) == (1, 2)
+
+
+def test_entries_added_to_the_callers_code_are_gone() -> None:
+    mine, theirs = CompileCounter(), CompileCounter()
+    torch.compile(plain, backend=mine)(torch.ones(3))
+    state = DynamoState()
+    other = torch.compile(plain, backend=theirs)
+    other(torch.ones(3))
+    compiled = theirs.frame_count
+    state.restore()
+    other(torch.ones(3))
+
+    assert (compiled, theirs.frame_count) == (1, 2)
+
+
+def test_counters_are_as_before() -> None:
+    torch.compile(broken, backend=CompileCounter())(torch.ones(3))
+    before = {name: dict(counter) for name, counter in counters.items()}
+    state = DynamoState()
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x + 2
+
+    torch.compile(other, backend=CompileCounter())(torch.ones(3))
+    changed = {name: dict(counter) for name, counter in counters.items()}
+    state.restore()
+
+    assert changed != before
+    assert {name: dict(counter) for name, counter in counters.items()} == before
+    counters["frames"]["total"] += 1  # still counters, not plain dictionaries
+
+
+def test_graph_breaks_are_counted_by_reason() -> None:
+    assert graph_break_counters() == {}
+    torch.compile(broken, backend=CompileCounter())(torch.ones(3))
+
+    assert sum(graph_break_counters().values()) == 1
+
+
+def test_settings_hold_inside_and_are_as_before_outside() -> None:
+    import torch._dynamo.config as dynamo
+    import torch._functorch.config as functorch
+
+    config = inductor_config()
+
+    def values() -> tuple[object, ...]:
+        return (
+            config.freezing,
+            config.fx_graph_cache,
+            functorch.enable_autograd_cache,
+            dynamo.automatic_dynamic_shapes,
+            dynamo.suppress_errors,
+        )
+
+    before = values()
+    with contextlib.suppress(KeyError), compile_settings({"freezing": True, "no_such_setting": 1}):
+        inside = values()
+        raise KeyError
+    assert inside == (True, False, False, False, False)
+    assert values() == before
+
+
+def test_options_that_set_configurations_apart_differ_and_are_known_to_inductor() -> None:
+    one, other = distinct_options("a"), distinct_options("b")
+
+    assert one != other
+    with inductor_config().patch(**one):  # an unknown option would raise
+        pass
+
+
+def test_hooks_are_undone_also_where_a_compile_raises() -> None:
+    before = GraphLowering.decide_layout_opt, GraphLowering.compile_to_module
+    with contextlib.suppress(ZeroDivisionError), InductorHooks(lambda *_: None, lambda *_: None):
+        inside = GraphLowering.decide_layout_opt
+        raise ZeroDivisionError
+
+    assert inside is not before[0]
+    assert (GraphLowering.decide_layout_opt, GraphLowering.compile_to_module) == before
+
+
+def test_a_hook_that_raises_is_noted_and_the_decision_stands() -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    with InductorHooks(failing, lambda *_: None) as hooks:
+        result = GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
+
+    assert result is False
+    assert hooks.failures == ["layout decision not recorded: RuntimeError: boom"]
+
+
+def test_what_torch_logs_while_deciding_goes_to_the_hook_only(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("torch._inductor.graph")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    seen: list[list[str]] = []
+    with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None):
+        GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
+
+    assert seen == [[]]
+    assert (logger.level, logger.propagate, list(logger.handlers)) == before
+    assert caplog.records == []

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.capture.eager_graph import record_eager_iteration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layoutdoctor.records import FxNode, Graph
+
+
+class Network(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3, padding=1), torch.nn.ReLU(inplace=True))
+        self.head = torch.nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        return self.head(y)
+
+
+def image() -> torch.Tensor:
+    return torch.randn(2, 4, 8, 8)
+
+
+def recorded(function: Callable[..., Any], *args: Any, training: bool = False) -> Graph:
+    kept: list[Any] = []
+
+    def step() -> None:
+        if training:
+            output = function(*args)
+            output.sum().backward()
+            kept.append(output)
+        else:
+            with torch.no_grad():
+                kept.append(function(*args))
+
+    module = function if isinstance(function, torch.nn.Module) else None
+    return record_eager_iteration(step, module, lambda: kept)
+
+
+def named(graph: Graph, name: str) -> FxNode:
+    return next(node for node in graph.nodes if node.name == name)
+
+
+def operations(graph: Graph) -> list[str]:
+    return [base_name(node.target) for node in graph.nodes if node.op == "call_function"]
+
+
+def test_operations_come_in_order_with_what_they_read() -> None:
+    graph = recorded(Network(), image())
+
+    assert operations(graph) == ["convolution", "relu", "convolution"]
+    assert named(graph, "convolution").inputs[:2] == ("value", "weight")
+    assert named(graph, "relu_").inputs == ("convolution",)
+    assert named(graph, "convolution_1").inputs[:2] == ("relu_", "weight_1")
+    assert (graph.name, graph.direction, graph.output_names) == ("eager", "inference", ("convolution_1",))
+    assert graph.hook_failure is None
+
+
+def test_a_value_changed_in_place_is_the_result_of_the_operation_that_changed_it() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        y.mul_(2)
+        y.add_(3)
+        return y.neg()
+
+    graph = recorded(run, image())
+
+    assert operations(graph) == ["add", "mul", "add", "neg"]
+    assert named(graph, "neg").inputs == ("add_",)
+    assert named(graph, "add_").inputs == ("mul_",)
+
+
+def test_a_view_is_a_node_of_its_own() -> None:
+    graph = recorded(lambda x: x.add(1).view(2, -1).neg(), image())
+
+    assert operations(graph) == ["add", "view", "neg"]
+    assert named(graph, "neg").inputs == ("view",)
+
+
+def test_inputs_and_weights_are_placeholders_of_their_kind() -> None:
+    graph = recorded(Network(), image())
+    kinds = {node.name: node.tensor for node in graph.nodes if node.op == "placeholder"}
+
+    assert (kinds["value"], kinds["weight"], kinds["weight_1"]) == ("activation", "weight", "weight")
+
+
+def test_layouts_are_those_of_the_tensors_that_ran() -> None:
+    graph = recorded(Network().to(memory_format=torch.channels_last), image().to(memory_format=torch.channels_last))
+    layout = named(graph, "convolution").layout
+
+    assert layout is not None
+    assert (layout.shape, layout.memory_formats) == ((2, 8, 8, 8), ("channels_last",))
+    assert named(graph, "convolution").dtype == "float32"
+
+
+def test_a_node_names_the_module_and_the_line_of_the_user() -> None:
+    graph = recorded(Network(), image())
+
+    assert [named(graph, name).module for name in ("convolution", "relu_", "convolution_1")] == [
+        "body.0",
+        "body.1",
+        "head",
+    ]
+    lines = [named(graph, name).location for name in ("convolution", "convolution_1")]
+    assert [line.code if line else None for line in lines] == ["y = self.body(x)", "return self.head(y)"]
+
+
+def test_a_backward_operation_has_the_place_of_its_forward_one() -> None:
+    graph = recorded(Network(), image(), training=True)
+    backward = [node for node in graph.nodes if base_name(node.target) == "convolution_backward"]
+
+    assert graph.direction == "forward"
+    assert [node.backward for node in backward] == [True, True]
+    assert [node.module for node in backward] == ["head", "body.0"]
+    assert [node.location.code if node.location else None for node in backward] == [
+        "return self.head(y)",
+        "y = self.body(x)",
+    ]
+    assert not named(graph, "convolution").backward
+
+
+def test_each_result_of_an_operation_with_several_is_a_node() -> None:
+    graph = recorded(lambda x: torch.nn.functional.max_pool2d(x, 2, return_indices=True), image())
+    items = [node for node in graph.nodes if node.target == "getitem"]
+
+    assert [item.result_index for item in items] == [0, 1]
+    assert [item.dtype for item in items] == ["float32", "int64"]
+    assert graph.output_names == tuple(item.name for item in items)
+
+
+def test_a_batch_norm_says_whether_its_statistics_are_fixed() -> None:
+    fixed = recorded(torch.nn.BatchNorm2d(4).eval(), image())
+    own = recorded(torch.nn.BatchNorm2d(4).train(), image())
+
+    assert [n.uses_running_statistics for n in fixed.nodes if "batch_norm" in n.target] == [True]
+    assert [n.uses_running_statistics for n in own.nodes if "batch_norm" in n.target] == [False]
+
+
+def test_a_tensor_that_the_model_keeps_counts_as_an_output() -> None:
+    class Keeping(Network):
+        kept: torch.Tensor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept = self.body(x)
+            return self.head(self.kept)
+
+    assert recorded(Keeping(), image()).output_names == ("convolution_1", "relu_")
+
+
+def test_nothing_saved_for_backward_counts_as_kept() -> None:
+    names = recorded(Network(), image(), training=True).output_names
+
+    assert "convolution_1" in names
+    assert not {"convolution", "relu_"}.intersection(names)
+
+
+def test_no_tensor_is_held_and_no_hook_is_left() -> None:
+    model = Network()
+    seen: list[weakref.ref[torch.Tensor]] = []
+    handle = model.head.register_forward_pre_hook(lambda module, args: seen.append(weakref.ref(args[0])))
+    graph = recorded(model, image())
+    handle.remove()
+
+    assert len(graph.nodes) > 3
+    assert [weak() for weak in seen] == [None]
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+def test_hooks_are_removed_where_the_model_raises() -> None:
+    class Failing(Network):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError(self.body(x).shape)
+
+    model = Failing()
+    with pytest.raises(ValueError, match="2, 8, 8, 8"):
+        recorded(model, image())
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+def test_an_id_used_again_is_not_mistaken_for_the_tensor_that_had_it() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = x + 1  # each result is freed as the next one is made
+        return x
+
+    graph = recorded(run, image())
+    chain = [node for node in graph.nodes if node.op == "call_function"]
+
+    assert [node.inputs[0] for node in chain[1:]] == [node.name for node in chain[:-1]]
