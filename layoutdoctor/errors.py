@@ -66,5 +66,9 @@ def first_line(error: BaseException) -> str:
     Args:
         error: Any exception.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    try:
+        text = str(error)
+    except Exception:
+        text = "its message cannot be shown"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

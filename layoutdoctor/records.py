@@ -339,7 +339,7 @@ class Graph(Record, frozen=True, kw_only=True):
         nodes: FX nodes in order.
         buffers: Inductor's buffers in scheduled order.
         kernel_names: Generated kernels in the order of their definition.
-        output_names: Nodes the graph returns.
+        output_names: Nodes the graph returns; in eager, those still held afterwards as well.
         code_fingerprint: Hash of the generated code with names that differ by compile made equal.
         hook_failure: What went wrong in our own hooks, if anything; the compile itself went on.
     """
@@ -773,7 +773,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
     """
     try:
         version = msgspec.json.decode(data, type=_SchemaVersion).schema_version
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise RecordError(
             f"cannot read {name}: {error}; expected a diagnosis saved by layoutdoctor (--output FILE.json)"
         ) from error
@@ -784,7 +784,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         )
     try:
         return msgspec.json.decode(data, type=Diagnosis)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise RecordError(f"cannot read {name}: {error}; it is no diagnosis of schema_version {version}") from error
 
 
@@ -805,6 +805,10 @@ def load(path: str | Path) -> Diagnosis:
     except OSError as error:
         raise RecordError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
     return from_json(data, repr(str(path)))
+
+
+_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on data that are no diagnosis; the last one on JSON nested thousands deep."""
 
 
 class _SchemaVersion(msgspec.Struct):

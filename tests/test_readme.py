@@ -59,7 +59,8 @@ def test_the_python_snippet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
 
     names: dict[str, object] = {}
-    exec(compile(snippet.replace("diagnose(model, images)", "diagnose(model, images, budget_seconds=0.5)"), "README.md", "exec"), names)  # fmt: skip
+    snippet = snippet.replace("diagnose(model, images)", "diagnose(model, images, budget_seconds=0.5)")
+    exec(compile(snippet, "README.md", "exec"), names)
 
     assert (tmp_path / "d.json").exists()
     assert callable(names["fast"])

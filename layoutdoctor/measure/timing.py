@@ -335,7 +335,7 @@ class _Rounds:
     def _failing_alone(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever a model raises; the other configurations go on
+        except (Exception, SystemExit) as error:  # whatever a model raises; the other configurations go on
             self.failures[name] = first_line(error)
             self.active.remove(name)
 

@@ -31,7 +31,8 @@ CASEBOOK = Path(__file__).parent.parent / "casebook"
 COUNTED = """
 import ast, runpy, sys, torch
 names = runpy.run_path(sys.argv[1])
-training, options, channels_last = sys.argv[2] == "training", ast.literal_eval(sys.argv[3]), sys.argv[4] == "channels_last"
+training, channels_last = sys.argv[2] == "training", sys.argv[4] == "channels_last"
+options = ast.literal_eval(sys.argv[3])
 model = names["Model"](*names["get_init_inputs"]()).train(training)
 inputs = names["get_inputs"]()
 formats = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -51,7 +51,7 @@ def test_a_gain_that_is_not_there_again_is_not_recommended() -> None:
     unmeasured = recommend(trials, a_comparison(fastest=(TWIN,)), None, RANKS)
 
     assert (gone.configuration, unmeasured.configuration) == (None, None)
-    assert "measured again the gain was not there" in str(gone.reason)
+    assert "measured again no gain was sure" in str(gone.reason)
     assert "could not be measured again" in str(unmeasured.reason)
 
 

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from layoutdoctor.capture import fx_graph
+from layoutdoctor.capture.fx_graph import (
+    clean_module_path,
+    dtype_name,
+    first_tensor,
+    fx_nodes,
+    is_user_file,
+    layout_of,
+    location_in_stack,
+    module_path,
+    output_names,
+    size_of,
+    source_location,
+    target_name,
+)
+
+
+def traced(function: Any, *shapes: tuple[int, ...], mode: str = "fake") -> Any:
+    with torch.no_grad():
+        return make_fx(function, tracing_mode=mode)(*(torch.empty(shape) for shape in shapes))
+
+
+def test_a_node_has_its_inputs_in_order_its_layout_and_its_dtype() -> None:
+    graph = traced(lambda x, w: torch.conv2d(x, w).relu(), (1, 4, 8, 8), (6, 4, 3, 3))
+    nodes = fx_nodes(graph, {"x_1": "activation", "w_1": "weight"})
+    convolution = next(node for node in nodes if "convolution" in node.target)
+
+    assert [node.op for node in nodes] == ["placeholder", "placeholder", "call_function", "call_function", "output"]
+    assert (convolution.target, convolution.inputs) == ("aten.convolution.default", ("x_1", "w_1"))
+    assert convolution.layout is not None
+    assert convolution.layout.shape == (1, 6, 6, 6)
+    assert convolution.dtype == "float32"
+    assert [node.tensor for node in nodes[:2]] == ["activation", "weight"]
+    assert output_names(graph) == ("relu",)
+    assert nodes[-1].inputs == ("relu",)
+
+
+def test_a_value_read_twice_is_named_twice() -> None:
+    nodes = fx_nodes(traced(lambda x: x * x, (2, 3)))
+
+    assert nodes[1].inputs == ("x_1", "x_1")
+
+
+def test_each_item_of_a_result_says_which_it_is() -> None:
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ops.aten.max_pool2d_with_indices(x, [2, 2])
+
+    graph = traced(both, (1, 4, 8, 8))
+    items = [node for node in fx_nodes(graph) if "getitem" in node.target]
+
+    assert [item.result_index for item in items] == [0, 1]
+    assert output_names(graph) == ("getitem", "getitem_1")
+
+
+def test_symbolic_sizes_stand_as_their_expressions() -> None:
+    graph = traced(lambda x: x.relu(), (7, 5), mode="symbolic")
+    layout = next(node.layout for node in fx_nodes(graph) if "relu" in node.target)
+
+    assert layout is not None
+    assert all(isinstance(size, str) for size in layout.shape)
+    assert layout.stride is not None
+    assert layout.stride[1] == 1
+    assert size_of(3) == 3
+
+
+def test_what_is_no_strided_tensor_has_no_layout() -> None:
+    assert layout_of(torch.eye(3).to_sparse()) is None
+    assert layout_of(3) is None
+    assert layout_of(torch.rand(2, 2).to_mkldnn()) is None
+    assert dtype_name(None) is None
+    assert dtype_name(torch.ones(1, dtype=torch.bfloat16)) == "bfloat16"
+
+
+def test_the_first_tensor_of_a_nested_value() -> None:
+    tensor = torch.ones(1)
+
+    assert first_tensor((None, [3, tensor])) is tensor
+    assert first_tensor((None, 3)) is None
+
+
+def test_files_of_torch_of_this_package_and_generated_ones_are_not_the_users() -> None:
+    assert is_user_file("/home/me/model.py")
+    assert not is_user_file(str(Path(inspect.getfile(torch.nn.Conv2d))))
+    assert not is_user_file(fx_graph.__file__)
+    assert not is_user_file("<eval_with_key>.1")
+    assert not is_user_file("/tmp/torchinductor_me/ab/cab.py")
+
+
+def test_the_innermost_line_of_the_user_is_the_location() -> None:
+    own = "/home/me/model.py"
+    library = inspect.getfile(torch.nn.Conv2d)
+    frames = ((own, 3), (own, 9), (library, 5))
+    stack = "".join(f'  File "{file}", line {line}, in forward\n    y = f(x)\n' for file, line in frames)
+    found = location_in_stack(stack)
+
+    assert found is not None
+    assert (found.file, found.line) == (own, 9)
+    assert location_in_stack(f'File "{library}", line 5, in g') is None
+    assert location_in_stack(None) is None
+
+
+def test_a_location_has_the_text_of_its_line() -> None:
+    assert source_location(__file__, 1).code == "from __future__ import annotations"
+    assert source_location("/nowhere/at/all.py", 1).code is None
+
+
+@pytest.mark.parametrize(
+    ("path", "clean"),
+    [
+        ("L['self'].body.0.conv", "body.0.conv"),
+        ("L['self']._modules['body'][0]", "body.0"),
+        ("L['model']._modules['body']._modules['0'].conv", "body.0.conv"),
+        ("G['model'].stem", "stem"),
+        ("L__self__.stem", "stem"),
+        ("body.0", "body.0"),
+        ("L['self']", None),
+        ("", None),
+    ],
+)
+def test_a_module_path_without_dynamos_expressions(path: str, clean: str | None) -> None:
+    assert clean_module_path(path) == clean
+
+
+def test_the_innermost_module_counts() -> None:
+    stack = {"a": ("L['self']", "Model"), "b": ("L['self'].body", "Sequential"), "c": ("L['self'].body.0", "Conv2d")}
+
+    assert module_path(stack) == "body.0"
+    assert module_path(None) is None
+
+
+def test_an_operator_that_freezing_replaced_is_named_by_its_external_call() -> None:
+    class Node:
+        name = "fused"
+        target = "functools.partial(<function pattern at 0x1>)"
+
+    class Plain(Node):
+        target = "aten.relu.default"
+
+    assert (
+        target_name(Node, {"fused": "mkldnn._convolution_pointwise.default"}) == "mkldnn._convolution_pointwise.default"
+    )
+    assert target_name(Node, {}) == Node.target
+    assert target_name(Plain, {"fused": "x"}) == "aten.relu.default"

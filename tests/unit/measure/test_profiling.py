@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import ctypes
+import gzip
+import json
+import os
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from builders import a_graph
+
+from layoutdoctor.capture.session import CapturedGraph
+from layoutdoctor.measure.profiling import named_kernels, quiet_profiler, record_iteration, verbose_onednn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def step() -> None:
+    with torch.no_grad():
+        torch.conv2d(torch.ones(2, 16, 8, 8), torch.ones(16, 16, 3, 3)).relu()
+
+
+def test_one_iteration_is_recorded_with_operations_and_log() -> None:
+    step()
+    recording = record_iteration(step, "cpu")
+    names = [operation.name for operation in recording.profile.operations]
+
+    assert names.count("aten::conv2d") == 1
+    assert names.count("aten::relu") == 1
+    assert recording.log is not None
+    assert recording.log.not_understood == []
+    assert recording.lacks == ()
+    if recording.log.primitives:
+        assert recording.log.has_timestamps
+
+
+def test_the_trace_is_kept_where_asked_for(tmp_path: Path) -> None:
+    record_iteration(step, "cpu", trace_file=tmp_path / "trace.json")
+    record_iteration(step, "cpu", trace_file=tmp_path / "trace.json.gz")
+
+    plain = json.loads((tmp_path / "trace.json").read_bytes())
+    packed = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    for trace in (plain, packed):
+        assert any(event.get("name") == "aten::conv2d" for event in trace["traceEvents"])
+
+
+def test_an_error_of_the_step_comes_through_and_output_is_as_before(capfd: pytest.CaptureFixture[str]) -> None:
+    def failing() -> None:
+        raise ValueError("the model's own")
+
+    with pytest.raises(ValueError, match="the model's own"):
+        record_iteration(failing, "cpu")
+    print("after", flush=True)
+
+    assert "after" in capfd.readouterr().out
+
+
+def test_what_the_model_prints_is_passed_on_and_the_log_is_not(capfd: pytest.CaptureFixture[str]) -> None:
+    with verbose_onednn(enabled=True) as capture:
+        print("from Python")
+        ctypes.CDLL(None).puts(b"from C")
+        step()
+    out = capfd.readouterr().out
+
+    assert "from Python" in out
+    assert "from C" in out
+    assert "onednn_verbose" not in out
+    assert capture.text is not None
+    assert "onednn_verbose" in capture.text
+
+
+def test_the_log_is_off_and_the_environment_as_before_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
+    before = dict(os.environ)
+    with verbose_onednn(enabled=True):
+        pass
+    step()
+
+    assert dict(os.environ) == before
+    assert "onednn_verbose" not in capfd.readouterr().out
+
+
+def test_where_it_is_not_asked_for_nothing_is_captured() -> None:
+    with verbose_onednn(enabled=False) as capture:
+        pass
+
+    assert (capture.text, capture.lacks) == (None, [])
+
+
+def test_a_torch_without_onednn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    with verbose_onednn(enabled=True) as capture:
+        pass
+
+    assert capture.text is None
+    assert capture.lacks == ["this torch was built without oneDNN: there is no log of its primitives"]
+
+
+def test_what_the_profiler_prints_is_dropped_and_the_rest_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    with quiet_profiler():
+        os.write(2, b"USDT: profiler_start\nSTAGE ActivityProfiler ready\na warning of the model\n")
+
+    assert capfd.readouterr().err.strip() == "a warning of the model"
+
+
+def generated(**kernels: Any) -> CapturedGraph:
+    """A stand-in for a generated module, whose ``call`` looks its kernels up in its globals."""
+    module = types.ModuleType("generated")
+    vars(module).update(kernels)
+    exec("def call(x):\n    return kernel(x)", vars(module))
+    return CapturedGraph(a_graph(kernel_names=tuple(kernels)), module)
+
+
+def test_generated_kernels_run_in_a_range_with_their_name_and_are_put_back() -> None:
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        return x.relu()
+
+    item = generated(kernel=kernel)
+    recording = record_iteration(lambda: item.module.call(torch.ones(3)), "cpu", [item])
+    ranges = [operation for operation in recording.profile.operations if operation.is_annotation]
+
+    assert [entry.name for entry in ranges if "layoutdoctor" in entry.name] == ["layoutdoctor::graph 0::kernel"]
+    assert item.module.kernel is kernel
+
+
+def test_a_module_whose_kernels_cannot_be_reached_is_noted() -> None:
+    item = CapturedGraph(a_graph(kernel_names=("kernel",)), 3)
+    with named_kernels([item]) as problems:
+        pass
+
+    assert len(problems) == 1
+    assert problems[0].startswith("kernels of graph 0 are not named: TypeError")

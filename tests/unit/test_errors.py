@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from layoutdoctor import errors
+from layoutdoctor.errors import LayoutDoctorError, UnknownConfigurationError, UnknownRuleError, first_line
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("LayoutDoctorError", 3),
+        ("UsageError", 2),
+        ("SubjectError", 3),
+        ("RecordError", 3),
+        ("UnsupportedTorchError", 3),
+        ("InconclusiveError", 4),
+        ("UnknownConfigurationError", 2),
+        ("UnknownRuleError", 2),
+    ],
+)
+def test_each_error_has_its_exit_status(name: str, status: int) -> None:
+    error = getattr(errors, name)
+
+    assert issubclass(error, LayoutDoctorError)
+    assert error.exit_status == status
+
+
+def test_an_error_about_a_name_says_what_was_expected() -> None:
+    assert str(UnknownConfigurationError("x", ["b", "a"])).startswith(
+        "cannot diagnose under configuration 'x': expected one of a, b, or 'default', or 'all'"
+    )
+    assert str(UnknownRuleError("LD9", ["LD102", "LD101"])) == (
+        "cannot explain rule 'LD9': expected one of LD101, LD102"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("wrong\nmore"), "ValueError: wrong"),
+        (ValueError("\n  \n  wrong  \n"), "ValueError: wrong"),
+        (ValueError(), "ValueError"),
+        (KeyError("x"), "KeyError: 'x'"),
+    ],
+)
+def test_an_exception_as_one_line(error: Exception, line: str) -> None:
+    assert first_line(error) == line
