@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor._version import __version__
 from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.errors import LayoutDoctorError
+from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError
 from layoutdoctor.layout import Layout, MemoryFormat
 from layoutdoctor.records import Configuration, Diagnosis, Finding, Measurement, Trial, load
 from layoutdoctor.reports import render
@@ -43,8 +43,12 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Loads ``diagnose``, and torch with it, on first use."""
     if name == "diagnose":
-        from layoutdoctor.doctor import diagnose
-
+        try:
+            from layoutdoctor.doctor import diagnose
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise UnsupportedTorchError(NO_TORCH) from error
         return diagnose
     raise AttributeError(f"module 'layoutdoctor' has no attribute {name!r}")
 

@@ -173,6 +173,17 @@ def _checked_rules(rules: object) -> tuple[Rule, ...]:
     return listed
 
 
+def _notes_on_machine(device: str) -> tuple[str, ...]:
+    """What about the machine changes what can be concluded."""
+    if device != "cpu":
+        return ()
+    if not torch.backends.mkldnn.is_available():
+        return ("this torch was built without oneDNN: convolutions run in ATen's own code",)
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        return ("this processor has no AVX2: oneDNN and Inductor run slow general code, which says little of others",)
+    return ()
+
+
 class _Diagnosing:
     """A diagnosis under way: what is known so far, and the steps that add to it."""
 
@@ -208,7 +219,8 @@ class _Diagnosing:
         """Rehearses the model once in eager mode, then runs every configuration up to its timing."""
         self._say("running the model once in eager mode")
         rehearsal = check_runs(self.loaded, self.mode)
-        self.subject = msgspec.structs.replace(self.subject, notes=(*self.subject.notes, *rehearsal.notes))
+        notes = (*self.subject.notes, *rehearsal.notes, *_notes_on_machine(self.device))
+        self.subject = msgspec.structs.replace(self.subject, notes=notes)
         reference = compute_reference(self.loaded, self.mode)
         for configuration in self.configurations:
             doing = "compiling" if configuration.backend == "inductor" else "running"

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
+NO_TORCH = (
+    "cannot diagnose: torch is not installed; install it (https://pytorch.org) to diagnose models, "
+    "saved diagnoses can be read without it (layoutdoctor render SAVED.json)"
+)
+
+
 class LayoutDoctorError(Exception):
     """The model or trace could not be examined (exit status 3)."""
 

@@ -31,7 +31,7 @@ from layoutdoctor.commands.output import (
 )
 from layoutdoctor.commands.progress_display import choose_display
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.errors import LayoutDoctorError, UnsupportedTorchError, UsageError, first_line
+from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError, UsageError, first_line
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
 from layoutdoctor.rules import ALL_RULES
 
@@ -236,10 +236,7 @@ def _import_engine() -> tuple[Callable[..., object], Callable[..., Diagnosis]]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "torch":
             raise
-        raise UnsupportedTorchError(
-            "cannot diagnose: torch is not installed; install it (https://pytorch.org) to diagnose models, "
-            "saved diagnoses can be read without it (layoutdoctor render SAVED.json)"
-        ) from error
+        raise UnsupportedTorchError(NO_TORCH) from error
     return load_target, diagnose_subject
 
 
