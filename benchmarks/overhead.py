@@ -29,7 +29,7 @@ import torch
 target, plan, mode = sys.argv[1], json.load(open(sys.argv[2])), sys.argv[3]
 names = runpy.run_path(target)
 if "Model" in names:
-    model = names["Model"](*names["get_init_inputs"]())
+    model = names["Model"](*names.get("get_init_inputs", list)())
 else:
     model = names["get_model"]()
 inputs = names["get_inputs"]()

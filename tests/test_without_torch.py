@@ -9,7 +9,9 @@ NO_TORCH = "import sys; sys.modules['torch'] = None; "
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", NO_TORCH + code], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", NO_TORCH + code], capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 def test_diagnose_says_that_torch_is_missing() -> None:
