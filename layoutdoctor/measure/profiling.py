@@ -199,26 +199,43 @@ def _timestamps() -> Iterator[None]:
 @contextlib.contextmanager
 def _captured_stdout(capture: LogCapture) -> Iterator[None]:
     """Sends file descriptor 1 to a temporary file meanwhile; what is not oneDNN's is written back at the end."""
-    _flush(sys.stdout)
+    with _captured_descriptor(1, sys.stdout) as written:
+        yield
+    capture.text = "".join(written)
+    _write_lines(1, read_onednn_log(capture.text).other_lines)
+
+
+@contextlib.contextmanager
+def _captured_descriptor(number: int, stream: Any) -> Iterator[list[str]]:
+    """
+    Sends a file descriptor to a temporary file meanwhile; the list holds what was written, once the block is over.
+
+    Raises:
+        OSError: The descriptor is closed.
+    """
+    written: list[str] = []
+    _flush(stream)
     _flush_c()
-    saved = os.dup(1)
+    saved = os.dup(number)
     try:
         with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), number)
             try:
-                yield
+                yield written
             finally:
-                _flush(sys.stdout)
+                _flush(stream)
                 _flush_c()
-                os.dup2(saved, 1)
+                os.dup2(saved, number)
                 file.seek(0)
-                capture.text = file.read().decode(errors="replace")
+                written.append(file.read().decode(errors="replace"))
     finally:
         os.close(saved)
-    others = read_onednn_log(capture.text).other_lines
-    if others:
+
+
+def _write_lines(number: int, lines: Sequence[str]) -> None:
+    if lines:
         with contextlib.suppress(OSError):
-            os.write(1, ("\n".join(others) + "\n").encode())
+            os.write(number, ("\n".join(lines) + "\n").encode())
 
 
 def _flush(stream: Any) -> None:
@@ -238,30 +255,15 @@ def quiet_profiler() -> Iterator[None]:
 
     Everything else written to standard error meanwhile is passed on afterwards.
     """
-    _flush(sys.stderr)
+    written: list[str] = []
     try:
-        saved = os.dup(2)
-    except OSError:
-        yield
-        return
-    text = ""
-    try:
-        with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), 2)
-            try:
-                yield
-            finally:
-                _flush(sys.stderr)
-                _flush_c()
-                os.dup2(saved, 2)
-                file.seek(0)
-                text = file.read().decode(errors="replace")
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # standard error is closed: there is nothing to keep clean
+                written = stack.enter_context(_captured_descriptor(2, sys.stderr))
+            yield
     finally:
-        os.close(saved)
-        kept = [line for line in text.splitlines() if line.strip() and not _is_profiler_noise(line)]
-        if kept:
-            with contextlib.suppress(OSError):
-                os.write(2, ("\n".join(kept) + "\n").encode())
+        lines = [line for text in written for line in text.splitlines()]
+        _write_lines(2, [line for line in lines if line.strip() and not _is_profiler_noise(line)])
 
 
 def _is_profiler_noise(line: str) -> bool:

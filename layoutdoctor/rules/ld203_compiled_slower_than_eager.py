@@ -55,10 +55,10 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     eager = evidence.faster_ratio(diagnosis, "eager")
     in_channels_last = evidence.faster_ratio(diagnosis, "eager-channels-last")
     if eager is not None:
-        message = f"{name} is slower than not compiling: {wording.speed_words(eager, name)}"
+        message = f"{name} is slower than eager: {wording.speed_words(eager, name)}"
         yield _finding(diagnosis, baseline, eager, message)
     elif in_channels_last is not None:
-        message = f"{name} is slower than not compiling in channels_last: {wording.speed_words(in_channels_last, name)}"
+        message = f"{name} is slower than eager in channels_last: {wording.speed_words(in_channels_last, name)}"
         yield _finding(diagnosis, baseline, in_channels_last, message)
 
 
