@@ -502,7 +502,8 @@ class Trial(Record, frozen=True, kw_only=True):
 
     Attributes:
         configuration: What was varied.
-        status: ``same_as`` where the generated code equals another trial's, measured there.
+        status: ``same_as`` where the options or the generated code equal another trial's: it is measured there, and the
+            kernel list and pairs here are that one's.
         same_as: Name of that other configuration.
         failure: Why there is no result.
         graphs: Every compiled graph; for eager the recorded operations as one.
@@ -689,8 +690,9 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     @property
     def redundant_pairs(self) -> tuple[RedundantPair, ...]:
-        """The redundant pairs of all trials."""
-        return tuple(pair for trial in self.trials for pair in trial.redundant_pairs)
+        """The redundant pairs of all trials; those of trials that are the same as another one count once."""
+        own = (trial for trial in self.trials if trial.status != "same_as")
+        return tuple(pair for trial in own for pair in trial.redundant_pairs)
 
     @property
     def fastest(self) -> Trial | None:

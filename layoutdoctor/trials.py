@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from layoutdoctor.analysis.dataflow import redundant_pairs
@@ -86,6 +87,14 @@ class LiveTrial:
         self.failure = Failure(kind=self.stage, message=message, log="\n".join(log[-_LOG_LINES:]))
         self.step = None
 
+    def stand_for(self, twin: LiveTrial, why: str) -> None:
+        """Ends a trial that would only repeat another one: what was recorded there holds here, the times stay there."""
+        self.same_as = twin.name
+        self.notes.append(why)
+        self.kernels, self.pairs = twin.kernels, twin.pairs
+        if not self.graphs:  # never compiled; the nodes need not be saved twice
+            self.graphs = tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
+
     def record(self) -> Trial:
         """The trial as a record, as far as it has come."""
         status: TrialStatus = "ok" if self.same_as is None else "same_as"
@@ -142,8 +151,7 @@ def run_trial(
         trial.key = same_preparation_key(prepared, configuration)
         twin = next((other for other in earlier if other.step is not None and other.key == trial.key), None)
         if twin is not None:
-            trial.same_as = twin.name
-            trial.notes.append("the same options and formats are in effect")
+            trial.stand_for(twin, "the same options and formats are in effect")
             return trial
         _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file)
     except (Exception, SystemExit, RecursionError) as error:  # the user's model may raise anything
@@ -168,8 +176,7 @@ def _run(
         trial.code = (_formats_in_effect(prepared), *(graph.code_fingerprint for graph in trial.graphs))
         twin = next((other for other in earlier if _same_code(other, trial)), None)
         if twin is not None:
-            trial.same_as = twin.name
-            trial.notes.append("the generated code is the same")
+            trial.stand_for(twin, "the generated code is the same")
             return
     else:
         trial.stage = "run"
