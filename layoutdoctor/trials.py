@@ -27,7 +27,13 @@ from layoutdoctor.measure.memory import peak_memory
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.measure.step import Step
 from layoutdoctor.records import Failure, Graph, KernelSummary, RedundantPair, Trial
-from layoutdoctor.subjects.prepare import effective_options, global_options, prepare, same_preparation_key
+from layoutdoctor.subjects.prepare import (
+    effective_options,
+    formats_in_effect,
+    global_options,
+    prepare,
+    same_preparation_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -154,7 +160,7 @@ def run_trial(
             trial.stand_for(twin, "the same options and formats are in effect")
             return trial
         _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file)
-    except (Exception, SystemExit, RecursionError) as error:  # the user's model may raise anything
+    except (Exception, SystemExit) as error:  # the user's model may raise anything
         trial.fail(error)
     return trial
 
@@ -173,7 +179,7 @@ def _run(
     step = Step(prepared.run, prepared.module, prepared.args, prepared.kwargs, mode, rehearsal.changes_inputs)
     if trial.configuration.backend == "inductor":
         captured = _compile(trial, step, device)
-        trial.code = (_formats_in_effect(prepared), *(graph.code_fingerprint for graph in trial.graphs))
+        trial.code = (formats_in_effect(prepared), *(graph.code_fingerprint for graph in trial.graphs))
         twin = next((other for other in earlier if _same_code(other, trial)), None)
         if twin is not None:
             trial.stand_for(twin, "the generated code is the same")
@@ -200,13 +206,6 @@ def subject_device(prepared: PreparedModel) -> str:
     tensors = list(prepared.module.parameters()) if prepared.module is not None else []
     tensors += torch.utils._pytree.tree_leaves((prepared.args, prepared.kwargs))
     return next((leaf.device.type for leaf in tensors if isinstance(leaf, torch.Tensor)), "cpu")
-
-
-def _formats_in_effect(prepared: PreparedModel) -> Hashable:
-    """Strides of weights and inputs: equal code on other layouts would not be the same trial."""
-    weights = list(prepared.module.parameters()) if prepared.module is not None else []
-    inputs = torch.utils._pytree.tree_leaves((prepared.args, prepared.kwargs))
-    return tuple(tuple(leaf.stride()) for leaf in [*weights, *inputs] if isinstance(leaf, torch.Tensor))
 
 
 def _same_code(other: LiveTrial, trial: LiveTrial) -> bool:

@@ -41,11 +41,6 @@ def inductor_config() -> Any:
     return config
 
 
-def layout_optimization_default() -> bool:
-    """Whether Inductor optimizes layouts by default (``config.layout_optimization``, torch 2.7-2.13)."""
-    return bool(inductor_config().layout_optimization)
-
-
 @contextlib.contextmanager
 def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     """

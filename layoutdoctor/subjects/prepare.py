@@ -164,15 +164,21 @@ def same_preparation_key(prepared: PreparedModel, configuration: Configuration) 
             **effective_options(configuration),
             **global_options(configuration),
         }
+    chosen = tuple(sorted((name, repr(value)) for name, value in options.items()))
+    return (configuration.backend, chosen, formats_in_effect(prepared))
+
+
+def formats_in_effect(prepared: PreparedModel) -> Hashable:
+    """
+    Strides of weights, buffers and inputs: equal code on other layouts is not the same trial.
+
+    Args:
+        prepared: The result of ``prepare``.
+    """
     module = prepared.module
     weights = [*module.parameters(), *module.buffers()] if module is not None else []
     inputs = input_tensors(prepared.args, prepared.kwargs)
-    return (
-        configuration.backend,
-        tuple(sorted((name, repr(value)) for name, value in options.items())),
-        tuple(_strides(tensor) for tensor in weights),
-        tuple(_strides(tensor) for tensor in inputs),
-    )
+    return tuple(map(_strides, weights)), tuple(map(_strides, inputs))
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
