@@ -31,6 +31,8 @@ Owner = Literal["user", "compiler", "library", "framework"]
 ConversionDirection = Literal["to_channels_last", "to_contiguous", "to_blocked", "from_blocked", "other", "none"]
 TensorKind = Literal["activation", "weight", "gradient", "unknown"]
 ConvolutionClass = Literal["grouped", "small", "in_out", "default"]
+ConversionRole = Literal["entry", "exit", "interior"]
+CostSource = Literal["measured", "estimated"]
 Verdict = Literal["faster", "slower", "no measurable difference"]
 Severity = Literal["error", "warning", "note"]
 OptionValue = bool | int | float | str | None
@@ -107,6 +109,8 @@ class Subject(Record, frozen=True, kw_only=True):
         convolution_module_count: nn.Conv* modules in the model; None where there is no module.
         parameter_formats: How many 4-D and 5-D parameters satisfy each memory format, before any configuration.
         notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
+        target: The device that the graphs were lowered for without its being there, such as ``cuda:90``; None where
+            the model really ran.
     """
 
     name: str
@@ -118,6 +122,7 @@ class Subject(Record, frozen=True, kw_only=True):
     convolution_module_count: int | None = None
     parameter_formats: dict[str, int] = {}
     notes: tuple[str, ...] = ()
+    target: str | None = None
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -131,6 +136,8 @@ class Environment(Record, frozen=True, kw_only=True):
         device_name: Name of the GPU, or of the processor.
         settings: torch settings and environment variables that bear on layouts, as they stood.
         command: The command line, without folders; None from Python.
+        copy_bandwidth_bytes_per_second: What copying a large tensor reaches on this device, bytes read plus bytes
+            written; None where not measured.
     """
 
     torch: str | None
@@ -147,6 +154,7 @@ class Environment(Record, frozen=True, kw_only=True):
     device_name: str | None = None
     settings: dict[str, str] = {}
     command: str | None = None
+    copy_bandwidth_bytes_per_second: float | None = None
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -189,6 +197,15 @@ class Conversion(Record, frozen=True, kw_only=True):
         dtype: Element type before, such as ``"f32"``.
         graph: Name of the trial's graph that ``node`` stands in.
         port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None where that is not certain.
+        target_dtype: Element type after, where a cast travels with the conversion; None where it stays the same.
+        cause: Why it is there, in words: whose line asked for it, or what needs the layout it makes.
+        role: ``entry`` for a graph input made ready, ``exit`` for a graph output put back into the caller's strides,
+            ``interior`` for everything between; None where not known.
+        required_by: FX nodes that read the converted value and accept it in no other layout.
+        value: Inductor buffer, or eager operation, whose result is the converted value.
+        source_value: Inductor buffer or graph input that it was converted from.
+        seconds_source: Whether ``seconds`` was measured in the profiled iteration or estimated from ``bytes_moved`` and
+            the device's measured copy bandwidth; None where there are no seconds.
     """
 
     id: str
@@ -211,6 +228,13 @@ class Conversion(Record, frozen=True, kw_only=True):
     dtype: str | None = None
     graph: str | None = None
     port: str | None = None
+    target_dtype: str | None = None
+    cause: str | None = None
+    role: ConversionRole | None = None
+    required_by: tuple[str, ...] = ()
+    value: str | None = None
+    source_value: str | None = None
+    seconds_source: CostSource | None = None
 
 
 class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
@@ -227,6 +251,11 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
         module: Path of the nn.Module.
         weight_shape: ``[C_out, C_in / groups, ...]``.
         groups: The convolution's groups.
+        stride: Its stride, one number per spatial dimension; None where not recorded.
+        padding: Its padding likewise.
+        dilation: Its dilation likewise.
+        is_transposed: Whether it is a transposed convolution; None where not recorded.
+        is_backward: True for a ``convolution_backward``.
     """
 
     node: str
@@ -237,6 +266,11 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
     module: str | None = None
     weight_shape: tuple[Size, ...] | None = None
     groups: int | None = None
+    stride: tuple[int, ...] | None = None
+    padding: tuple[int, ...] | None = None
+    dilation: tuple[int, ...] | None = None
+    is_transposed: bool | None = None
+    is_backward: bool = False
 
 
 class Decision(Record, frozen=True, kw_only=True):
@@ -281,6 +315,10 @@ class FxNode(Record, frozen=True, kw_only=True):
         backward: True for an operation that autograd ran.
         result_index: For a node that takes one result of another one: which.
         uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
+        called: What the user's line called, such as ``contiguous``, ``conv2d`` or ``instance_norm``; None where that
+            was not recorded.
+        is_called_directly: Whether the user's own line called it, not code of torch that the line called; None where
+            that was not recorded.
     """
 
     name: str
@@ -295,6 +333,27 @@ class FxNode(Record, frozen=True, kw_only=True):
     backward: bool = False
     uses_running_statistics: bool | None = None
     result_index: int | None = None
+    called: str | None = None
+    is_called_directly: bool | None = None
+
+
+class BufferRead(Record, frozen=True, kw_only=True):
+    """
+    How the loop that writes one buffer reads another one.
+
+    Attributes:
+        name: The buffer or graph input that is read.
+        stride: By how many elements of it the read moves for one step in each dimension of the *written* buffer: its
+            layout as that buffer sees it. 0 in a dimension over which it is broadcast. None where the read follows no
+            such steps (an index table, a remainder, a symbolic size).
+        offset: Element at which the read starts, for the first element of the written buffer.
+        is_masked: Whether only some elements of the written buffer come from it, as in a concatenation.
+    """
+
+    name: str
+    stride: tuple[int, ...] | None
+    offset: int = 0
+    is_masked: bool = False
 
 
 class Buffer(Record, frozen=True, kw_only=True):
@@ -310,8 +369,14 @@ class Buffer(Record, frozen=True, kw_only=True):
         reads: Names of the buffers and graph inputs it is computed from.
         is_extern: True where a library call (convolution, matrix product) writes it.
         source_node: FX node whose value it holds, where that is one node.
-        moved_from: Buffers of which this one holds the same values in another stride order, nothing computed.
-        converted_from: Buffers read in one stride order and written in another by a kernel that computes as well.
+        accesses: How the loop that writes it reads other buffers; empty for an external call.
+        operations: What that loop computes, besides loads and stores; empty where it only moves elements.
+        is_reduction: Whether that loop reduces, so that reads and writes walk different dimensions.
+        is_removed: Whether fusion left it in registers, so that it is never written to memory.
+        is_output: Whether the graph returns it.
+        alias_of: The buffer whose memory it is a part of, such as the concatenation that it is written into.
+        offset: Element of that buffer at which it starts.
+        problem: Why its loop was not understood; None where it was.
     """
 
     name: str
@@ -322,8 +387,43 @@ class Buffer(Record, frozen=True, kw_only=True):
     reads: tuple[str, ...] = ()
     is_extern: bool = False
     source_node: str | None = None
-    moved_from: tuple[str, ...] = ()
-    converted_from: tuple[str, ...] = ()
+    accesses: tuple[BufferRead, ...] = ()
+    operations: tuple[str, ...] = ()
+    is_reduction: bool = False
+    is_removed: bool = False
+    is_output: bool = False
+    alias_of: str | None = None
+    offset: int = 0
+    problem: str | None = None
+
+
+class LayoutBreaker(Record, frozen=True, kw_only=True):
+    """
+    The operation at which a channels-last region ends though its neighbours could have stayed in it.
+
+    Attributes:
+        node: FX node, or eager operation, that returns another layout than it was given.
+        op: The operation, as a person calls it: ``instance_norm``, ``contiguous``, ``channel_shuffle``.
+        reason: Why the layout is lost there, in words.
+        location: The user's line.
+        module: Path of the nn.Module.
+        source: Layout it was given.
+        target: Layout it returned.
+        conversions: Ids of the conversions that its neighbours pay: out of the region, and back into it.
+        seconds: What those take; None where not recorded.
+        bytes_moved: What those move; None where not known.
+    """
+
+    node: str
+    op: str
+    reason: str
+    location: SourceLocation | None
+    module: str | None
+    source: Layout
+    target: Layout
+    conversions: tuple[str, ...] = ()
+    seconds: float | None = None
+    bytes_moved: int | None = None
 
 
 class Graph(Record, frozen=True, kw_only=True):
@@ -342,6 +442,9 @@ class Graph(Record, frozen=True, kw_only=True):
         output_names: Nodes the graph returns; in eager, those still held afterwards as well.
         code_fingerprint: Hash of the generated code with names that differ by compile made equal.
         hook_failure: What went wrong in our own hooks, if anything; the compile itself went on.
+        breakers: Where a channels-last region ends without need.
+        not_understood: What in the graph could not be followed, one line each: symbolic sizes, sub-graphs, custom
+            operations, sparse or complex tensors. Nothing is claimed about these.
     """
 
     name: str
@@ -355,6 +458,8 @@ class Graph(Record, frozen=True, kw_only=True):
     output_names: tuple[str, ...] = ()
     code_fingerprint: str | None = None
     hook_failure: str | None = None
+    breakers: tuple[LayoutBreaker, ...] = ()
+    not_understood: tuple[str, ...] = ()
 
 
 class Kernel(Record, frozen=True, kw_only=True):
@@ -371,6 +476,8 @@ class Kernel(Record, frozen=True, kw_only=True):
         implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
         stream: Device stream, on a GPU.
         backward: True where autograd ran it.
+        node: FX node, or eager operation, that ran it, where that is certain.
+        graph: Name of that node's graph.
     """
 
     name: str
@@ -382,6 +489,8 @@ class Kernel(Record, frozen=True, kw_only=True):
     implementation: str | None = None
     stream: int | None = None
     backward: bool = False
+    node: str | None = None
+    graph: str | None = None
 
 
 class KernelSummary(Record, frozen=True, kw_only=True):
@@ -429,6 +538,9 @@ class RedundantPair(Record, frozen=True, kw_only=True):
         module: Path of the nn.Module of the same.
         proof: Why it may go: which consumers there are, and that nothing pins the layout between.
         tensor_shape: Shape of the converted tensor.
+        also: Ids of further conversions that go with the first one, such as the other branches of a concatenation.
+        seconds_source: Whether ``seconds`` was measured or estimated from bytes; None where there are no seconds.
+        graph: Name of the graph that proves it.
     """
 
     kind: Literal["adjacent", "through"]
@@ -442,6 +554,9 @@ class RedundantPair(Record, frozen=True, kw_only=True):
     module: str | None
     proof: str | None = None
     tensor_shape: tuple[Size, ...] | None = None
+    also: tuple[str, ...] = ()
+    seconds_source: CostSource | None = None
+    graph: str | None = None
 
 
 class Measurement(Record, frozen=True, kw_only=True):
@@ -496,6 +611,14 @@ class Equivalence(Record, frozen=True, kw_only=True):
     output_layouts_differ: bool | None = None
 
 
+class GradientLayout(Record, frozen=True, kw_only=True):
+    """A parameter whose gradient came with other strides: its name, its own layout, and the gradient's."""
+
+    parameter: str
+    layout: Layout
+    gradient: Layout
+
+
 class Trial(Record, frozen=True, kw_only=True):
     """
     One configuration captured and measured.
@@ -514,6 +637,9 @@ class Trial(Record, frozen=True, kw_only=True):
         recompile_count: Compiles beyond the first of the same code, during this trial.
         graph_break_reasons: Dynamo's reasons, one line each.
         notes: Facts about this trial the reader should know.
+        recompile_reasons: Dynamo's reasons for compiling again, one line each.
+        gradient_layouts: In training, every parameter whose gradient has other strides than itself.
+        is_static: True where the graphs were lowered for a device that was not there, so that nothing ran.
     """
 
     configuration: Configuration
@@ -528,6 +654,9 @@ class Trial(Record, frozen=True, kw_only=True):
     recompile_count: int = 0
     graph_break_reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    recompile_reasons: tuple[str, ...] = ()
+    gradient_layouts: tuple[GradientLayout, ...] = ()
+    is_static: bool = False
 
     @property
     def name(self) -> str:

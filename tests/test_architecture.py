@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "layoutdoctor"
 LONGEST_MODULE = 400
 # The JSON contract stands in one file; most of its lines say what a field means.
-LONGER_MODULES = {"layoutdoctor.records": 900}
+LONGER_MODULES = {"layoutdoctor.records": 1000}
 
 # From the top to the bottom: a module imports from lower lines only, or from its own part.
 LINES = (
