@@ -373,7 +373,9 @@ class Buffer(Record, frozen=True, kw_only=True):
         operations: What that loop computes, besides loads and stores; empty where it only moves elements.
         is_reduction: Whether that loop reduces, so that reads and writes walk different dimensions.
         is_removed: Whether fusion left it in registers, so that it is never written to memory.
-        is_output: Whether the graph returns it.
+        is_output: Whether the graph returns it, or it is written into a tensor of the caller.
+        is_user_output: Whether the caller of the model sees it; False for what is only saved for the backward. None where
+            not known.
         alias_of: The buffer whose memory it is a part of, such as the concatenation that it is written into.
         offset: Element of that buffer at which it starts.
         problem: Why its loop was not understood; None where it was.
@@ -392,6 +394,7 @@ class Buffer(Record, frozen=True, kw_only=True):
     is_reduction: bool = False
     is_removed: bool = False
     is_output: bool = False
+    is_user_output: bool | None = None
     alias_of: str | None = None
     offset: int = 0
     problem: str | None = None

@@ -12,14 +12,15 @@ Faces doctor; no torch.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import networkx as nx
 
+from layoutdoctor.analysis.buffer_pairs import buffer_pairs
 from layoutdoctor.analysis.graph_conversions import ITEM_BYTES
 from layoutdoctor.analysis.join import is_convolution
 from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
+from layoutdoctor.analysis.regions import Region, same_format
 from layoutdoctor.records import RedundantPair
 
 if TYPE_CHECKING:
@@ -39,55 +40,6 @@ _CERTAIN_PORTS = frozenset({"convolution", "convolution_backward", "mkldnn_convo
 """Operations whose ports count the same arguments as their node's inputs; a fused binary one has another in between."""
 
 
-@dataclass
-class _Region:
-    """
-    Values that can live in one layout.
-
-    Attributes:
-        values: Names of the nodes whose values they are.
-        leaving: Conversions A to B of convolution results that enter the region, by value.
-        entering: Conversions B to A of values that convolutions read, with the value each reads.
-        pinned: Values that something needs in B: an output, an operation not known to take any layout.
-        foreign: Values that come from elsewhere in B.
-    """
-
-    values: set[str] = field(default_factory=set)
-    leaving: dict[str, Conversion] = field(default_factory=dict)
-    entering: list[tuple[str, Conversion]] = field(default_factory=list)
-    pinned: set[str] = field(default_factory=set)
-    foreign: set[str] = field(default_factory=set)
-
-    def layouts(self) -> list[Layout]:
-        """Every layout that results come in: the candidates for A."""
-        found: list[Layout] = []
-        for conversion in self.leaving.values():
-            source = conversion.source
-            if source is not None and not any(_same_format(source, known) for known in found):
-                found.append(source)
-        return found
-
-    def in_layout(self, layout: Layout) -> _Region:
-        """The same region with that layout as A: what comes in another one is foreign, what is read so is pinned."""
-        ours = {name: c for name, c in self.leaving.items() if c.source is not None and _same_format(c.source, layout)}
-        reads = [(name, c) for name, c in self.entering if c.target is not None and _same_format(c.target, layout)]
-        others = {name for name, conversion in self.entering if (name, conversion) not in reads}
-        return _Region(self.values, ours, reads, self.pinned | others, self.foreign | (self.leaving.keys() - ours))
-
-    def removable_pair_count(self) -> int:
-        """How many conversions of each direction nothing would need any more."""
-        return max(0, min(len(self.leaving) - len(self.pinned), len(self.entering) - len(self.foreign)))
-
-    def saved_bytes(self, nodes: dict[str, FxNode]) -> int | None:
-        """Bytes that conversions move today and would not any more; None where a size is not known."""
-        today = [c.bytes_moved for c in (*self.leaving.values(), *(c for _, c in self.entering))]
-        then = [_conversion_bytes(nodes[name]) for name in (*self.pinned, *self.foreign)]
-        known_today, known_then = [b for b in today if b is not None], [b for b in then if b is not None]
-        if len(known_today) < len(today) or len(known_then) < len(then):
-            return None
-        return sum(known_today) - sum(known_then)
-
-
 def _conversion_bytes(node: FxNode) -> int | None:
     """Bytes read and written by a conversion of a value."""
     elements = node.layout.element_count if node.layout is not None else None
@@ -97,7 +49,7 @@ def _conversion_bytes(node: FxNode) -> int | None:
 
 def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> tuple[RedundantPair, ...]:
     """
-    The redundant pairs that the kernel list shows and the graphs prove.
+    The redundant pairs that the kernel list shows and the graphs prove, and those that Inductor's buffers prove alone.
 
     Args:
         graphs: The trial's graphs, with nodes.
@@ -105,6 +57,7 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
     """
     found: list[RedundantPair] = []
     for graph in graphs:
+        found += buffer_pairs(graph)
         mine = [c for c in conversions if c.graph == graph.name and c.node is not None]
         if mine:
             flow = _Flow(graph)
@@ -212,15 +165,15 @@ class _Flow:
         alone = [{name} for name, node in self.nodes.items() if name not in known and self._carries_layout(node)]
         return joined + alone
 
-    def balance(self, values: set[str], by_port: dict[tuple[str, str], list[Conversion]]) -> _Region:
+    def balance(self, values: set[str], by_port: dict[tuple[str, str], list[Conversion]]) -> Region:
         """What enters and leaves a region, and what pins it."""
-        region = _Region(values=values)
+        region = Region(values=values)
         for name in sorted(values, key=self.order.__getitem__):
             self._add_source(region, name, by_port)
             self._add_readers(region, name, by_port)
         return region
 
-    def _add_source(self, region: _Region, name: str, by_port: dict[tuple[str, str], list[Conversion]]) -> None:
+    def _add_source(self, region: Region, name: str, by_port: dict[tuple[str, str], list[Conversion]]) -> None:
         if name in self.mixed:
             region.foreign.add(name)
         if name in self.agnostic and self.agnostic.in_degree(name):
@@ -239,7 +192,7 @@ class _Flow:
             return node.inputs[0], node.result_index or 0
         return name, 0
 
-    def _add_readers(self, region: _Region, name: str, by_port: dict[tuple[str, str], list[Conversion]]) -> None:
+    def _add_readers(self, region: Region, name: str, by_port: dict[tuple[str, str], list[Conversion]]) -> None:
         if name in self.outputs:
             region.pinned.add(name)
         for reader, position in self.readers[name]:
@@ -282,7 +235,7 @@ class _Flow:
         return self.nodes[str(conversion.node)].inputs[int(str(conversion.port).split()[1])]
 
 
-def _choose_pairs(flow: _Flow, region: _Region) -> list[RedundantPair]:
+def _choose_pairs(flow: _Flow, region: Region) -> list[RedundantPair]:
     """The pairs of a region, shortest way first, as many as the balance of conversions and of bytes allows."""
     candidates: list[tuple[int, int, Conversion, Conversion, list[FxNode]]] = []
     for first in region.leaving.values():
@@ -290,7 +243,7 @@ def _choose_pairs(flow: _Flow, region: _Region) -> list[RedundantPair]:
             way = flow.path(first, second)
             if way is not None and _undo_each_other(first, second, way):
                 candidates.append((len(way), len(candidates), first, second, way))
-    count, saved = region.removable_pair_count(), region.saved_bytes(flow.nodes)
+    count, saved = region.removable_pair_count(), region.saved_bytes(lambda name: _conversion_bytes(flow.nodes[name]))
     pairs: list[RedundantPair] = []
     used: set[str] = set()
     for _, _, first, second, way in sorted(candidates, key=lambda item: item[:2]):
@@ -308,15 +261,9 @@ def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode
     """Whether the second conversion leads back to where the first one came from."""
     if first.source is None or first.target is None or second.source is None or second.target is None:
         return False
-    if not _same_format(first.source, second.target) or not _same_format(first.target, second.source):
+    if not same_format(first.source, second.target) or not same_format(first.target, second.source):
         return False
     return first.target.shape == second.source.shape or any(_changes_size(node) for node in way)
-
-
-def _same_format(one: Layout, other: Layout) -> bool:
-    if one.is_blocked or other.is_blocked:
-        return one.format == other.format
-    return bool(set(one.memory_formats) & set(other.memory_formats))
 
 
 def _changes_size(node: FxNode) -> bool:
@@ -324,7 +271,7 @@ def _changes_size(node: FxNode) -> bool:
     return "pool" in name or "pad" in name or "upsample" in name
 
 
-def _pair(flow: _Flow, region: _Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:
+def _pair(flow: _Flow, region: Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:
     between = tuple(node.target for node in way if base_name(node.target) not in ALIASES)
     seconds = None if first.seconds is None or second.seconds is None else first.seconds + second.seconds
     moved = None if first.bytes_moved is None or second.bytes_moved is None else first.bytes_moved + second.bytes_moved
@@ -343,7 +290,7 @@ def _pair(flow: _Flow, region: _Region, first: Conversion, second: Conversion, w
     )
 
 
-def _proof(region: _Region, first: Conversion, second: Conversion, between: Sequence[str]) -> str:
+def _proof(region: Region, first: Conversion, second: Conversion, between: Sequence[str]) -> str:
     way = f"through {', '.join(dict.fromkeys(between))}" if between else "directly"
     kept = f"; the {len(region.values)} values joined here are read by layout-agnostic operations and convolutions"
     if region.pinned:

@@ -1,7 +1,11 @@
 """
-Layout conversions that a compiled graph itself proves: what Inductor's buffers move into another stride order.
+Layout conversions that a compiled graph itself proves: what Inductor's buffers move into another stride order, who
+asked for it, and what needs it.
 
-Faces doctor; no torch. What a library does inside an external call is not in the graph: ``kernel_list`` has that.
+A conversion is a part of a loop body whose value is only moved: the same elements, the same dimensions, another stride
+order over dimensions larger than one. Padding, concatenation, slicing, shuffling and casts at equal layout move
+elements as well and are none. Decided by what the loops do, never by the name of a kernel. What a library does inside
+an external call is not in the graph: ``kernel_list`` has that. Faces doctor; no torch.
 """
 
 from __future__ import annotations
@@ -10,116 +14,271 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.analysis.breakers import compiled_breakers
+from layoutdoctor.analysis.buffers import BufferGraph, densified
+from layoutdoctor.analysis.join import is_convolution
+from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.analysis.primitives import conversion_direction
+from layoutdoctor.layout import stride_order
 from layoutdoctor.records import Conversion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from layoutdoctor.analysis.buffers import Source
     from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Buffer, FxNode, Graph, TensorKind
+    from layoutdoctor.records import Buffer, ConversionDirection, ConversionRole, FxNode, Graph, Owner, TensorKind
 
 ITEM_BYTES = {
+    "complex128": 16,
+    "complex64": 8,
     "float64": 8,
     "float32": 4,
     "int64": 8,
     "int32": 4,
+    "int16": 2,
     "float16": 2,
     "bfloat16": 2,
     "int8": 1,
     "uint8": 1,
     "bool": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
 }
 """Bytes of one element, by torch's name of the dtype."""
+
+USER_CALLS = frozenset({"contiguous", "to", "clone", "copy_", "type", "type_as", "half", "bfloat16", "float"})
+"""Methods by which a model asks for a layout itself; ``reshape`` and the like ask for a shape."""
+
+_COPIES = frozenset({"clone", "_to_copy", "convert_element_type", "copy", "copy_"})
 
 
 def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> tuple[Graph, ...]:
     """
-    The graphs with their conversions filled in.
+    The graphs with their conversions and layout breakers filled in.
 
     Args:
         graphs: As captured.
         graph_break_count: Breaks of the whole model.
     """
-    return tuple(
-        msgspec.structs.replace(graph, conversions=graph_conversions(graph), graph_breaks=graph_break_count)
-        for graph in graphs
-    )
+    found: list[Graph] = []
+    for graph in graphs:
+        flow = BufferGraph(graph)
+        conversions = _conversions(flow)
+        breakers = compiled_breakers(flow, conversions)
+        found.append(
+            msgspec.structs.replace(
+                graph, conversions=conversions, breakers=breakers, graph_breaks=graph_break_count
+            )
+        )
+    return tuple(found)
 
 
 def graph_conversions(graph: Graph) -> tuple[Conversion, ...]:
     """
-    The conversions of one compiled graph, one per buffer.
-
-    A buffer counts where it holds the values of another one of the same shape in another stride order over dimensions
-    larger than one. A change of shape (padding, concatenation, slicing) is a move but no conversion.
+    The conversions of one compiled graph: one for each buffer and each tensor that is converted into it.
 
     Args:
         graph: With FX nodes and buffers.
     """
-    layouts = {buffer.name: buffer.layout for buffer in graph.buffers}
-    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
-    layouts.update({name: node.layout for name, node in placeholders.items()})
-    nodes = {node.name: node for node in graph.nodes}
+    return _conversions(BufferGraph(graph))
+
+
+def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
+    gradients = _gradient_nodes(flow)
     found: list[Conversion] = []
-    for buffer in graph.buffers:
-        for names, fused in ((buffer.moved_from, False), (buffer.converted_from, True)):
-            for name in names:
-                source = layouts.get(name)
-                conversion = _conversion(graph, buffer, name, source, nodes, fused=fused, number=len(found))
-                if conversion is not None:
-                    found.append(conversion)
+    for buffer in flow.graph.buffers:
+        if buffer.is_extern or buffer.is_reduction or buffer.is_removed or buffer.layout is None:
+            continue
+        for source in flow.sources(buffer):
+            target = _target_layout(buffer.layout, source)
+            if source.seen is None or target is None:
+                continue
+            direction = layout_change(source.seen, target)
+            if direction != "none":
+                found.append(_conversion(flow, buffer, source, target, direction, gradients, len(found)))
     return tuple(found)
 
 
+def _target_layout(layout: Layout, source: Source) -> Layout | None:
+    """The layout that a source's elements get: that of the buffer, or of the part of it that they make up."""
+    if not source.is_part or source.seen is None:
+        return layout
+    return msgspec.structs.replace(layout, shape=source.seen.shape, memory_formats=())
+
+
+def layout_change(source: Layout, target: Layout) -> ConversionDirection:
+    """
+    What kind of change leads from one strided layout to another; ``none`` where their bytes lie in the same order.
+
+    Args:
+        source: Before, as the reader sees it.
+        target: After; a part of a larger memory counts by its stride order.
+    """
+    before, after = densified(source), densified(target)
+    if set(before.memory_formats) & set(after.memory_formats):
+        return "none"
+    if _has_broadcast(source) or _order(source) is None or _order(target) is None:
+        return "none"
+    return conversion_direction(before, after)
+
+
+def _has_broadcast(layout: Layout) -> bool:
+    strides = layout.stride or ()
+    return any(size != 1 and step == 0 for size, step in zip(layout.shape, strides, strict=False))
+
+
+def _order(layout: Layout) -> tuple[int, ...] | None:
+    return None if layout.stride is None else stride_order(layout.shape, layout.stride)
+
+
 def _conversion(
-    graph: Graph,
+    flow: BufferGraph,
     buffer: Buffer,
-    source_name: str,
-    source: Layout | None,
-    nodes: dict[str, FxNode],
-    *,
-    fused: bool,
+    source: Source,
+    target: Layout,
+    direction: ConversionDirection,
+    gradients: set[str],
     number: int,
-) -> Conversion | None:
-    target = buffer.layout
-    if source is None or target is None or source.shape != target.shape:
-        return None
-    direction = conversion_direction(source, target)
-    if direction == "none":
-        return None
-    node = _node(buffer, nodes)
-    elements, item = target.element_count, ITEM_BYTES.get(buffer.dtype or "")
+) -> Conversion:
+    node = flow.node_of(buffer)
+    asked = _user_node(flow, buffer, target)
+    dtypes = (flow.dtype_of(source.name), buffer.dtype)
+    kind = _kind(flow, source.name, gradients)
+    required_by = flow.required_by(buffer.name)
+    role = _role(flow, buffer, source.name, kind)
+    owner: Owner = "compiler" if asked is None else "user"
+    place = asked or node
     return Conversion(
-        id=f"{graph.name} conversion {number}",
-        owner="compiler",
+        id=f"{flow.graph.name} conversion {number}",
+        owner=owner,
         kernel=buffer.kernel,
-        node=node.name if node is not None else None,
-        op=node.target if node is not None else None,
-        location=node.location if node is not None else None,
-        module=node.module if node is not None else None,
-        source=source,
+        node=place.name if place is not None else None,
+        op=place.target if place is not None else None,
+        location=place.location if place is not None else None,
+        module=place.module if place is not None else _module_of(flow, required_by),
+        source=source.seen,
         target=target,
         direction=direction,
-        tensor=_kind(graph, source_name, nodes),
+        tensor=kind,
         seconds=None,
-        bytes_moved=None if elements is None or item is None else 2 * elements * item,
-        fused=fused,
-        dtype=buffer.dtype,
-        graph=graph.name,
+        bytes_moved=_bytes_moved(target, dtypes),
+        fused=flow.is_fused(buffer),
+        dtype=dtypes[0],
+        graph=flow.graph.name,
+        target_dtype=dtypes[1] if dtypes[0] != dtypes[1] else None,
+        cause=_cause(flow, buffer, asked, role, required_by, kind),
+        role=role,
+        required_by=required_by,
+        value=buffer.name,
+        source_value=source.name,
     )
 
 
-def _node(buffer: Buffer, nodes: dict[str, FxNode]) -> FxNode | None:
-    for name in (buffer.source_node, *buffer.origins):
-        node = nodes.get(name) if name is not None else None
-        if node is not None and (node.location is not None or node.module is not None):
+def _module_of(flow: BufferGraph, names: Sequence[str]) -> str | None:
+    return next((flow.nodes[name].module for name in names if flow.nodes[name].module is not None), None)
+
+
+def _bytes_moved(layout: Layout, dtypes: tuple[str | None, str | None]) -> int | None:
+    elements = layout.element_count
+    sizes = [ITEM_BYTES.get(dtype or "") for dtype in dtypes]
+    return None if elements is None or None in sizes else elements * sum(size for size in sizes if size is not None)
+
+
+def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | None:
+    """The model's own call that asked for the layout a buffer is written in; None where nobody did."""
+    for name in dict.fromkeys((buffer.source_node, *buffer.origins)):
+        node = flow.nodes.get(name) if name is not None else None
+        if node is None or not is_user_call(node) or node.layout is None:
+            continue
+        before = flow.nodes[node.inputs[0]].layout if node.inputs and node.inputs[0] in flow.nodes else None
+        if before is None or before.shape != node.layout.shape or layout_change(before, node.layout) == "none":
+            continue
+        if node.layout.shape == target.shape and layout_change(node.layout, target) == "none":
             return node
     return None
 
 
-def _kind(graph: Graph, source_name: str, nodes: dict[str, FxNode]) -> TensorKind:
-    node = nodes.get(source_name)
-    if node is not None and node.op == "placeholder":
+def is_user_call(node: FxNode) -> bool:
+    """
+    Whether a node is a copy that the model's own line asked for: ``.contiguous()``, ``.to(memory_format=...)``.
+
+    Args:
+        node: An FX node, or an eager operation.
+    """
+    return base_name(node.target) in _COPIES and node.called in USER_CALLS and node.is_called_directly is not False
+
+
+def _kind(flow: BufferGraph, source_name: str, gradients: set[str]) -> TensorKind:
+    node = flow.inputs.get(source_name)
+    if node is not None:
         return node.tensor or "unknown"
-    return "gradient" if graph.direction == "backward" else "activation"
+    if flow.graph.direction != "backward":
+        made_of_weights = _is_made_of_weights(flow, source_name)
+        return "weight" if made_of_weights else "activation"
+    buffer = flow.buffers[source_name]
+    names = {name for name in (buffer.source_node, *buffer.origins) if name is not None}
+    return "gradient" if names & gradients else "activation"
+
+
+def _is_made_of_weights(flow: BufferGraph, name: str) -> bool:
+    """Whether a buffer is a weight that was only cast or moved, as under autocast."""
+    buffer = flow.buffers.get(name)
+    if buffer is None:
+        node = flow.inputs.get(name)
+        return node is not None and node.tensor == "weight"
+    if buffer.is_extern or len(buffer.accesses) != 1 or buffer.is_reduction:
+        return False
+    return set(buffer.operations) <= {"to_dtype"} and _is_made_of_weights(flow, buffer.accesses[0].name)
+
+
+def _gradient_nodes(flow: BufferGraph) -> set[str]:
+    """FX nodes of a backward graph that depend on the gradients it was given; the others are computed again."""
+    found = {name for name, node in flow.inputs.items() if node.tensor == "gradient"}
+    for node in flow.graph.nodes:
+        if any(name in found for name in node.inputs):
+            found.add(node.name)
+    return found
+
+
+def _role(flow: BufferGraph, buffer: Buffer, source_name: str, kind: TensorKind) -> ConversionRole | None:
+    if kind == "weight":
+        return None
+    if buffer.is_output and buffer.is_user_output is not False:
+        return "exit"
+    given = source_name in flow.inputs
+    # What the forward saved is no input of the user's: between the two halves of a step it is in the middle.
+    from_outside = given and (flow.graph.direction != "backward" or kind == "gradient")
+    return "entry" if from_outside else "interior"
+
+
+def _cause(
+    flow: BufferGraph,
+    buffer: Buffer,
+    asked: FxNode | None,
+    role: ConversionRole | None,
+    required_by: Sequence[str],
+    kind: TensorKind,
+) -> str:
+    if asked is not None:
+        return f"the model's own .{asked.called}() asks for it"
+    if role == "exit":
+        return "the caller is given the strides that eager returns (keep_output_stride)"
+    if required_by:
+        how = ", on each call" if kind == "weight" else ""
+        return f"required by {_listed([_described(flow.nodes[name]) for name in required_by])}{how}"
+    if buffer.is_output:
+        return "saved for the backward in these strides"
+    if buffer.alias_of is not None or flow.is_concatenation(buffer):
+        return "Inductor writes the concatenation that it is a part of in this layout"
+    node = flow.node_of(buffer)
+    return f"Inductor's own choice for {base_name(node.target) if node is not None else 'this buffer'}"
+
+
+def _described(node: FxNode) -> str:
+    name = "convolution" if is_convolution(node.target) else node.target
+    return f"{name} {node.module or node.name}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"

@@ -201,7 +201,38 @@ def _fx_node(node: Any, kind: TensorKind | None, target: str) -> FxNode:
         module=node_module(node),
         tensor=kind,
         result_index=_result_index(node),
+        called=called_name(node),
+        is_called_directly=_is_called_directly(node),
     )
+
+
+_NUMBERED = re.compile(r"_\d+$")
+
+
+def called_name(node: Any) -> str | None:
+    """
+    What the user's code called, as dynamo saw it, to get this node: ``conv2d``, ``contiguous``, ``channel_shuffle``.
+
+    Args:
+        node: An FX node; one of a backward graph names the forward call.
+
+    Source:
+        ``meta["source_fn_stack"]``: outermost first, (node name, function, module class or method name); torch 2.7-2.13.
+    """
+    stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
+    if not stack:
+        return None
+    name, function = stack[-1]
+    if isinstance(function, str):
+        return function
+    own = getattr(function, "__name__", None)
+    return str(own) if own and not isinstance(function, type) else _NUMBERED.sub("", str(name))
+
+
+def _is_called_directly(node: Any) -> bool | None:
+    """Whether the innermost line of the recorded stack is the user's; None where there is no stack."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return is_user_file(frames[-1][0]) if frames else None
 
 
 def _result_index(node: Any) -> int | None:

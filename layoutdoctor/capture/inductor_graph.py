@@ -1,7 +1,8 @@
 """
-Inductor's scheduled graph as records: buffers with their layouts, the kernels that write them, and what is only moved.
+Inductor's scheduled graph as records: buffers with their layouts, the kernels that write them, and how they are read.
 
-A buffer is called moved by what its loop body does (loads, stores and nothing else), never by the kernel's name.
+What a loop body does is recorded as it stands (steps of its loads and stores, its operations); ``analysis`` judges it,
+never by the kernel's name.
 Reads Inductor's own objects after code generation; every access is guarded, since layouts differ by node class.
 
 Source: ``Scheduler.nodes``, ``SchedulerNode._body`` (``LoopBody``), ``MemoryUsageType``; torch 2.7, 2.11, 2.13, 2.15.
@@ -12,15 +13,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from layoutdoctor.analysis.index_maps import Loop, seen_strides
 from layoutdoctor.capture.fx_graph import size_of
+from layoutdoctor.errors import first_line
 from layoutdoctor.layout import Layout, strided_layout
-from layoutdoctor.records import Buffer
+from layoutdoctor.records import Buffer, BufferRead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from layoutdoctor.layout import Size
 
 _MOVING_OPERATIONS = frozenset({"get_index", "load", "store", "placeholder", "output"})
 """Operations of a loop body that compute nothing; a cast computes, so it is not among them."""
@@ -34,33 +39,125 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
         graph: A ``GraphLowering`` after code generation.
         kernels: (generated kernel name, names of the scheduler nodes in it, source).
     """
-    kernel_of = {node: name for name, nodes, _ in kernels for node in nodes}
+    facts = _GraphFacts(
+        kernel_of={node: name for name, nodes, _ in kernels for node in nodes},
+        removed=frozenset(getattr(graph, "removed_buffers", ())) | frozenset(getattr(graph, "inplaced_to_remove", ())),
+        returned=tuple(_output_buffers(graph)),
+        visible=_user_visible(graph),
+    )
     found: list[Buffer] = []
     for outer in graph.scheduler.nodes:
         for node in outer.get_nodes():
             if getattr(node, "node", None) is not None:
-                found += _buffers_of_node(node, kernel_of)
+                found += _buffers_of_node(node, facts)
     return tuple(found)
 
 
-def _buffers_of_node(node: Any, kernel_of: dict[str, str]) -> list[Buffer]:
-    accesses = _accesses(node)
+@dataclass(frozen=True)
+class _GraphFacts:
+    """
+    What holds for a whole graph.
+
+    Attributes:
+        kernel_of: The kernel that runs each scheduler node.
+        removed: Buffers that are never written.
+        returned: The buffer of each output, in order; None for what is no buffer.
+        visible: Positions of the outputs that the caller of the model sees; None where not known.
+    """
+
+    kernel_of: dict[str, str]
+    removed: frozenset[str]
+    returned: tuple[str | None, ...]
+    visible: frozenset[int] | None
+
+    def is_user_output(self, name: str) -> bool | None:
+        """Whether the caller of the model sees a buffer."""
+        if self.visible is None:
+            return None
+        return any(name == other and index in self.visible for index, other in enumerate(self.returned))
+
+
+def _output_buffers(graph: Any) -> Iterator[str | None]:
+    """
+    Names of the buffers whose memory a graph returns, seen through views.
+
+    Source:
+        ``GraphLowering.graph_outputs``: ``TensorBox``, ``StorageBox``, ``ReinterpretView``; torch 2.7 to 2.13.
+    """
+    for output in getattr(graph, "graph_outputs", None) or ():
+        try:
+            yield str(output.get_name())
+        except Exception:  # a constant, or nothing
+            yield None
+
+
+def _user_visible(graph: Any) -> frozenset[int] | None:
+    """
+    Positions of the outputs that the caller sees.
+
+    Source:
+        ``meta["user_visible_output_idxs"]`` of the output node, which ``compile_fx`` writes; torch 2.7 to 2.13.
+    """
+    module = getattr(graph, "orig_gm", None) or getattr(graph, "module", None)
+    if module is None:
+        return None
+    for node in reversed(module.graph.nodes):
+        if node.op == "output":
+            indices = node.meta.get("user_visible_output_idxs")
+            return None if indices is None else frozenset(int(index) for index in indices)
+    return None
+
+
+def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
+    is_extern = bool(node.is_extern())
     origins = tuple(origin.name for origin in getattr(node.node, "origins", None) or ())
-    return [
-        Buffer(
-            name=output.get_name(),
-            layout=ir_layout(output.node),
-            dtype=_dtype(output.node),
-            kernel=_extern_name(node) if node.is_extern() else kernel_of.get(node.get_name()),
-            origins=origins,
-            reads=tuple(sorted({dependency.name for dependency in node.read_writes.reads})),
-            is_extern=bool(node.is_extern()),
-            source_node=_origin_node(node.node),
-            moved_from=tuple(accesses.moved(output.get_name())),
-            converted_from=tuple(accesses.converted(output.get_name())),
+    reads = tuple(sorted({dependency.name for dependency in node.read_writes.reads}))
+    found: list[Buffer] = []
+    for output in node.get_outputs():
+        name, layout = str(output.get_name()), ir_layout(output.node)
+        body = _read_body(node, output, layout)
+        aliases = _names(output, "get_aliases")
+        found.append(
+            Buffer(
+                name=name,
+                layout=layout,
+                dtype=_dtype(output.node),
+                kernel=_extern_name(node) if is_extern else facts.kernel_of.get(node.get_name()),
+                origins=origins,
+                reads=reads,
+                is_extern=is_extern,
+                source_node=_origin_node(node.node),
+                accesses=body.accesses,
+                operations=body.operations,
+                is_reduction=not is_extern and _is_reduction(node),
+                is_removed=name in facts.removed,
+                # What is written into a tensor of the caller is as visible as what is returned.
+                is_output=name in facts.returned or bool(_names(output, "get_mutations")),
+                is_user_output=facts.is_user_output(name),
+                alias_of=aliases[0] if aliases and not is_extern else None,
+                offset=_offset(output.node),
+                problem=body.problem,
+            )
         )
-        for output in node.get_outputs()
-    ]
+    return found
+
+
+def _names(output: Any, method: str) -> list[str]:
+    with contextlib.suppress(Exception):  # not every scheduler buffer has it
+        return [str(name) for name in getattr(output, method)()]
+    return []
+
+
+def _is_reduction(node: Any) -> bool:
+    with contextlib.suppress(Exception):
+        return bool(node.is_reduction())
+    return False
+
+
+def _offset(inner: Any) -> int:
+    with contextlib.suppress(Exception):  # a layout without an offset, or a symbolic one
+        return int(inner.get_layout().offset)
+    return 0
 
 
 def _extern_name(node: Any) -> str:
@@ -101,98 +198,101 @@ def _dtype(inner: Any) -> str | None:
     return None
 
 
-@dataclass
-class _Accesses:
-    """
-    Strides with which one loop body reads and writes, by loop variable.
+@dataclass(frozen=True)
+class _Body:
+    """What one loop body does, as far as it was understood."""
 
-    Attributes:
-        loads: (buffer, strides) of every read; strides None where the index is not affine.
-        stores: The same for every write.
-        only_moves: Whether the body does nothing but load and store.
-    """
-
-    loads: list[tuple[str, list[int] | None]] = field(default_factory=list)
-    stores: list[tuple[str, list[int] | None]] = field(default_factory=list)
-    only_moves: bool = False
-
-    def moved(self, buffer: str) -> list[str]:
-        """Buffers whose values this one holds in another stride order, nothing computed."""
-        return self._reordered(buffer) if self.only_moves and len(self.loads) == 1 else []
-
-    def converted(self, buffer: str) -> list[str]:
-        """Buffers read in one stride order and written in another by a body that computes as well."""
-        return [] if self.moved(buffer) else self._reordered(buffer)
-
-    def _reordered(self, buffer: str) -> list[str]:
-        names: list[str] = []
-        for stored, target in self.stores:
-            if stored != buffer:
-                continue
-            for loaded, source in self.loads:
-                if _is_reordered(source, target) and loaded not in names:
-                    names.append(loaded)
-        return names
+    accesses: tuple[BufferRead, ...] = ()
+    operations: tuple[str, ...] = ()
+    problem: str | None = None
 
 
-def _is_reordered(source: list[int] | None, target: list[int] | None) -> bool:
-    """
-    Whether a body that walks both layouts reads and writes in different stride orders.
-
-    A zero stride is a broadcast or a reduction, whose order says nothing; two variables of one buffer that were merged
-    by simplification have one stride, so what remains is what really differs.
-    """
-    if not source or not target or len(target) < 2 or 0 in source or 0 in target:
-        return False
-    return _ranks(source) != _ranks(target)
-
-
-def _ranks(strides: list[int]) -> list[int]:
-    ordered = sorted(strides)
-    return [ordered.index(step) for step in strides]
-
-
-def _accesses(node: Any) -> _Accesses:
+def _read_body(node: Any, output: Any, layout: Layout | None) -> _Body:
+    """How the loop that writes ``output`` reads other buffers; what cannot be read is a problem, never a guess."""
     body = getattr(node, "_body", None)
     if body is None:
-        return _Accesses()
+        return _Body()
     try:
-        return _body_accesses(body, is_reduction=bool(node.is_reduction()))
-    except Exception:  # a body we cannot read is "not understood", its buffers claim nothing
-        return _Accesses()
+        operations = _operations(body)
+        shape, stride = _known_sizes(layout), _known_strides(layout)
+        if shape is None or stride is None:
+            return _Body((), operations, "symbolic sizes")
+        return _Body(_buffer_reads(body, output.get_name(), shape, stride), operations)
+    except Exception as error:  # a body we cannot read is "not understood", its buffers claim nothing
+        return _Body(problem=f"loop body not read ({first_line(error)})")
 
 
-def _body_accesses(body: Any, *, is_reduction: bool) -> _Accesses:
+def _known_sizes(layout: Layout | None) -> tuple[int, ...] | None:
+    return None if layout is None else _integers(layout.shape)
+
+
+def _known_strides(layout: Layout | None) -> tuple[int, ...] | None:
+    return None if layout is None or layout.stride is None else _integers(layout.stride)
+
+
+def _integers(values: Sequence[Size]) -> tuple[int, ...] | None:
+    return tuple(int(value) for value in values) if all(isinstance(value, int) for value in values) else None
+
+
+def _operations(body: Any) -> tuple[str, ...]:
+    """Operations of a loop body besides loads and stores, each once; a cast computes, so it is among them."""
+    blocks = [body.root_block, *getattr(body, "subblocks", {}).values()]
+    targets = [node.target for block in blocks for node in block.graph.nodes if node.op in ("call_method", "call_module")]
+    return tuple(dict.fromkeys(str(target) for target in targets if target not in _MOVING_OPERATIONS))
+
+
+def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence[int]) -> tuple[BufferRead, ...]:
     from torch._inductor.loop_body import MemoryUsageType  # only with a graph at hand
 
-    variables = [variable for variable, size in body.var_ranges.items() if size != 1]
+    counts = {variable: int(size) for variable, size in body.var_ranges.items() if size != 1}
+    stores = [
+        entry
+        for kind in ("STORE", "STORE_REDUCTION")
+        if hasattr(MemoryUsageType, kind)
+        for entry in body.memory_usage[getattr(MemoryUsageType, kind)]
+        if entry.buffer_name == stored
+    ]
+    if len(stores) != 1 or getattr(stores[0], "mode", None) is not None:  # scattered with atomic additions
+        return tuple(BufferRead(name=name, stride=None) for name in _loaded_names(body, MemoryUsageType))
+    ones = {variable for variable in body.var_ranges if variable not in counts}
+    store = _steps(body.indexing_exprs[stores[0].index_name], counts, ones)
+    unmasked = _indices_of(body.root_block)
+    reads: dict[BufferRead, None] = {}
+    for entry in body.memory_usage[MemoryUsageType.LOAD]:
+        load = _steps(body.indexing_exprs[entry.index_name], counts, ones)
+        seen = None
+        if store is not None and load is not None:
+            loops = [Loop(count, store[0].get(name, 0), load[0].get(name, 0)) for name, count in counts.items()]
+            seen = seen_strides(shape, stride, loops)
+        masked = entry.index_name not in unmasked
+        offset = load[1] if load is not None else 0
+        reads[BufferRead(name=entry.buffer_name, stride=seen, offset=offset, is_masked=masked)] = None
+    return tuple(reads)
 
-    def gather(*kinds: str) -> list[tuple[str, list[int] | None]]:
-        return [
-            (entry.buffer_name, _strides(body.indexing_exprs[entry.index_name], variables))
-            for kind in kinds
-            if hasattr(MemoryUsageType, kind)
-            for entry in body.memory_usage[getattr(MemoryUsageType, kind)]
-        ]
 
-    called = {node.target for node in body.root_block.graph.nodes if node.op in ("call_method", "call_module")}
-    moves = all(isinstance(target, str) and target in _MOVING_OPERATIONS for target in called)
-    return _Accesses(gather("LOAD"), gather("STORE", "STORE_REDUCTION"), moves and not is_reduction)
+def _loaded_names(body: Any, usage: Any) -> list[str]:
+    return list(dict.fromkeys(entry.buffer_name for entry in body.memory_usage[usage.LOAD]))
 
 
-def _strides(index: Any, variables: Sequence[Any]) -> list[int] | None:
-    """Step of an index expression by each loop variable; None where it is not affine with integer steps."""
-    import sympy  # comes with torch
+def _indices_of(block: Any) -> set[str]:
+    """Index expressions that a body's outermost block uses; those of its masked parts are not among them."""
+    return {str(node.args[-1]) for node in block.graph.nodes if node.target == "get_index" and node.args}
 
-    if index.atoms(sympy.Function):
-        return None
-    steps: list[int] = []
-    for variable in variables:
-        step = sympy.diff(index, variable)
-        if not step.is_Integer:
+
+def _steps(index: Any, counts: dict[Any, int], ones: set[Any]) -> tuple[dict[Any, int], int] | None:
+    """Step of an index by each loop variable, and its constant; None where it is no sum of whole multiples."""
+    steps: dict[Any, int] = {}
+    constant = 0
+    for term, factor in index.as_coefficients_dict().items():
+        if not factor.is_Integer:
             return None
-        steps.append(int(step))
-    return steps
+        if term == 1:
+            constant = int(factor)
+        elif term in counts:
+            steps[term] = int(factor)
+        elif term not in ones:  # a variable that takes one value is always 0
+            return None
+    return steps, constant
 
 
 _VARYING = (

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.capture.compat import InductorHooks, graph_break_counters
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import fx_nodes, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
+from layoutdoctor.capture.not_understood import not_understood_in
 from layoutdoctor.errors import first_line
 from layoutdoctor.records import Graph
 
@@ -123,6 +125,8 @@ def _graph_record(
     with part("FX nodes"):
         fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction), targets)
         fields["output_names"] = output_names(graph_module)
+    with part("what is not understood"):
+        fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
     with part("generated code"):
         source = Path(module.__file__).read_text(encoding="utf-8")
         fields["code_fingerprint"] = code_fingerprint([source])
@@ -162,14 +166,15 @@ def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str,
         graph_module: The post-AOT FX graph.
         direction: A backward graph's ``tangents`` are gradients.
     """
-    weights = set()
+    weights: set[str] = set()
     for node in graph_module.graph.nodes:
         target = str(node.target)
         if "convolution" not in target or node.op != "call_function":
             continue
         position = 2 if "convolution_backward" in target else 1
-        if len(node.args) > position and getattr(node.args[position], "op", "") in ("placeholder", "get_attr"):
-            weights.add(node.args[position].name)
+        weight = _behind_casts(node.args[position]) if len(node.args) > position else None
+        if getattr(weight, "op", "") in ("placeholder", "get_attr"):
+            weights.add(weight.name)
     kinds: dict[str, TensorKind] = {}
     for node in graph_module.graph.nodes:
         if node.op not in ("placeholder", "get_attr"):
@@ -181,3 +186,13 @@ def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str,
         else:
             kinds[node.name] = "activation"
     return kinds
+
+
+_SAME_WEIGHT = ("_to_copy", "convert_element_type", "clone", "alias", "detach", "view", "reshape", "unsqueeze", "squeeze")
+
+
+def _behind_casts(node: Any) -> Any:
+    """The graph input that a weight comes from, through the casts of autocast and views."""
+    while getattr(node, "op", "") == "call_function" and base_name(str(node.target)) in _SAME_WEIGHT and node.args:
+        node = node.args[0]
+    return node

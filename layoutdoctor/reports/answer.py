@@ -9,20 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import convolution_count, counted_conversions, irrelevance, sum_seconds
 from layoutdoctor.configurations import BASELINE
 from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
-from layoutdoctor.reports.costs import (
-    IRRELEVANT_SHARE,
-    conversion_share,
-    convolution_count,
-    counted_conversions,
-    is_measured,
-    sum_seconds,
-    waste_of,
-)
+from layoutdoctor.reports.costs import is_measured, waste_of
 from layoutdoctor.reports.rows import failure_clause, find_ratio
 from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list, format_error, in_words, share_of
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, format_significant
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Comparison, Diagnosis, Recommendation, Trial
@@ -70,28 +63,6 @@ def build_answer(diagnosis: Diagnosis) -> Answer:
             return _layout_is_irrelevant(diagnosis, diagnosis.comparison, reason)
         return _keep_baseline(diagnosis, diagnosis.comparison)
     return _change(diagnosis, diagnosis.comparison, recommendation)
-
-
-def irrelevance(diagnosis: Diagnosis) -> str | None:
-    """
-    Why layouts do not matter to this model; None where they may, or where too little was recorded to say so.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    comparison = diagnosis.comparison
-    if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
-        return None
-    share = conversion_share(diagnosis.trial(comparison.baseline))
-    if share is not None and share >= IRRELEVANT_SHARE:
-        return None
-    if convolution_count(diagnosis) == 0:
-        return "it has no convolution"
-    if share is None:
-        return None
-    return (
-        f"layout conversions take {format_share(share)} of the kernel time" if share else "it runs no layout conversion"
-    )
 
 
 def baseline_phrase(name: str) -> str:

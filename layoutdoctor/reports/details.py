@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.costs import counted_conversions, sum_seconds
+from layoutdoctor.analysis.costs import counted_conversions, sum_seconds
 from layoutdoctor.reports.wording import NOT_RECORDED, clean, clean_name, count_of, cut_list, format_error, place_of
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.configurations import BASELINE
 from layoutdoctor.records import NO_DIFFERENCE
-from layoutdoctor.reports.costs import count_by_tensor, counted_conversions
+from layoutdoctor.reports.costs import count_by_tensor
 from layoutdoctor.reports.wording import NOT_RECORDED, clean, clean_name
 from layoutdoctor.units import format_ratio, format_seconds
 

@@ -50,9 +50,9 @@ def own_trials(diagnosis: Diagnosis) -> tuple[Trial, ...]:
     return tuple(sorted(trials, key=lambda trial: trial is not main))
 
 
-def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
+def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
     """
-    Every conversion of a trial that changes a layout and is a step of its own, each once: kernels first, then graphs.
+    Every conversion of a trial that changes a layout, fused ones too, each once: kernels first, then graphs.
 
     Args:
         trial: Any trial.
@@ -60,9 +60,19 @@ def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
     found: dict[str, Conversion] = {}
     kernels = trial.kernels.conversions if trial.kernels is not None else ()
     for conversion in (*kernels, *(c for graph in trial.graphs for c in graph.conversions)):
-        if conversion.direction != "none" and not conversion.fused:
+        if conversion.direction != "none":
             found.setdefault(conversion.id, conversion)
     return tuple(found.values())
+
+
+def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
+    """
+    Every conversion of a trial that changes a layout and is a step of its own, each once: kernels first, then graphs.
+
+    Args:
+        trial: Any trial.
+    """
+    return tuple(conversion for conversion in all_conversions_of(trial) if not conversion.fused)
 
 
 def sum_known(values: Iterable[float | None]) -> float | None:
@@ -108,6 +118,18 @@ def severity_of_share(share: float | None) -> Severity:
         share: Part of the kernel time, 0 to 1.
     """
     return "note" if share is not None and share < NEGLIGIBLE_SHARE else "warning"
+
+
+def severity_of_cost(trial: Trial, seconds: float | None) -> Severity:
+    """
+    The same for what is seen in a graph: without a measured share nothing says that it can be felt, so it is a note.
+
+    Args:
+        trial: The trial it was seen in.
+        seconds: What it costs per iteration; None where not recorded.
+    """
+    share = share_of_kernels(trial, seconds)
+    return "note" if trial.is_static or share is None else severity_of_share(share)
 
 
 def is_baseline(diagnosis: Diagnosis, name: str) -> bool:

@@ -3,7 +3,9 @@ Inductor reports layout optimization as applied, and nothing came of it.
 
 What it finds:
     A compiled graph with convolutions whose decision is "applied" though none of them was made channels-last; or a
-    model with convolutions whose generated code is the same with layout optimization on and off.
+    model with convolutions whose generated code is the same with layout optimization on and off. Where the tensors were
+    in channels_last_3d before, it counts those that the compiler brought back to the contiguous format. Graphs of 1-D
+    convolutions only are LD210.
 
 Why it costs:
     Nothing by itself. But the flag says that the layouts were taken care of, so nobody looks further, and the library
@@ -14,8 +16,8 @@ Example:
     same 7 conversions of activations with the flag on and off. With channels_last_3d input and weights it does none.
 
 What to do:
-    Conv3d: convert the parameters and the input to ``torch.channels_last_3d`` by hand, and measure. Conv1d: there is no
-    channels-last format in 3-D tensors; a Conv2d with a height of 1 computes the same and has one.
+    Conv3d: convert the parameters and the input to ``torch.channels_last_3d`` by hand, and measure;
+    ``Module.to(memory_format=torch.channels_last)`` raises on a 5-D parameter, so convert them by rank.
 
 When it is fine:
     The model is given in channels-last already, so there was nothing left to do; or the weights are frozen: packed
@@ -23,7 +25,8 @@ When it is fine:
 
 Source:
     torch/_inductor/kernel/conv.py, torch 2.13: ``if V.graph.layout_opt and ndim == 2``. The decision itself counts
-    convolutions of every rank (``GraphLowering.decide_layout_opt``, torch/_inductor/graph.py).
+    convolutions of every rank (``GraphLowering.decide_layout_opt``, torch/_inductor/graph.py). That the compiler's
+    shape inference for convolutions dropped channels_last_3d is pytorch/pytorch issue #177277.
 """
 
 from __future__ import annotations
@@ -31,18 +34,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import decisions, evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Convolution, Decision, Diagnosis, Trial
+    from layoutdoctor.records import Conversion, Convolution, Decision, Diagnosis, Trial
 
 CODE = "LD201"
 NAME = "layout-optimization-without-effect"
 
 _OFF = "inductor-layout-opt-off"
+_CHANNELS_LAST_3D = ("channels_last_3d",)
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -54,14 +59,15 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
     same = [trial for trial in diagnosis.trials if trial.status == "same_as"]
     for trial in (*evidence.own_trials(diagnosis), *same):
-        if not _leaves_layouts_to_inductor(trial):
+        if not decisions.leaves_layouts_to_inductor(trial):
             continue
         idle = [decision for decision in _applied_decisions(trial) if _is_idle(decision)]
         convolutions = [convolution for decision in idle for convolution in decision.convolutions]
         if idle:
             count = sum(decision.convolution_count for decision in idle)
             message = f"layout optimization applied, 0 of {wording.count_of(count, 'convolution')} made channels-last"
-            yield _finding(diagnosis, trial, message + _reason(convolutions), convolutions)
+            message += _reason(convolutions) + _returned_words(diagnosis, trial)
+            yield _finding(diagnosis, trial, message, convolutions)
             return
         if _applied_decisions(trial) and _is_same_without(diagnosis, trial):
             message = f"layout optimization applied, but the generated code is the same without it ({_OFF})"
@@ -69,18 +75,11 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
             return
 
 
-def _leaves_layouts_to_inductor(trial: Trial) -> bool:
-    configuration = trial.configuration
-    return (
-        configuration.layout_optimization in ("default", "on", "forced")
-        and configuration.model_format == "preserve"
-        and not configuration.inductor_options.get("freezing")
-    )
-
-
 def _applied_decisions(trial: Trial) -> list[Decision]:
-    decisions = [graph.decision for graph in trial.graphs if graph.decision is not None]
-    return [decision for decision in decisions if decision.applied and decision.convolution_count]
+    cards = [graph.decision for graph in trial.graphs if graph.decision is not None]
+    return [
+        card for card in cards if card.applied and card.convolution_count and not decisions.is_one_dimensional(card)
+    ]
 
 
 def _is_idle(decision: Decision) -> bool:
@@ -93,7 +92,43 @@ def _reason(convolutions: Sequence[Convolution]) -> str:
     ranks = sorted({convolution.rank or 0 for convolution in convolutions})  # 0: not recorded
     if not ranks or 0 in ranks or 2 in ranks:
         return ""
-    return f": all are {' or '.join(f'{rank}-D' for rank in ranks)} and Inductor's rule covers 2-D only"
+    words = " or ".join(f"{rank}-D" for rank in ranks)
+    return f": all are {words} and Inductor's rule covers 2-D only, so toggling layout_optimization changes nothing"
+
+
+def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
+    """What the compiler brought back from channels_last_3d, with the caller's layouts or with channels_last_3d input."""
+    found = _returned_of(diagnosis, trial)
+    if found is None:
+        return ""
+    where, conversions = found
+    moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
+    size = f", {format_bytes(moved)}" if moved is not None else ""
+    count = wording.count_of(len(conversions), "tensor")
+    return f"; under {where.name} the compiler brings {count} from channels_last_3d back to contiguous{size}"
+
+
+def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]] | None:
+    others = (diagnosis.measured_trial(name) for name in evidence.CHANNELS_LAST_CONFIGURATIONS)
+    for candidate in (trial, *others):
+        if candidate is None:
+            continue
+        returned = [c for graph in candidate.graphs for c in graph.conversions if _is_returned(c)]
+        if returned:
+            return candidate, returned
+    return None
+
+
+def _is_returned(conversion: Conversion) -> bool:
+    source, target = conversion.source, conversion.target
+    return (
+        conversion.owner == "compiler"
+        and source is not None
+        and target is not None
+        and source.memory_formats == _CHANNELS_LAST_3D
+        and "contiguous_format" in target.memory_formats
+        and conversion.role != "exit"
+    )
 
 
 def _is_same_without(diagnosis: Diagnosis, trial: Trial) -> bool:
@@ -110,19 +145,19 @@ def _finding(diagnosis: Diagnosis, trial: Trial, message: str, convolutions: Seq
         severity="note" if gain is None else "warning",
         configuration=trial.name,
         message=message,
-        suggestion=_suggestion(diagnosis, {convolution.rank for convolution in convolutions}),
+        suggestion=_suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}),
         location=first.location if first is not None else None,
         module=first.module if first is not None else None,
         evidence=tuple(convolution.node for convolution in convolutions),
     )
 
 
-def _suggestion(diagnosis: Diagnosis, ranks: set[int | None]) -> str:
-    if ranks == {1}:
-        return "3-D tensors have no channels-last format; a Conv2d with a height of 1 in place of each Conv1d has one"
+def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str:
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
     if diagnosis.subject.parameter_formats.keys() == {wanted}:
-        return f"nothing: the parameters are in torch.{wanted} already, which does what the flag cannot"
+        if _returned_of(diagnosis, trial) is None:
+            return f"nothing: the parameters are in torch.{wanted} already, which does what the flag cannot"
+        return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
     measured = gain or evidence.ratio_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS[0])

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules.evidence import is_baseline, ratio_of, share_of_kernels
-from layoutdoctor.units import format_ratio, format_seconds, format_share
+from layoutdoctor.rules.evidence import is_baseline, ratio_of, share_of_kernels, sum_bytes, sum_known
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from layoutdoctor.layout import Layout, Size
-    from layoutdoctor.records import Diagnosis, RatioInterval, Speedup, Trial
+    from layoutdoctor.records import (
+        Conversion,
+        CostSource,
+        Diagnosis,
+        RatioInterval,
+        SourceLocation,
+        Speedup,
+        Trial,
+    )
 
 
 def count_of(count: int, noun: str) -> str:
@@ -102,20 +110,63 @@ def speedup_words(speedup: Speedup) -> str:
     return f"{format_ratio(speedup.median)} faster ({format_ratio(speedup.low)} to {format_ratio(speedup.high)})"
 
 
-def cost_words(trial: Trial, seconds: float | None) -> str | None:
+def cost_words(trial: Trial, seconds: float | None, source: str | None = None) -> str | None:
     """
     A cost and what it is a part of: ``"6.00 ms of 15.0 ms kernel time (40 %)"``; None where it was not measured.
 
     Args:
         trial: The trial it was measured in.
         seconds: The cost.
+        source: Where the number is from, in words, such as ``"estimated"``; it is said beside the share.
     """
     if seconds is None:
         return None
     share = share_of_kernels(trial, seconds)
     if share is None or trial.kernels is None or trial.kernels.seconds is None:
-        return format_seconds(seconds)
-    return f"{format_seconds(seconds)} of {format_seconds(trial.kernels.seconds)} kernel time ({format_share(share)})"
+        return format_seconds(seconds) + (f" ({source})" if source else "")
+    remarks = ", ".join(part for part in (format_share(share), source) if part)
+    return f"{format_seconds(seconds)} of {format_seconds(trial.kernels.seconds)} kernel time ({remarks})"
+
+
+def source_words(sources: Iterable[CostSource | None]) -> str | None:
+    """
+    Whether a sum of costs is measured: ``"measured"``, ``"estimated"``, ``"partly estimated"``; None where not recorded.
+
+    Args:
+        sources: Those of its parts.
+    """
+    known = set(sources)
+    if known == {"estimated"}:
+        return "estimated"
+    if "estimated" in known:
+        return "partly estimated"
+    return "measured" if known == {"measured"} else None
+
+
+def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
+    """
+    What conversions cost: their time where recorded, else what they move; None where neither is known.
+
+    Args:
+        trial: The trial they are in.
+        conversions: Any.
+    """
+    seconds = sum_known(conversion.seconds for conversion in conversions)
+    if seconds is not None:
+        return cost_words(trial, seconds, source_words(c.seconds_source for c in conversions if c.seconds is not None))
+    moved = sum_bytes(conversion.bytes_moved for conversion in conversions)
+    return None if moved is None else f"{format_bytes(moved)} moved"
+
+
+def line_words(location: SourceLocation) -> str:
+    """
+    A line without the folders of its file: ``"model.py:15"``.
+
+    Args:
+        location: The user's line; the finding carries the whole path.
+    """
+    name = location.file.replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{name}:{location.line}"
 
 
 def alternative_words(diagnosis: Diagnosis, trial: Trial, other: Trial) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from golden.stories import STORIES
 
+from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.records import from_json
 from layoutdoctor.reports import RENDERERS, render
-from layoutdoctor.reports.costs import counted_conversions
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SUFFIXES = {"json": "json", "markdown": "md", "text": "txt"}

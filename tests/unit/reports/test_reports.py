@@ -23,11 +23,12 @@ from builders import (
 )
 from golden.stories import STORIES, gain_with_findings, no_convolution, small_share
 
+from layoutdoctor.analysis.costs import conversion_share, convolution_count, counted_conversions
 from layoutdoctor.errors import UsageError
 from layoutdoctor.records import Diagnosis, Equivalence, Finding
 from layoutdoctor.reports import format_of_suffix, render
 from layoutdoctor.reports.answer import build_answer
-from layoutdoctor.reports.costs import conversion_share, convolution_count, counted_conversions, waste_of
+from layoutdoctor.reports.costs import waste_of
 from layoutdoctor.reports.remarks import build_measurement, build_not_understood
 from layoutdoctor.reports.rows import build_columns, build_rows, conversions_cell, decision_cell
 from layoutdoctor.reports.tables import plain_table

@@ -1,0 +1,241 @@
+"""
+Layout breakers: the operations at which a channels-last region ends though its neighbours could have stayed in it.
+
+Found from the conversion that pays for it: where something is converted back into channels-last, the values it came
+from are followed upward to the operation that was given channels-last and returned another layout. Faces
+``graph_conversions`` (compiled graphs) and ``eager_conversions``; no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.analysis.buffers import densified, is_only_channels_last, is_only_contiguous
+from layoutdoctor.analysis.join import is_convolution
+from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.records import LayoutBreaker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from layoutdoctor.analysis.buffers import BufferGraph
+    from layoutdoctor.layout import Layout
+    from layoutdoctor.records import Buffer, Conversion, FxNode, Graph, RedundantPair
+
+_INTO = ("to_channels_last", "to_blocked")
+
+
+def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
+    """
+    The breakers of a compiled graph.
+
+    Args:
+        flow: Its buffers.
+        conversions: Its conversions.
+    """
+    found: dict[str, LayoutBreaker] = {}
+    by_value: dict[str, list[Conversion]] = {}
+    for conversion in conversions:
+        by_value.setdefault(str(conversion.value), []).append(conversion)
+    for conversion in conversions:
+        if conversion.role != "interior" or conversion.tensor == "weight" or conversion.owner == "user":
+            continue
+        if conversion.direction == "to_channels_last":
+            for buffer, given in _ends_above(flow, conversion.source_value):
+                out = [c for c in by_value.get(buffer.name, ()) if c.direction != "to_channels_last"]
+                _add(found, _compiled_breaker(flow, buffer, given, (*out, conversion)))
+        elif conversion.direction == "to_contiguous" and _reaches_convolution(flow, conversion):
+            buffer = flow.buffers[str(conversion.value)]
+            if conversion.source is not None and _is_of_convolution(flow, conversion.source_value):
+                _add(found, _compiled_breaker(flow, buffer, conversion.source, (conversion,)))
+    return tuple(found.values())
+
+
+def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None:
+    if breaker is None:
+        return
+    known = found.get(breaker.node)
+    if known is None:
+        found[breaker.node] = breaker
+        return
+    ids = tuple(dict.fromkeys((*known.conversions, *breaker.conversions)))
+    found[breaker.node] = msgspec.structs.replace(known, conversions=ids)
+
+
+def _ends_above(flow: BufferGraph, name: str | None) -> Iterator[tuple[Buffer, Layout]]:
+    """Buffers that were given channels-last and hold something else, from which a value comes without another call."""
+    pending, seen = [name], {name}
+    while pending:
+        buffer = flow.buffers.get(str(pending.pop()))
+        if buffer is None or buffer.is_extern or is_only_channels_last(buffer.layout):
+            continue
+        given = next((layout for _, layout in _inputs(flow, buffer) if is_only_channels_last(layout)), None)
+        if given is not None:
+            yield buffer, given
+            continue
+        for other, _ in _inputs(flow, buffer):
+            if other not in seen:
+                seen.add(other)
+                pending.append(other)
+
+
+def _inputs(flow: BufferGraph, buffer: Buffer) -> Iterator[tuple[str, Layout | None]]:
+    """What a buffer reads, of which it may hold the values: whole, in part, or through a table of indices."""
+    for name in buffer.reads:
+        yield name, flow.layout_of(name)
+
+
+def _reaches_convolution(flow: BufferGraph, conversion: Conversion) -> bool:
+    """Whether a convolution reads the contiguous result, at once or through buffers of the same layout."""
+    pending, seen = [str(conversion.value)], {str(conversion.value)}
+    while pending:
+        name = pending.pop()
+        if any(is_convolution(flow.nodes[node].target) for node in flow.required_by(name)):
+            return True
+        for reader in flow.readers[name]:
+            buffer = flow.buffers[reader]
+            if reader not in seen and not buffer.is_extern and is_only_contiguous(buffer.layout):
+                seen.add(reader)
+                pending.append(reader)
+    return False
+
+
+def _is_of_convolution(flow: BufferGraph, name: str | None) -> bool:
+    """Whether a value is a convolution's result, or computed from one in the same layout."""
+    pending, seen = [name], {name}
+    while pending:
+        buffer = flow.buffers.get(str(pending.pop()))
+        if buffer is None:
+            continue
+        if buffer.is_extern:
+            node = flow.extern_node(buffer)
+            if node is not None and is_convolution(node.target):
+                return True
+            continue
+        for other in buffer.reads:
+            if other not in seen and is_only_channels_last(flow.layout_of(other)):
+                seen.add(other)
+                pending.append(other)
+    return False
+
+
+def _compiled_breaker(
+    flow: BufferGraph, buffer: Buffer, given: Layout, conversions: Sequence[Conversion]
+) -> LayoutBreaker | None:
+    node = flow.node_of(buffer)
+    if buffer.alias_of is not None and buffer.alias_of in flow.buffers:  # a branch is written where the whole wants it
+        node = flow.node_of(flow.buffers[buffer.alias_of]) or node
+    if node is None or buffer.layout is None:
+        return None
+    return _breaker(node, given, buffer.layout, conversions, f"Inductor writes its result in {_words(buffer.layout)}")
+
+
+def _breaker(
+    node: FxNode, given: Layout, returned: Layout, conversions: Sequence[Conversion], reason: str
+) -> LayoutBreaker:
+    return LayoutBreaker(
+        node=node.name,
+        op=node.called or base_name(node.target),
+        reason=f"it is given {_words(given)}; {reason}",
+        location=node.location,
+        module=node.module,
+        source=given,
+        target=returned,
+        conversions=tuple(dict.fromkeys(conversion.id for conversion in conversions)),
+    )
+
+
+def _words(layout: Layout) -> str:
+    return " or ".join(densified(layout).memory_formats) or "strides of its own"
+
+
+def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
+    """
+    The breakers of an eager iteration.
+
+    Args:
+        graph: The recorded operations.
+        conversions: The conversions that ran, in eager copies and inside libraries, joined to its nodes.
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    mine = [c for c in conversions if c.graph == graph.name and c.node in nodes and c.tensor != "weight"]
+    outward = {str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)}
+    found: dict[str, LayoutBreaker] = {}
+    for name, conversion in outward.items():
+        if conversion.source is not None and conversion.target is not None and conversion.owner != "user":
+            _add(found, _eager_breaker(nodes[name], conversion.source, conversion.target, (conversion,)))
+    for conversion in mine:
+        node = nodes[str(conversion.node)]
+        if conversion.direction not in _INTO or conversion.port != "input 0" or not is_convolution(node.target):
+            continue
+        for ending, given in _eager_ends_above(nodes, node.inputs[0]):
+            out = outward.get(ending.name)
+            if (out is not None and out.owner == "user") or ending.layout is None:
+                continue
+            paid = (conversion,) if out is None else (out, conversion)
+            _add(found, _eager_breaker(ending, given, ending.layout, paid))
+    return tuple(found.values())
+
+
+def _eager_ends_above(nodes: dict[str, FxNode], name: str) -> Iterator[tuple[FxNode, Layout]]:
+    pending, seen = [name], {name}
+    while pending:
+        node = nodes.get(pending.pop())
+        if node is None or node.op != "call_function" or not is_only_contiguous(node.layout):
+            continue
+        given = next((nodes[i].layout for i in node.inputs if i in nodes and is_only_channels_last(nodes[i].layout)), None)
+        if given is not None:
+            if not is_convolution(node.target):
+                yield node, given
+            continue
+        if is_convolution(node.target):
+            continue
+        for other in node.inputs:
+            if other not in seen:
+                seen.add(other)
+                pending.append(other)
+
+
+def _eager_breaker(
+    node: FxNode, given: Layout, returned: Layout, conversions: Sequence[Conversion]
+) -> LayoutBreaker:
+    return _breaker(node, given, returned, conversions, f"eager returns {_words(returned)}")
+
+
+def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
+    """
+    The graph with the cost of each breaker: the sum over its conversions, None where one of them is not known.
+
+    Args:
+        graph: With breakers.
+        known: All conversions of the trial.
+    """
+    by_id = {conversion.id: conversion for conversion in known}
+    breakers = []
+    for breaker in graph.breakers:
+        parts = [by_id[id_] for id_ in breaker.conversions if id_ in by_id]
+        seconds = [part.seconds for part in parts]
+        moved = [part.bytes_moved for part in parts]
+        breakers.append(
+            msgspec.structs.replace(
+                breaker,
+                seconds=None if None in seconds or not parts else sum(s for s in seconds if s is not None),
+                bytes_moved=None if None in moved or not parts else sum(m for m in moved if m is not None),
+            )
+        )
+    return msgspec.structs.replace(graph, breakers=tuple(breakers))
+
+
+def without_round_trips(graph: Graph, pairs: Sequence[RedundantPair]) -> Graph:
+    """
+    The graph without the breakers that are told already, as redundant pairs.
+
+    Args:
+        graph: With breakers.
+        pairs: The trial's redundant pairs.
+    """
+    told = {id_ for pair in pairs for id_ in (pair.first, pair.second, *pair.also)}
+    kept = tuple(breaker for breaker in graph.breakers if not breaker.conversions or not told.issuperset(breaker.conversions))
+    return msgspec.structs.replace(graph, breakers=kept)

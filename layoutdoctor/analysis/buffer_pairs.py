@@ -1,0 +1,224 @@
+"""
+Redundant pairs that Inductor's own buffers prove: converted into another layout, and back, with nothing between that
+needs it.
+
+A region is a set of buffers in one stride order that generated loops compute from one another. A loop reads any layout,
+so what can pin a region is a library call that reads it, an output, a change in place, or a loop that would have to
+convert instead. A concatenation and its branches are one region: they share their memory. Faces ``dataflow``; no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+from layoutdoctor.analysis.buffers import CASTS, BufferGraph, is_only_channels_last
+from layoutdoctor.analysis.graph_conversions import ITEM_BYTES, layout_change
+from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.analysis.regions import Region, known_sum
+from layoutdoctor.records import RedundantPair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Buffer, Conversion, Graph
+
+
+def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
+    """
+    The redundant pairs of one compiled graph, by its buffers alone.
+
+    Args:
+        graph: With buffers and conversions; an eager graph has none.
+    """
+    activations = [conversion for conversion in graph.conversions if conversion.tensor != "weight"]
+    if not graph.buffers or len(activations) < 2:
+        return ()
+    flow = BufferGraph(graph)
+    joined = _joined(flow)
+    found: list[RedundantPair] = []
+    for values in nx.weakly_connected_components(joined):
+        region = _balance(flow, joined, set(values), activations)
+        choices = [_choose(flow, joined, region.in_layout(layout)) for layout in region.layouts()]
+        found += max(choices, key=len, default=[])
+    return tuple(found)
+
+
+def _is_value(flow: BufferGraph, name: str) -> bool:
+    """Whether a buffer is written by a loop, or is a concatenation of such, so that its layout is Inductor's to choose."""
+    buffer = flow.buffers.get(name)
+    return buffer is not None and not buffer.is_extern and not buffer.is_removed and not buffer.is_reduction
+
+
+def _joined(flow: BufferGraph) -> nx.DiGraph:
+    """Buffers written by loops, joined where one is computed from another in the same stride order."""
+    joined: nx.DiGraph = nx.DiGraph()
+    for buffer in flow.graph.buffers:
+        if not _is_value(flow, buffer.name) or buffer.layout is None:
+            continue
+        joined.add_node(buffer.name)
+        if buffer.alias_of is not None and _is_value(flow, buffer.alias_of):
+            joined.add_edge(buffer.name, buffer.alias_of)
+        for source in flow.sources(buffer):
+            same = source.seen is not None and layout_change(source.seen, buffer.layout) == "none"
+            if same and _is_value(flow, source.name):
+                joined.add_edge(source.name, buffer.name)
+    return joined
+
+
+def _balance(
+    flow: BufferGraph, joined: nx.DiGraph, values: set[str], conversions: Sequence[Conversion]
+) -> Region:
+    region = Region(values=values)
+    for conversion in conversions:
+        if conversion.value in values and conversion.source_value not in values:
+            if conversion.value in region.leaving:
+                region.foreign.add(str(conversion.value))  # two operands are converted for one value: not followed
+            region.leaving[str(conversion.value)] = conversion
+        elif conversion.source_value in values and conversion.value not in values:
+            region.entering.append((str(conversion.source_value), conversion))
+    for name in values:
+        buffer = flow.buffers[name]
+        if buffer.is_output or flow.extern_readers(name) or any(_would_convert(flow, name, r) for r in _loops(flow, name)):
+            region.pinned.add(name)
+        if any(_is_foreign(flow, joined, buffer, source_name) for source_name in _read_names(flow, buffer)):
+            region.foreign.add(name)
+    return region
+
+
+def _loops(flow: BufferGraph, name: str) -> Iterator[Buffer]:
+    for reader in flow.readers[name]:
+        if not flow.buffers[reader].is_extern:
+            yield flow.buffers[reader]
+
+
+def _would_convert(flow: BufferGraph, name: str, reader: Buffer) -> bool:
+    """Whether a loop that reads a buffer would have to convert if the buffer lay in channels-last instead."""
+    if reader.is_reduction or reader.alias_of == name or name in _parts(flow, reader):
+        return False  # a reduction gives a new, smaller value; a concatenation is the same memory
+    if reader.problem is not None or reader.layout is None:
+        return True
+    if any(source.name == name and source.seen is not None for source in flow.sources(reader)):
+        return False  # of the region itself, or a conversion that is counted
+    if reader.is_removed:
+        return any(_would_convert(flow, reader.name, further) for further in _loops(flow, reader.name))
+    return not is_only_channels_last(reader.layout)
+
+
+def _parts(flow: BufferGraph, whole: Buffer) -> tuple[str, ...]:
+    """The buffers that a concatenation without a loop of its own is made of."""
+    return whole.reads if not whole.accesses and flow.is_concatenation(whole) else ()
+
+
+def _read_names(flow: BufferGraph, buffer: Buffer) -> list[str]:
+    if not buffer.accesses and not _parts(flow, buffer):
+        return list(buffer.reads)
+    return [source.name for source in flow.sources(buffer)]
+
+
+def _is_foreign(flow: BufferGraph, joined: nx.DiGraph, buffer: Buffer, name: str) -> bool:
+    """Whether a value comes from outside the region as it lies, so that a region in channels-last would convert it."""
+    if joined.has_edge(name, buffer.name):
+        return False
+    layout = flow.layout_of(name)
+    if layout is None:
+        return True
+    if len(layout.shape) < len(buffer.layout.shape if buffer.layout is not None else ()):
+        return sum(size != 1 for size in layout.shape) > 1  # a vector per channel has no layout to speak of
+    reads = [source for source in flow.sources(buffer) if source.name == name]
+    for source in reads:
+        if source.seen is not None and buffer.layout is not None:
+            if layout_change(source.seen, buffer.layout) == "none":
+                return True
+        elif not is_only_channels_last(layout) and sum(size != 1 for size in layout.shape[1:]) > 1:
+            return True
+    return False
+
+
+def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[RedundantPair]:
+    """The pairs of a region, shortest way first, as many as the balance of conversions and of bytes allows."""
+    count = region.removable_pair_count()
+    saved = region.saved_bytes(lambda name: _conversion_bytes(flow.buffers[name]))
+    if count == 0 or saved is None or saved <= 0:
+        return []
+    pairs: list[RedundantPair] = []
+    used: set[str] = set()
+    ways = sorted(_ways(joined, region), key=lambda way: len(way[2]))
+    for first, second, way in ways:
+        if len(pairs) == count or first.id in used or second.id in used:
+            continue
+        also = [other for other, back, _ in ways if back is second and other is not first and other.id not in used]
+        also = also if any(flow.is_concatenation(flow.buffers[name]) for name in way) else []
+        parts = (first, *also, second)
+        if not any(CASTS.issuperset(flow.buffers[str(part.value)].operations) for part in parts):
+            continue  # both ride along in loops that compute: nothing would be saved
+        used.update(part.id for part in parts)
+        pairs.append(_pair(flow, region, parts, way))
+    return pairs
+
+
+def _ways(joined: nx.DiGraph, region: Region) -> Iterator[tuple[Conversion, Conversion, list[str]]]:
+    for start, first in region.leaving.items():
+        reached = nx.single_source_shortest_path(joined, start)
+        for end, second in region.entering:
+            if end in reached and first.source_value != second.value:
+                yield first, second, reached[end]
+
+
+def _conversion_bytes(buffer: Buffer) -> int | None:
+    elements = buffer.layout.element_count if buffer.layout is not None else None
+    item = ITEM_BYTES.get(buffer.dtype or "")
+    return None if elements is None or item is None else 2 * elements * item
+
+
+def _pair(flow: BufferGraph, region: Region, parts: Sequence[Conversion], way: Sequence[str]) -> RedundantPair:
+    first, *also, second = parts
+    between = _between(flow, way)
+    place = next((node for node in reversed([flow.node_of(flow.buffers[n]) for n in way]) if node is not None), None)
+    seconds = known_sum(*(part.seconds for part in parts))
+    sources = {part.seconds_source for part in parts}
+    moved = known_sum(*(part.bytes_moved for part in parts))
+    return RedundantPair(
+        kind="through" if between else "adjacent",
+        evidence="graph",
+        first=first.id,
+        second=second.id,
+        between=between,
+        seconds=seconds,
+        bytes_moved=None if moved is None else int(moved),
+        location=place.location if place is not None and place.location is not None else second.location,
+        module=second.module or first.module,
+        proof=_proof(flow, region, parts, way),
+        tensor_shape=second.source.shape if second.source is not None else None,
+        also=tuple(part.id for part in also),
+        seconds_source=None if seconds is None else "estimated" if "estimated" in sources else "measured",
+        graph=flow.graph.name,
+    )
+
+
+def _between(flow: BufferGraph, way: Sequence[str]) -> tuple[str, ...]:
+    """The operations whose values lie in the other layout, as FX knows them."""
+    targets = []
+    for name in way:
+        node = flow.node_of(flow.buffers[name])
+        if node is not None and base_name(node.target) not in ("clone", "_to_copy"):
+            targets.append(node.target)
+    return tuple(dict.fromkeys(targets))
+
+
+def _proof(flow: BufferGraph, region: Region, parts: Sequence[Conversion], way: Sequence[str]) -> str:
+    first, *also, second = parts
+    readers = {reader for name in region.values for reader in flow.readers[name]}
+    sources = ", ".join(str(part.source_value) for part in (first, *also))
+    text = (
+        f"{sources} {'is' if not also else 'are'} converted into {', '.join(way)}, and {second.value} converts back for "
+        f"{', '.join(second.required_by) or 'its readers'}; the {len(region.values)} buffers between are read by "
+        f"{len(readers)} generated loops, which read any layout"
+    )
+    kept = []
+    if region.pinned:
+        kept.append(f"{len(region.pinned)} of them also by what needs this layout, which keeps its own conversion")
+    if region.foreign:
+        kept.append(f"{len(region.foreign)} come from elsewhere in it, which would be converted once")
+    return f"{text}; {'; '.join(kept)}" if kept else f"{text}: no library call reads them, none is returned or changed"

@@ -1,0 +1,257 @@
+"""
+Inductor's buffers as one flow of values: who reads whom, in which layout, and what stands in memory.
+
+Fusion keeps some buffers in registers; here a read of such a buffer is a read of what that one was computed from.
+Faces ``graph_conversions``, ``buffer_pairs`` and ``breakers``; no torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.analysis.index_maps import is_relayout
+from layoutdoctor.analysis.join import is_convolution
+from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.layout import CHANNELS_LAST_BY_RANK, Layout, dense_stride, stride_order, strided_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Buffer, BufferRead, FxNode, Graph
+
+CASTS = frozenset({"to_dtype", "to_dtype_bitcast"})
+"""Operations of a loop body that change the type of an element and nothing else."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """
+    What one buffer reads, as far as layouts are concerned.
+
+    Attributes:
+        name: Buffer or graph input.
+        seen: Its layout as the reading buffer sees it; None where the read is no whole tensor in equal steps.
+        layout: Its own layout, where known.
+        is_part: Whether it makes up only a part of the reading buffer, as in a concatenation.
+    """
+
+    name: str
+    seen: Layout | None
+    layout: Layout | None
+    is_part: bool = False
+
+
+class BufferGraph:
+    """
+    The buffers of one compiled graph.
+
+    Attributes:
+        graph: The record.
+        buffers: Every buffer by name.
+        nodes: Every FX node by name.
+        inputs: Graph inputs by name.
+        readers: For each buffer or input, the names of the buffers computed from it.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.buffers = {buffer.name: buffer for buffer in graph.buffers}
+        self.nodes = {node.name: node for node in graph.nodes}
+        self.inputs = {node.name: node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+        self._order = {node.name: position for position, node in enumerate(graph.nodes)}
+        self.readers: dict[str, list[str]] = defaultdict(list)
+        self._sources: dict[str, tuple[Source, ...]] = {}
+        self._computing = {
+            buffer.kernel for buffer in graph.buffers if buffer.kernel is not None and computes(buffer)
+        }
+        for buffer in graph.buffers:
+            for name in dict.fromkeys((*buffer.reads, *(read.name for read in buffer.accesses))):
+                self.readers[name].append(buffer.name)
+
+    def layout_of(self, name: str) -> Layout | None:
+        """Layout of a buffer or graph input; None where not known."""
+        if name in self.buffers:
+            return self.buffers[name].layout
+        return self.inputs[name].layout if name in self.inputs else None
+
+    def dtype_of(self, name: str) -> str | None:
+        """Element type of a buffer or graph input."""
+        if name in self.buffers:
+            return self.buffers[name].dtype
+        return self.inputs[name].dtype if name in self.inputs else None
+
+    def is_fused(self, buffer: Buffer) -> bool:
+        """Whether the kernel that writes a buffer computes as well, here or for another buffer."""
+        return computes(buffer) if buffer.kernel is None else buffer.kernel in self._computing
+
+    def sources(self, buffer: Buffer) -> tuple[Source, ...]:
+        """What the loop of a buffer reads from memory: through buffers that fusion left in registers."""
+        if buffer.name not in self._sources:
+            self._sources[buffer.name] = tuple(dict.fromkeys(self._resolved(buffer)))
+        return self._sources[buffer.name]
+
+    def _resolved(self, buffer: Buffer) -> Iterator[Source]:
+        for read in buffer.accesses:
+            inner = self.buffers.get(read.name)
+            if inner is None or not inner.is_removed:
+                yield self._source(buffer, read)
+            elif _sees_itself(inner, read):
+                # The same elements in the same places: what that buffer saw, this one sees.
+                yield from self.sources(inner)
+            else:
+                yield Source(read.name, None, inner.layout)
+
+    def _source(self, buffer: Buffer, read: BufferRead) -> Source:
+        layout = self.layout_of(read.name)
+        own, target = _known(layout), _known(buffer.layout)
+        if own is None or target is None or read.stride is None:
+            return Source(read.name, None, layout)
+        if read.is_masked:
+            return self._part(buffer, read, own, target)
+        if read.offset != 0 or not is_relayout(own[0], own[1], target[0], read.stride):
+            return Source(read.name, None, layout)
+        return Source(read.name, _seen_layout(own, target[0], read.stride), layout)
+
+    def _part(self, buffer: Buffer, read: BufferRead, own: _Known, target: _Known) -> Source:
+        """A branch of a concatenation that one loop writes: its own dimensions, one of them shorter."""
+        layout = self.layout_of(read.name)
+        differing = [index for index, sizes in enumerate(zip(own[0], target[0], strict=False)) if len(set(sizes)) > 1]
+        same_steps = all(
+            size == 1 or seen == step for size, seen, step in zip(own[0], read.stride or (), own[1], strict=False)
+        )
+        if len(own[0]) != len(target[0]) or len(differing) != 1 or not same_steps or not self.is_concatenation(buffer):
+            return Source(read.name, None, layout)
+        return Source(read.name, layout, layout, is_part=True)
+
+    def is_concatenation(self, buffer: Buffer) -> bool:
+        """Whether a buffer holds a concatenation, whatever writes it."""
+        names = (buffer.source_node, *buffer.origins)
+        targets = (self.nodes[name].target for name in names if name is not None and name in self.nodes)
+        return any(base_name(target) == "cat" for target in targets)
+
+    def node_of(self, buffer: Buffer) -> FxNode | None:
+        """
+        The FX node whose line and module a buffer is to be told by.
+
+        The node whose value it is; else, for what was made ready for a convolution, that convolution; else the last of
+        its origins in the graph that has a line.
+        """
+        if buffer.source_node is not None and buffer.source_node in self.nodes:
+            return self.nodes[buffer.source_node]
+        readers = self.required_by(buffer.name)
+        origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
+        wanted = [node for node in origins if node.name in readers]
+        placed = [node for node in origins if node.location is not None or node.module is not None]
+        return max(wanted or placed or origins, key=lambda node: self._order[node.name], default=None)
+
+    def required_by(self, name: str) -> tuple[str, ...]:
+        """FX nodes of the library calls that read a buffer, or the memory that it is a part of, as it lies."""
+        found: list[str] = []
+        for reader in self.extern_readers(name):
+            node = self.extern_node(self.buffers[reader])
+            if node is not None and node.name not in found:
+                found.append(node.name)
+        return tuple(found)
+
+    def extern_readers(self, name: str) -> list[str]:
+        """Library calls that read a buffer or the memory it is a part of."""
+        buffer = self.buffers.get(name)
+        names = [name, *([buffer.alias_of] if buffer is not None and buffer.alias_of is not None else [])]
+        return [
+            reader for one in names for reader in self.readers[one] if self.buffers[reader].is_extern
+        ]
+
+    def extern_node(self, buffer: Buffer) -> FxNode | None:
+        """The FX node that a library call runs: its own, else the convolution or last operation among its origins."""
+        if buffer.source_node is not None and buffer.source_node in self.nodes:
+            return self.nodes[buffer.source_node]
+        origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
+        convolutions = [node for node in origins if is_convolution(node.target)]
+        return max(convolutions or origins, key=lambda node: self._order[node.name], default=None)
+
+
+_Known = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def computes(buffer: Buffer) -> bool:
+    """
+    Whether a buffer's loop does more than move and cast elements; a library call is not asked.
+
+    Args:
+        buffer: Any.
+    """
+    return not buffer.is_extern and (buffer.is_reduction or not CASTS.issuperset(buffer.operations))
+
+
+def _known(layout: Layout | None) -> _Known | None:
+    """Sizes and strides as whole numbers; None where one is symbolic or there are none."""
+    if layout is None or layout.stride is None:
+        return None
+    values = (*layout.shape, *layout.stride)
+    if not all(isinstance(value, int) for value in values):
+        return None
+    return tuple(int(size) for size in layout.shape), tuple(int(step) for step in layout.stride)
+
+
+def _sees_itself(buffer: Buffer, read: BufferRead) -> bool:
+    known = _known(buffer.layout)
+    if known is None or read.stride is None or read.offset != 0 or len(read.stride) != len(known[0]):
+        return False
+    return all(size == 1 or seen == step for size, seen, step in zip(known[0], read.stride, known[1], strict=True))
+
+
+def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
+    """A source as its reader sees it; its own layout where that is the same but for size-1 dimensions."""
+    if own[0] == shape and all(s == 1 or a == b for s, a, b in zip(shape, own[1], stride, strict=True)):
+        return strided_layout(*own)
+    kept = [step if size != 1 else _filler(shape, stride, index) for index, (size, step) in enumerate(zip(shape, stride, strict=True))]
+    return strided_layout(shape, kept)
+
+
+def _filler(shape: Sequence[int], stride: Sequence[int], dimension: int) -> int:
+    """A stride for a dimension of size 1, as torch would give it next to the following dimension."""
+    behind = [(size, step) for size, step in zip(shape[dimension + 1 :], stride[dimension + 1 :], strict=True) if size != 1]
+    return behind[0][0] * behind[0][1] if behind else 1
+
+
+def densified(layout: Layout) -> Layout:
+    """
+    The dense layout of the same stride order: which memory format a part of a larger memory is written in.
+
+    Args:
+        layout: Strided, with known sizes; one that satisfies a memory format already is returned as it is.
+    """
+    known = _known(layout)
+    if layout.memory_formats or known is None:
+        return layout
+    order = stride_order(*known)
+    if order is None:
+        return layout
+    ones = [dimension for dimension, size in enumerate(known[0]) if size == 1]
+    return strided_layout(known[0], dense_stride(known[0], (*ones, *order)))
+
+
+def is_only_channels_last(layout: Layout | None) -> bool:
+    """
+    Whether a 4-D or 5-D layout is channels-last and nothing else; a part of a larger memory counts by its order.
+
+    Args:
+        layout: Any; None is not.
+    """
+    if layout is None or len(layout.shape) not in CHANNELS_LAST_BY_RANK:
+        return False
+    return densified(layout).memory_formats == (CHANNELS_LAST_BY_RANK[len(layout.shape)],)
+
+
+def is_only_contiguous(layout: Layout | None) -> bool:
+    """
+    Whether a 4-D or 5-D layout is contiguous and not channels-last as well.
+
+    Args:
+        layout: Any; None is not.
+    """
+    if layout is None or len(layout.shape) not in CHANNELS_LAST_BY_RANK:
+        return False
+    return densified(layout).memory_formats == ("contiguous_format",)

@@ -1,0 +1,87 @@
+"""
+What in a compiled graph cannot be followed, in words: nothing is claimed about it, and the report names it.
+
+Faces the capture session.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layoutdoctor.capture.fx_graph import size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Buffer
+
+_KNOWN_NAMESPACES = frozenset({"aten", "prims", "inductor", "inductor_prims", "prim", "mkldnn", "onednn", "rngprims"})
+_SUB_GRAPHS = frozenset(
+    "associative_scan autograd_function_apply checkpoint cond flex_attention flex_attention_backward foreach_map "
+    "invoke_subgraph map map_impl scan tag_activation_checkpoint while_loop wrap wrap_with_set_grad_enabled".split()
+)
+_MOST_NAMED = 3
+
+
+def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str, ...]:
+    """
+    Every kind of thing in a graph that is counted as not understood, one line each with how often and where.
+
+    Args:
+        graph_module: The post-AOT FX graph.
+        buffers: Inductor's buffers, whose loops may not have been read.
+    """
+    found: dict[str, list[str]] = {}
+    for node in graph_module.graph.nodes:
+        for what in _problems(node):
+            found.setdefault(what, []).append(node.name)
+    for buffer in buffers:
+        if buffer.problem is not None:
+            found.setdefault(buffer.problem, []).append(buffer.name)
+    return tuple(f"{what}: {_listed(names)}" for what, names in found.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _problems(node: Any) -> Iterator[str]:
+    if node.op == "call_function":
+        yield from _operator_problems(node)
+    values = node.meta.get("val")
+    for value in values if isinstance(values, (tuple, list)) else (values,):
+        what = _tensor_problem(value)
+        if what is not None:
+            yield what
+
+
+def _operator_problems(node: Any) -> Iterator[str]:
+    target = node.target
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        name = target.name() if callable(getattr(target, "name", None)) else str(target)
+        is_sub_graph = name in _SUB_GRAPHS or any(argument.op == "get_attr" for argument in node.all_input_nodes)
+        yield f"sub-graph ({name})" if is_sub_graph else f"custom kernel ({name})"
+        return
+    namespace = getattr(target, "namespace", None)
+    if namespace is not None and namespace not in _KNOWN_NAMESPACES:
+        kind = "quantised operation" if namespace.startswith("quantized") else "custom operation"
+        yield f"{kind} ({target})"
+    elif str(target) == "aten.copy_.default":
+        yield "change of an input in place"
+    elif str(target).split(".")[-2:-1] in (["as_strided"], ["as_strided_"], ["as_strided_scatter"]):
+        yield "aliasing view (as_strided)"
+
+
+def _tensor_problem(value: Any) -> str | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    if value.layout is not torch.strided:
+        return f"{str(value.layout).removeprefix('torch.')} tensor"
+    if value.is_complex():
+        return "complex tensor"
+    if value.is_quantized:
+        return "quantised tensor"
+    return "symbolic sizes" if any(isinstance(size_of(size), str) for size in value.shape) else None

@@ -1,0 +1,323 @@
+"""
+Lowering for a GPU that is not there: traced on the CPU, lowered by Inductor for the target, run on the CPU.
+
+Dynamo and AOTAutograd trace the model on ordinary CPU tensors. Each graph they hand to Inductor (inference; forward and
+backward in training) is copied, moved to fake CUDA tensors and lowered for the target up to its generated code, which
+is never loaded. What the caller runs is the traced graph itself, operation by operation on the CPU, so that its outputs
+are real and ``backward()`` works; the strides that the target's lowering chose reach the backward graph only as strides
+of the fake tensors that it is lowered with. Faces static_trials; its neighbours pretend the device and cuDNN's rule.
+
+What no lowering on a CPU can know: branches of the model on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
+AOTAutograd decomposes otherwise for a GPU (attention, RNNs), autotuning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+import tempfile
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from layoutdoctor.capture.compat import inductor_config, triton_version
+from layoutdoctor.capture.retarget_convolution import cudnn_formats, required
+from layoutdoctor.capture.retarget_device import pretended_device
+from layoutdoctor.errors import LayoutDoctorError, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from layoutdoctor.targets import Target
+
+DEVICE = torch.device("cuda", 0)
+
+NO_TRITON_NOTE = (
+    "Triton is not installed, so no kernel code was generated: the graphs were scheduled, and their kernels have no names"
+)
+
+_FIXED_OPTIONS = {
+    "triton.cudagraphs": False,
+    "cpp_wrapper": False,
+    "fx_wrapper": False,
+    "shape_padding": False,
+    "compile_threads": 1,
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "max_autotune_pointwise": False,
+    "benchmark_kernel": False,
+    "benchmark_fusion": False,
+}
+"""Inductor options that would run something on the device while lowering, or make another wrapper than Python's."""
+
+_OPERATION = re.compile(r"(?:target: |target=torch\.ops\.|target=)([\w.]+)")
+_CPU_OPERATIONS = re.compile(r"(_for_cpu|mkldnn|onednn|_cpu)\b|mkldnn")
+
+
+class TargetLowering:
+    """
+    A backend of torch.compile that lowers for a target; entered around the compile and the calls that cause it.
+
+    Enter it before the capture's hooks, which then see the lowering that this one cuts short.
+
+    Attributes:
+        target: The GPU.
+        lowered_count: Graphs lowered.
+        failures: One sentence for each graph that could not be lowered.
+        notes: What the reader should know about the graphs.
+
+    Source:
+        ``compile_fx(inner_compile=...)``, ``compile_fx_inner`` (torch/_inductor/compile_fx.py),
+        ``GraphLowering.compile_to_module`` and ``codegen`` (graph.py); torch 2.7, 2.11, 2.13, 2.15.
+    """
+
+    def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
+        self.target = target
+        self.lowered_count = 0
+        self.failures: list[str] = []
+        self._cpu_operations: dict[str, None] = {}
+        self._options = dict(options)
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader should know about the graphs."""
+        notes = [] if triton_version() is not None else [NO_TRITON_NOTE]
+        if self._cpu_operations:
+            named = ", ".join(self._cpu_operations)
+            notes.append(f"traced on a CPU, so the graphs hold operations that a GPU has others for: {named}")
+        return tuple(notes)
+
+    def __enter__(self) -> TargetLowering:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(cudnn_formats())
+            _forget_fake_results()
+            stack.callback(_forget_fake_results)
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layoutdoctor_")))
+            self._cut_short(stack, directory)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def _cut_short(self, stack: contextlib.ExitStack, directory: Path) -> None:
+        """Ends every lowering after its code generation: nothing of it can be loaded without the device."""
+        from torch._inductor.graph import GraphLowering
+
+        required(GraphLowering, "compile_to_module")
+
+        def compile_to_module(graph: Any) -> Any:
+            path = directory / f"graph_{self.lowered_count}.py"
+            path.write_text(generated_source(graph), encoding="utf-8")
+            return types.SimpleNamespace(__file__=str(path), call=_never_called, runner=None)
+
+        stack.enter_context(mock.patch.object(GraphLowering, "compile_to_module", compile_to_module))
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        """
+        The backend: what torch.compile calls for every graph that Dynamo traced.
+
+        Args:
+            graph_module: Dynamo's graph.
+            example_inputs: Its inputs.
+        """
+        from torch._inductor import compile_fx
+
+        known = _known_options({**self._options, **_FIXED_OPTIONS})
+        return required(compile_fx, "compile_fx")(
+            graph_module, example_inputs, inner_compile=self._lower, config_patches=known
+        )
+
+    def _lower(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any) -> Callable[..., Any]:
+        """Lowers one graph for the target; returns what runs the traced graph on the CPU."""
+        from torch._inductor import compile_fx
+
+        try:
+            with pretended_device(self.target):
+                compile_fx_inner = required(compile_fx, "compile_fx_inner")
+                moved, inputs = on_target(graph_module, example_inputs)
+                compile_fx_inner(moved, inputs, **keywords)
+            self.lowered_count += 1
+        except Exception as error:  # whatever Inductor raises costs this graph, not the run
+            self.failures.append(self._sentence(error, is_backward=bool(keywords.get("is_backward"))))
+        for node in graph_module.graph.nodes:
+            if node.op == "call_function" and _CPU_OPERATIONS.search(str(node.target)):
+                self._cpu_operations[str(node.target)] = None
+        return _boxed(TracedRun(graph_module))
+
+    def _sentence(self, error: Exception, *, is_backward: bool) -> str:
+        if isinstance(error, LayoutDoctorError):
+            return str(error)
+        which = "backward" if is_backward else "forward"
+        found = _OPERATION.search(str(error))
+        where = f" at {found[1].removeprefix('torch.ops.')}" if found else ""
+        return (
+            f"cannot lower the {which} graph for {self.target.name}{where}: {first_line(error)}; "
+            "diagnose this configuration on a machine with the GPU (without a target)"
+        )
+
+
+def _known_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    config = inductor_config()
+    known = {}
+    for name, value in options.items():
+        owner = config
+        for part in name.split(".")[:-1]:
+            owner = getattr(owner, part, None)
+        with contextlib.suppress(AttributeError):
+            getattr(owner, name.split(".")[-1])
+            known[name] = value
+    return known
+
+
+def _forget_fake_results() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    FakeTensorMode.cache_clear()
+
+
+def _never_called(arguments: Any) -> Any:
+    raise RuntimeError(f"code for a GPU that is not there was called with {len(arguments)} arguments")
+
+
+def generated_source(graph: Any) -> str:
+    """
+    The code that Inductor generates for a graph; without Triton what it would be generated from.
+
+    Args:
+        graph: A ``GraphLowering`` that has run.
+
+    Source:
+        ``GraphLowering.codegen`` returns (code, kernels), the code as text in torch 2.7 and with a line map since.
+    """
+    if triton_version() is None:
+        graph.init_wrapper_code()
+        required(graph, "_update_scheduler")()
+        return "\n".join(str(node.debug_str()) for node in graph.scheduler.nodes)
+    code = graph.codegen()[0]
+    return str(getattr(code, "value", code))
+
+
+def on_target(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[fx.GraphModule, list[Any]]:
+    """
+    A copy of a post-AOT graph with everything on the target's device, and its inputs as fake tensors there.
+
+    Args:
+        graph_module: As AOTAutograd made it, on the CPU; not changed.
+        example_inputs: Its inputs, real or fake; what is no tensor stays as it is.
+
+    Returns:
+        The copy and the inputs, with the strides of the originals.
+    """
+    mode = _fake_mode(example_inputs)
+
+    def moved(value: Any) -> Any:
+        return _fake_on_device(value, mode)
+
+    copied = copy.deepcopy(graph_module)
+    for module in copied.modules():
+        if not isinstance(module, fx.GraphModule):
+            continue
+        for node in list(module.graph.nodes):
+            node.args = fx.node.map_aggregate(node.args, _switch_device)
+            node.kwargs = fx.node.map_aggregate(node.kwargs, _switch_device)
+            if "val" in node.meta:
+                node.meta["val"] = pytree.tree_map_only(torch.Tensor, moved, node.meta["val"])
+            if node.op == "get_attr":
+                _move_constant(module, node)
+        module.recompile()
+    return copied, [moved(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
+
+
+def _switch_device(argument: Any) -> Any:
+    return DEVICE if isinstance(argument, torch.device) and argument.type == "cpu" else argument
+
+
+def _fake_mode(example_inputs: Sequence[Any]) -> Any:
+    from torch._guards import detect_fake_mode
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return detect_fake_mode(example_inputs) or FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _fake_on_device(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+
+
+def _move_constant(module: fx.GraphModule, node: fx.Node) -> None:
+    """A constant tensor is on the CPU; one with dimensions is copied to the device, as a number it may mix with it."""
+    value = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part, None)
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return
+    with module.graph.inserting_after(node):
+        copied = module.graph.call_function(torch.ops.aten._to_copy.default, (node,), {"device": DEVICE})
+    copied.meta = dict(node.meta)
+    node.replace_all_uses_with(copied, delete_user_cb=lambda user: user is not copied)
+
+
+class TracedRun(fx.Interpreter):
+    """
+    A traced graph, run on the CPU as it was traced: with the strides that its tensors had then.
+
+    A convolution of the CPU may return other strides than cuDNN, whose strides the graph was traced with, so its result
+    is laid out anew; a view that AOTAutograd found possible then is one that may copy here.
+    """
+
+    def run_node(self, node: fx.Node) -> Any:
+        """
+        Runs one node.
+
+        Args:
+            node: The node.
+        """
+        result = super().run_node(node)
+        if node.op == "call_function" and "convolution" in str(node.target):
+            return pytree.tree_map(_laid_out, result, node.meta.get("val", result))
+        return result
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """
+        Calls an operation.
+
+        Args:
+            target: The operation.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+        """
+        if target is torch.ops.aten.view.default:
+            target = torch.ops.aten.reshape.default
+        return super().call_function(target, args, kwargs)
+
+
+def _laid_out(result: Any, traced: Any) -> Any:
+    """A result with the strides of the fake tensor that stood for it."""
+    if not isinstance(result, torch.Tensor) or not isinstance(traced, torch.Tensor) or not result.numel():
+        return result
+    strides = tuple(traced.stride())
+    if tuple(result.stride()) == strides or not all(type(step) is int for step in strides):
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)
+
+
+def _boxed(run: TracedRun) -> Callable[[list[Any]], Any]:
+    """The calling convention of AOTAutograd: one list of arguments, emptied by the one who is called."""
+
+    def call(arguments: list[Any]) -> tuple[Any, ...]:
+        given = list(arguments)
+        arguments.clear()
+        with torch.no_grad():
+            outputs = run.run(*given)
+        return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

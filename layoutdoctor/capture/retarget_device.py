@@ -1,0 +1,296 @@
+"""
+A GPU that is not there, as far as Inductor and Triton ask for one while they lower a graph.
+
+``pretended_device`` answers their questions from a ``Target`` and undoes all of it on exit, process-wide caches
+included, also when something raises. Nothing is ever run on the device. Faces ``retarget``; imports torch, targets and
+errors; Triton only where it is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+
+from layoutdoctor.capture.compat import triton_version
+from layoutdoctor.capture.retarget_convolution import required
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.targets import Target
+
+WARP_SIZE = 32
+_BLOCK_SHARED_BYTES = 48 * 2**10
+
+_CACHED_ANSWERS = (
+    "has_triton_package has_triton triton_backend triton_hash_with_backend has_triton_tma has_triton_tma_device "
+    "has_triton_stable_tma_api has_triton_experimental_host_tma has_triton_tensor_descriptor_host_tma "
+    "has_datacenter_blackwell_tma_device _device_supports_tma"
+).split()
+"""Functions of ``torch.utils._triton`` that remember what the device can do; not every torch has each of them."""
+
+
+@contextlib.contextmanager
+def pretended_device(target: Target) -> Iterator[None]:
+    """
+    A block in which Inductor finds the target where it looks for ``cuda:0``.
+
+    Args:
+        target: The GPU to answer for.
+
+    Raises:
+        UnsupportedTorchError: A private name that has to answer otherwise is missing in this torch.
+
+    Source:
+        Found by leaving out one at a time (torch 2.7, 2.11, 2.13, 2.15): ``torch.cuda.get_device_capability``,
+        ``CudaInterface`` and its ``Worker`` (torch/_dynamo/device_interface.py), ``DeviceProperties.create``
+        (torch/_inductor/runtime/hints.py), ``torch.utils._triton``, Triton's active driver.
+    """
+    with contextlib.ExitStack() as stack:
+        _forget_answers()
+        stack.callback(_forget_answers)
+        _answer_for_torch(stack, target)
+        _answer_for_inductor(stack, target)
+        if triton_version() is None:
+            _pretend_triton(stack)
+        else:
+            _set_driver(stack, target)
+        stack.enter_context(python_tensor_methods())
+        yield
+
+
+def _forget_answers() -> None:
+    """Empties the process-wide caches that hold answers about the device, ours or the machine's own."""
+    from torch._inductor.runtime.hints import DeviceProperties
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils import _triton
+
+    FakeTensorMode.cache_clear()
+    create = DeviceProperties.create
+    for cached in (create, getattr(create, "__func__", None), *(getattr(_triton, n, None) for n in _CACHED_ANSWERS)):
+        clear = getattr(cached, "cache_clear", None)
+        if clear is not None:
+            clear()
+
+
+def device_properties(target: Target) -> Any:
+    """
+    What ``torch.cuda.get_device_properties`` would return.
+
+    Args:
+        target: The GPU.
+    """
+    major, minor = target.capability
+    return types.SimpleNamespace(
+        name=target.device_name,
+        major=major,
+        minor=minor,
+        multi_processor_count=target.multiprocessor_count,
+        total_memory=target.memory_bytes,
+        regs_per_multiprocessor=65536,
+        max_threads_per_multi_processor=target.threads_per_multiprocessor,
+        max_threads_per_block=1024,
+        warp_size=WARP_SIZE,
+        shared_memory_per_block=_BLOCK_SHARED_BYTES,
+        shared_memory_per_block_optin=target.shared_bytes_per_block,
+        shared_memory_per_multiprocessor=target.shared_bytes_per_multiprocessor,
+        L2_cache_size=target.l2_bytes,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+        gcnArchName="",
+    )
+
+
+def _answer_for_torch(stack: contextlib.ExitStack, target: Target) -> None:
+    properties = device_properties(target)
+    answers: dict[str, Callable[..., Any]] = {
+        "get_device_capability": lambda device=None: target.capability,
+        "get_device_properties": lambda device=None: properties,
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+    }
+    for name, answer in answers.items():
+        stack.enter_context(mock.patch.object(torch.cuda, name, answer))
+
+
+def _answer_for_inductor(stack: contextlib.ExitStack, target: Target) -> None:
+    from torch._dynamo import device_interface
+
+    interface = required(device_interface, "CudaInterface")
+    properties = device_properties(target)
+    answers: dict[str, Callable[..., Any]] = {
+        "get_device_properties": lambda device=None: properties,
+        "is_bf16_supported": lambda including_emulation=False: True,
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+    }
+    for name, answer in answers.items():
+        required(interface, name)
+        stack.enter_context(mock.patch.object(interface, name, staticmethod(answer)))
+    worker = required(interface, "Worker")
+    required(worker, "get_device_properties")
+    answer = staticmethod(answers["get_device_properties"])
+    stack.enter_context(mock.patch.object(worker, "get_device_properties", answer))
+
+
+def _pretend_triton(stack: contextlib.ExitStack) -> None:
+    """Without Triton the scheduler would refuse the device; with this it goes up to the generated code."""
+    from torch._inductor import scheduler
+    from torch.utils import _triton
+
+    for module in (_triton, scheduler):
+        if hasattr(module, "has_triton"):
+            stack.enter_context(mock.patch.object(module, "has_triton", lambda: True))
+
+
+def _set_driver(stack: contextlib.ExitStack, target: Target) -> None:
+    from triton.runtime import driver
+
+    stack.enter_context(mock.patch.object(driver, "_active", TritonDriver(target)))
+
+
+class TritonDriver:
+    """
+    Enough of Triton's driver for generating code; launching anything is not among it.
+
+    Attributes:
+        utils: What Inductor reads the shared memory from.
+
+    Source:
+        ``triton.backends.driver.DriverBase``, Triton 3.3, 3.6, 3.7, 3.9; ``get_gpu_shared_memory`` of
+        ``torch/_inductor/utils.py``.
+    """
+
+    def __init__(self, target: Target) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        major, minor = target.capability
+        self._capability = target.capability
+        self._target = GPUTarget("cuda", 10 * major + minor, WARP_SIZE)
+        limits = {"max_shared_mem": target.shared_bytes_per_block, "multiprocessor_count": target.multiprocessor_count}
+        self.utils = types.SimpleNamespace(get_device_properties=lambda device=0: limits)
+
+    def get_current_target(self) -> Any:
+        """The compilation target."""
+        return self._target
+
+    def get_current_device(self) -> int:
+        """Index of the only device."""
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        """The default stream."""
+        del device
+        return 0
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        """Compute capability."""
+        del device
+        return self._capability
+
+    def get_active_torch_device(self) -> torch.device:
+        """The device as torch calls it."""
+        return torch.device("cuda", 0)
+
+
+@contextlib.contextmanager
+def python_tensor_methods() -> Iterator[None]:
+    """
+    A block in which the methods of a fake tensor that ask C++ for a CUDA device are ones in Python, of equal effect.
+
+    A torch built without CUDA has no device guard for it, so that ``x.contiguous()`` or ``x[0]`` on a fake CUDA tensor
+    raises "PyTorch is not linked with support for cuda devices", though nothing would be computed. Shape functions and
+    decompositions call them: those of Conv1d, of reflection padding's backward, of slicing.
+
+    Source:
+        ``tools/autograd/templates/python_variable_methods.cpp`` and ``torch/csrc/autograd/python_variable_indexing.cpp``,
+        which hold an ``OptionalDeviceGuard``; torch 2.13.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    methods = {
+        "contiguous": _contiguous,
+        "copy_": _copy,
+        "new_tensor": _new_tensor,
+        "__getitem__": _getitem,
+        "__setitem__": _setitem,
+    }
+    with contextlib.ExitStack() as stack:
+        for name, method in methods.items():
+            replacement = _on_cuda_only(getattr(torch.Tensor, name), method)
+            stack.enter_context(mock.patch.object(FakeTensor, name, replacement, create=True))
+        yield
+
+
+def _on_cuda_only(original: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(tensor: Any, *args: Any, **keywords: Any) -> Any:
+        # Inside a kernel's shape function a fake tensor says that it is on the meta device, which has a guard.
+        return (method if tensor.device.type == "cuda" else original)(tensor, *args, **keywords)
+
+    return call
+
+
+def _contiguous(tensor: Any, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+    if tensor.is_contiguous(memory_format=memory_format):
+        return tensor
+    return torch.ops.aten.clone.default(tensor, memory_format=memory_format)
+
+
+def _copy(tensor: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: FBT001, FBT002 - torch's signature
+    return torch.ops.aten.copy_.default(tensor, source, non_blocking)
+
+
+def _new_tensor(tensor: Any, data: Any, *, dtype: torch.dtype | None = None, device: Any = None) -> Any:
+    return torch.tensor(data, dtype=dtype or tensor.dtype, device=device or tensor.device)
+
+
+def _getitem(tensor: Any, index: Any) -> Any:
+    viewed, indices = _basic_view(tensor, index)
+    return torch.ops.aten.index.Tensor(viewed, indices) if indices else viewed
+
+
+def _setitem(tensor: Any, index: Any, value: Any) -> None:
+    viewed, indices = _basic_view(tensor, index)
+    if not isinstance(value, torch.Tensor):
+        value = torch.full((), value, dtype=tensor.dtype, device=tensor.device)
+    if indices:
+        torch.ops.aten.index_put_.default(viewed, indices, value)
+    else:
+        torch.ops.aten.copy_.default(viewed, value)
+
+
+def _basic_view(tensor: Any, index: Any) -> tuple[Any, list[Any]]:
+    """The view that ints, slices, None and Ellipsis give, and for each of its dimensions the tensor that indexes it."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(_dimensions_taken(item) for item in items)
+    if not any(item is Ellipsis for item in items):
+        items.append(Ellipsis)
+    position = next(number for number, item in enumerate(items) if item is Ellipsis)
+    items[position : position + 1] = [slice(None)] * (tensor.dim() - taken)
+    dimension, indices = 0, {}
+    for item in items:
+        if item is None:
+            tensor = torch.ops.aten.unsqueeze.default(tensor, dimension)
+        elif isinstance(item, slice):
+            if item != slice(None):
+                step = 1 if item.step is None else item.step
+                tensor = torch.ops.aten.slice.Tensor(tensor, dimension, item.start, item.stop, step)
+        elif isinstance(item, (torch.Tensor, list)):
+            indices[dimension] = torch.as_tensor(item, device=None if isinstance(item, torch.Tensor) else tensor.device)
+        else:
+            tensor = torch.ops.aten.select.int(tensor, dimension, item)
+            continue
+        dimension += max(_dimensions_taken(item), 1)
+    return tensor, [indices.get(number) for number in range(max(indices) + 1)] if indices else []
+
+
+def _dimensions_taken(item: Any) -> int:
+    if item is None or item is Ellipsis:
+        return 0
+    return item.dim() if isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) else 1

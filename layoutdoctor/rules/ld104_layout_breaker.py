@@ -1,0 +1,206 @@
+"""
+A channels-last region ends at an operation, though the layers around it would have stayed in channels-last.
+
+What it finds:
+    Operations that are given a channels-last value, return another layout, and so make their neighbours convert: out
+    of the region and back into it. One finding per kind of operation, in the baseline; in eager, those that the
+    baseline does not have. A ``.contiguous()`` of the model's own is LD501.
+
+Why it costs:
+    The value is written in the other layout, and the next convolution converts it back: each time the whole
+    activation is read and written, on each call.
+
+Example:
+    ``nn.InstanceNorm2d`` in an eager channels_last model: it works on a contiguous copy and returns a contiguous
+    result, so each of three norms costs a copy, and the convolution behind it another one.
+
+What to do:
+    ``instance_norm``: stay contiguous in eager, or compile, where Inductor fuses the norm. ``channel_shuffle``: call
+    ``.contiguous(memory_format=torch.channels_last)`` after it, or write it as an index. Views for attention:
+    ``x.flatten(2).transpose(1, 2)`` is ``[N, HW, C]`` without a copy in channels_last.
+
+When it is fine:
+    It costs less than 2 % of the kernel time, or no time was recorded (then this is a note); or no convolution
+    follows, so that nobody converts back.
+
+Source:
+    pytorch/pytorch issues #72341 and #59168 (instance norm), #197109 (channel_shuffle under Inductor).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Conversion, Diagnosis, LayoutBreaker, Trial
+
+CODE = "LD104"
+NAME = "layout-breaker"
+
+_MODULES_NAMED = 6
+_LINES_NAMED = 3
+_USER_CALLS = frozenset({"contiguous", "to", "clone"})
+
+_ADVICE = {
+    "instance_norm": "stay contiguous around it, or use GroupNorm or BatchNorm where the model allows it",
+    "channel_shuffle": "known as pytorch issue #197109: call .contiguous(memory_format=torch.channels_last) after it, "
+    "or write the shuffle as an index",
+    "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
+}
+_EAGER_ADVICE = {
+    "instance_norm": "in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
+}
+_VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
+_PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "softmax", "scaled_dot_product_attention")
+_VIEW_ADVICE = (
+    "a view keeps channels_last only where the channels stay innermost: x.flatten(2).transpose(1, 2) gives [N, HW, C] "
+    "without a copy"
+)
+_GENERAL_ADVICE = "stay contiguous around it, or use an operation there that keeps channels_last"
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding per trial and kind of operation, the baseline's first; what was told is not told of eager again.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    main, told = evidence.main_trial(diagnosis), set[tuple[str, str | None, str]]()
+    for trial in evidence.own_trials(diagnosis):
+        if trial is not main and trial.configuration.backend != "eager":
+            continue
+        new = [breaker for breaker in _breakers(trial) if _fact(breaker) not in told]
+        told.update(_fact(breaker) for breaker in new)
+        for op in dict.fromkeys(breaker.op for breaker in new):
+            yield _finding(diagnosis, trial, [breaker for breaker in new if breaker.op == op])
+
+
+def _fact(breaker: LayoutBreaker) -> tuple[str, str | None, str]:
+    return (breaker.op, breaker.module, str(breaker.location))
+
+
+def _breakers(trial: Trial) -> list[LayoutBreaker]:
+    """Those of a trial, without the model's own calls, of which LD501 tells."""
+    conversions = evidence.all_conversions_of(trial)
+    return [
+        breaker
+        for graph in trial.graphs
+        for breaker in graph.breakers
+        if _op(breaker) not in _USER_CALLS
+        and not any(c.owner == "user" and (c.graph, c.node) == (graph.name, breaker.node) for c in conversions)
+    ]
+
+
+def _op(breaker: LayoutBreaker) -> str:
+    name = base_name(breaker.op.replace("aten::", "aten."))
+    return name.removeprefix("native_").lstrip("_")
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[LayoutBreaker]) -> Finding:
+    paid = _paid(trial, breakers)
+    worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
+    seconds = evidence.sum_known(c.seconds for c in paid)
+    moved = evidence.sum_bytes(c.bytes_moved for c in paid)
+    if seconds is None:
+        seconds = evidence.sum_known(breaker.seconds for breaker in breakers)
+    if moved is None:
+        moved = evidence.sum_bytes(breaker.bytes_moved for breaker in breakers)
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity=evidence.severity_of_cost(trial, seconds),
+        configuration=trial.name,
+        message=_message(trial, breakers, worst, paid, _cost_words(trial, paid, seconds, moved)),
+        suggestion=_suggestion(diagnosis, trial, worst),
+        location=worst.location,
+        module=worst.module,
+        seconds=seconds,
+        bytes_moved=moved,
+        evidence=tuple(dict.fromkeys((*(b.node for b in breakers), *(id for b in breakers for id in b.conversions)))),
+    )
+
+
+def _paid(trial: Trial, breakers: Sequence[LayoutBreaker]) -> list[Conversion]:
+    """The conversions around some breakers, each once: two breakers in a row share the one between them."""
+    ids = {id for breaker in breakers for id in breaker.conversions}
+    return [conversion for conversion in evidence.all_conversions_of(trial) if conversion.id in ids]
+
+
+def _cost_words(
+    trial: Trial, paid: Sequence[Conversion], seconds: float | None, moved: int | None
+) -> str | None:
+    if any(c.seconds is not None for c in paid):
+        return wording.conversion_cost_words(trial, paid)
+    if seconds is not None:
+        return wording.cost_words(trial, seconds)
+    return None if moved is None else f"{format_bytes(moved)} moved"
+
+
+def _message(
+    trial: Trial,
+    breakers: Sequence[LayoutBreaker],
+    worst: LayoutBreaker,
+    paid: Sequence[Conversion],
+    cost: str | None,
+) -> str:
+    lost = list(dict.fromkeys(channels_last_only(breaker.source) or "channels_last" for breaker in breakers))
+    verb = "is" if len(lost) == 1 else "are"
+    reason = f": {worst.reason}" if worst.reason else ""
+    price = ", ".join(part for part in (_paid_words(paid), cost) if part)
+    return f"{wording.listing(lost)} {verb} lost at {_place_words(breakers)}{reason}" + (f"; {price}" if price else "")
+
+
+def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
+    modules = list(dict.fromkeys(breaker.module for breaker in breakers if breaker.module is not None))
+    lines = list(dict.fromkeys(wording.line_words(b.location) for b in breakers if b.location is not None))
+    places = [wording.listing(modules, _MODULES_NAMED)] if modules else []
+    places += [wording.listing(lines, _LINES_NAMED)] if lines else []
+    noun = f"{breakers[0].op} {'layer' if len(modules) == len(breakers) else 'call'}"
+    return wording.count_of(len(breakers), noun) + (f" ({'; '.join(places)})" if places else "")
+
+
+def _paid_words(paid: Sequence[Conversion]) -> str:
+    """What the neighbours pay: ``"3 conversions out and 2 back in, 1 of them fused"``."""
+    if not paid:
+        return ""
+    back = [c for c in paid if c.direction == "to_channels_last"]
+    out = [c for c in paid if c.direction == "to_contiguous"]
+    if out and back and len(out) + len(back) == len(paid):
+        words = f"{wording.count_of(len(out), 'conversion')} out and {len(back)} back in"
+    else:
+        words = f"{wording.count_of(len(paid), 'conversion')} around it"
+    fused = sum(c.fused for c in paid)
+    if not fused:
+        return words
+    return f"{words}, {'all' if fused == len(paid) else fused} fused"
+
+
+def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> str:
+    op = _op(breaker)
+    advice = _EAGER_ADVICE.get(op) if trial.configuration.backend == "eager" else None
+    if advice is None:
+        advice = _VIEW_ADVICE if op in (*_VIEWS, *_PRODUCTS) else _ADVICE.get(op, _GENERAL_ADVICE)
+    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _is_without(candidate, breaker))
+    if other is None:
+        return advice
+    return f"{advice}; {other.name} loses it at none: {wording.alternative_words(diagnosis, trial, other)}"
+
+
+def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:
+    """Whether a trial is known to have no breaker of that kind."""
+    if not trial.graphs or not all(is_recorded(graph) for graph in trial.graphs):
+        return False
+    return all(_op(other) != _op(breaker) for graph in trial.graphs for other in graph.breakers)
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

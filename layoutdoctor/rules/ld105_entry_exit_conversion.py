@@ -1,0 +1,136 @@
+"""
+A channels-last graph converts its input at the entry and its output at the exit, and nothing in between.
+
+What it finds:
+    In the baseline's compiled graphs whose convolutions run channels-last: the conversions of graph inputs (entry)
+    and of graph outputs (exit), where no activation is converted in the interior. Weights are counted apart. Not told
+    where channels_last input was measured to be faster: LD205 says that with its numbers.
+
+Why it costs:
+    Little: one conversion each, for all the convolutions between. It is told so that nobody takes them for waste.
+
+Example:
+    Four convolutions with a contiguous input: one kernel writes the input in channels-last, the last fused kernel
+    writes the output back. Without layout optimization the library would convert seven activations instead.
+
+What to do:
+    Nothing, or give the model channels_last input, which saves the entry. The exit keeps the strides that eager
+    returns; it is needed unless whoever reads the output takes channels_last. In inference, freezing saves the
+    weights.
+
+When it is fine:
+    Always: it is a note.
+
+Source:
+    Inductor keeps the strides a user can see: ``keep_output_stride``, pytorch/pytorch PR #102376. Layout optimization:
+    PR #99773.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Conversion, Diagnosis, Graph, Trial
+
+CODE = "LD105"
+NAME = "entry-exit-conversion"
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most, about the baseline.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    trial = evidence.main_trial(diagnosis)
+    if trial is None or evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
+        return
+    graphs = [graph for graph in trial.graphs if _is_clean(graph)]
+    found = [c for graph in graphs for c in _activations(graph) if c.role in ("entry", "exit")]
+    if found:
+        yield _finding(diagnosis, trial, graphs, found)
+
+
+def _is_clean(graph: Graph) -> bool:
+    """Whether a forward graph has channels-last convolutions and converts activations at its edges only."""
+    if graph.direction == "backward" or not _channels_last_count(graph):
+        return False
+    return all(conversion.role in ("entry", "exit") for conversion in _activations(graph))
+
+
+def _channels_last_count(graph: Graph) -> int:
+    if graph.decision is None:
+        return 0
+    seen = sum(c.channels_last is True and not c.is_backward for c in graph.decision.convolutions)
+    return seen or graph.decision.channels_last_convolution_count
+
+
+def _activations(graph: Graph) -> list[Conversion]:
+    return [c for c in graph.conversions if c.tensor == "activation" and c.direction != "none"]
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found: Sequence[Conversion]) -> Finding:
+    first = found[0]
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity="note",
+        configuration=trial.name,
+        message=_message(diagnosis, trial, graphs, found),
+        suggestion=_suggestion(diagnosis, found),
+        location=first.location,
+        module=first.module,
+        seconds=evidence.sum_known(c.seconds for c in found),
+        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in found),
+        evidence=tuple(c.id for c in found),
+    )
+
+
+def _message(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found: Sequence[Conversion]) -> str:
+    count = sum(_channels_last_count(graph) for graph in graphs)
+    entries = _count_words([c for c in found if c.role == "entry"], "conversion", "in")
+    exits = _count_words([c for c in found if c.role == "exit"], "", "out")
+    runs = "runs" if count == 1 else "run"
+    message = f"{entries}, {exits} for {wording.count_of(count, 'convolution')} that {runs} channels-last"
+    cost = wording.conversion_cost_words(trial, found)
+    if cost is not None:
+        message = f"{message}: {cost}"
+    weights = sum(c.tensor == "weight" and c.direction != "none" for graph in graphs for c in graph.conversions)
+    if not weights:
+        return message
+    often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
+    return f"{message}; and {wording.count_of(weights, 'weight')}, {often}"
+
+
+def _count_words(conversions: Sequence[Conversion], noun: str, side: str) -> str:
+    """``"1 conversion in"``, ``"2 out (1 fused)"``."""
+    count, fused = len(conversions), sum(c.fused for c in conversions)
+    counted = f"{count}" if not noun else wording.count_of(count, noun) if count else f"no {noun}"
+    remark = "" if not fused else " (fused)" if fused == count else f" ({fused} fused)"
+    return f"{counted} {side}{remark}"
+
+
+def _suggestion(diagnosis: Diagnosis, found: Sequence[Conversion]) -> str:
+    roles, parts = {c.role for c in found}, []
+    if "entry" in roles:
+        tensors = evidence.inputs_not_channels_last(diagnosis)
+        wanted = dict.fromkeys(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
+        parts.append(f"a {' or '.join(wanted) or 'channels_last'} input saves the conversion at the entry")
+    if "exit" in roles:
+        parts.append(
+            "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "
+            "unless the consumer takes channels_last"
+        )
+    return "nothing is wrong here: " + "; ".join(parts)
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

@@ -1,0 +1,184 @@
+"""
+Layout optimization is on in one half of a training step and off in the other.
+
+What it finds:
+    A configuration that leaves the decision to Inductor, in training, with a forward graph in which layout optimization
+    was applied and a backward graph with convolutions in which it was not; or the reverse. It counts the activations
+    and gradients that are laid out anew for the backward convolutions: in compiled kernels, and inside the library.
+    Gradients put back into the caller's strides at the end are not among them.
+
+Why it costs:
+    What the forward saved in channels-last is brought into another layout for the backward, on each step.
+
+Example:
+    Any convolutional network with contiguous input: the backward graph holds ``convolution_backward`` only, Inductor
+    counts ``convolution`` only, finds none, and leaves layout optimization off.
+
+What to do:
+    Give the model and its input channels_last, which the backward keeps; or compile with
+    ``options={"layout_optimization": False}``. Measure both.
+
+When it is fine:
+    The tensors that the backward reads are channels-last already, as with channels_last input: nothing is laid out
+    anew, and there is no finding. Where the forward is off as well, there is no mismatch.
+
+Source:
+    pytorch/pytorch issue #189239 (2026-07-08): the decision counts ``aten.convolution`` only
+    (``GraphLowering.decide_layout_opt``, torch 2.13); torch 2.15 counts the backward ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import decisions, evidence, wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TypeGuard
+
+    from layoutdoctor.records import Conversion, Decision, Diagnosis, Graph, Severity, Trial
+
+CODE = "LD206"
+NAME = "forward-backward-mismatch"
+
+_UNCOUNTED = "only-backward-convolutions"
+# A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision.
+_PARAMETER_GRADIENTS = ("output 1", "output 2")
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most: for the first configuration with a mismatch that shows.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    for trial in evidence.own_trials(diagnosis):
+        if trial.configuration.layout_optimization not in ("default", "on"):
+            continue
+        graphs = _mismatched(trial)
+        conversions = [conversion for graph in graphs for conversion in _conversions_for_backward(trial, graph)]
+        if graphs and (conversions or not _is_channels_last(diagnosis, trial)):
+            yield _finding(diagnosis, trial, graphs, conversions)
+            return
+
+
+def _mismatched(trial: Trial) -> list[Graph]:
+    """The backward graphs that differ from what was decided in the forward."""
+    decided = [g.decision.applied for g in trial.graphs if g.direction == "forward" and _has_convolutions(g.decision)]
+    if not decided or None in decided:
+        return []
+    forward = any(decided)
+    return [
+        graph
+        for graph in trial.graphs
+        if graph.direction == "backward"
+        and _has_convolutions(graph.decision)
+        and graph.decision.applied is not None
+        and graph.decision.applied is not forward
+        and (forward or graph.decision.rule != _UNCOUNTED)
+    ]
+
+
+def _has_convolutions(decision: Decision | None) -> TypeGuard[Decision]:
+    return decision is not None and decision.convolution_count > 0 and not decisions.is_one_dimensional(decision)
+
+
+def _conversions_for_backward(trial: Trial, graph: Graph) -> list[Conversion]:
+    in_library = trial.kernels.conversions if trial.kernels is not None else ()
+    found: dict[str, Conversion] = {}
+    for conversion in (*graph.conversions, *(c for c in in_library if c.graph == graph.name)):
+        is_change = conversion.direction != "none" and conversion.role != "exit"
+        is_value = conversion.tensor != "weight" and conversion.port not in _PARAMETER_GRADIENTS
+        if is_change and is_value and _is_for_convolution(conversion, graph):
+            found.setdefault(conversion.id, conversion)
+    return list(found.values())
+
+
+def _is_for_convolution(conversion: Conversion, graph: Graph) -> bool:
+    """Whether a backward convolution reads the converted value, as far as it was recorded who does."""
+    names = {c.node for c in graph.decision.convolutions} if graph.decision is not None else set()
+    return not conversion.required_by or not names.isdisjoint(conversion.required_by)
+
+
+def _is_channels_last(diagnosis: Diagnosis, trial: Trial) -> bool:
+    is_given = trial.configuration.input_format == "preserve" and not evidence.inputs_not_channels_last(diagnosis)
+    return is_given or trial.configuration.input_format == "channels_last"
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> Finding:
+    dearest = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
+    seconds = evidence.sum_known(conversion.seconds for conversion in conversions if not conversion.fused)
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity=_severity(diagnosis, trial, conversions, seconds),
+        configuration=trial.name,
+        message=f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
+        suggestion=_suggestion(diagnosis),
+        location=dearest.location if dearest is not None else None,
+        module=dearest.module if dearest is not None else None,
+        seconds=seconds,
+        bytes_moved=evidence.sum_bytes(conversion.bytes_moved for conversion in conversions),
+        evidence=tuple(conversion.id for conversion in conversions) or tuple(graph.name for graph in graphs),
+    )
+
+
+def _severity(
+    diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], seconds: float | None
+) -> Severity:
+    if evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off")) is not None:
+        return "warning"
+    if not conversions:
+        return "note"
+    return evidence.severity_of_share(evidence.share_of_kernels(trial, seconds))
+
+
+def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
+    cards = [graph.decision for graph in graphs if graph.decision is not None]
+    if not decisions.is_applied(trial, "forward"):
+        return f"layout optimization is off in the forward and on in the backward: {cards[0].explanation}"
+    start = "layout optimization is on in the forward and off in the backward"
+    uncounted = [card for card in cards if card.rule == _UNCOUNTED]
+    if not uncounted:
+        return f"{start}, by {cards[0].rule}: {cards[0].explanation}"
+    count = sum(card.convolution_count for card in uncounted)
+    verb = "is" if count == 1 else "are"
+    return (
+        f"{start}: Inductor counts 0 convolutions there, its {count} convolution_backward {verb} not counted "
+        "(pytorch #189239)"
+    )
+
+
+def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> str:
+    if not conversions:
+        return "no conversion of an activation or gradient was seen to follow from it"
+    verb = "is" if len(conversions) == 1 else "are"
+    owners = Counter(conversion.owner for conversion in conversions)
+    parts = [f"{count} by the {owner}" for owner, count in sorted(owners.items())]
+    fused = sum(conversion.fused for conversion in conversions)
+    inside = f", {fused} of them in kernels that compute as well" if fused else ""
+    words = f"{wording.count_of(len(conversions), 'tensor')} {verb} laid out anew for them "
+    words += f"({wording.listing(parts)}{inside})"
+    moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
+    cost = wording.cost_words(trial, seconds)
+    return words + (f", {format_bytes(moved)}" if moved is not None else "") + (f", {cost}" if cost is not None else "")
+
+
+def _suggestion(diagnosis: Diagnosis) -> str:
+    advice = (
+        "give the model and its input channels_last, which the backward keeps, or compile with "
+        'options={"layout_optimization": False}; torch 2.15 counts backward convolutions'
+    )
+    gain = evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off"))
+    if gain is None or diagnosis.comparison is None:
+        return advice
+    return f"{advice}; {wording.speed_words(gain, diagnosis.comparison.baseline)}"
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

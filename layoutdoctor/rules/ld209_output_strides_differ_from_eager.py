@@ -1,0 +1,104 @@
+"""
+A compiled model returns another memory format than the model itself does.
+
+What it finds:
+    Outputs of a compiled configuration with the right values that share no memory format with eager's, for the same
+    format of model and input; the operation at which the format was lost, where the records tell. One finding per
+    change, with all configurations that show it.
+
+Why it costs:
+    Whoever reads the output pays for a conversion, or runs another kernel; code that calls ``view`` on it may fail. And
+    a configuration that returns channels-last where eager returns contiguous looks faster by the conversion it leaves
+    to its caller.
+
+Example:
+    ``channel_shuffle`` in a channels_last ShuffleNet: eager returns channels_last, Inductor contiguous. Or a frozen
+    model, which returns what its last packed convolution made.
+
+What to do:
+    Convert the output where it is needed, ``.contiguous(memory_format=torch.channels_last)``, and time the model with
+    that conversion in it before choosing such a configuration.
+
+When it is fine:
+    Strides that differ in dimensions of size 1 only are the same bytes: no finding. Otherwise, where the reader of the
+    output takes any layout, as a reduction does.
+
+Source:
+    pytorch/pytorch issues #197109 (channel_shuffle) and #114070 (differing output strides should be no silent error).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.outputs import OutputChange, lost_at, output_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Diagnosis
+
+CODE = "LD209"
+NAME = "output-strides-differ-from-eager"
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding per pair of formats, and per eager configuration that has the first of them.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    groups: dict[tuple[str, str, str], list[OutputChange]] = {}
+    for change in output_changes(diagnosis):
+        key = (change.eager.name, wording.layout_words(change.expected), wording.layout_words(change.returned))
+        groups.setdefault(key, []).append(change)
+    for (eager, expected, returned), changes in groups.items():
+        place = lost_at(changes[0])
+        yield Finding(
+            code=CODE,
+            rule=NAME,
+            severity="warning",
+            configuration=changes[0].trial.name,
+            message=_message(eager, expected, returned, changes),
+            suggestion=_suggestion(changes[0]),
+            location=place.location if place is not None else None,
+            module=place.module if place is not None else None,
+            evidence=tuple(dict.fromkeys(change.trial.name for change in changes)),
+        )
+
+
+def _message(eager: str, expected: str, returned: str, changes: Sequence[OutputChange]) -> str:
+    outputs = list(dict.fromkeys(str(change.number) for change in changes))
+    names = list(dict.fromkeys(change.trial.name for change in changes))
+    configurations = wording.listing(names, 9)
+    subject = f"output {outputs[0]}" if len(outputs) == 1 else f"outputs {wording.listing(outputs)}"
+    verb = "returns" if len(names) == 1 else "return"
+    message = f"{configurations} {verb} {subject} as {returned} where {eager} returns {expected}, with equal values"
+    place = lost_at(changes[0])
+    if place is not None:
+        message += f"; {'lost at' if place.is_proven else 'the last operation that sets a layout is'} {place.op}"
+        message += f" ({place.location})" if place.location is not None else ""
+    if _leaves_conversion_out(changes[0]):
+        return f"{message}; so the time leaves out the conversion back (pytorch #114070)"
+    return f"{message} (pytorch #197109 is such a case)"
+
+
+def _leaves_conversion_out(change: OutputChange) -> bool:
+    """Whether the caller's contiguous format is not restored at the end."""
+    return "contiguous_format" in change.expected.memory_formats
+
+
+def _suggestion(change: OutputChange) -> str:
+    if _leaves_conversion_out(change):
+        return "append .contiguous() to the output and measure again before choosing such a configuration"
+    wanted = next(iter(change.expected.memory_formats), None)
+    if wanted is None:
+        return "do not rely on the strides of the output; convert it where a layout is needed"
+    return f"where the reader needs it, append .contiguous(memory_format=torch.{wanted}) to the output, and time that"
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

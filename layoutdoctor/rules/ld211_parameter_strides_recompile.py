@@ -1,0 +1,119 @@
+"""
+The model is compiled again because the strides of a tensor changed, not its shape.
+
+What it finds:
+    Dynamo's reasons for compiling again that name a stride mismatch of a parameter (or another tensor), with no size
+    mismatch of the same one.
+
+Why it costs:
+    Each compile takes seconds to minutes, and after a few of them dynamo gives up and runs eager.
+
+Example:
+    A momentum encoder whose weights are replaced, ``pk.data = pq * 0.1 + pk * 0.9``, by values in the strides of
+    another model in channels_last. For a 1x1 convolution the two layouts are even the same bytes.
+
+What to do:
+    Update in place, ``pk.lerp_(pq, 0.1)`` or ``copy_``, which keeps the strides; or convert both models to one memory
+    format before the first call.
+
+When it is fine:
+    It happens once, at the start. Reasons that name a size are another matter: dynamic shapes.
+
+Source:
+    pytorch/pytorch issue #126241 (moco, detectron2_fcos).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Diagnosis, Trial
+
+CODE = "LD211"
+NAME = "parameter-strides-recompile"
+
+# Dynamo's text, torch 2.7 to 2.13 (torch/csrc/dynamo/guards.cpp).
+_MISMATCH = re.compile(
+    r"tensor '(?P<tensor>.+?)' (?P<what>stride|size) mismatch at index (?P<index>\d+)\. "
+    r"expected (?P<expected>[^,\s]+), actual (?P<actual>[^,\s]+?)(?:[.\s]|$)"
+)
+_HELD_BY_MODULE = re.compile(r"_parameters\[|_buffers\[|\bself\b|\.(?:weight|bias)$")
+_CONTAINER = re.compile(r"\.?_(?:modules|parameters|buffers)\['([^']+)'\]")
+
+
+@dataclass(frozen=True)
+class _Mismatch:
+    """One of dynamo's reasons."""
+
+    tensor: str
+    what: str
+    index: int
+    expected: str
+    actual: str
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most: for the first configuration that was compiled again for it.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    for trial in evidence.own_trials(diagnosis):
+        reasons = [mismatch for line in trial.recompile_reasons if (mismatch := _read(line)) is not None]
+        resized = {mismatch.tensor for mismatch in reasons if mismatch.what == "size"}
+        strided = [r for r in reasons if r.what == "stride" and r.tensor not in resized]
+        if strided:
+            yield _finding(trial, strided)
+            return
+
+
+def _read(line: str) -> _Mismatch | None:
+    match = _MISMATCH.search(line)
+    if match is None:
+        return None
+    return _Mismatch(match["tensor"], match["what"], int(match["index"]), match["expected"], match["actual"])
+
+
+def _finding(trial: Trial, strided: Sequence[_Mismatch]) -> Finding:
+    are_parameters = all(_HELD_BY_MODULE.search(mismatch.tensor) for mismatch in strided)
+    owner = "parameter" if are_parameters else "tensor"
+    named = dict.fromkeys(
+        f"{_plain_name(m.tensor)} (stride of dimension {m.index}: expected {m.expected}, actual {m.actual})"
+        for m in strided
+    )
+    total = wording.count_of(len(trial.recompile_reasons), "reason")
+    verb = "is" if len(strided) == 1 else "are"
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity="warning",
+        configuration=trial.name,
+        message=f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} {verb} "
+        f"a stride mismatch, of {wording.listing(list(named))}",
+        suggestion="update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
+        "format before the first call (pytorch #126241)"
+        if are_parameters
+        else "give the tensor in one layout on every call (pytorch #126241)",
+        evidence=tuple(dict.fromkeys(mismatch.tensor for mismatch in strided)),
+    )
+
+
+def _plain_name(tensor: str) -> str:
+    """``L['self']._modules['a']._parameters['weight']`` as ``a.weight``."""
+    name = _CONTAINER.sub(r".\1", tensor)
+    for prefix in ("L['self'].", "L['self']", "self.", "fn."):
+        name = name.removeprefix(prefix)
+    return name.lstrip(".") or tensor
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

@@ -1,0 +1,233 @@
+"""
+The model's own code calls ``.contiguous()`` on a channels_last tensor.
+
+What it finds:
+    Conversions that a line of the model asked for (``.contiguous()``, ``.to(memory_format=...)``,
+    ``.clone(memory_format=...)``): one finding per line, in the configuration where it costs something, the
+    baseline's if it does there. A call that converts to channels_last is what we recommend, and is not told. A strided
+    tensor that is no channels-last one is told only where it takes 2 % of the kernel time.
+
+Why it costs:
+    The call writes the whole activation anew, and the next convolution, whose weights are channels_last, converts it
+    back or runs in the slower format. In a contiguous model the same call does nothing, so nobody notices it until
+    the model is given channels_last.
+
+Example:
+    ``y = torch.relu(self.a(x)).contiguous()`` between two convolutions: eager in channels_last becomes slower than
+    eager in contiguous format.
+
+What to do:
+    Delete the call, or write ``.contiguous(memory_format=torch.channels_last)``.
+
+When it is fine:
+    Something behind it takes no other layout, such as ``view`` or a kernel of your own: then the finding is a note
+    that says so. On the model's output, where the reader needs contiguous.
+
+Source:
+    pytorch/pytorch issue #172205 ("a classic channels-last performance cliff"), found in a ResNet of diffusers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import channels_last_only, is_convolution_named, is_recorded, nodes_by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Conversion, Diagnosis, Severity, Trial
+
+CODE = "LD501"
+NAME = "user-contiguous-call"
+
+_CALLS = {
+    "contiguous": ".contiguous()",
+    "to": ".to(memory_format=...)",
+    "clone": ".clone(memory_format=...)",
+}
+_CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
+
+_Line = tuple[str, int]  # file and line; for a call whose line was not recorded the module's path and 0
+_Called = tuple["Trial", list["Conversion"]]
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding per line of the model.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    called: dict[_Line, list[_Called]] = {}
+    for trial in evidence.own_trials(diagnosis):
+        for line, conversions in _calls(trial).items():
+            called.setdefault(line, []).append((trial, conversions))
+    for calls in called.values():
+        trial, conversions = _dearest(diagnosis, calls)
+        if _leaves_channels_last(conversions) or _is_felt(trial, conversions):
+            yield _finding(diagnosis, trial, conversions, [other for other, _ in calls])
+
+
+def _calls(trial: Trial) -> dict[_Line, list[Conversion]]:
+    found: dict[_Line, list[Conversion]] = {}
+    for conversion in _user_conversions(trial):
+        place = conversion.location
+        line = (place.file, place.line) if place is not None else (conversion.module or "", 0)
+        found.setdefault(line, []).append(conversion)
+    return found
+
+
+def _user_conversions(trial: Trial) -> list[Conversion]:
+    """What the model's own calls convert, other than to channels_last, of tensors that have such a format."""
+    return [
+        conversion
+        for conversion in evidence.all_conversions_of(trial)
+        if conversion.owner == "user"
+        and conversion.direction != "to_channels_last"
+        and conversion.source is not None
+        and len(conversion.source.shape) in CHANNELS_LAST_BY_RANK
+    ]
+
+
+def _dearest(diagnosis: Diagnosis, calls: Sequence[_Called]) -> _Called:
+    """The baseline where the call is a step of its own there, else the trial where it costs most."""
+    main = evidence.main_trial(diagnosis)
+    for trial, conversions in calls:
+        if trial is main and any(not conversion.fused for conversion in conversions):
+            return trial, conversions
+    return max(calls, key=lambda call: _cost(call[1]))
+
+
+def _cost(conversions: Sequence[Conversion]) -> tuple[float, int]:
+    own = [conversion for conversion in conversions if not conversion.fused]
+    return (
+        evidence.sum_known(c.seconds for c in conversions) or 0.0,
+        evidence.sum_bytes(c.bytes_moved for c in own) or 0,
+    )
+
+
+def _leaves_channels_last(conversions: Sequence[Conversion]) -> bool:
+    return any(channels_last_only(conversion.source) is not None for conversion in conversions)
+
+
+def _is_felt(trial: Trial, conversions: Sequence[Conversion]) -> bool:
+    share = evidence.share_of_kernels(trial, evidence.sum_known(c.seconds for c in conversions))
+    return share is not None and share >= evidence.NEGLIGIBLE_SHARE
+
+
+def _finding(
+    diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], trials: Sequence[Trial]
+) -> Finding:
+    worst = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0))
+    needed_by = _needed_by(trial, conversions)
+    seconds = evidence.sum_known(c.seconds for c in conversions)
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity=_severity(trial, conversions, needed_by, seconds),
+        configuration=trial.name,
+        message=_message(diagnosis, trial, conversions, trials, needed_by),
+        suggestion=_suggestion(trial, worst, conversions, needed_by),
+        location=worst.location,
+        module=worst.module,
+        seconds=seconds,
+        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
+        evidence=tuple(c.id for c in conversions),
+    )
+
+
+def _severity(
+    trial: Trial, conversions: Sequence[Conversion], needed_by: Sequence[str], seconds: float | None
+) -> Severity:
+    if needed_by or not _leaves_channels_last(conversions):
+        return "note"
+    return evidence.severity_of_cost(trial, seconds)
+
+
+def _needed_by(trial: Trial, conversions: Sequence[Conversion]) -> list[str]:
+    """What takes the converted value in no other layout, other than convolutions, which take both formats."""
+    found: list[str] = []
+    for conversion in conversions:
+        nodes = next((nodes_by_name(graph) for graph in trial.graphs if graph.name == conversion.graph), {})
+        found += [name for name in conversion.required_by if not is_convolution_named(name, nodes)]
+    return list(dict.fromkeys(found))
+
+
+def _message(
+    diagnosis: Diagnosis,
+    trial: Trial,
+    conversions: Sequence[Conversion],
+    trials: Sequence[Trial],
+    needed_by: Sequence[str],
+) -> str:
+    first = conversions[0]
+    line = wording.line_words(first.location) if first.location is not None else first.module or "the model"
+    shape = wording.shape_words(first.source.shape) if first.source is not None else ""
+    formats = list(dict.fromkeys(channels_last_only(c.source) or "strided" for c in conversions))
+    parts = [
+        f"{line} calls {_call_words(trial, first)} on a {' or '.join(formats)} tensor ({shape}): "
+        f"{_part_words(trial, conversions)}"
+    ]
+    cost = wording.conversion_cost_words(trial, conversions)
+    if cost is not None:
+        parts[0] += f", {cost}"
+    if needed_by:
+        parts.append(f"{wording.listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout")
+    free = [other.name for other in evidence.own_trials(diagnosis) if other not in trials and _is_known(other)]
+    if free:
+        parts.append(f"it converts nothing in {wording.listing(free)}")
+    return "; ".join(parts)
+
+
+def _part_words(trial: Trial, conversions: Sequence[Conversion]) -> str:
+    """``"1 of the 3 conversions of activations in eager-channels-last (2 with the model's other calls)"``."""
+    kinds = {conversion.tensor for conversion in conversions}
+    noun = f"{kinds.copy().pop()}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
+    every = [c for c in evidence.all_conversions_of(trial) if c.tensor in kinds]
+    users = [c for c in _user_conversions(trial) if c.tensor in kinds]
+    words = f"{len(conversions)} of the {wording.count_of(len(every), 'conversion')} of {noun} in {trial.name}"
+    if len(every) == len(conversions):
+        words = f"the only {'conversion' if len(every) == 1 else f'{len(every)} conversions'} of {noun} in {trial.name}"
+    remarks = [f"{len(users)} with the model's other calls"] if len(users) > len(conversions) else []
+    if all(c.fused for c in conversions):
+        remarks.append("fused")
+    return words + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def _call_words(trial: Trial, conversion: Conversion) -> str:
+    """What the line calls, as a person wrote it."""
+    nodes = next((nodes_by_name(graph) for graph in trial.graphs if graph.name == conversion.graph), {})
+    node = nodes.get(conversion.node or "")
+    called = node.called if node is not None and node.called in _CALLS else None
+    if called is None and conversion.location is not None and conversion.location.code is not None:
+        match = _CALL_IN_CODE.search(conversion.location.code)
+        called = match[1] if match is not None else None
+    return _CALLS[called or "contiguous"]
+
+
+def _is_known(trial: Trial) -> bool:
+    """Whether a trial ran and its graphs were captured whole, so that no conversion in them is missing."""
+    return trial.status == "ok" and bool(trial.graphs) and all(is_recorded(graph) for graph in trial.graphs)
+
+
+def _suggestion(
+    trial: Trial, worst: Conversion, conversions: Sequence[Conversion], needed_by: Sequence[str]
+) -> str:
+    if needed_by:
+        return f"keep it while {wording.listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
+    wanted = CHANNELS_LAST_BY_RANK[len(worst.source.shape)] if worst.source is not None else "channels_last"
+    if not _leaves_channels_last(conversions):
+        return "delete the call where the operation behind it takes a strided tensor, and measure again"
+    advice = f"delete the call, or write {_call_words(trial, worst).partition('(')[0]}(memory_format=torch.{wanted})"
+    if any(conversion.role == "exit" for conversion in conversions):
+        return f"{advice}; keep it where the reader of the output needs contiguous"
+    return advice
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

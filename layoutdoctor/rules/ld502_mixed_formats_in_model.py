@@ -1,0 +1,219 @@
+"""
+A contiguous model runs channels_last from some layer on, or its parameters are in both formats.
+
+What it finds:
+    In eager, with contiguous parameters and inputs: a convolution whose input is channels_last. It names the layer
+    after which that is so: the first operation on the way to that convolution that returns channels_last though it
+    was not given it. Also a model with parameters in both formats. What satisfies both formats, such as a 1x1 weight,
+    never counts.
+
+Why it costs:
+    A convolution that meets a contiguous and a channels_last tensor converts one of them, on each call; and the part
+    before the flip stays in the other format than the rest.
+
+Example:
+    A LayerNorm2d written as permute, layer_norm, permute: the second permute is a view with channels_last strides, and
+    all layers behind it follow.
+
+What to do:
+    Choose one format on purpose: convert the input and the parameters too, or call ``.contiguous()`` behind the layer
+    that flips, and measure both.
+
+When it is fine:
+    The input, or a call in the model, asks for channels_last: then it was chosen, and it is not told. The mixture
+    costs less than 2 % of the kernel time (a note).
+
+Source:
+    huggingface/pytorch-image-models PR #1340: a LayerNorm2d by permutes "accidentally turns most of the network into
+    channels last mode"; an A100 trains 573 img/s kept contiguous and 619 img/s in channels_last throughout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import (
+    channels_last_only,
+    is_contiguous_only,
+    is_convolution,
+    nodes_by_name,
+    weight_layouts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.layout import Layout, MemoryFormat
+    from layoutdoctor.records import Diagnosis, FxNode, Graph, Trial
+
+CODE = "LD502"
+NAME = "mixed-formats-in-model"
+
+_EAGER = "eager"
+_CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most: parameters in both formats explain a flip as well.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    trial = _trial_as_given(diagnosis)
+    if trial is None:
+        return
+    weights = list(weight_layouts(trial.graphs).values())
+    last = [wanted for layout in weights if (wanted := channels_last_only(layout)) is not None]
+    contiguous_count = sum(is_contiguous_only(layout) for layout in weights)
+    if last and contiguous_count:
+        yield _finding_about_parameters(trial, contiguous_count, last)
+    elif not last and trial.name == _EAGER and not _has_channels_last_input(diagnosis):
+        for graph in trial.graphs:
+            flip = _first_flip(trial, graph)
+            if flip is not None:
+                yield _finding(diagnosis, trial, graph, *flip)
+                return
+
+
+def _trial_as_given(diagnosis: Diagnosis) -> Trial | None:
+    """Eager in the caller's formats; where nothing ran, the baseline, whose graph inputs are the parameters."""
+    eager = diagnosis.trial(_EAGER)
+    if eager is not None and eager.graphs:
+        return eager
+    main = evidence.main_trial(diagnosis)
+    return main if main is not None and main.configuration.model_format == "preserve" else None
+
+
+def _has_channels_last_input(diagnosis: Diagnosis) -> bool:
+    return any(
+        CHANNELS_LAST_BY_RANK.get(len(tensor.shape)) in tensor.memory_formats
+        and "contiguous_format" not in tensor.memory_formats
+        for tensor in diagnosis.subject.inputs
+    )
+
+
+def _first_flip(trial: Trial, graph: Graph) -> tuple[FxNode, FxNode] | None:
+    """The first convolution that reads channels_last, and where that came from; None where it was chosen."""
+    nodes = nodes_by_name(graph)
+    for node in graph.nodes:
+        if is_convolution(node) and not node.backward and channels_last_only(_input_layout(node, nodes)):
+            flip = _source_of_format(nodes[node.inputs[0]], nodes)
+            return None if flip.op != "call_function" or _is_chosen(trial, graph, flip) else (node, flip)
+    return None
+
+
+def _input_layout(convolution: FxNode, nodes: dict[str, FxNode]) -> Layout | None:
+    source = nodes.get(convolution.inputs[0]) if convolution.inputs else None
+    return source.layout if source is not None else None
+
+
+def _source_of_format(node: FxNode, nodes: dict[str, FxNode]) -> FxNode:
+    """From a channels-last value back to the first one of its rank: what made that had none for an input."""
+    rank = len(node.layout.shape) if node.layout is not None else 0
+    seen = {node.name}
+    while True:
+        earlier = [nodes[name] for name in node.inputs if name in nodes and name not in seen]
+        before = next((other for other in earlier if _is_channels_last_of(other.layout, rank)), None)
+        if before is None:
+            return node
+        node = before
+        seen.add(node.name)
+
+
+def _is_channels_last_of(layout: Layout | None, rank: int) -> bool:
+    return layout is not None and len(layout.shape) == rank and channels_last_only(layout) is not None
+
+
+def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:
+    """Whether the model's own code asked for that format."""
+    if node.called in _CHOSEN_BY and node.is_called_directly is not False:
+        return True
+    return any(
+        c.owner == "user" and c.direction == "to_channels_last" and (c.graph, c.node) == (graph.name, node.name)
+        for c in evidence.all_conversions_of(trial)
+    )
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, graph: Graph, convolution: FxNode, flip: FxNode) -> Finding:
+    conversions = [c for c in evidence.conversions_of(trial) if c.tensor == "activation"]
+    seconds = evidence.sum_known(c.seconds for c in conversions)
+    wanted = channels_last_only(flip.layout) or "channels_last"
+    message = f"the contiguous model runs {wanted} after {_flip_words(flip)}: {_count_words(graph)}"
+    if conversions:
+        cost = wording.conversion_cost_words(trial, conversions)
+        count = wording.count_of(len(conversions), "conversion")
+        message += f"; {trial.name} has {count} of activations" + (f", {cost}" if cost is not None else "")
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity=evidence.severity_of_cost(trial, seconds),
+        configuration=trial.name,
+        message=message,
+        suggestion=_suggestion(diagnosis, trial, wanted),
+        location=flip.location,
+        module=flip.module,
+        seconds=seconds,
+        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
+        evidence=(flip.name, convolution.name, *(c.id for c in conversions)),
+    )
+
+
+def _flip_words(flip: FxNode) -> str:
+    """``"n1 (permute, model.py:7)"``."""
+    name = flip.called or base_name(flip.target)
+    facts = [name] if flip.module is not None else []
+    if flip.location is not None:
+        facts.append(wording.line_words(flip.location))
+    return (flip.module or name) + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _count_words(graph: Graph) -> str:
+    """How many convolutions read each format; one whose input satisfies both counts for neither."""
+    nodes = nodes_by_name(graph)
+    layouts = [_input_layout(node, nodes) for node in graph.nodes if is_convolution(node) and not node.backward]
+    last = sum(channels_last_only(layout) is not None for layout in layouts)
+    contiguous_count = sum(is_contiguous_only(layout) for layout in layouts)
+    total = wording.count_of(len(layouts), "convolution")
+    words = f"{last} of {total} {'reads' if last == 1 else 'read'} it"
+    if not contiguous_count:
+        return words
+    return f"{words}, {contiguous_count} {'reads' if contiguous_count == 1 else 'read'} contiguous"
+
+
+def _suggestion(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str:
+    advice = (
+        f"convert the input and the parameters too: model = model.to(memory_format=torch.{wanted}); "
+        f"x = x.to(memory_format=torch.{wanted})"
+    )
+    other = diagnosis.measured_trial("eager-channels-last")
+    measured = wording.alternative_words(diagnosis, trial, other) if other is not None and other is not trial else ""
+    return f"{advice}; {measured}" if measured else advice
+
+
+def _finding_about_parameters(trial: Trial, contiguous_count: int, last: list[MemoryFormat]) -> Finding:
+    formats = list(dict.fromkeys(last))
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity="note",
+        configuration=trial.name,
+        message=f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones "
+        f"{'is' if contiguous_count == 1 else 'are'} contiguous and {len(last)} {' or '.join(formats)}, so values "
+        "change their layout between the layers",
+        suggestion="convert all of them to one format: "
+        + (
+            f"model = model.to(memory_format=torch.{formats[0]})"
+            if formats == ["channels_last"]
+            else "each parameter to the channels-last format of its rank"
+        ),
+        evidence=(f"{contiguous_count} contiguous", f"{len(last)} channels-last"),
+    )
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

@@ -1,0 +1,147 @@
+"""
+Tensors that are contiguous and channels_last at once, by dimensions of size 1: nothing needs to be done about them.
+
+What it finds:
+    In training, gradients whose strides differ from their parameter's though both satisfy a common memory format (1x1
+    kernels, one input channel). And inputs of convolutions that satisfy both formats: one channel, or height and
+    width of 1. Plain 1x1 weights are not told.
+
+Why it costs:
+    Nothing: the strides of a dimension of size 1 are never used, so both formats are the same bytes. Only checks that
+    compare strides number by number see a difference, such as DistributedDataParallel's warning, or a guard.
+
+Example:
+    A 1x1 convolution: weight strides (64, 1, 1, 1), gradient strides (64, 1, 64, 64). DistributedDataParallel warns
+    that "Grad strides do not match bucket view strides" and may impair performance; here it does not.
+
+What to do:
+    Nothing. To silence the warning, compile with ``options={"layout_optimization": False}`` where that makes the
+    gradients equal, and measure what it costs; or give the parameters the strides of their gradients once.
+
+When it is fine:
+    Always: it is a note. Gradients that really lie in another order are not among these.
+
+Source:
+    pytorch/pytorch issue #47163: "the warning is spurious, strides are nominally different but physical layout is the
+    same"; ``c10/core/Contiguity.h``, torch 2.13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import is_ambiguous, is_convolution, nodes_by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.records import Diagnosis, FxNode, GradientLayout, Trial
+
+CODE = "LD504"
+NAME = "ambiguous-format"
+
+_NAMED = 3
+_OFF = "inductor-layout-opt-off"
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most about gradients and one about inputs of convolutions, each in the first trial that shows it.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    trials = evidence.own_trials(diagnosis)
+    for trial in trials:
+        gradients = _ambiguous_gradients(trial)
+        if gradients:
+            yield _finding_about_gradients(diagnosis, trial, gradients)
+            break
+    for trial in trials:
+        inputs = _ambiguous_inputs(trial)
+        if inputs:
+            yield _finding_about_inputs(trial, inputs)
+            break
+
+
+def _ambiguous_gradients(trial: Trial) -> list[GradientLayout]:
+    return [
+        entry
+        for entry in trial.gradient_layouts
+        if entry.layout.stride != entry.gradient.stride
+        and entry.layout.shape == entry.gradient.shape
+        and set(entry.layout.memory_formats) & set(entry.gradient.memory_formats)
+    ]
+
+
+def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
+    """The activations in both formats that convolutions read, each once."""
+    found: dict[str, FxNode] = {}
+    for graph in trial.graphs:
+        nodes = nodes_by_name(graph)
+        for node in graph.nodes:
+            source = nodes.get(node.inputs[0]) if node.inputs else None
+            if source is None or node.backward or not is_convolution(node) or source.tensor == "weight":
+                continue
+            if is_ambiguous(source.layout):
+                found[f"{graph.name} {source.name}"] = source
+    return list(found.values())
+
+
+def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list[GradientLayout]) -> Finding:
+    names = [f"{g.parameter}: {_strides(g.layout.stride)} and {_strides(g.gradient.stride)}" for g in gradients]
+    noun, verb = ("gradient", "has") if len(gradients) == 1 else ("gradients", "have")
+    cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity="note",
+        configuration=trial.name,
+        message=f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in both "
+        f"formats ({wording.listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
+        f"(pytorch issue #47163) is spurious here{cause}",
+        suggestion="nothing to do: the strides of dimensions of size 1 are never used",
+        evidence=tuple(g.parameter for g in gradients),
+    )
+
+
+def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
+    """That layout optimization makes them: where it was applied, and without it these gradients are as the parameters."""
+    off = diagnosis.measured_trial(_OFF)
+    applied = any(graph.decision is not None and graph.decision.applied for graph in trial.graphs)
+    if not applied or off is None or off is trial or off.status != "ok" or off.measurement is None:
+        return ""
+    if parameters & {entry.parameter for entry in off.gradient_layouts}:
+        return ""
+    return f"; it comes from layout optimization: {_OFF} does not have it"
+
+
+def _strides(stride: tuple[int | str, ...] | None) -> str:
+    return f"({', '.join(str(step) for step in stride or ())})"
+
+
+def _finding_about_inputs(trial: Trial, inputs: list[FxNode]) -> Finding:
+    names = [f"{node.name} {wording.shape_words(node.layout.shape)}" for node in inputs if node.layout is not None]
+    first = inputs[0]
+    wanted = dict.fromkeys(CHANNELS_LAST_BY_RANK[len(n.layout.shape)] for n in inputs if n.layout is not None)
+    subject, verb = ("an input", "satisfies") if len(inputs) == 1 else (f"{len(inputs)} inputs", "satisfy")
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity="note",
+        configuration=trial.name,
+        message=f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
+        f"({wording.listing(names, _NAMED)}): the same bytes in both, so no conversion of it can be due",
+        suggestion="nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both "
+        "formats; which one a convolution runs in is decided by its weight",
+        location=first.location,
+        module=first.module,
+        evidence=tuple(node.name for node in inputs),
+    )
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)
