@@ -23,6 +23,7 @@ from layoutdoctor.analysis.comparison import COVERAGE, compare, rounds_needed
 from layoutdoctor.capture.compat import DynamoState, triton_version
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.errors import UsageError
+from layoutdoctor.measure.bandwidth import measure_copy_bandwidth
 from layoutdoctor.measure.environment import describe_environment
 from layoutdoctor.measure.equivalence import compute_reference
 from layoutdoctor.measure.step import check_runs
@@ -207,6 +208,7 @@ class _Diagnosing:
         self.recommendation: Recommendation | None = None
         self.subject: Subject = describe(subject, mode)
         self.device = self.subject.device or "cpu"
+        self.bandwidth: float | None = None
         self.created_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._done = 0
 
@@ -222,12 +224,15 @@ class _Diagnosing:
         notes = (*self.subject.notes, *rehearsal.notes, *_notes_on_machine(self.device))
         self.subject = msgspec.structs.replace(self.subject, notes=notes)
         reference = compute_reference(self.loaded, self.mode)
+        self.bandwidth = measure_copy_bandwidth(self.device)
         for configuration in self.configurations:
             doing = "compiling" if configuration.backend == "inductor" else "running"
             self._say(f"{configuration.name}: {doing}, profiling")
             trace_file = self._trace_file(configuration.name)
             self.trials.append(
-                run_trial(self.loaded, configuration, self.mode, reference, self.trials, rehearsal, trace_file)
+                run_trial(
+                    self.loaded, configuration, self.mode, reference, self.trials, rehearsal, trace_file, self.bandwidth
+                )
             )
             if self.on_trial is not None:
                 self.on_trial(self.record(interrupted="stopped before the timing rounds were over"))
@@ -313,7 +318,10 @@ class _Diagnosing:
         return Diagnosis(
             layoutdoctor_version=__version__,
             created_at=self.created_at,
-            environment=describe_environment(self.device, triton=triton_version(), onednn=onednn, command=self.command),
+            environment=msgspec.structs.replace(
+                describe_environment(self.device, triton=triton_version(), onednn=onednn, command=self.command),
+                copy_bandwidth_bytes_per_second=self.bandwidth,
+            ),
             subject=self.subject,
             trials=tuple(trial.record() for trial in self.trials),
             comparison=self.comparison,

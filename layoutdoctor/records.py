@@ -374,10 +374,11 @@ class Buffer(Record, frozen=True, kw_only=True):
         is_reduction: Whether that loop reduces, so that reads and writes walk different dimensions.
         is_removed: Whether fusion left it in registers, so that it is never written to memory.
         is_output: Whether the graph returns it, or it is written into a tensor of the caller.
-        is_user_output: Whether the caller of the model sees it; False for what is only saved for the backward. None where
-            not known.
+        is_user_output: Whether the caller of the model sees it; False for what is only saved for the backward, None
+            where not known.
         alias_of: The buffer whose memory it is a part of, such as the concatenation that it is written into.
         offset: Element of that buffer at which it starts.
+        launch: Which launch of a generated kernel writes it, counted through the graph; None for a library call.
         problem: Why its loop was not understood; None where it was.
     """
 
@@ -397,6 +398,7 @@ class Buffer(Record, frozen=True, kw_only=True):
     is_user_output: bool | None = None
     alias_of: str | None = None
     offset: int = 0
+    launch: int | None = None
     problem: str | None = None
 
 

@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from layoutdoctor.analysis.alignment import align_eager
+from layoutdoctor.analysis.breakers import with_breaker_costs, without_round_trips
+from layoutdoctor.analysis.conversion_costs import with_bandwidth_share, with_bandwidth_shares, with_costs
 from layoutdoctor.analysis.dataflow import redundant_pairs
+from layoutdoctor.analysis.device_kernels import device_seconds, summarize_device
+from layoutdoctor.analysis.eager_conversions import with_eager_conversions
 from layoutdoctor.analysis.graph_conversions import with_graph_conversions
 from layoutdoctor.analysis.join import join_compiled, join_eager
-from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_device, summarize_host
+from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.profiling import Recording
     from layoutdoctor.measure.step import Rehearsal
-    from layoutdoctor.records import Configuration, Equivalence, Measurement, Mode, TrialStatus
+    from layoutdoctor.records import Configuration, Conversion, Equivalence, Measurement, Mode, TrialStatus
     from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -137,6 +142,7 @@ def run_trial(
     earlier: Sequence[LiveTrial],
     rehearsal: Rehearsal,
     trace_file: Path | None = None,
+    bandwidth: float | None = None,
 ) -> LiveTrial:
     """
     Everything of a trial but its timing; a failure is a result.
@@ -149,6 +155,7 @@ def run_trial(
         earlier: Trials already run, which this one may turn out to be the same as.
         rehearsal: What the eager call on a copy showed.
         trace_file: Where to keep the profiler's trace.
+        bandwidth: The device's copy bandwidth, in bytes read plus written per second; None where not measured.
     """
     trial = LiveTrial(configuration)
     try:
@@ -159,7 +166,7 @@ def run_trial(
         if twin is not None:
             trial.stand_for(twin, "the same options and formats are in effect")
             return trial
-        _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file)
+        _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file, bandwidth)
     except (Exception, SystemExit) as error:  # the user's model may raise anything
         trial.fail(error)
     return trial
@@ -173,6 +180,7 @@ def _run(
     earlier: Sequence[LiveTrial],
     rehearsal: Rehearsal,
     trace_file: Path | None,
+    bandwidth: float | None,
 ) -> None:
     device = subject_device(prepared)
     captured: list[CapturedGraph] = []
@@ -190,7 +198,7 @@ def _run(
     trial.equivalence = check_equivalence(reference, step.results())
     step.forget_results()
     trial.notes += step.notes
-    _profile(trial, step, prepared, captured, device, trace_file)
+    _profile(trial, step, prepared, captured, device, trace_file, bandwidth)
     trial.stage = "measure"
     trial.peak_memory_bytes = peak_memory(step, device)
     trial.step = step
@@ -259,6 +267,7 @@ def _profile(
     captured: Sequence[CapturedGraph],
     device: str,
     trace_file: Path | None,
+    bandwidth: float | None,
 ) -> None:
     """Kernel list and redundant pairs; a failure here costs these, not the trial."""
     trial.stage = "profile"
@@ -266,12 +275,36 @@ def _profile(
         recording = record_iteration(step, device, captured, trace_file)
         if trial.configuration.backend == "eager":
             trial.graphs = (_eager_graph(step, prepared),)
-        trial.kernels = _kernel_summary(trial, recording, device)
-        trial.pairs = redundant_pairs(trial.graphs, trial.kernels.conversions)
+        trial.kernels = _kernel_summary(trial, recording, device, bandwidth)
         if recording.log is not None:
             trial.onednn = (recording.log.version, recording.log.isa)
     except Exception as error:  # the configuration still has its times and outputs
         trial.notes.append(f"the kernel list was not recorded: {first_line(error)}")
+    _prove(trial)
+
+
+def _prove(trial: LiveTrial) -> None:
+    """Redundant pairs, and what layout breakers cost; without a kernel list, what the graphs alone prove."""
+    library = trial.kernels.conversions if trial.kernels is not None else ()
+    try:
+        in_graphs = tuple(conversion for graph in trial.graphs for conversion in graph.conversions)
+        known = (*library, *in_graphs)
+        trial.pairs = redundant_pairs(trial.graphs, _in_order(trial.graphs[0], known) if _is_eager(trial) else library)
+        trial.graphs = tuple(
+            with_breaker_costs(without_round_trips(graph, trial.pairs), known) for graph in trial.graphs
+        )
+    except Exception as error:  # what was recorded stays
+        trial.notes.append(f"round trips were not looked for: {first_line(error)}")
+
+
+def _is_eager(trial: LiveTrial) -> bool:
+    return trial.configuration.backend == "eager" and bool(trial.graphs)
+
+
+def _in_order(graph: Graph, conversions: Sequence[Conversion]) -> list[Conversion]:
+    """Conversions of two lists in the order of the operations that ran them."""
+    order = {node.name: position for position, node in enumerate(graph.nodes)}
+    return sorted(conversions, key=lambda conversion: order.get(str(conversion.node), len(order)))
 
 
 def _eager_graph(step: Step, prepared: PreparedModel) -> Graph:
@@ -295,7 +328,7 @@ def _gradients(prepared: PreparedModel) -> list[Any]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def _kernel_summary(trial: LiveTrial, recording: Recording, device: str) -> KernelSummary:
+def _kernel_summary(trial: LiveTrial, recording: Recording, device: str, bandwidth: float | None) -> KernelSummary:
     profile, log = recording.profile, recording.log
     tree = operation_tree(profile)
     lacks = list(recording.lacks)
@@ -304,6 +337,18 @@ def _kernel_summary(trial: LiveTrial, recording: Recording, device: str) -> Kern
     problem = join_eager(tree, trial.graphs[0]) if eager else join_compiled(tree, trial.graphs)
     if problem is not None:
         lacks.append(problem)
+    if eager:
+        trial.graphs = (align_eager(tree, trial.graphs[0]),)
     if device == "cuda":
-        return summarize_device(profile, tree, lacks)
-    return summarize_host(profile, log, tree, homeless, lacks)
+        summary = summarize_device(profile, tree, lacks)
+    else:
+        summary = summarize_host(profile, log, tree, homeless, lacks)
+    summary = with_bandwidth_shares(summary, bandwidth)
+    if eager:
+        seconds = device_seconds(profile) if device == "cuda" else None
+        graph = with_eager_conversions(trial.graphs[0], tree, summary.conversions, seconds)
+        conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
+        trial.graphs = (msgspec.structs.replace(graph, conversions=conversions),)
+    else:
+        trial.graphs = tuple(with_costs(graph, summary.kernels, bandwidth) for graph in trial.graphs)
+    return summary

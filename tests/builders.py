@@ -19,6 +19,7 @@ from layoutdoctor.records import (
     Graph,
     InputTensor,
     KernelSummary,
+    LayoutBreaker,
     Measurement,
     RatioInterval,
     Recommendation,
@@ -270,3 +271,21 @@ def a_diagnosis(*trials: Trial, **changes: Any) -> Diagnosis:
         "trials": trials or (a_trial(),),
     }
     return Diagnosis(**{**fields, **changes})
+
+
+def a_breaker(node: str = "instance_norm", **changes: Any) -> LayoutBreaker:
+    fields: dict[str, Any] = {
+        "node": node,
+        "op": "instance_norm",
+        "reason": "it computes on a contiguous copy and returns a contiguous result",
+        "location": a_location(19),
+        "module": "net.1",
+        "source": channels_last(),
+        "target": contiguous(),
+    }
+    return LayoutBreaker(**{**fields, **changes})
+
+
+def a_placeholder(name: str, layout: Layout | None = None, tensor: str = "activation", **changes: Any) -> FxNode:
+    fields: dict[str, Any] = {"op": "placeholder", "layout": layout or contiguous(), "tensor": tensor}
+    return a_node(name, name, **{**fields, **changes})

@@ -161,7 +161,9 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
     """
     nodes = {node.name: node for node in graph.nodes}
     mine = [c for c in conversions if c.graph == graph.name and c.node in nodes and c.tensor != "weight"]
-    outward = {str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)}
+    outward = {
+        str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)
+    }
     found: dict[str, LayoutBreaker] = {}
     for name, conversion in outward.items():
         if conversion.source is not None and conversion.target is not None and conversion.owner != "user":
@@ -185,7 +187,9 @@ def _eager_ends_above(nodes: dict[str, FxNode], name: str) -> Iterator[tuple[FxN
         node = nodes.get(pending.pop())
         if node is None or node.op != "call_function" or not is_only_contiguous(node.layout):
             continue
-        given = next((nodes[i].layout for i in node.inputs if i in nodes and is_only_channels_last(nodes[i].layout)), None)
+        given = next(
+            (nodes[i].layout for i in node.inputs if i in nodes and is_only_channels_last(nodes[i].layout)), None
+        )
         if given is not None:
             if not is_convolution(node.target):
                 yield node, given
@@ -198,9 +202,7 @@ def _eager_ends_above(nodes: dict[str, FxNode], name: str) -> Iterator[tuple[FxN
                 pending.append(other)
 
 
-def _eager_breaker(
-    node: FxNode, given: Layout, returned: Layout, conversions: Sequence[Conversion]
-) -> LayoutBreaker:
+def _eager_breaker(node: FxNode, given: Layout, returned: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker:
     return _breaker(node, given, returned, conversions, f"eager returns {_words(returned)}")
 
 
@@ -237,5 +239,7 @@ def without_round_trips(graph: Graph, pairs: Sequence[RedundantPair]) -> Graph:
         pairs: The trial's redundant pairs.
     """
     told = {id_ for pair in pairs for id_ in (pair.first, pair.second, *pair.also)}
-    kept = tuple(breaker for breaker in graph.breakers if not breaker.conversions or not told.issuperset(breaker.conversions))
+    kept = tuple(
+        breaker for breaker in graph.breakers if not breaker.conversions or not told.issuperset(breaker.conversions)
+    )
     return msgspec.structs.replace(graph, breakers=kept)

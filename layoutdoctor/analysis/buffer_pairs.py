@@ -9,6 +9,7 @@ convert instead. A concatenation and its branches are one region: they share the
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -20,7 +21,7 @@ from layoutdoctor.analysis.regions import Region, known_sum
 from layoutdoctor.records import RedundantPair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.records import Buffer, Conversion, Graph
 
@@ -32,21 +33,34 @@ def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
     Args:
         graph: With buffers and conversions; an eager graph has none.
     """
-    activations = [conversion for conversion in graph.conversions if conversion.tensor != "weight"]
-    if not graph.buffers or len(activations) < 2:
+    made: dict[str, list[Conversion]] = defaultdict(list)
+    read: dict[str, list[Conversion]] = defaultdict(list)
+    for conversion in graph.conversions:
+        if conversion.tensor != "weight":
+            made[str(conversion.value)].append(conversion)
+            read[str(conversion.source_value)].append(conversion)
+    if not graph.buffers or not made:
         return ()
     flow = BufferGraph(graph)
     joined = _joined(flow)
     found: list[RedundantPair] = []
     for values in nx.weakly_connected_components(joined):
-        region = _balance(flow, joined, set(values), activations)
-        choices = [_choose(flow, joined, region.in_layout(layout)) for layout in region.layouts()]
-        found += max(choices, key=len, default=[])
+        if values.isdisjoint(made) or values.isdisjoint(read):
+            continue
+        region = _balance(flow, joined, set(values), made, read)
+        best: list[RedundantPair] = []
+        for layout in region.layouts():
+            best = max(best, _choose(flow, joined, region.in_layout(layout)), key=_count)
+        found += best
     return tuple(found)
 
 
+def _count(pairs: Sequence[RedundantPair]) -> int:
+    return len(pairs)
+
+
 def _is_value(flow: BufferGraph, name: str) -> bool:
-    """Whether a buffer is written by a loop, or is a concatenation of such, so that its layout is Inductor's to choose."""
+    """Whether a buffer is written by a loop, or is a concatenation of such: its layout is Inductor's to choose."""
     buffer = flow.buffers.get(name)
     return buffer is not None and not buffer.is_extern and not buffer.is_removed and not buffer.is_reduction
 
@@ -68,19 +82,26 @@ def _joined(flow: BufferGraph) -> nx.DiGraph:
 
 
 def _balance(
-    flow: BufferGraph, joined: nx.DiGraph, values: set[str], conversions: Sequence[Conversion]
+    flow: BufferGraph,
+    joined: nx.DiGraph,
+    values: set[str],
+    made: Mapping[str, Sequence[Conversion]],
+    read: Mapping[str, Sequence[Conversion]],
 ) -> Region:
     region = Region(values=values)
-    for conversion in conversions:
-        if conversion.value in values and conversion.source_value not in values:
-            if conversion.value in region.leaving:
-                region.foreign.add(str(conversion.value))  # two operands are converted for one value: not followed
-            region.leaving[str(conversion.value)] = conversion
-        elif conversion.source_value in values and conversion.value not in values:
-            region.entering.append((str(conversion.source_value), conversion))
-    for name in values:
+    for name in sorted(values, key=flow.position):
+        for conversion in made.get(name, ()):
+            if conversion.source_value not in values:
+                if name in region.leaving:
+                    region.foreign.add(name)  # two operands are converted for one value: not followed
+                region.leaving[name] = conversion
+        region.entering += [(name, conversion) for conversion in read.get(name, ()) if conversion.value not in values]
         buffer = flow.buffers[name]
-        if buffer.is_output or flow.extern_readers(name) or any(_would_convert(flow, name, r) for r in _loops(flow, name)):
+        if (
+            buffer.is_output
+            or flow.extern_readers(name)
+            or any(_would_convert(flow, name, r) for r in _loops(flow, name))
+        ):
             region.pinned.add(name)
         if any(_is_foreign(flow, joined, buffer, source_name) for source_name in _read_names(flow, buffer)):
             region.foreign.add(name)
@@ -212,8 +233,8 @@ def _proof(flow: BufferGraph, region: Region, parts: Sequence[Conversion], way: 
     readers = {reader for name in region.values for reader in flow.readers[name]}
     sources = ", ".join(str(part.source_value) for part in (first, *also))
     text = (
-        f"{sources} {'is' if not also else 'are'} converted into {', '.join(way)}, and {second.value} converts back for "
-        f"{', '.join(second.required_by) or 'its readers'}; the {len(region.values)} buffers between are read by "
+        f"{sources} {'is' if not also else 'are'} converted into {', '.join(way)}, and {second.value} converts back "
+        f"for {', '.join(second.required_by) or 'its readers'}; the {len(region.values)} buffers between are read by "
         f"{len(readers)} generated loops, which read any layout"
     )
     kept = []

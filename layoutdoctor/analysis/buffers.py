@@ -58,17 +58,20 @@ class BufferGraph:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
+        self._positions = {buffer.name: position for position, buffer in enumerate(graph.buffers)}
         self.nodes = {node.name: node for node in graph.nodes}
         self.inputs = {node.name: node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
         self._order = {node.name: position for position, node in enumerate(graph.nodes)}
         self.readers: dict[str, list[str]] = defaultdict(list)
         self._sources: dict[str, tuple[Source, ...]] = {}
-        self._computing = {
-            buffer.kernel for buffer in graph.buffers if buffer.kernel is not None and computes(buffer)
-        }
+        self._computing = {buffer.kernel for buffer in graph.buffers if buffer.kernel is not None and computes(buffer)}
         for buffer in graph.buffers:
             for name in dict.fromkeys((*buffer.reads, *(read.name for read in buffer.accesses))):
                 self.readers[name].append(buffer.name)
+
+    def position(self, name: str) -> int:
+        """Place of a buffer in scheduled order."""
+        return self._positions[name]
 
     def layout_of(self, name: str) -> Layout | None:
         """Layout of a buffer or graph input; None where not known."""
@@ -135,15 +138,16 @@ class BufferGraph:
         """
         The FX node whose line and module a buffer is to be told by.
 
-        The node whose value it is; else, for what was made ready for a convolution, that convolution; else the last of
-        its origins in the graph that has a line.
+        The node whose value it is; else, for what was only made ready for a library call, that call; else the last of
+        its origins in the graph that has a line and is no library call itself.
         """
         if buffer.source_node is not None and buffer.source_node in self.nodes:
             return self.nodes[buffer.source_node]
         readers = self.required_by(buffer.name)
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
-        wanted = [node for node in origins if node.name in readers]
-        placed = [node for node in origins if node.location is not None or node.module is not None]
+        wanted = [node for node in origins if node.name in readers and not computes(buffer)]
+        own = [node for node in origins if node.name not in readers and not is_convolution(node.target)] or origins
+        placed = [node for node in own if node.location is not None or node.module is not None]
         return max(wanted or placed or origins, key=lambda node: self._order[node.name], default=None)
 
     def required_by(self, name: str) -> tuple[str, ...]:
@@ -159,9 +163,7 @@ class BufferGraph:
         """Library calls that read a buffer or the memory it is a part of."""
         buffer = self.buffers.get(name)
         names = [name, *([buffer.alias_of] if buffer is not None and buffer.alias_of is not None else [])]
-        return [
-            reader for one in names for reader in self.readers[one] if self.buffers[reader].is_extern
-        ]
+        return [reader for one in names for reader in self.readers[one] if self.buffers[reader].is_extern]
 
     def extern_node(self, buffer: Buffer) -> FxNode | None:
         """The FX node that a library call runs: its own, else the convolution or last operation among its origins."""
@@ -206,13 +208,18 @@ def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -
     """A source as its reader sees it; its own layout where that is the same but for size-1 dimensions."""
     if own[0] == shape and all(s == 1 or a == b for s, a, b in zip(shape, own[1], stride, strict=True)):
         return strided_layout(*own)
-    kept = [step if size != 1 else _filler(shape, stride, index) for index, (size, step) in enumerate(zip(shape, stride, strict=True))]
+    kept = [
+        step if size != 1 else _filler(shape, stride, index)
+        for index, (size, step) in enumerate(zip(shape, stride, strict=True))
+    ]
     return strided_layout(shape, kept)
 
 
 def _filler(shape: Sequence[int], stride: Sequence[int], dimension: int) -> int:
     """A stride for a dimension of size 1, as torch would give it next to the following dimension."""
-    behind = [(size, step) for size, step in zip(shape[dimension + 1 :], stride[dimension + 1 :], strict=True) if size != 1]
+    behind = [
+        (size, step) for size, step in zip(shape[dimension + 1 :], stride[dimension + 1 :], strict=True) if size != 1
+    ]
     return behind[0][0] * behind[0][1] if behind else 1
 
 

@@ -26,7 +26,6 @@ from layoutdoctor.records import RedundantPair
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.layout import Layout
     from layoutdoctor.records import Conversion, FxNode, Graph
 
 _LEAVING_PLAIN = ("from_blocked", "to_contiguous")
@@ -36,8 +35,12 @@ _ENTERING = ("to_blocked", "to_channels_last")
 """Directions in which a value is made ready for a convolution."""
 
 
-_CERTAIN_PORTS = frozenset({"convolution", "convolution_backward", "mkldnn_convolution"})
-"""Operations whose ports count the same arguments as their node's inputs; a fused binary one has another in between."""
+_CERTAIN_PORTS = frozenset({"convolution", "convolution_backward", "mkldnn_convolution", "clone", "_to_copy"})
+"""
+Operations whose ports count the same arguments as their node's inputs; a fused binary one has another in between.
+
+A copy that the model makes itself (``.contiguous()``) starts a region as a convolution's result does.
+"""
 
 
 def _conversion_bytes(node: FxNode) -> int | None:

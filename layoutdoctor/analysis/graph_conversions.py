@@ -67,9 +67,7 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
         conversions = _conversions(flow)
         breakers = compiled_breakers(flow, conversions)
         found.append(
-            msgspec.structs.replace(
-                graph, conversions=conversions, breakers=breakers, graph_breaks=graph_break_count
-            )
+            msgspec.structs.replace(graph, conversions=conversions, breakers=breakers, graph_breaks=graph_break_count)
         )
     return tuple(found)
 
@@ -281,4 +279,8 @@ def _described(node: FxNode) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    return (
+        names[0]
+        if len(names) == 1
+        else f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    )

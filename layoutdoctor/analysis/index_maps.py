@@ -10,6 +10,7 @@ are only moved, and from which layout. Pure integer arithmetic; faces capture (w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ def is_relayout(
 
     True for the same dimensions in any order (a permuted view), for neighbouring ones seen as one or one seen as
     neighbouring ones (a flattened view and its inverse), and for a leading dimension that stands for batch and space
-    together, as in the result of a matrix product seen as ``[N, C, H, W]``. False for what rearranges elements: a part of the source, a broadcast, a
-    channel shuffle, a pixel shuffle, windows, attention heads.
+    together, as in the result of a matrix product seen as ``[N, C, H, W]``. False for what rearranges elements: a part
+    of the source, a broadcast, a channel shuffle, a pixel shuffle, windows, attention heads.
 
     Args:
         source_shape: Sizes of the source.
@@ -144,7 +145,7 @@ def _runs(shape: Sequence[int], stride: Sequence[int]) -> list[_Run] | None:
     runs.sort(key=lambda run: -run.step)
     if any(run.step <= 0 for run in runs):
         return None
-    overlap = any(outer.step < inner.step * inner.count for outer, inner in zip(runs, runs[1:], strict=False))
+    overlap = any(outer.step < inner.step * inner.count for outer, inner in pairwise(runs))
     return None if overlap else runs
 
 

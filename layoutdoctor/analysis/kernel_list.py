@@ -2,7 +2,8 @@
 The kernel list of one profiled iteration, merged from the profiler's operations and oneDNN's log, in order.
 
 A CPU has no kernels of its own: here a kernel is an executed oneDNN primitive, a generated Inductor kernel, or an ATen
-operation that computes and calls no other one that does. On a GPU it is a device kernel. Faces doctor; no torch.
+operation that computes and calls no other one that does. For a GPU see ``device_kernels``. Faces doctor;
+no torch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.placement import place_by_order
 from layoutdoctor.analysis.primitives import annotate_primitives, describe_primitive
-from layoutdoctor.kernel_names import conversion_kernel, library_of
 from layoutdoctor.records import Conversion, Kernel, KernelSummary
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.analysis.primitives import AnnotatedPrimitive
     from layoutdoctor.records import FxNode
-    from layoutdoctor.traces.kineto import DeviceKernel, Operation, ProfiledIteration
+    from layoutdoctor.traces.kineto import Operation, ProfiledIteration
     from layoutdoctor.traces.onednn import OnednnLog, Primitive
 
 GENERATED_PREFIX = "layoutdoctor::"
@@ -191,16 +191,26 @@ def summarize_host(
     not_understood = profile.not_understood_count + (len(log.not_understood) if log is not None else 0)
     not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
     sources = ("torch.profiler",) + (("oneDNN verbose log",) if log is not None else ())
-    return _summary(kernels, conversions, not_understood, sources, lacks)
+    return summarize(kernels, conversions, not_understood, sources, lacks)
 
 
-def _summary(
+def summarize(
     kernels: Sequence[Kernel],
     conversions: Sequence[Conversion],
     not_understood: int,
     sources: tuple[str, ...],
     lacks: Sequence[str],
 ) -> KernelSummary:
+    """
+    Counts and sums of a kernel list.
+
+    Args:
+        kernels: Every kernel, in order.
+        conversions: The conversions among them, those without a change of layout included.
+        not_understood: How many records could not be read.
+        sources: Where the list comes from.
+        lacks: What could not be recorded.
+    """
     real = [conversion for conversion in conversions if conversion.direction != "none"]
     seconds = sum(kernel.seconds for kernel in kernels)
     spent = sum(conversion.seconds or 0.0 for conversion in real)
@@ -237,24 +247,42 @@ def _works(entry: HostOperation) -> bool:
 
 def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
     generated = entry.name.startswith(GENERATED_PREFIX)
+    joined = entry.joined()
+    graph = entry.name.removeprefix(GENERATED_PREFIX).rsplit("::", 1)[0] if generated else None
     return Kernel(
         name=entry.name.rsplit("::", 1)[1] if generated else entry.name,
         seconds=entry.operation.seconds if generated else entry.self_seconds(),
         start_seconds=entry.operation.start_seconds - origin,
-        op=None if generated else _outermost_name(entry),
+        op=None if generated else outermost_name(entry),
         library="inductor" if generated else "aten",
-        backward=_is_backward(entry),
+        backward=is_backward(entry),
+        node=joined.node.name if joined is not None and joined.node is not None else None,
+        graph=graph if joined is None else joined.graph,
     )
 
 
-def _outermost_name(entry: HostOperation) -> str:
-    here = entry
-    while here.parent is not None and here.parent.name.startswith("aten::"):
+def outermost_name(entry: HostOperation) -> str:
+    """
+    The ATen operation that the caller asked for, in which an operation ran.
+
+    Args:
+        entry: Any operation; one that ran inside no other gives its own name.
+    """
+    here, name = entry, entry.name
+    while here.parent is not None:
         here = here.parent
-    return here.name
+        if here.name.startswith(_LAUNCHING):
+            name = here.name
+    return name
 
 
-def _is_backward(entry: HostOperation) -> bool:
+def is_backward(entry: HostOperation) -> bool:
+    """
+    Whether autograd ran an operation.
+
+    Args:
+        entry: Any operation.
+    """
     here: HostOperation | None = entry
     while here is not None:
         if here.name.startswith("autograd::engine::evaluate_function") or "Backward" in here.name:
@@ -272,7 +300,9 @@ def _add_primitive(
 ) -> None:
     primitive = item.primitive
     start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)
-    backward = entry is not None and _is_backward(entry)
+    backward = entry is not None and is_backward(entry)
+    joined = entry.joined() if entry is not None else None
+    node = joined.node if joined is not None else None
     kernels.append(
         Kernel(
             name=primitive.kind,
@@ -283,12 +313,12 @@ def _add_primitive(
             problem=primitive.problem,
             implementation=primitive.implementation,
             backward=backward,
+            node=node.name if node is not None else None,
+            graph=joined.graph if joined is not None else None,
         )
     )
     if primitive.kind != "reorder":
         return
-    joined = entry.joined() if entry is not None else None
-    node = joined.node if joined is not None else None
     conversions.append(
         Conversion(
             id=f"reorder {len(conversions)}",
@@ -308,66 +338,10 @@ def _add_primitive(
             dtype=item.dtype,
             graph=joined.graph if joined is not None else None,
             port=item.port if joined is not None else None,
+            cause=None
+            if node is None
+            else f"{entry.name if entry is not None else 'oneDNN'} runs in a format of its own",
+            required_by=() if node is None else (node.name,),
+            seconds_source="measured",
         )
-    )
-
-
-def summarize_device(profile: ProfiledIteration, tree: Sequence[HostOperation], lacks: Sequence[str]) -> KernelSummary:
-    """
-    The kernel list of an iteration on a GPU.
-
-    Args:
-        profile: What the profiler recorded.
-        tree: From ``operation_tree``, with nodes joined.
-        lacks: What could not be recorded.
-    """
-    by_id = {entry.operation.external_id: entry for entry in tree if entry.operation.external_id is not None}
-    kernels: list[Kernel] = []
-    conversions: list[Conversion] = []
-    origin = min((kernel.start_seconds for kernel in profile.device_kernels), default=0.0)
-    for kernel in profile.device_kernels:
-        entry = by_id.get(kernel.external_id) if kernel.external_id is not None else None
-        kernels.append(_device_kernel(kernel, entry, origin))
-        conversion = _device_conversion(kernel, entry, origin, len(conversions))
-        if conversion is not None:
-            conversions.append(conversion)
-    return _summary(kernels, conversions, profile.not_understood_count, ("torch.profiler",), lacks)
-
-
-def _device_kernel(kernel: DeviceKernel, entry: HostOperation | None, origin: float) -> Kernel:
-    return Kernel(
-        name=kernel.name,
-        seconds=kernel.seconds,
-        start_seconds=kernel.start_seconds - origin,
-        op=entry.name if entry is not None else None,
-        library=library_of(kernel.name),
-        stream=kernel.stream,
-        backward=entry is not None and _is_backward(entry),
-    )
-
-
-def _device_conversion(
-    kernel: DeviceKernel, entry: HostOperation | None, origin: float, number: int
-) -> Conversion | None:
-    known = conversion_kernel(kernel.name)
-    if known is None:
-        return None
-    joined = entry.joined() if entry is not None else None
-    node = joined.node if joined is not None else None
-    return Conversion(
-        id=f"conversion {number}",
-        owner="library",
-        kernel=kernel.name,
-        node=node.name if node is not None else None,
-        op=entry.name if entry is not None else None,
-        location=node.location if node is not None else None,
-        module=node.module if node is not None else None,
-        source=None,
-        target=None,
-        direction=known.direction,
-        tensor="unknown",
-        seconds=kernel.seconds,
-        bytes_moved=None,
-        stream=kernel.stream,
-        start_seconds=kernel.start_seconds - origin,
     )

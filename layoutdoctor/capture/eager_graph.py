@@ -72,6 +72,7 @@ class EagerRecorder(TorchDispatchMode):
 
     def _record(self, function: Any, inputs: tuple[str, ...], args: tuple[Any, ...], result: Any) -> None:
         location, module, backward = self._place()
+        caller = sys._getframe(2)  # whoever made this call into torch: a line of the model, or code of torch
         name = self._fresh(str(function).split(".")[1])
         tensor = first_tensor(result)
         node = FxNode(
@@ -85,6 +86,7 @@ class EagerRecorder(TorchDispatchMode):
             module=module,
             backward=backward,
             uses_running_statistics=_uses_running_statistics(function, args),
+            is_called_directly=None if backward else is_user_file(caller.f_code.co_filename),
         )
         self.nodes.append(node)
         if isinstance(result, torch.Tensor):

@@ -217,7 +217,7 @@ def called_name(node: Any) -> str | None:
         node: An FX node; one of a backward graph names the forward call.
 
     Source:
-        ``meta["source_fn_stack"]``: outermost first, (node name, function, module class or method name); torch 2.7-2.13.
+        ``meta["source_fn_stack"]``: outermost first, (node name, function, module class or method); torch 2.7 to 2.13.
     """
     stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
     if not stack:

@@ -40,7 +40,7 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
         kernels: (generated kernel name, names of the scheduler nodes in it, source).
     """
     facts = _GraphFacts(
-        kernel_of={node: name for name, nodes, _ in kernels for node in nodes},
+        launch_of={node: (index, name) for index, (name, nodes, _) in enumerate(kernels) for node in nodes},
         removed=frozenset(getattr(graph, "removed_buffers", ())) | frozenset(getattr(graph, "inplaced_to_remove", ())),
         returned=tuple(_output_buffers(graph)),
         visible=_user_visible(graph),
@@ -59,13 +59,13 @@ class _GraphFacts:
     What holds for a whole graph.
 
     Attributes:
-        kernel_of: The kernel that runs each scheduler node.
+        launch_of: For each scheduler node the launch that runs it, counted through the graph, and the kernel's name.
         removed: Buffers that are never written.
         returned: The buffer of each output, in order; None for what is no buffer.
         visible: Positions of the outputs that the caller of the model sees; None where not known.
     """
 
-    kernel_of: dict[str, str]
+    launch_of: dict[str, tuple[int, str]]
     removed: frozenset[str]
     returned: tuple[str | None, ...]
     visible: frozenset[int] | None
@@ -112,6 +112,7 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
     is_extern = bool(node.is_extern())
     origins = tuple(origin.name for origin in getattr(node.node, "origins", None) or ())
     reads = tuple(sorted({dependency.name for dependency in node.read_writes.reads}))
+    launch, kernel = facts.launch_of.get(node.get_name(), (None, None))
     found: list[Buffer] = []
     for output in node.get_outputs():
         name, layout = str(output.get_name()), ir_layout(output.node)
@@ -122,7 +123,7 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
                 name=name,
                 layout=layout,
                 dtype=_dtype(output.node),
-                kernel=_extern_name(node) if is_extern else facts.kernel_of.get(node.get_name()),
+                kernel=_extern_name(node) if is_extern else kernel,
                 origins=origins,
                 reads=reads,
                 is_extern=is_extern,
@@ -136,6 +137,7 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
                 is_user_output=facts.is_user_output(name),
                 alias_of=aliases[0] if aliases and not is_extern else None,
                 offset=_offset(output.node),
+                launch=launch,
                 problem=body.problem,
             )
         )
@@ -237,7 +239,9 @@ def _integers(values: Sequence[Size]) -> tuple[int, ...] | None:
 def _operations(body: Any) -> tuple[str, ...]:
     """Operations of a loop body besides loads and stores, each once; a cast computes, so it is among them."""
     blocks = [body.root_block, *getattr(body, "subblocks", {}).values()]
-    targets = [node.target for block in blocks for node in block.graph.nodes if node.op in ("call_method", "call_module")]
+    targets = [
+        node.target for block in blocks for node in block.graph.nodes if node.op in ("call_method", "call_module")
+    ]
     return tuple(dict.fromkeys(str(target) for target in targets if target not in _MOVING_OPERATIONS))
 
 

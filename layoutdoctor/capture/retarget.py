@@ -56,6 +56,8 @@ _FIXED_OPTIONS = {
 }
 """Inductor options that would run something on the device while lowering, or make another wrapper than Python's."""
 
+_LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
+
 _OPERATION = re.compile(r"(?:target: |target=torch\.ops\.|target=)([\w.]+)")
 _CPU_OPERATIONS = re.compile(r"(_for_cpu|mkldnn|onednn|_cpu)\b|mkldnn")
 
@@ -101,6 +103,7 @@ class TargetLowering:
             stack.callback(_forget_fake_results)
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layoutdoctor_")))
             self._cut_short(stack, directory)
+            _decompose_as_on_gpu(stack)
             self._stack = stack.pop_all()
         return self
 
@@ -132,7 +135,11 @@ class TargetLowering:
 
         known = _known_options({**self._options, **_FIXED_OPTIONS})
         return required(compile_fx, "compile_fx")(
-            graph_module, example_inputs, inner_compile=self._lower, config_patches=known
+            graph_module,
+            example_inputs,
+            inner_compile=self._lower,
+            config_patches=known,
+            decompositions=_gpu_decompositions(known),
         )
 
     def _lower(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any) -> Callable[..., Any]:
@@ -146,6 +153,7 @@ class TargetLowering:
                 compile_fx_inner(moved, inputs, **keywords)
             self.lowered_count += 1
         except Exception as error:  # whatever Inductor raises costs this graph, not the run
+            import os, traceback; os.environ.get("RT") and traceback.print_exc()  # noqa
             self.failures.append(self._sentence(error, is_backward=bool(keywords.get("is_backward"))))
         for node in graph_module.graph.nodes:
             if node.op == "call_function" and _CPU_OPERATIONS.search(str(node.target)):
@@ -162,6 +170,40 @@ class TargetLowering:
             f"cannot lower the {which} graph for {self.target.name}{where}: {first_line(error)}; "
             "diagnose this configuration on a machine with the GPU (without a target)"
         )
+
+
+def _decompose_as_on_gpu(stack: contextlib.ExitStack) -> None:
+    """
+    Lets the gradient of a convolution's bias become a sum of its own while tracing, as it does on a GPU.
+
+    Source:
+        ``convolution_backward``, torch/_inductor/decomposition.py, which asks ``is_gpu``; torch 2.7 to 2.13.
+    """
+    from torch._inductor import decomposition
+
+    if hasattr(decomposition, "is_gpu"):
+        stack.enter_context(mock.patch.object(decomposition, "is_gpu", lambda device: True))
+
+
+def _gpu_decompositions(options: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
+    """
+    Inductor's decompositions, with that of random draws which it does not apply on a CPU.
+
+    Source:
+        ``bernoulli_p``, torch/_decomp/decompositions_for_rng.py, which leaves CPU tensors alone; torch 2.13.
+    """
+    from torch._inductor.decomposition import select_decomp_table
+
+    with inductor_config().patch(dict(options)):
+        table = dict(select_decomp_table())
+    if torch.ops.aten.bernoulli.p in table:
+        table[torch.ops.aten.bernoulli.p] = _bernoulli
+    return table
+
+
+def _bernoulli(tensor: torch.Tensor, p: float = 0.5, *, generator: object = None) -> torch.Tensor:
+    del generator
+    return torch.rand_like(tensor, dtype=torch.float32) < p
 
 
 def _known_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,19 +263,26 @@ def on_target(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> tu
     def moved(value: Any) -> Any:
         return _fake_on_device(value, mode)
 
-    copied = copy.deepcopy(graph_module)
-    for module in copied.modules():
-        if not isinstance(module, fx.GraphModule):
-            continue
-        for node in list(module.graph.nodes):
-            node.args = fx.node.map_aggregate(node.args, _switch_device)
-            node.kwargs = fx.node.map_aggregate(node.kwargs, _switch_device)
-            if "val" in node.meta:
-                node.meta["val"] = pytree.tree_map_only(torch.Tensor, moved, node.meta["val"])
-            if node.op == "get_attr":
-                _move_constant(module, node)
-        module.recompile()
-    return copied, [moved(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
+    inputs = [moved(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
+    return _moved_graph(graph_module, moved), inputs
+
+
+def _moved_graph(graph_module: fx.GraphModule, moved: Callable[[torch.Tensor], torch.Tensor]) -> fx.GraphModule:
+    """A copy on the device that shares the constants, which a fake mode would not let be copied."""
+    copied = fx.GraphModule(graph_module, copy.deepcopy(graph_module.graph))
+    copied.meta = dict(graph_module.meta)
+    for name, inner in graph_module.named_children():
+        if isinstance(inner, fx.GraphModule):  # the branches of torch.cond and the like
+            copied.add_module(name, _moved_graph(inner, moved))
+    for node in list(copied.graph.nodes):
+        node.args = fx.node.map_aggregate(node.args, _switch_device)
+        node.kwargs = fx.node.map_aggregate(node.kwargs, _switch_device)
+        if "val" in node.meta:
+            node.meta["val"] = pytree.tree_map_only(torch.Tensor, moved, node.meta["val"])
+        if node.target in _LIFTS:
+            _move_constant(copied, node)
+    copied.recompile()
+    return copied
 
 
 def _switch_device(argument: Any) -> Any:
@@ -253,10 +302,8 @@ def _fake_on_device(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
 
 
 def _move_constant(module: fx.GraphModule, node: fx.Node) -> None:
-    """A constant tensor is on the CPU; one with dimensions is copied to the device, as a number it may mix with it."""
-    value = module
-    for part in str(node.target).split("."):
-        value = getattr(value, part, None)
+    """A constant is lifted into the graph on the CPU; one with dimensions is copied to the device, a number may stay."""
+    value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return
     with module.graph.inserting_after(node):

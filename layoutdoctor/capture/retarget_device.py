@@ -217,6 +217,7 @@ def python_tensor_methods() -> Iterator[None]:
         "contiguous": _contiguous,
         "copy_": _copy,
         "new_tensor": _new_tensor,
+        "__invert__": _invert,
         "__getitem__": _getitem,
         "__setitem__": _setitem,
     }
@@ -248,6 +249,10 @@ def _copy(tensor: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa:
 
 def _new_tensor(tensor: Any, data: Any, *, dtype: torch.dtype | None = None, device: Any = None) -> Any:
     return torch.tensor(data, dtype=dtype or tensor.dtype, device=device or tensor.device)
+
+
+def _invert(tensor: Any) -> Any:
+    return torch.ops.aten.bitwise_not.default(tensor)
 
 
 def _getitem(tensor: Any, index: Any) -> Any:

@@ -173,7 +173,7 @@ def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str,
             continue
         position = 2 if "convolution_backward" in target else 1
         weight = _behind_casts(node.args[position]) if len(node.args) > position else None
-        if getattr(weight, "op", "") in ("placeholder", "get_attr"):
+        if weight is not None and getattr(weight, "op", "") in ("placeholder", "get_attr"):
             weights.add(weight.name)
     kinds: dict[str, TensorKind] = {}
     for node in graph_module.graph.nodes:
@@ -188,7 +188,17 @@ def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str,
     return kinds
 
 
-_SAME_WEIGHT = ("_to_copy", "convert_element_type", "clone", "alias", "detach", "view", "reshape", "unsqueeze", "squeeze")
+_SAME_WEIGHT = (
+    "_to_copy",
+    "convert_element_type",
+    "clone",
+    "alias",
+    "detach",
+    "view",
+    "reshape",
+    "unsqueeze",
+    "squeeze",
+)
 
 
 def _behind_casts(node: Any) -> Any:

@@ -2,7 +2,7 @@
 The rules: what layoutdoctor knows to look for in a diagnosis.
 
 One file per rule, all of them in one tuple. A rule is a pure function of the record. Faces the command line, doctor and
-the reports; imports records, layout, units and errors only, never torch.
+the reports; imports analysis and what is below it, never torch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,33 @@ from layoutdoctor.rules import (
     ld101_round_trip_conversion,
     ld102_repeated_conversion,
     ld103_weight_converted_every_call,
+    ld104_layout_breaker,
+    ld105_entry_exit_conversion,
+    ld106_cast_with_conversion,
     ld201_layout_optimization_without_effect,
     ld202_layout_optimization_vetoed,
     ld203_compiled_slower_than_eager,
     ld204_layout_optimization_slower,
     ld205_input_format_mismatch,
+    ld206_forward_backward_mismatch,
+    ld207_vetoed_by_one_convolution,
+    ld208_vetoed_by_dynamic_shapes,
+    ld209_output_strides_differ_from_eager,
+    ld210_conv1d_cannot,
+    ld211_parameter_strides_recompile,
+    ld212_graph_break_cuts_region,
+    ld301_known_bad_version,
+    ld302_strided_batch_norm_input,
+    ld303_convolution_slower_in_one_format,
+    ld304_strided_reduction,
     ld401_unstable_measurement,
     ld402_outputs_differ,
+    ld403_layout_irrelevant,
+    ld501_user_contiguous_call,
+    ld502_mixed_formats_in_model,
+    ld503_flat_conv3d,
+    ld504_ambiguous_format,
+    ld505_as_strided_on_activation,
 )
 from layoutdoctor.rules.base import Rule
 
@@ -36,13 +56,33 @@ ALL_RULES: tuple[Rule, ...] = (
     ld101_round_trip_conversion.RULE,
     ld102_repeated_conversion.RULE,
     ld103_weight_converted_every_call.RULE,
+    ld104_layout_breaker.RULE,
+    ld105_entry_exit_conversion.RULE,
+    ld106_cast_with_conversion.RULE,
     ld201_layout_optimization_without_effect.RULE,
     ld202_layout_optimization_vetoed.RULE,
     ld203_compiled_slower_than_eager.RULE,
     ld204_layout_optimization_slower.RULE,
     ld205_input_format_mismatch.RULE,
+    ld206_forward_backward_mismatch.RULE,
+    ld207_vetoed_by_one_convolution.RULE,
+    ld208_vetoed_by_dynamic_shapes.RULE,
+    ld209_output_strides_differ_from_eager.RULE,
+    ld210_conv1d_cannot.RULE,
+    ld211_parameter_strides_recompile.RULE,
+    ld212_graph_break_cuts_region.RULE,
+    ld301_known_bad_version.RULE,
+    ld302_strided_batch_norm_input.RULE,
+    ld303_convolution_slower_in_one_format.RULE,
+    ld304_strided_reduction.RULE,
     ld401_unstable_measurement.RULE,
     ld402_outputs_differ.RULE,
+    ld403_layout_irrelevant.RULE,
+    ld501_user_contiguous_call.RULE,
+    ld502_mixed_formats_in_model.RULE,
+    ld503_flat_conv3d.RULE,
+    ld504_ambiguous_format.RULE,
+    ld505_as_strided_on_activation.RULE,
 )
 
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")

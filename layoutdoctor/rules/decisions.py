@@ -116,7 +116,7 @@ def convolution_words(convolution: Convolution) -> str:
     Args:
         convolution: Any convolution.
     """
-    facts = [str(convolution.location)] if convolution.location is not None else []
+    facts = [wording.line_words(convolution.location)] if convolution.location is not None else []
     if convolution.weight_shape is not None:
         facts.append(f"weight {wording.shape_words(convolution.weight_shape)}")
     if convolution.groups is not None and convolution.groups != 1:

@@ -4,8 +4,9 @@ A conversion and a later one undo each other, and nothing between them needs the
 What it finds:
     Redundant pairs: a conversion of a tensor from layout A to B and a later one of the same value from B to A, with
     nothing between (``adjacent``) or only operations that work in any layout (``through``), no consumer in between
-    that needs B, and no graph output or alias that pins B. In the baseline, one finding per kind of round trip; in
-    any other trial, one finding for all of them.
+    that needs B, and no graph output or alias that pins B. The branches of a concatenation that is written in B and
+    converted back are one round trip. In the baseline, one finding per kind of round trip; in any other trial, one
+    finding for all of them.
 
 Why it costs:
     Each conversion reads and writes the whole tensor: 2 x element count x element size, in bytes. The pair moves
@@ -14,7 +15,8 @@ Why it costs:
 
 Example:
     A contiguous model on a CPU with layout optimization off: each convolution converts its input to ``aBcd16b`` and
-    its output back, and between two convolutions stands only a batch norm and a ReLU.
+    its output back, and between two convolutions stands only a batch norm and a ReLU. Or: four channels_last branches
+    that ``torch.cat`` writes in contiguous_format, for a convolution that converts the result back.
 
 What to do:
     Let the layers between hand the layout on: give the model and its input channels_last, or keep Inductor's layout
@@ -33,14 +35,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_name
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from layoutdoctor.layout import Layout
     from layoutdoctor.records import Conversion, Diagnosis, RedundantPair, Severity, Trial
 
 CODE = "LD101"
@@ -72,10 +77,10 @@ def _grouped(diagnosis: Diagnosis, trial: Trial) -> list[tuple[RedundantPair, ..
 
 
 def _by_kind(trial: Trial, pairs: Sequence[RedundantPair]) -> dict[str, tuple[RedundantPair, ...]]:
-    conversions = {conversion.id: conversion for conversion in evidence.conversions_of(trial)}
+    conversions = {conversion.id: conversion for conversion in evidence.all_conversions_of(trial)}
     kinds: dict[str, tuple[RedundantPair, ...]] = {}
     for pair in pairs:
-        kind = _kind(pair, conversions)
+        kind = _concatenation(trial, pair, conversions) or _kind(pair, conversions)
         kinds[kind] = (*kinds.get(kind, ()), pair)
     return kinds
 
@@ -89,6 +94,38 @@ def _kind(pair: RedundantPair, conversions: dict[str, Conversion]) -> str:
     if first is None or second is None:
         return around
     return f"{' -> '.join(wording.layout_words(x) for x in (first.source, first.target, second.target))} {around}"
+
+
+def _concatenation(trial: Trial, pair: RedundantPair, conversions: dict[str, Conversion]) -> str | None:
+    """The branches of a concatenation, its format and who wants them back; None for any other round trip."""
+    first, second = conversions.get(pair.first), conversions.get(pair.second)
+    cat = next((op for op in pair.between if base_name(op) == "cat"), None)
+    if cat is None or not pair.also or first is None or second is None:
+        return None
+    formats = list(dict.fromkeys(wording.layout_words(conversions[id].source) for id in _there(pair, conversions)))
+    rest = [wording.op_words(op) for op in pair.between if op != cat]
+    through = f" behind {wording.listing(rest)}" if rest else ""
+    return (
+        f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {_format_words(first.target)} at "
+        f"{cat.removesuffix('.default')}{through} and converted back{_reader_words(trial, pair, second)}"
+    )
+
+
+def _there(pair: RedundantPair, conversions: dict[str, Conversion]) -> list[str]:
+    return [id for id in (pair.first, *pair.also) if id in conversions]
+
+
+def _format_words(layout: Layout | None) -> str:
+    words = wording.layout_words(layout)
+    return "contiguous_format" if words == "contiguous" else words
+
+
+def _reader_words(trial: Trial, pair: RedundantPair, back: Conversion) -> str:
+    """Who reads what was converted back, where that is a convolution."""
+    name = pair.graph or back.graph
+    nodes = next((nodes_by_name(graph) for graph in trial.graphs if graph.name == name), {})
+    readers = [*back.required_by, *([back.node] if back.node is not None else [])]
+    return " for the next convolution" if any(is_convolution_named(reader, nodes) for reader in readers) else ""
 
 
 def _cost(pairs: Sequence[RedundantPair]) -> tuple[float, int]:
@@ -111,7 +148,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, pairs: Sequence[RedundantPair])
         module=worst.module,
         seconds=evidence.sum_known(pair.seconds for pair in pairs),
         bytes_moved=evidence.sum_bytes(pair.bytes_moved for pair in pairs),
-        evidence=tuple(dict.fromkeys(id for pair in pairs for id in (pair.first, pair.second))),
+        evidence=tuple(dict.fromkeys(id for pair in pairs for id in (pair.first, *pair.also, pair.second))),
     )
 
 
@@ -144,17 +181,24 @@ def _message(trial: Trial, pairs: Sequence[RedundantPair]) -> str:
 def _costs(trial: Trial, pairs: Sequence[RedundantPair]) -> list[str]:
     """What they took, what they moved, and who ran them, as far as recorded."""
     costs: list[str] = []
-    cost = wording.cost_words(trial, evidence.sum_known(pair.seconds for pair in pairs))
+    cost = wording.cost_words(trial, evidence.sum_known(pair.seconds for pair in pairs), _source_words(pairs))
     if cost is not None:
         costs.append(cost)
     moved = evidence.sum_bytes(pair.bytes_moved for pair in pairs)
     if moved is not None:
         costs.append(f"{format_bytes(moved)} moved")
-    ids = {id for pair in pairs for id in (pair.first, pair.second)}
-    owners = sorted({conversion.owner for conversion in evidence.conversions_of(trial) if conversion.id in ids})
+    ids = {id for pair in pairs for id in (pair.first, *pair.also, pair.second)}
+    owners = sorted({conversion.owner for conversion in evidence.all_conversions_of(trial) if conversion.id in ids})
     if owners:
         costs.append(f"inserted by the {wording.listing(owners)}")
     return costs
+
+
+def _source_words(pairs: Sequence[RedundantPair]) -> str | None:
+    """Whether the cost is measured; nothing where all of it is from the kernel list, which is nothing but measured."""
+    if all(pair.evidence == "kernels" for pair in pairs):
+        return None
+    return wording.source_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
@@ -163,6 +207,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
         return f"use {other.name}: it has no round trip; {wording.alternative_words(diagnosis, trial, other)}"
     if any(place.code and ".contiguous()" in place.code for p in trial.redundant_pairs if (place := p.location)):
         return "remove the .contiguous() between the layers, so that they hand on the layout they have"
+    if trial.configuration.input_format == "channels_last" and trial.configuration.layout_optimization == "off":
+        return "leave Inductor's layout optimization on, so that the layers between hand the layout on"
     return "give the model and its input channels_last, so that the layers between hand the layout on"
 
 

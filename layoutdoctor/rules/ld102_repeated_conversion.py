@@ -5,7 +5,8 @@ What it finds:
     Two or more conversions of one activation, from the same layout to the same layout, for different readers. Told
     only where the graph proves it: each conversion belongs to an operation in the graph, that operation reads exactly
     one value of the converted shape, it is the same value for all of them, and nothing changes it in place. A forward
-    activation saved for the backward counts as the same value.
+    activation saved for the backward counts as the same value. Copies that the compiler makes of one buffer count
+    likewise, by the buffer they are made from.
 
 Why it costs:
     A library converts inside its own operation and forgets the result: each reader pays for reading and writing the
@@ -50,7 +51,7 @@ NAME = "repeated-conversion"
 _DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")
 _IN_PLACE_TARGET = re.compile(r"[a-z0-9]_(\.|$)")  # aten.relu_.default; every in-place operator ends so
 
-_Value = tuple[str, str]  # (graph, node): a value, by who made it
+_Value = tuple[str, str]  # (graph, node, buffer or graph input): a value, by who made it
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -66,7 +67,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
             yield _finding(diagnosis, trial, repeated)
 
 
-_Repeated = tuple["FxNode", tuple["Conversion", ...]]
+_Repeated = tuple[_Value, tuple["Conversion", ...]]
 
 
 def _cost_order(repeated: _Repeated) -> tuple[float, float]:
@@ -80,11 +81,23 @@ def _cost_order(repeated: _Repeated) -> tuple[float, float]:
 def _repeated(trial: Trial) -> list[_Repeated]:
     found: dict[tuple[_Value, Layout, Layout], tuple[Conversion, ...]] = {}
     for conversion in evidence.conversions_of(trial):
-        value = _converted_value(trial, conversion)
+        value = _copied_value(trial, conversion) or _converted_value(trial, conversion)
         if value is not None and conversion.source is not None and conversion.target is not None:
             key = (value, conversion.source, conversion.target)
             found[key] = (*found.get(key, ()), conversion)
-    return [(_node(trial, value), conversions) for (value, _, _), conversions in found.items() if len(conversions) > 1]
+    return [(value, conversions) for (value, _, _), conversions in found.items() if len(conversions) > 1]
+
+
+def _copied_value(trial: Trial, conversion: Conversion) -> _Value | None:
+    """Which buffer or graph input the compiler copied, as the graph itself says; None where it does not."""
+    if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS:
+        return None
+    if conversion.owner != "compiler" or conversion.graph is None or conversion.source_value is None:
+        return None
+    value = (conversion.graph, conversion.source_value)
+    maker = _maker(trial, value)
+    changed = maker is not None and _is_changed_in_place(trial, (value[0], maker.name))
+    return None if changed or _is_changed_in_place(trial, value) else value
 
 
 def _converted_value(trial: Trial, conversion: Conversion) -> _Value | None:
@@ -139,9 +152,13 @@ def _is_changed_in_place(trial: Trial, value: _Value) -> bool:
     )
 
 
-def _node(trial: Trial, value: _Value) -> FxNode:
-    nodes = (node for graph in trial.graphs if graph.name == value[0] for node in graph.nodes)
-    return next(node for node in nodes if node.name == value[1])
+def _maker(trial: Trial, value: _Value) -> FxNode | None:
+    """The FX node a value is, or that a buffer holds; None where the buffer is no single node's."""
+    graph = next((graph for graph in trial.graphs if graph.name == value[0]), None)
+    if graph is None:
+        return None
+    held = next((buffer.source_node for buffer in graph.buffers if buffer.name == value[1]), None)
+    return next((node for node in graph.nodes if node.name == (held or value[1])), None)
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, repeated: Sequence[_Repeated]) -> Finding:
@@ -173,22 +190,23 @@ def _message(trial: Trial, repeated: Sequence[_Repeated], seconds: float | None,
     costs = [cost for cost in (wording.cost_words(trial, seconds), format_bytes(int(moved)) if moved else None) if cost]
     cost = f": {', '.join(costs)}" if costs else ""
     if len(repeated) == 1:
-        return f"{_facts(*repeated[0])}; all but one is repetition{cost}"
+        return f"{_facts(trial, *repeated[0])}; all but one is repetition{cost}"
     count = sum(len(conversions) for _, conversions in repeated)
     return (
         f"{len(repeated)} tensors are converted {count} times, where {len(repeated)} would do{cost}; "
-        f"the dearest: {_facts(*repeated[0])}"
+        f"the dearest: {_facts(trial, *repeated[0])}"
     )
 
 
-def _facts(value: FxNode, conversions: Sequence[Conversion]) -> str:
-    first = conversions[0]
+def _facts(trial: Trial, value: _Value, conversions: Sequence[Conversion]) -> str:
+    first, maker = conversions[0], _maker(trial, value)
     shape = wording.shape_words(first.source.shape) if first.source is not None else ""
-    readers = list(dict.fromkeys(c.node for c in conversions if c.node is not None))
-    made_by = "" if value.op == "placeholder" else f", made by {wording.op_words(value.target)}"
+    readers = list(dict.fromkeys(name for c in conversions if (name := c.node or c.value) is not None))
+    made_by = "" if maker is None or maker.op == "placeholder" else f", made by {wording.op_words(maker.target)}"
     return (
-        f"{value.name} ({shape}{made_by}) is converted {len(conversions)} times from "
-        f"{wording.layout_words(first.source)} to {wording.layout_words(first.target)}, for {wording.listing(readers)}"
+        f"{value[1]} ({shape}{made_by}) is converted {len(conversions)} times from "
+        f"{wording.layout_words(first.source)} to {wording.layout_words(first.target)}"
+        + (f", for {wording.listing(readers)}" if readers else "")
     )
 
 

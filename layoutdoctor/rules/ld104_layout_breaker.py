@@ -16,8 +16,10 @@ Example:
 
 What to do:
     ``instance_norm``: stay contiguous in eager, or compile, where Inductor fuses the norm. ``channel_shuffle``: call
-    ``.contiguous(memory_format=torch.channels_last)`` after it, or write it as an index. Views for attention:
-    ``x.flatten(2).transpose(1, 2)`` is ``[N, HW, C]`` without a copy in channels_last.
+    ``.contiguous(memory_format=torch.channels_last)`` after it, or shuffle the last dimension of
+    ``x.permute(0, 2, 3, 1)``; both stay channels_last in eager and compiled, while ``x[:, order]`` is contiguous
+    (torch 2.13). Views for attention: ``x.flatten(2).transpose(1, 2)`` is ``[N, HW, C]`` without a copy in
+    channels_last.
 
 When it is fine:
     It costs less than 2 % of the kernel time, or no time was recorded (then this is a note); or no convolution
@@ -53,7 +55,7 @@ _USER_CALLS = frozenset({"contiguous", "to", "clone"})
 _ADVICE = {
     "instance_norm": "stay contiguous around it, or use GroupNorm or BatchNorm where the model allows it",
     "channel_shuffle": "known as pytorch issue #197109: call .contiguous(memory_format=torch.channels_last) after it, "
-    "or write the shuffle as an index",
+    "or shuffle the last dimension of x.permute(0, 2, 3, 1); an index of the channels is contiguous as well",
     "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
 }
 _EAGER_ADVICE = {
@@ -136,9 +138,7 @@ def _paid(trial: Trial, breakers: Sequence[LayoutBreaker]) -> list[Conversion]:
     return [conversion for conversion in evidence.all_conversions_of(trial) if conversion.id in ids]
 
 
-def _cost_words(
-    trial: Trial, paid: Sequence[Conversion], seconds: float | None, moved: int | None
-) -> str | None:
+def _cost_words(trial: Trial, paid: Sequence[Conversion], seconds: float | None, moved: int | None) -> str | None:
     if any(c.seconds is not None for c in paid):
         return wording.conversion_cost_words(trial, paid)
     if seconds is not None:

@@ -114,13 +114,14 @@ def _message(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found:
 def _count_words(conversions: Sequence[Conversion], noun: str, side: str) -> str:
     """``"1 conversion in"``, ``"2 out (1 fused)"``."""
     count, fused = len(conversions), sum(c.fused for c in conversions)
-    counted = f"{count}" if not noun else wording.count_of(count, noun) if count else f"no {noun}"
+    counted = f"{count or 'none'}" if not noun else wording.count_of(count, noun) if count else f"no {noun}"
     remark = "" if not fused else " (fused)" if fused == count else f" ({fused} fused)"
     return f"{counted} {side}{remark}"
 
 
 def _suggestion(diagnosis: Diagnosis, found: Sequence[Conversion]) -> str:
-    roles, parts = {c.role for c in found}, []
+    roles = {c.role for c in found}
+    parts: list[str] = []
     if "entry" in roles:
         tensors = evidence.inputs_not_channels_last(diagnosis)
         wanted = dict.fromkeys(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)

@@ -42,7 +42,7 @@ from layoutdoctor.rules.graph_evidence import nodes_by_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Conversion, Diagnosis, FxNode, Graph, Severity, SourceLocation, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, FxNode, Severity, SourceLocation, Trial
 
 CODE = "LD106"
 NAME = "cast-with-conversion"
@@ -95,7 +95,7 @@ def _is_told(diagnosis: Diagnosis, weights: list[_Weight]) -> bool:
 
 def _cast_weights(trial: Trial) -> list[_Weight]:
     """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
-    casts = {
+    casts: dict[tuple[str | None, str], FxNode] = {
         (graph.name, node.inputs[0]): node
         for graph in trial.graphs
         if graph.direction != "backward"

@@ -97,7 +97,7 @@ def _reason(convolutions: Sequence[Convolution]) -> str:
 
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
-    """What the compiler brought back from channels_last_3d, with the caller's layouts or with channels_last_3d input."""
+    """What the compiler brings back from channels_last_3d, with the caller's layouts or with channels_last input."""
     found = _returned_of(diagnosis, trial)
     if found is None:
         return ""

@@ -129,9 +129,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conver
     )
 
 
-def _severity(
-    diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], seconds: float | None
-) -> Severity:
+def _severity(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> Severity:
     if evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off")) is not None:
         return "warning"
     if not conversions:
@@ -166,7 +164,8 @@ def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float 
     words = f"{wording.count_of(len(conversions), 'tensor')} {verb} laid out anew for them "
     words += f"({wording.listing(parts)}{inside})"
     moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
-    cost = wording.cost_words(trial, seconds)
+    own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
+    cost = wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own))
     return words + (f", {format_bytes(moved)}" if moved is not None else "") + (f", {cost}" if cost is not None else "")
 
 

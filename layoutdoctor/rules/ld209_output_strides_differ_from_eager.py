@@ -81,7 +81,7 @@ def _message(eager: str, expected: str, returned: str, changes: Sequence[OutputC
     place = lost_at(changes[0])
     if place is not None:
         message += f"; {'lost at' if place.is_proven else 'the last operation that sets a layout is'} {place.op}"
-        message += f" ({place.location})" if place.location is not None else ""
+        message += f" ({wording.line_words(place.location)})" if place.location is not None else ""
     if _leaves_conversion_out(changes[0]):
         return f"{message}; so the time leaves out the conversion back (pytorch #114070)"
     return f"{message} (pytorch #197109 is such a case)"

@@ -130,7 +130,8 @@ def _message(trial: Trial, cut: Cut, seconds: float | None) -> str:
     facts = ["2 conversions"]
     moved = evidence.sum_bytes(conversion.bytes_moved for conversion in (exit_, entry))
     facts += [format_bytes(moved)] if moved is not None else []
-    cost = wording.cost_words(trial, seconds)
+    own = [conversion for conversion in (exit_, entry) if conversion.seconds is not None and not conversion.fused]
+    cost = wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own))
     facts += [cost] if cost is not None else []
     fused = sum(conversion.fused for conversion in (exit_, entry))
     facts += [f"{fused} of them in a kernel that computes as well"] if fused else []

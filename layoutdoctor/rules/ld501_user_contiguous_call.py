@@ -121,9 +121,7 @@ def _is_felt(trial: Trial, conversions: Sequence[Conversion]) -> bool:
     return share is not None and share >= evidence.NEGLIGIBLE_SHARE
 
 
-def _finding(
-    diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], trials: Sequence[Trial]
-) -> Finding:
+def _finding(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], trials: Sequence[Trial]) -> Finding:
     worst = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0))
     needed_by = _needed_by(trial, conversions)
     seconds = evidence.sum_known(c.seconds for c in conversions)
@@ -216,9 +214,7 @@ def _is_known(trial: Trial) -> bool:
     return trial.status == "ok" and bool(trial.graphs) and all(is_recorded(graph) for graph in trial.graphs)
 
 
-def _suggestion(
-    trial: Trial, worst: Conversion, conversions: Sequence[Conversion], needed_by: Sequence[str]
-) -> str:
+def _suggestion(trial: Trial, worst: Conversion, conversions: Sequence[Conversion], needed_by: Sequence[str]) -> str:
     if needed_by:
         return f"keep it while {wording.listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
     wanted = CHANNELS_LAST_BY_RANK[len(worst.source.shape)] if worst.source is not None else "channels_last"

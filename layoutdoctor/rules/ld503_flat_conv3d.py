@@ -15,8 +15,8 @@ Example:
 
 What to do:
     Fold the depth into the batch, with the same weight (``conv3d.weight.squeeze(2)``):
-    ``y = conv2d(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2)``. In channels_last_3d the fold is
-    a view and what the Conv2d sees is channels_last.
+    ``y = conv2d(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2)``. In channels_last_3d the
+    fold is a view, and what the Conv2d sees is channels_last.
 
 When it is fine:
     A contiguous input: there the fold is a copy, which can cost what the Conv2d gains; measure. A pointwise 1x1x1
@@ -95,8 +95,8 @@ def _finding(trial: Trial, flat: list[Convolution], count: int) -> Finding:
         rule=NAME,
         severity="note",
         configuration=trial.name,
-        message=f"{len(flat)} of {wording.count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, which "
-        f"a Conv2d on each frame computes as well: {wording.listing(names, _CONVOLUTIONS_NAMED)}",
+        message=f"{len(flat)} of {wording.count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, "
+        f"which a Conv2d on each frame computes as well: {wording.listing(names, _CONVOLUTIONS_NAMED)}",
         suggestion="fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
         ".flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2), with conv2d.weight = conv3d.weight.squeeze(2); "
         "one report measured Conv3d's backward at 1.8 times the time of Conv2d's",

@@ -101,8 +101,8 @@ def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list
         rule=NAME,
         severity="note",
         configuration=trial.name,
-        message=f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in both "
-        f"formats ({wording.listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
+        message=f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
+        f"both formats ({wording.listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
         f"(pytorch issue #47163) is spurious here{cause}",
         suggestion="nothing to do: the strides of dimensions of size 1 are never used",
         evidence=tuple(g.parameter for g in gradients),
@@ -110,7 +110,7 @@ def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
-    """That layout optimization makes them: where it was applied, and without it these gradients are as the parameters."""
+    """Layout optimization, where it was applied and without it these gradients lie as their parameters do."""
     off = diagnosis.measured_trial(_OFF)
     applied = any(graph.decision is not None and graph.decision.applied for graph in trial.graphs)
     if not applied or off is None or off is trial or off.status != "ok" or off.measurement is None:
@@ -129,15 +129,16 @@ def _finding_about_inputs(trial: Trial, inputs: list[FxNode]) -> Finding:
     first = inputs[0]
     wanted = dict.fromkeys(CHANNELS_LAST_BY_RANK[len(n.layout.shape)] for n in inputs if n.layout is not None)
     subject, verb = ("an input", "satisfies") if len(inputs) == 1 else (f"{len(inputs)} inputs", "satisfy")
+    pronoun = "it" if len(inputs) == 1 else "them"
     return Finding(
         code=CODE,
         rule=NAME,
         severity="note",
         configuration=trial.name,
         message=f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
-        f"({wording.listing(names, _NAMED)}): the same bytes in both, so no conversion of it can be due",
+        f"({wording.listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due",
         suggestion="nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both "
-        "formats; which one a convolution runs in is decided by its weight",
+        "formats",
         location=first.location,
         module=first.module,
         evidence=tuple(node.name for node in inputs),

@@ -130,7 +130,7 @@ def cost_words(trial: Trial, seconds: float | None, source: str | None = None) -
 
 def source_words(sources: Iterable[CostSource | None]) -> str | None:
     """
-    Whether a sum of costs is measured: ``"measured"``, ``"estimated"``, ``"partly estimated"``; None where not recorded.
+    Whether a sum of costs is ``"measured"``, ``"estimated"`` or ``"partly estimated"``; None where that is not known.
 
     Args:
         sources: Those of its parts.

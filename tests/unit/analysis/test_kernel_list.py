@@ -9,7 +9,8 @@ import pytest
 import torch
 from builders import a_location, a_node
 
-from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_device, summarize_host
+from layoutdoctor.analysis.device_kernels import summarize_device
+from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.traces.kineto import DeviceKernel, Operation, ProfiledIteration, read_profiled_iteration
 from layoutdoctor.traces.onednn import OnednnLog, read_onednn_log

@@ -132,3 +132,18 @@ def test_a_baseline_not_compared_with_the_trial_is_no_alternative() -> None:
     diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison())
 
     assert evidence.clean_alternative(diagnosis, diagnosis.trials[1], lambda trial: True) is None
+
+
+def test_fused_conversions_are_listed_where_they_are_asked_for() -> None:
+    fused, none = a_conversion("b", fused=True), a_conversion("c", direction="none")
+    trial = a_trial(kernels=kernels(a_conversion("a"), none), graphs=(a_graph(conversions=(fused,)),))
+
+    assert [c.id for c in evidence.all_conversions_of(trial)] == ["a", "b"]
+    assert [c.id for c in evidence.conversions_of(trial)] == ["a"]
+
+
+def test_a_cost_without_a_measured_share_is_a_note() -> None:
+    assert evidence.severity_of_cost(a_trial(), 3e-3) == "warning"
+    assert evidence.severity_of_cost(a_trial(), 1e-4) == "note"
+    assert evidence.severity_of_cost(a_trial(), None) == "note"
+    assert evidence.severity_of_cost(a_trial(is_static=True), 3e-3) == "note"

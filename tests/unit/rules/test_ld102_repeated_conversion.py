@@ -17,7 +17,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Conversion, Diagnosis, Finding, FxNode, Graph, Trial
+from layoutdoctor.records import Buffer, Conversion, Diagnosis, Finding, FxNode, Graph, Trial
 from layoutdoctor.rules.ld102_repeated_conversion import check
 
 CONVOLUTION = "aten.convolution.default"
@@ -209,3 +209,63 @@ def test_the_dearest_conversion_counts_as_the_one_that_has_to_stay() -> None:
     conversions = (THREE[0], a_reading("r2", "convolution_2", seconds=5e-3, bytes_moved=8))
 
     assert [(f.seconds, f.bytes_moved) for f in findings(a_trial_of(conversions, an_inference()))] == [(1e-3, 8)]
+
+
+HELD = Buffer(name="buf3", layout=contiguous(), dtype="float32", kernel="k0", source_node="relu")
+
+
+def a_copy(id: str, node: str | None = None, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {
+        "owner": "compiler",
+        "graph": "graph 0",
+        "source": contiguous(),
+        "target": channels_last(),
+        "direction": "to_channels_last",
+        "node": node,
+        "value": f"{id} buffer",
+        "source_value": "buf3",
+    }
+    return a_conversion(id, **{**fields, **changes})
+
+
+def a_compiled(*copies: Conversion, nodes: tuple[FxNode, ...] = (RELU,)) -> Trial:
+    return a_trial(graphs=(a_graph(nodes=nodes, buffers=(HELD,), conversions=copies),))
+
+
+def test_a_buffer_that_the_compiler_copies_twice_is_a_repetition() -> None:
+    found = findings(a_compiled(a_copy("c0", "convolution_1"), a_copy("c1", seconds=5e-4)))
+
+    assert [(f.message, f.evidence) for f in found] == [
+        (
+            "buf3 (4x64x56x56, made by relu) is converted 2 times from contiguous to channels_last, for convolution_1 "
+            "and c1 buffer; all but one is repetition: 500 us of 15.0 ms kernel time (3.3 %), 6.12 MiB",
+            ("c0", "c1"),
+        )
+    ]
+
+
+def test_a_graph_input_that_is_copied_twice_is_one_as_well() -> None:
+    copies = tuple(a_copy(f"c{i}", source_value="arg0_1", value=None) for i in range(2))
+
+    assert findings(a_compiled(*copies))[0].message.startswith(
+        "arg0_1 (4x64x56x56) is converted 2 times from contiguous to channels_last; all but one is repetition"
+    )
+
+
+def test_copies_of_other_buffers_graphs_targets_or_in_fused_kernels_are_no_repetition() -> None:
+    for changes in (
+        {"source_value": "buf4"},
+        {"graph": "graph 1"},
+        {"target": blocked()},
+        {"fused": True},
+        {"tensor": "weight"},
+        {"owner": "framework"},
+        {"source_value": None},
+    ):
+        assert findings(a_compiled(a_copy("c0"), a_copy("c1", **changes))) == []
+
+
+def test_a_buffer_of_a_value_that_is_changed_in_place_is_excused() -> None:
+    nodes = (RELU, a_node("add_", "aten.add_.Tensor", ("relu", "x")))
+
+    assert findings(a_compiled(a_copy("c0"), a_copy("c1"), nodes=nodes)) == []

@@ -6,20 +6,24 @@ import pytest
 from builders import (
     a_comparison,
     a_configuration,
+    a_conversion,
     a_convolution,
     a_decision,
     a_diagnosis,
     a_graph,
     a_location,
     a_ratio,
+    a_subject,
     a_trial,
+    channels_last,
+    contiguous,
 )
 
 from layoutdoctor.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld201_layout_optimization_without_effect import check
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Convolution, Decision
+    from layoutdoctor.records import Conversion, Convolution, Decision
 
 BY_HAND = "convert the parameters and the input to torch.channels_last_3d by hand"
 SPEED = "inductor-channels-last runs at 1.52x the speed of inductor (99 % interval 1.49x to 1.55x)"
@@ -53,7 +57,7 @@ def test_conv3d_left_alone_by_an_applied_optimization_is_a_note_that_says_why() 
             severity="note",
             configuration="inductor",
             message="layout optimization applied, 0 of 4 convolutions made channels-last: "
-            "all are 3-D and Inductor's rule covers 2-D only",
+            "all are 3-D and Inductor's rule covers 2-D only, so toggling layout_optimization changes nothing",
             suggestion=f"{BY_HAND}, and measure: the flag will not do it",
             location=a_location(),
             module="body.0.0",
@@ -112,13 +116,8 @@ def test_a_faster_configuration_that_computes_something_else_does_not_count() ->
     ("ranks", "reason", "suggestion"),
     [
         (
-            (1, 1),
-            ": all are 1-D and Inductor's rule covers 2-D only",
-            "3-D tensors have no channels-last format; a Conv2d with a height of 1 in place of each Conv1d has one",
-        ),
-        (
             (1, 3),
-            ": all are 1-D or 3-D and Inductor's rule covers 2-D only",
+            ": all are 1-D or 3-D and Inductor's rule covers 2-D only, so toggling layout_optimization changes nothing",
             "convert the parameters and the input to torch.channels_last by hand, and measure: the flag will not do it",
         ),
         (
@@ -143,6 +142,61 @@ def test_the_reason_is_given_only_where_the_ranks_explain_it(
     ]
 
 
+@pytest.mark.parametrize("others", [(), (same_as("inductor-layout-opt-off", "inductor"),)])
+def test_convolutions_that_are_all_1_d_are_another_rules_matter(others: tuple[Trial, ...]) -> None:
+    assert findings(a_trial_of(a_decision(*some_convolutions(rank=1))), *others) == []
+
+
+SHAPE = (2, 16, 8, 32, 32)
+RETURNED = a_conversion(
+    "buf3",
+    owner="compiler",
+    source=channels_last(SHAPE),
+    target=contiguous(SHAPE),
+    direction="to_contiguous",
+    role="interior",
+    bytes_moved=2_097_152,
+)
+
+
+def test_what_the_compiler_brings_back_from_channels_last_3d_is_counted_where_it_does_so() -> None:
+    graph = a_graph(IDLE, conversions=(RETURNED,))
+    found = findings(a_trial_of(IDLE), a_trial("inductor-channels-last", graphs=(graph,)))
+
+    assert [(f.message, f.suggestion) for f in found] == [
+        (
+            "layout optimization applied, 0 of 4 convolutions made channels-last: all are 3-D and Inductor's rule "
+            "covers 2-D only, so toggling layout_optimization changes nothing; under inductor-channels-last the "
+            "compiler brings 1 tensor from channels_last_3d back to contiguous, 2.00 MiB",
+            f"{BY_HAND}, and measure: the flag will not do it",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("conversions", "suggestion"),
+    [
+        ((), "nothing: the parameters are in torch.channels_last_3d already, which does what the flag cannot"),
+        ((RETURNED,), "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"),
+    ],
+)
+def test_parameters_in_channels_last_3d_need_nothing_unless_the_compiler_undoes_it(
+    conversions: tuple[Conversion, ...], suggestion: str
+) -> None:
+    trial = a_trial(graphs=(a_graph(IDLE, conversions=conversions),))
+    subject = a_subject(parameter_formats={"channels_last_3d": 4})
+
+    assert [f.suggestion for f in findings(trial, subject=subject)] == [suggestion]
+
+
+def test_a_graph_lowered_for_a_device_that_is_not_there_is_told_too() -> None:
+    trial = a_trial_of(IDLE, is_static=True, kernels=None, measurement=None, equivalence=None)
+
+    assert [(f.severity, f.suggestion) for f in findings(trial)] == [
+        ("note", f"{BY_HAND}, and measure: the flag will not do it")
+    ]
+
+
 def test_graphs_without_effect_are_counted_together_and_told_once() -> None:
     other = a_trial_of(IDLE, name="inductor-layout-opt-forced")
     listless = a_decision(convolution_count=2, channels_last_convolution_count=0, convolutions=())
@@ -152,7 +206,7 @@ def test_graphs_without_effect_are_counted_together_and_told_once() -> None:
         (
             "inductor",
             "layout optimization applied, 0 of 6 convolutions made channels-last: "
-            "all are 3-D and Inductor's rule covers 2-D only",
+            "all are 3-D and Inductor's rule covers 2-D only, so toggling layout_optimization changes nothing",
         )
     ]
 

@@ -20,28 +20,15 @@ from layoutdoctor.rules.ld202_layout_optimization_vetoed import check
 if TYPE_CHECKING:
     from layoutdoctor.records import Graph
 
-GROUPED = a_convolution(
-    "convolution_1", class_="grouped", module="body.1", weight_shape=(64, 16, 3, 3), groups=4, channels_last=False
-)
+SMALL = a_convolution("convolution_1", module="body.1", weight_shape=(64, 16, 3, 3), groups=4, channels_last=False)
 VETO = a_decision(
-    a_convolution(channels_last=False),
-    GROUPED,
+    SMALL,
     applied=False,
-    rule="grouped-convolution",
-    explanation="1 of 2 convolutions is grouped with more than one input channel per group",
+    rule="small-channels",
+    explanation="all convolutions have at most 64 input and output channels",
     deciding_nodes=("convolution_1",),
 )
-UNCOUNTED = a_decision(
-    a_convolution("convolution_backward", channels_last=False),
-    applied=False,
-    rule="only-backward-convolutions",
-    explanation="the graph has only backward convolutions",
-)
 ALL_MEASURES = "--configurations all measures what the veto costs (inductor-layout-opt-forced)"
-BACKWARD_ADVICE = (
-    "give the model and its input channels_last, which the backward keeps, or compile with "
-    'options={"layout_optimization": False}; torch 2.15 counts backward convolutions'
-)
 
 
 def a_trial_of(*graphs: Graph, name: str = "inductor", **changes: Any) -> Trial:
@@ -59,8 +46,8 @@ def test_a_veto_names_its_rule_and_the_convolution_that_made_it() -> None:
             rule="layout-optimization-vetoed",
             severity="note",
             configuration="inductor",
-            message="layout optimization vetoed by grouped-convolution: 1 of 2 convolutions is grouped with more than "
-            "one input channel per group; decided by body.1 (model.py:9, weight 64x16x3x3, 4 groups)",
+            message="layout optimization vetoed by small-channels: all convolutions have at most 64 input and output "
+            "channels; decided by body.1 (model.py:9, weight 64x16x3x3, 4 groups)",
             suggestion=ALL_MEASURES,
             location=a_location(),
             module="body.1",
@@ -108,39 +95,6 @@ def test_what_was_not_recorded_of_a_convolution_is_left_out_and_long_lists_are_c
     ]
 
 
-def test_a_forward_that_is_applied_and_a_backward_that_is_not_are_a_mismatch() -> None:
-    forward, backward = a_graph(a_decision(), direction="forward"), a_graph(UNCOUNTED, direction="backward")
-
-    assert [(f.severity, f.message, f.suggestion) for f in findings(a_trial_of(forward, backward))] == [
-        (
-            "note",
-            "layout optimization applied in the forward but not in the backward: Inductor does not count its "
-            "1 backward convolution (pytorch issue #189239), so what the forward saved in channels-last is laid out "
-            "anew",
-            BACKWARD_ADVICE,
-        )
-    ]
-
-
-def test_a_backward_that_follows_a_vetoed_forward_is_no_mismatch() -> None:
-    forward, backward = a_graph(VETO, direction="forward"), a_graph(UNCOUNTED, direction="backward")
-
-    assert [f.message[:60] for f in findings(a_trial_of(forward, backward))] == [
-        "layout optimization vetoed in the forward by grouped-convolu"
-    ]
-
-
-def test_symbolic_sizes_are_answered_with_a_static_compile() -> None:
-    decision = a_decision(applied=False, rule="dynamic-shape", explanation="the input of convolution has the size s77")
-
-    assert [(f.message, f.suggestion) for f in findings(a_trial_of(a_graph(decision)))] == [
-        (
-            "layout optimization vetoed by dynamic-shape: the input of convolution has the size s77",
-            "where the image size is fixed, compile with dynamic=False",
-        )
-    ]
-
-
 def test_it_is_a_warning_where_forcing_was_measured_faster() -> None:
     found = findings(a_trial_of(a_graph(VETO)), comparison=a_comparison(a_ratio("inductor-layout-opt-forced", 1.2)))
 
@@ -148,19 +102,6 @@ def test_it_is_a_warning_where_forcing_was_measured_faster() -> None:
         (
             "warning",
             "inductor-layout-opt-forced runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)",
-        )
-    ]
-
-
-def test_in_the_backward_the_measured_gain_of_channels_last_follows_the_advice() -> None:
-    forward, backward = a_graph(a_decision(), direction="forward"), a_graph(UNCOUNTED, direction="backward")
-    comparison = a_comparison(a_ratio("inductor-channels-last", 1.2))
-
-    assert [(f.severity, f.suggestion) for f in findings(a_trial_of(forward, backward), comparison=comparison)] == [
-        (
-            "warning",
-            f"{BACKWARD_ADVICE}; inductor-channels-last runs at 1.20x the speed of inductor "
-            "(99 % interval 1.17x to 1.23x)",
         )
     ]
 
@@ -190,3 +131,43 @@ def test_a_veto_that_was_measured_to_be_right_says_so(median: float, words: str)
 
 def test_a_comparison_without_the_ways_around_leaves_the_veto_unjudged() -> None:
     assert [f.suggestion for f in findings(a_trial_of(a_graph(VETO)), comparison=a_comparison())] == [ALL_MEASURES]
+
+
+@pytest.mark.parametrize(
+    "rule", ["grouped-convolution", "smaller-out-channels", "dynamic-shape", "only-backward-convolutions"]
+)
+def test_a_rule_that_has_its_own_finding_is_left_to_it(rule: str) -> None:
+    assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []
+
+
+@pytest.mark.parametrize("rule", ["few-convolutions", "small-channels", "weighted-flops", "not-said"])
+def test_a_rule_about_the_whole_graph_is_told(rule: str) -> None:
+    decision = a_decision(applied=False, rule=rule, explanation="so torch says")
+
+    assert [f.message for f in findings(a_trial_of(a_graph(decision)))] == [
+        f"layout optimization vetoed by {rule}: so torch says"
+    ]
+
+
+def test_convolutions_that_are_all_1_d_had_nothing_to_lose() -> None:
+    decision = a_decision(a_convolution(rank=1), applied=False, rule="small-channels")
+
+    assert findings(a_trial_of(a_graph(decision))) == []
+
+
+def test_a_rule_that_vetoed_forward_and_backward_is_told_once() -> None:
+    graphs = (a_graph(VETO, direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
+
+    assert [f.message[:46] for f in findings(a_trial_of(*graphs))] == ["layout optimization vetoed in the forward by s"]
+
+
+def test_a_backward_under_an_applied_forward_is_a_mismatch_and_no_veto() -> None:
+    graphs = (a_graph(a_decision(), direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
+
+    assert findings(a_trial_of(*graphs)) == []
+
+
+def test_on_a_device_that_is_not_there_the_device_itself_has_to_measure() -> None:
+    trial = a_trial_of(a_graph(VETO), is_static=True, kernels=None, measurement=None, equivalence=None)
+
+    assert [(f.severity, f.suggestion) for f in findings(trial)] == [("note", f"on the device itself, {ALL_MEASURES}")]

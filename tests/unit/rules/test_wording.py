@@ -1,6 +1,17 @@
 from __future__ import annotations
 
-from builders import a_diagnosis, a_ratio, a_speedup, a_trial, blocked, channels_last, contiguous, kernels
+from builders import (
+    a_conversion,
+    a_diagnosis,
+    a_location,
+    a_ratio,
+    a_speedup,
+    a_trial,
+    blocked,
+    channels_last,
+    contiguous,
+    kernels,
+)
 
 from layoutdoctor.layout import Layout, strided_layout
 from layoutdoctor.rules import wording
@@ -56,3 +67,31 @@ def test_without_a_comparison_no_speed_is_told() -> None:
     trial, other = a_trial(), a_trial("eager")
 
     assert wording.alternative_words(a_diagnosis(trial, other), trial, other) == ""
+
+
+def test_a_cost_says_where_its_number_is_from() -> None:
+    assert wording.cost_words(a_trial(), 3e-3, "estimated") == "3.00 ms of 15.0 ms kernel time (20 %, estimated)"
+    assert wording.cost_words(a_trial(kernels=None), 3e-3, "estimated") == "3.00 ms (estimated)"
+
+
+def test_a_sum_of_costs_is_measured_estimated_or_partly_estimated() -> None:
+    assert wording.source_words(["measured", "measured"]) == "measured"
+    assert wording.source_words(["estimated"]) == "estimated"
+    assert wording.source_words(["measured", "estimated", None]) == "partly estimated"
+    assert wording.source_words(["measured", None]) is None
+    assert wording.source_words([]) is None
+
+
+def test_conversions_cost_their_time_else_what_they_move() -> None:
+    known, unknown = a_conversion(seconds_source="estimated"), a_conversion("b", seconds=None)
+
+    assert wording.conversion_cost_words(a_trial(), [known, unknown]) == (
+        "1.00 ms of 15.0 ms kernel time (6.7 %, estimated)"
+    )
+    assert wording.conversion_cost_words(a_trial(), [unknown]) == "6.12 MiB moved"
+    assert wording.conversion_cost_words(a_trial(), [a_conversion(seconds=None, bytes_moved=None)]) is None
+
+
+def test_a_line_is_named_without_the_folders_of_its_file() -> None:
+    assert wording.line_words(a_location(15, "/home/me/model.py")) == "model.py:15"
+    assert wording.line_words(a_location(15, "C:\\me\\model.py")) == "model.py:15"

@@ -1,0 +1,132 @@
+"""
+What each conversion costs: measured where the kernel list has it, else its bytes over the device's copy bandwidth.
+
+A generated kernel is found in the kernel list by its graph, its name and its order among launches of that name. One
+that only moves is divided among its buffers by their bytes; in one that computes as well a buffer that is only moved is
+estimated, and a conversion that rides along with a computed value is given no time of its own. Faces doctor; no torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.analysis.buffers import CASTS
+from layoutdoctor.analysis.graph_conversions import ITEM_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.records import Buffer, Conversion, Graph, Kernel, KernelSummary
+
+
+def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None) -> Graph:
+    """
+    A compiled graph whose conversions know what they cost.
+
+    Args:
+        graph: With buffers and conversions.
+        kernels: The kernel list of the profiled iteration; empty where there is none.
+        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
+    """
+    launches = _launches(graph)
+    seconds = _launch_seconds(graph, launches, kernels)
+    by_name = {buffer.name: buffer for buffer in graph.buffers}
+    conversions = [
+        _with_cost(conversion, by_name.get(str(conversion.value)), launches, seconds, bandwidth)
+        for conversion in graph.conversions
+    ]
+    return msgspec.structs.replace(graph, conversions=tuple(conversions))
+
+
+def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:
+    """
+    The kernel list whose conversions know how much of the copy bandwidth they reach.
+
+    Args:
+        summary: The kernel list.
+        bandwidth: As above.
+    """
+    conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in summary.conversions)
+    return msgspec.structs.replace(summary, conversions=conversions)
+
+
+def with_bandwidth_share(conversion: Conversion, bandwidth: float | None) -> Conversion:
+    """
+    A conversion that knows how much of the copy bandwidth it reaches, where its time was measured.
+
+    Args:
+        conversion: Any.
+        bandwidth: As above.
+    """
+    if not bandwidth or not conversion.seconds or conversion.bytes_moved is None:
+        return conversion
+    if conversion.seconds_source != "measured":
+        return conversion
+    share = conversion.bytes_moved / conversion.seconds / bandwidth
+    return msgspec.structs.replace(conversion, bandwidth_share=share)
+
+
+def _launches(graph: Graph) -> dict[int, list[Buffer]]:
+    launches: dict[int, list[Buffer]] = defaultdict(list)
+    for buffer in graph.buffers:
+        if buffer.launch is not None and not buffer.is_removed:
+            launches[buffer.launch].append(buffer)
+    return launches
+
+
+def _launch_seconds(graph: Graph, launches: dict[int, list[Buffer]], kernels: Sequence[Kernel]) -> dict[int, float]:
+    """Seconds of each launch, the mean over the times that the graph ran; none where counts do not fit."""
+    ran: dict[str, list[float]] = defaultdict(list)
+    for kernel in kernels:
+        if kernel.library == "inductor" and kernel.graph in (graph.name, None):
+            ran[kernel.name].append(kernel.seconds)
+    order: dict[str, list[int]] = defaultdict(list)
+    for launch, buffers in sorted(launches.items()):
+        order[str(buffers[0].kernel)].append(launch)
+    found: dict[int, float] = {}
+    for name, numbers in order.items():
+        times = ran.get(name, [])
+        if not times or len(times) % len(numbers):
+            continue
+        runs = len(times) // len(numbers)
+        for position, launch in enumerate(numbers):
+            found[launch] = sum(times[position :: len(numbers)]) / runs
+    return found
+
+
+def _with_cost(
+    conversion: Conversion,
+    buffer: Buffer | None,
+    launches: dict[int, list[Buffer]],
+    seconds: dict[int, float],
+    bandwidth: float | None,
+) -> Conversion:
+    if buffer is None:
+        return conversion
+    measured = seconds.get(buffer.launch) if buffer.launch is not None else None
+    if measured is not None and not conversion.fused and buffer.launch is not None:
+        share = _share(buffer, launches[buffer.launch])
+        if share is not None:
+            cost = msgspec.structs.replace(conversion, seconds=measured * share, seconds_source="measured")
+            return with_bandwidth_share(cost, bandwidth)
+    is_only_moved = CASTS.issuperset(buffer.operations)
+    if bandwidth and conversion.bytes_moved is not None and is_only_moved:
+        estimate = conversion.bytes_moved / bandwidth
+        return msgspec.structs.replace(conversion, seconds=estimate, seconds_source="estimated")
+    return conversion
+
+
+def _share(buffer: Buffer, together: Sequence[Buffer]) -> float | None:
+    sizes = [_bytes(other) for other in together]
+    own = _bytes(buffer)
+    known = [size for size in sizes if size is not None]
+    return None if own is None or len(known) < len(sizes) or not sum(known) else own / sum(known)
+
+
+def _bytes(buffer: Buffer) -> int | None:
+    elements = buffer.layout.element_count if buffer.layout is not None else None
+    item = ITEM_BYTES.get(buffer.dtype or "")
+    return None if elements is None or item is None else elements * item

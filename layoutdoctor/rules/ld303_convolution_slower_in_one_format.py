@@ -1,0 +1,195 @@
+"""
+One convolution is much slower in one memory format than in the other.
+
+What it finds:
+    A convolution of the same problem that took at least twice as long in one format as in the other, at least 200 us
+    more, and at least 5 % of the kernel time: a grouped or depthwise one in either format, any other one where
+    channels_last is the slower. For a CUDA target that is not there: grouped convolutions that would run channels-last.
+
+Why it costs:
+    The library has a good kernel for one format only and falls back to a reference or a generic one in the other. One
+    such convolution can cost what all the others gain.
+
+Example:
+    A 3x3 convolution with 32 groups, which a network has among many plain ones; in channels_last it is 20 times slower.
+
+What to do:
+    Choose the format by the time of the whole model. Where all but this one convolution gain, convert around it, or
+    give it another number of groups.
+
+When it is fine:
+    The whole model is faster in spite of it. A plain convolution that is faster in channels_last is the usual case: no
+    finding.
+
+Source:
+    torch/_inductor/graph.py, torch 2.13: a grouped convolution that "slows down 31x using channels last";
+    pytorch/pytorch issues #34977 and #50036. The times are of one profiled iteration, hence the wide margins.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import decisions, evidence, wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.kernel_pairs import node_of, trial_pairs
+from layoutdoctor.units import format_ratio, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.records import Diagnosis, Kernel, Trial
+
+CODE = "LD303"
+NAME = "convolution-slower-in-one-format"
+
+_LIBRARIES = ("onednn", "cudnn")
+_GROUPS = re.compile(r"(?:^|_)g(\d+)ic")
+_FACTOR = 2.0
+_LEAST_SECONDS = 200e-6
+_LEAST_SHARE = 0.05
+
+_Key = tuple[str, str, bool]
+
+
+@dataclass(frozen=True)
+class _Convolutions:
+    """All convolutions of one key in one trial, together."""
+
+    trial: Trial
+    kernels: tuple[Kernel, ...]
+    modules: tuple[str, ...]
+    groups: int
+
+    @property
+    def seconds(self) -> float:
+        return sum(kernel.seconds for kernel in self.kernels)
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding per problem, from the first pair of configurations that shows it; for a CUDA target one in all.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    told: set[_Key] = set()
+    for first, second in trial_pairs(diagnosis):
+        there, here = _by_key(first), _by_key(second)
+        for key in there.keys() & here.keys() - told:
+            slow, fast = sorted((there[key], here[key]), key=lambda one: -one.seconds)
+            is_telling = slow.groups > 1 or slow.trial is second
+            if len(slow.kernels) == len(fast.kernels) and is_telling and _is_slower(slow, fast):
+                told.add(key)
+                yield _finding(slow, fast)
+    yield from _on_target(diagnosis)
+
+
+def _by_key(trial: Trial) -> dict[_Key, _Convolutions]:
+    found: dict[_Key, list[tuple[Kernel, str | None]]] = {}
+    for kernel in trial.kernels.kernels if trial.kernels is not None else ():
+        if kernel.library not in _LIBRARIES or not _is_convolution(kernel):
+            continue
+        node = node_of(trial, kernel)
+        module = node.module if node is not None else None
+        text = kernel.problem or module
+        if text is not None:
+            found.setdefault((kernel.library, text, kernel.backward), []).append((kernel, module))
+    return {
+        key: _Convolutions(
+            trial,
+            tuple(kernel for kernel, _ in members),
+            tuple(dict.fromkeys(module for _, module in members if module is not None)),
+            _groups(trial, members),
+        )
+        for key, members in found.items()
+    }
+
+
+def _is_convolution(kernel: Kernel) -> bool:
+    if kernel.library == "onednn":
+        return kernel.name in ("convolution", "deconvolution")
+    return "conv" in (kernel.op or "") and kernel.node is not None
+
+
+def _groups(trial: Trial, members: list[tuple[Kernel, str | None]]) -> int:
+    """The groups of a convolution, by oneDNN's problem text, else by the card of the graph it stands in."""
+    match = _GROUPS.search(members[0][0].problem or "")
+    if match is not None:
+        return int(match[1])
+    cards = [graph.decision for graph in trial.graphs if graph.decision is not None]
+    modules = {module for _, module in members if module is not None}
+    return max((c.groups or 1 for card in cards for c in card.convolutions if c.module in modules), default=1)
+
+
+def _is_slower(slow: _Convolutions, fast: _Convolutions) -> bool:
+    share = evidence.share_of_kernels(slow.trial, slow.seconds)
+    return (
+        fast.seconds > 0
+        and slow.seconds >= _FACTOR * fast.seconds
+        and slow.seconds - fast.seconds >= _LEAST_SECONDS
+        and share is not None
+        and share >= _LEAST_SHARE
+    )
+
+
+def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
+    kernel = slow.kernels[0]
+    node = node_of(slow.trial, kernel)
+    modules = slow.modules or fast.modules
+    ratio = format_ratio(slow.seconds / fast.seconds)
+    count = f"{len(slow.kernels)} calls, " if len(slow.kernels) > 1 else ""
+    backward = "backward, " if kernel.backward else ""
+    groups = f"{slow.groups} groups" if slow.groups > 1 else "1 group"
+    name = wording.listing(list(modules)) if modules else "a convolution"
+    problem = f", {kernel.problem}" if kernel.problem else ""
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity="warning",
+        configuration=slow.trial.name,
+        message=f"{name} ({count}{backward}{groups}{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
+        f"{ratio} slower, in one profiled iteration each",
+        suggestion="choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
+        "usual cause, so convert around this layer or change its groups where the rest gains",
+        location=node.location if node is not None else None,
+        module=modules[0] if modules else None,
+        seconds=slow.seconds - fast.seconds,
+        evidence=(slow.trial.name, fast.trial.name),
+    )
+
+
+def _time_words(convolutions: _Convolutions) -> str:
+    codes = list(dict.fromkeys(kernel.implementation or kernel.name for kernel in convolutions.kernels))
+    return f"{format_seconds(convolutions.seconds)} in {convolutions.trial.name} ({wording.listing(codes)})"
+
+
+def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """For a CUDA device that is not there: what cannot be measured here, but is known to happen."""
+    if not (diagnosis.subject.target or "").startswith("cuda"):
+        return
+    for trial in evidence.own_trials(diagnosis):
+        cards = [graph.decision for graph in trial.graphs if trial.is_static and graph.decision is not None]
+        grouped = [c for card in cards for c in card.convolutions if c.class_ == "grouped" and c.channels_last]
+        if not grouped:
+            continue
+        names = wording.listing([decisions.convolution_words(convolution) for convolution in grouped])
+        yield Finding(
+            code=CODE,
+            rule=NAME,
+            severity="note",
+            configuration=trial.name,
+            message=f"{names} would run channels-last with more than one channel per group: "
+            "cuDNN's grouped kernels can be some 30 times slower in channels_last (pytorch #34977)",
+            suggestion="measure it on the device itself, with layout optimization on and off",
+            location=grouped[0].location,
+            module=grouped[0].module,
+            evidence=tuple(convolution.node for convolution in grouped),
+        )
+        return
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

@@ -1,0 +1,76 @@
+"""
+Layouts do not matter to this model, and why.
+
+What it finds:
+    No configuration measurably faster than the baseline, and either no convolution, or layout conversions of all
+    owners, other than fused ones, below 2 % of the baseline's kernel time.
+
+Why it costs:
+    It does not: this is the reason why the report says nothing else about layouts.
+
+Example:
+    A language model: matrix products only. Or a small network on a small image, where the conversions take 0.3 % of the
+    kernel time.
+
+What to do:
+    Keep the configuration that is in use, and look for the time elsewhere.
+
+When it is fine:
+    Always. Another input size, batch size or device can change it: diagnose again there. Nothing is said where the
+    kernels, or the time of a conversion, were not recorded.
+
+Source:
+    Measured here. 2 % is about the smallest difference that paired rounds on a shared machine resolve.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.analysis.costs import conversion_share, convolution_count, irrelevance
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import document_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.records import Diagnosis
+
+CODE = "LD403"
+NAME = "layout-irrelevant"
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most, for the whole diagnosis.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    baseline, reason = evidence.main_trial(diagnosis), irrelevance(diagnosis)
+    if baseline is None or diagnosis.comparison is None or reason is None or diagnosis.interrupted is not None:
+        return
+    count = convolution_count(diagnosis)
+    known = f"{wording.count_of(count, 'convolution')}; " if count else ""
+    yield Finding(
+        code=CODE,
+        rule=NAME,
+        severity="note",
+        configuration=None,
+        message=f"layouts do not matter to this model: {known}{reason}; nothing measured is faster than "
+        f"{diagnosis.comparison.baseline}",
+        suggestion=f"keep {diagnosis.comparison.baseline}, and look for the time elsewhere",
+        seconds=_conversion_seconds(diagnosis),
+    )
+
+
+def _conversion_seconds(diagnosis: Diagnosis) -> float | None:
+    baseline = evidence.main_trial(diagnosis)
+    share = conversion_share(baseline)
+    if baseline is None or baseline.kernels is None or baseline.kernels.seconds is None or share is None:
+        return None
+    return share * baseline.kernels.seconds
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import (
+    a_breaker,
+    a_comparison,
+    a_conversion,
+    a_diagnosis,
+    a_graph,
+    a_location,
+    a_node,
+    a_ratio,
+    a_trial,
+    channels_last,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.records import Conversion, Finding, LayoutBreaker, Trial
+from layoutdoctor.rules.ld104_layout_breaker import check
+
+NODE = a_node("convolution", "aten.convolution.default")
+
+
+def out(id: str, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {"owner": "framework", "graph": "eager", "source": channels_last(), "target": contiguous()}
+    return a_conversion(id, **{**fields, "direction": "to_contiguous", **changes})
+
+
+def back(id: str, **changes: Any) -> Conversion:
+    return out(id, **{"direction": "to_channels_last", "source": contiguous(), "target": channels_last(), **changes})
+
+
+PAID = (out("e0"), back("e1"), out("e2"), back("e3"), out("e4"))
+NORMS = (
+    a_breaker("instance_norm", conversions=("e0", "e1")),
+    a_breaker("instance_norm_1", module="net.4", conversions=("e2", "e3"), seconds=2e-3),
+    a_breaker("instance_norm_2", module="net.7", conversions=("e4",), seconds=1e-3),
+)
+
+
+def a_broken_trial(
+    *breakers: LayoutBreaker,
+    name: str = "eager-channels-last",
+    conversions: tuple[Conversion, ...] = PAID,
+    **changes: Any,
+) -> Trial:
+    graph = a_graph(name="eager", nodes=(NODE,), breakers=breakers, conversions=conversions)
+    return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=25e-3), **changes})
+
+
+def findings(*trials: Trial, **changes: Any) -> list[Finding]:
+    return list(check(a_diagnosis(*trials, **changes)))
+
+
+def test_three_norms_are_one_finding_with_places_reason_and_price() -> None:
+    assert findings(a_trial(), a_broken_trial(*NORMS)) == [
+        Finding(
+            code="LD104",
+            rule="layout-breaker",
+            severity="warning",
+            configuration="eager-channels-last",
+            message="channels_last is lost at 3 instance_norm layers (net.1, net.4 and net.7; model.py:19): it "
+            "computes on a contiguous copy and returns a contiguous result; 3 conversions out and 2 back in, "
+            "5.00 ms of 25.0 ms kernel time (20 %)",
+            suggestion="in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
+            location=a_location(19),
+            module="net.4",
+            seconds=5e-3,
+            bytes_moved=5 * 6_422_528,
+            evidence=("instance_norm", "instance_norm_1", "instance_norm_2", "e0", "e1", "e2", "e3", "e4"),
+        )
+    ]
+
+
+def test_a_trial_without_breakers_has_no_finding() -> None:
+    assert findings(a_trial(), a_broken_trial()) == []
+
+
+def test_the_models_own_calls_are_left_to_their_own_rule() -> None:
+    own = a_breaker("clone", op="contiguous")
+    by_owner = a_breaker("clone_1", op="reshape", conversions=("e0",))
+    called = out("e0", owner="user", node="clone_1")
+
+    assert findings(a_broken_trial(own, by_owner, conversions=(called,))) == []
+
+
+def test_what_the_baseline_shows_is_not_told_of_eager_again() -> None:
+    shuffle = a_breaker("view", op="channel_shuffle", module=None, location=a_location(16))
+    main = a_broken_trial(shuffle, name="inductor")
+    eager = a_broken_trial(a_breaker("channel_shuffle", op="channel_shuffle", module=None, location=a_location(16)))
+
+    assert [f.configuration for f in findings(eager, main)] == ["inductor"]
+
+
+def test_other_compiled_configurations_are_not_looked_at() -> None:
+    assert findings(a_trial(), a_broken_trial(*NORMS, name="inductor-channels-last")) == []
+
+
+def test_each_kind_of_operation_is_a_finding() -> None:
+    found = findings(a_broken_trial(NORMS[0], a_breaker("bmm", op="bmm", module="attention")))
+
+    assert [f.module for f in found] == ["net.1", "attention"]
+
+
+@pytest.mark.parametrize("changes", [{"kernels": None}, {"is_static": True}])
+def test_without_a_measured_share_or_without_a_run_it_is_a_note(changes: dict[str, Any]) -> None:
+    assert [f.severity for f in findings(a_broken_trial(*NORMS, **changes))] == ["note"]
+
+
+def test_without_times_the_bytes_are_the_price() -> None:
+    paid = (out("e0", seconds=None), back("e1", seconds=None, fused=True))
+
+    assert [(f.severity, f.message) for f in findings(a_broken_trial(NORMS[0], conversions=paid))] == [
+        (
+            "note",
+            "channels_last is lost at 1 instance_norm layer (net.1; model.py:19): it computes on a contiguous copy and "
+            "returns a contiguous result; 1 conversion out and 1 back in, 1 fused, 12.2 MiB moved",
+        )
+    ]
+
+
+def test_an_estimated_price_says_so() -> None:
+    paid = tuple(out(f"e{i}", seconds_source="estimated") for i in range(2))
+
+    assert findings(a_broken_trial(NORMS[0], conversions=paid))[0].message.endswith(
+        "2 conversions around it, 2.00 ms of 25.0 ms kernel time (8.0 %, estimated)"
+    )
+
+
+def test_without_the_conversions_the_breakers_own_price_is_told() -> None:
+    assert findings(a_broken_trial(NORMS[1], conversions=()))[0].message.endswith(
+        "contiguous result; 2.00 ms of 25.0 ms kernel time (8.0 %)"
+    )
+
+
+def test_operations_without_a_module_are_calls_with_their_lines() -> None:
+    shuffles = tuple(
+        a_breaker(f"view_{i}", op="channel_shuffle", module=None, location=a_location(i), reason="") for i in (16, 17)
+    )
+
+    found = findings(a_broken_trial(*shuffles, name="inductor", conversions=()))
+
+    assert [(f.message, f.suggestion) for f in found] == [
+        (
+            "channels_last is lost at 2 channel_shuffle calls (model.py:16 and model.py:17)",
+            "known as pytorch issue #197109: call .contiguous(memory_format=torch.channels_last) after it, or shuffle "
+            "the last dimension of x.permute(0, 2, 3, 1); an index of the channels is contiguous as well",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "start"),
+    [
+        ("aten::_unsafe_view", "a view keeps channels_last only where the channels stay innermost"),
+        ("bmm", "a view keeps"),
+        ("native_channel_shuffle", "known as pytorch issue #197109"),
+        ("avg_pool3d", "stay contiguous around it, or use an operation there that keeps channels_last"),
+    ],
+)
+def test_each_kind_has_its_advice(op: str, start: str) -> None:
+    assert str(findings(a_broken_trial(a_breaker(op=op)))[0].suggestion).startswith(start)
+
+
+def test_a_measured_configuration_without_the_breaker_is_named() -> None:
+    main = a_trial(graphs=(a_graph(nodes=(NODE,)),))
+    found = findings(main, a_broken_trial(*NORMS), comparison=a_comparison(a_ratio("eager-channels-last", 0.5)))
+
+    assert str(found[0].suggestion).endswith(
+        "; inductor loses it at none: "
+        "eager-channels-last runs at 0.50x the speed of inductor (99 % interval 0.47x to 0.53x)"
+    )
+
+
+def test_a_configuration_whose_graphs_were_not_captured_is_no_cure() -> None:
+    comparison = a_comparison(a_ratio("eager-channels-last", 0.5))
+
+    assert "loses it at none" not in str(
+        findings(a_trial(), a_broken_trial(*NORMS), comparison=comparison)[0].suggestion
+    )

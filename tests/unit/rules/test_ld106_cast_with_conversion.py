@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import (
+    a_conversion,
+    a_diagnosis,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_subject,
+    a_trial,
+    channels_last,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.records import Conversion, Finding, FxNode, Kernel, Trial
+from layoutdoctor.rules.ld106_cast_with_conversion import check
+
+WEIGHT = (64, 64, 3, 3)
+TO_BFLOAT16 = (
+    "convert the parameters once: model.to(torch.bfloat16), with an input of that dtype, instead of autocast; compare "
+    "the outputs, since autocast keeps some operations in float32"
+)
+
+
+def a_weight(name: str) -> FxNode:
+    return a_placeholder(name, contiguous(WEIGHT), "weight")
+
+
+def a_cast(name: str, of: str, **changes: Any) -> FxNode:
+    fields: dict[str, Any] = {"dtype": "bfloat16", "layout": contiguous(WEIGHT), "location": a_location(12)}
+    return a_node(name, "prims.convert_element_type.default", (of,), **{**fields, **changes})
+
+
+def a_casting_conversion(id: str, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {
+        "owner": "compiler",
+        "graph": "graph 0",
+        "tensor": "weight",
+        "source": contiguous(WEIGHT),
+        "target": channels_last(WEIGHT),
+        "direction": "to_channels_last",
+        "dtype": "float32",
+        "target_dtype": "bfloat16",
+        "seconds": 5e-4,
+        "bytes_moved": 221_184,
+    }
+    return a_conversion(id, **{**fields, **changes})
+
+
+def a_trial_of(nodes: tuple[FxNode, ...], *conversions: Conversion, name: str = "inductor", **changes: Any) -> Trial:
+    return a_trial(name, **{"graphs": (a_graph(nodes=nodes, conversions=conversions),), **changes})
+
+
+def findings(*trials: Trial, mode: str = "inference") -> list[Finding]:
+    return list(check(a_diagnosis(*trials, subject=a_subject(mode=mode))))
+
+
+TWO_WEIGHTS = (a_weight("w0"), a_weight("w1"))
+TWO_CASTS = (*TWO_WEIGHTS, a_cast("c0", "w0"), a_cast("c1", "w1"))
+
+
+def test_parameters_that_are_cast_and_re_laid_out_are_a_warning() -> None:
+    conversions = (
+        a_casting_conversion("k0", source_value="w0", location=a_location(7), module="conv_1"),
+        a_casting_conversion("k1", source_value="w1", seconds=1e-4),
+    )
+
+    assert findings(a_trial_of(TWO_WEIGHTS, *conversions)) == [
+        Finding(
+            code="LD106",
+            rule="cast-with-conversion",
+            severity="warning",
+            configuration="inductor",
+            message="2 parameters are cast float32 -> bfloat16 on every call and re-laid out: "
+            "600 us of 15.0 ms kernel time (4.0 %)",
+            suggestion=TO_BFLOAT16,
+            location=a_location(7),
+            module="conv_1",
+            seconds=pytest.approx(6e-4),
+            bytes_moved=442_368,
+            evidence=("k0", "k1"),
+        )
+    ]
+
+
+def test_a_cast_and_a_conversion_of_the_same_parameter_belong_together() -> None:
+    reader = a_node("convolution", "aten.convolution.default", ("x", "c0"))
+    conversion = a_casting_conversion(
+        "r0", dtype="bf16", target_dtype=None, node="convolution", owner="library", graph=None, seconds=None
+    )
+    nodes = (*TWO_CASTS, a_placeholder("x"), reader)
+
+    assert [(f.message, f.severity, f.evidence) for f in findings(a_trial_of(nodes, conversion))] == [
+        (
+            "2 parameters are cast float32 -> bfloat16 on every call, 1 of them re-laid out as well: 216 KiB moved",
+            "note",
+            ("c0", "r0", "c1"),
+        )
+    ]
+
+
+def test_two_casts_alone_are_told_in_inference_with_their_kernels() -> None:
+    ran = tuple(Kernel(name="copy_", seconds=2e-4, node=name, graph="graph 0") for name in ("c0", "c1", "other"))
+    trial = a_trial_of(TWO_CASTS, kernels=kernels(kernels=ran))
+
+    assert [(f.message, f.severity, f.location, f.evidence) for f in findings(trial)] == [
+        (
+            "2 parameters are cast float32 -> bfloat16 on every call: 400 us of 15.0 ms kernel time (2.7 %)",
+            "warning",
+            a_location(12),
+            ("c0", "c1"),
+        )
+    ]
+
+
+def test_one_cast_alone_is_a_detail() -> None:
+    assert findings(a_trial_of((a_weight("w0"), a_cast("c0", "w0")))) == []
+
+
+def test_casts_of_activations_are_not_looked_at() -> None:
+    nodes = (a_placeholder("x"), a_placeholder("y"), a_cast("c0", "x"), a_cast("c1", "y"))
+    conversion = a_casting_conversion("k0", tensor="activation", source_value="x")
+
+    assert findings(a_trial_of(nodes, conversion)) == []
+
+
+def test_conversions_without_a_cast_are_not_told() -> None:
+    conversions = (a_casting_conversion("k0", target_dtype=None), a_casting_conversion("k1", target_dtype="f32"))
+
+    assert findings(a_trial_of(TWO_WEIGHTS, *conversions)) == []
+
+
+def test_in_training_casts_alone_are_expected_and_with_a_conversion_they_are_a_note() -> None:
+    assert findings(a_trial_of(TWO_CASTS), mode="training") == []
+
+    found = findings(a_trial_of(TWO_CASTS, a_casting_conversion("k0", source_value="w0")), mode="training")
+
+    assert [(f.severity, f.suggestion) for f in found] == [
+        (
+            "note",
+            "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a "
+            "smaller part",
+        )
+    ]
+
+
+def test_eager_is_looked_at_where_the_baseline_shows_nothing() -> None:
+    casts = tuple(a_node(f"c{i}", "aten._to_copy.default", (f"w{i}",), dtype="bfloat16") for i in range(2))
+
+    assert [f.configuration for f in findings(a_trial(), a_trial_of((*TWO_WEIGHTS, *casts), name="eager"))] == ["eager"]
+
+
+def test_a_cast_in_the_backward_or_to_the_same_dtype_is_no_cast_on_every_call() -> None:
+    nodes = (*TWO_WEIGHTS, a_cast("c0", "w0", backward=True), a_cast("c1", "w1", dtype="float32"))
+
+    assert findings(a_trial_of(nodes)) == []
+
+
+def test_onednn_names_of_dtypes_are_those_of_torch() -> None:
+    conversion = a_casting_conversion("r0", dtype="f32", target_dtype="bf16", owner="library", graph=None, node=None)
+
+    assert [f.message for f in findings(a_trial(kernels=kernels(conversion)))] == [
+        "1 parameter is cast float32 -> bfloat16 on every call and re-laid out: 500 us of 15.0 ms kernel time (3.3 %)"
+    ]
+
+
+def test_two_dtypes_are_both_named() -> None:
+    conversions = (a_casting_conversion("k0"), a_casting_conversion("k1", target_dtype="float16", seconds=None))
+
+    assert [(f.message, f.suggestion) for f in findings(a_trial_of((), *conversions))] == [
+        (
+            "2 parameters are cast float32 -> bfloat16 and float32 -> float16 on every call and re-laid out: "
+            "500 us of 15.0 ms kernel time (3.3 %)",
+            TO_BFLOAT16.replace("torch.bfloat16", "dtype"),
+        )
+    ]

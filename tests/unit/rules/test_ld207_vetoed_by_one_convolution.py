@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_comparison, a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_ratio, a_trial
+
+from layoutdoctor.records import Equivalence, Finding, Trial
+from layoutdoctor.rules.ld207_vetoed_by_one_convolution import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import Convolution, Decision, Graph
+
+NARROWING = a_convolution(
+    "convolution_4",
+    class_="in_out",
+    module="d2.0",
+    weight_shape=(64, 192, 3, 3),
+    groups=1,
+    is_transposed=False,
+    channels_last=False,
+    location=a_location(31),
+)
+GROUPED = a_convolution(
+    "convolution_1",
+    class_="grouped",
+    module="body.1",
+    weight_shape=(64, 16, 3, 3),
+    groups=4,
+    is_transposed=False,
+    channels_last=False,
+)
+OTHERS = tuple(a_convolution(f"other_{i}", channels_last=False) for i in range(5))
+ALL_MEASURES = "--configurations all measures what the veto costs (inductor-layout-opt-forced)"
+WHY_NARROWING = "the weight's first size is at most half its second, with a kernel larger than 1"
+
+
+def a_veto(*deciding: Convolution, others: tuple[Convolution, ...] = OTHERS, **changes: Any) -> Decision:
+    rule = "grouped-convolution" if deciding and deciding[0].class_ == "grouped" else "smaller-out-channels"
+    fields: dict[str, Any] = {
+        "applied": False,
+        "rule": rule,
+        "explanation": "torch says so",
+        "deciding_nodes": tuple(convolution.node for convolution in deciding),
+    }
+    return a_decision(*others, *deciding, **{**fields, **changes})
+
+
+def a_training(decision: Decision) -> Graph:
+    return a_graph(decision, direction="forward")
+
+
+def findings(*graphs: Graph, trial: dict[str, Any] | None = None, **changes: Any) -> list[Finding]:
+    return list(check(a_diagnosis(a_trial(graphs=graphs, **(trial or {})), **changes)))
+
+
+def test_the_convolution_that_vetoed_is_named_with_the_others_that_suffer_from_it() -> None:
+    assert findings(a_training(a_veto(NARROWING))) == [
+        Finding(
+            code="LD207",
+            rule="vetoed-by-one-convolution",
+            severity="note",
+            configuration="inductor",
+            message="layout optimization vetoed in training by d2.0 (192 -> 64, 3x3; model.py:31, weight 64x192x3x3): "
+            f"{WHY_NARROWING}; 5 other convolutions are not made channels-last because of it",
+            suggestion=ALL_MEASURES,
+            location=a_location(31),
+            module="d2.0",
+            evidence=("convolution_4",),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("deciding", "others", "words"),
+    [
+        (
+            (GROUPED,),
+            OTHERS[:1],
+            "body.1 (64 -> 64, 3x3; model.py:9, weight 64x16x3x3, 4 groups): grouped, with more than one channel per "
+            "group; 1 other convolution is not made channels-last because of it",
+        ),
+        (
+            (NARROWING, a_convolution("c", module="up", weight_shape=(64, 128, 2, 2), is_transposed=True)),
+            OTHERS,
+            "d2.0 (192 -> 64, 3x3; model.py:31, weight 64x192x3x3) and up (64 -> 128, 2x2; model.py:9, weight "
+            f"64x128x2x2): {WHY_NARROWING}; 5 other convolutions are not made channels-last because of them",
+        ),
+        (
+            (a_convolution("c", module=None, location=None, weight_shape=None, groups=None),),
+            (),
+            f"c: {WHY_NARROWING}; there is no other convolution",
+        ),
+        (
+            (a_convolution("c", module="m", location=None, weight_shape=(8, 16, 3, 3)),),
+            (),
+            f"m (weight 8x16x3x3): {WHY_NARROWING}; there is no other convolution",
+        ),
+    ],
+)
+def test_what_is_known_of_the_deciding_convolutions_is_said(
+    deciding: tuple[Convolution, ...], others: tuple[Convolution, ...], words: str
+) -> None:
+    assert [f.message for f in findings(a_training(a_veto(*deciding, others=others)))] == [
+        f"layout optimization vetoed in training by {words}"
+    ]
+
+
+def test_without_a_deciding_node_torchs_own_reason_stands() -> None:
+    assert [(f.message, f.location) for f in findings(a_graph(a_veto()))] == [
+        ("layout optimization vetoed by smaller-out-channels: torch says so", None)
+    ]
+
+
+@pytest.mark.parametrize("rule", ["small-channels", "weighted-flops", "dynamic-shape", "config-off"])
+def test_a_veto_by_something_else_is_not_told_here(rule: str) -> None:
+    assert findings(a_training(a_veto(NARROWING, rule=rule))) == []
+
+
+def test_a_decision_that_was_applied_is_no_veto() -> None:
+    assert findings(a_training(a_veto(NARROWING, applied=True))) == []
+
+
+@pytest.mark.parametrize("name", ["inductor-layout-opt-forced", "inductor-channels-last"])
+def test_it_is_a_warning_only_where_a_way_around_was_measured_faster(name: str) -> None:
+    found = findings(a_training(a_veto(GROUPED)), comparison=a_comparison(a_ratio(name, 1.2)))
+
+    assert [(f.severity, f.suggestion) for f in found] == [
+        ("warning", f"{name} runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)")
+    ]
+
+
+def test_a_faster_way_around_that_computes_something_else_does_not_count() -> None:
+    other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
+    trials: tuple[Trial, ...] = (a_trial(graphs=(a_training(a_veto(GROUPED)),)), other)
+    diagnosis = a_diagnosis(*trials, comparison=a_comparison(a_ratio("inductor-channels-last", 1.2)))
+
+    assert [(f.severity, f.suggestion) for f in check(diagnosis)] == [("note", ALL_MEASURES)]
+
+
+@pytest.mark.parametrize(
+    ("median", "start"), [(0.8, "the veto is right here: "), (1.0, "the veto costs nothing here: ")]
+)
+def test_a_veto_that_was_measured_to_be_right_says_so(median: float, start: str) -> None:
+    found = findings(
+        a_training(a_veto(GROUPED)), comparison=a_comparison(a_ratio("inductor-layout-opt-forced", median))
+    )
+
+    assert [(f.severity, f.suggestion) for f in found] == [
+        (
+            "note",
+            f"{start}inductor-layout-opt-forced runs at {median:.2f}x the speed of inductor "
+            f"(99 % interval {median - 0.03:.2f}x to {median + 0.03:.2f}x)",
+        )
+    ]
+
+
+def test_on_a_device_that_is_not_there_nothing_measured_is_said() -> None:
+    static = {"is_static": True, "kernels": None, "measurement": None, "equivalence": None}
+
+    assert [(f.severity, f.suggestion) for f in findings(a_training(a_veto(GROUPED)), trial=static)] == [
+        ("note", f"on the device itself, {ALL_MEASURES}")
+    ]

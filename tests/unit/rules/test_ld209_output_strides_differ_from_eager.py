@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_configuration, a_diagnosis, a_graph, a_location, a_node, a_trial, channels_last, contiguous
+
+from layoutdoctor.layout import strided_layout
+from layoutdoctor.records import Equivalence, Finding, LayoutBreaker, Trial
+from layoutdoctor.rules.ld209_output_strides_differ_from_eager import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.layout import Layout
+
+LAST = "inductor-channels-last"
+LAST_OFF = "inductor-channels-last-opt-off"
+EAGER_LAST = "eager-channels-last"
+
+
+def returning(name: str, *layouts: Layout, status: str = "equal", **changes: Any) -> Trial:
+    return a_trial(name, equivalence=Equivalence(status=status, output_layouts=layouts), **changes)  # type: ignore[arg-type]
+
+
+def findings(*trials: Trial) -> list[Finding]:
+    return list(check(a_diagnosis(*trials)))
+
+
+def a_breaker(**changes: Any) -> LayoutBreaker:
+    fields: dict[str, Any] = {
+        "node": "clone",
+        "op": "channel_shuffle",
+        "reason": "Inductor returns it contiguous",
+        "location": a_location(12),
+        "module": "shuffle",
+        "source": channels_last(),
+        "target": contiguous(),
+    }
+    return LayoutBreaker(**{**fields, **changes})
+
+
+def test_a_format_lost_under_the_compiler_is_told_once_with_all_configurations_and_the_place() -> None:
+    graph = a_graph(breakers=(a_breaker(),))
+    trials = (
+        returning(EAGER_LAST, channels_last()),
+        returning(LAST, contiguous(), graphs=(graph,)),
+        returning(LAST_OFF, contiguous()),
+    )
+
+    assert findings(*trials) == [
+        Finding(
+            code="LD209",
+            rule="output-strides-differ-from-eager",
+            severity="warning",
+            configuration=LAST,
+            message=f"{LAST} and {LAST_OFF} return output 0 as contiguous where {EAGER_LAST} returns channels_last, "
+            "with equal values; lost at channel_shuffle (model.py:12) (pytorch #197109 is such a case)",
+            suggestion="where the reader needs it, append .contiguous(memory_format=torch.channels_last) to the "
+            "output, and time that",
+            location=a_location(12),
+            module="shuffle",
+            evidence=(LAST, LAST_OFF),
+        )
+    ]
+
+
+def test_a_configuration_that_leaves_the_conversion_back_to_its_caller_is_named() -> None:
+    frozen = returning("inductor-freezing", channels_last())
+    found = findings(returning("eager", contiguous()), returning("inductor", contiguous()), frozen)
+
+    assert [(f.configuration, f.message, f.suggestion) for f in found] == [
+        (
+            "inductor-freezing",
+            "inductor-freezing returns output 0 as channels_last where eager returns contiguous, with equal values; "
+            "so the time leaves out the conversion back (pytorch #114070)",
+            "append .contiguous() to the output and measure again before choosing such a configuration",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expected", "returned"),
+    [
+        (contiguous((4, 8, 1, 1)), channels_last((4, 8, 1, 1))),
+        (strided_layout((4, 8, 1, 1), (8, 1, 8, 8)), strided_layout((4, 8, 1, 1), (8, 1, 1, 1))),
+        (contiguous((4, 1, 8, 8)), channels_last((4, 1, 8, 8))),
+        (contiguous((4, 8)), contiguous((4, 8))),
+        (contiguous((4, 8, 8, 8)), contiguous((4, 16, 8, 8))),
+    ],
+)
+def test_the_same_bytes_under_other_strides_or_another_shape_are_no_finding(expected: Layout, returned: Layout) -> None:
+    assert findings(returning("eager", expected), returning("inductor", returned)) == []
+
+
+def test_a_layout_in_no_memory_format_is_compared_by_its_stride_order() -> None:
+    shape = (2, 5, 3, 7, 2)
+    eager = strided_layout(shape, (210, 1, 70, 10, 5))
+    permuted = strided_layout(shape, (210, 1, 14, 42, 7))
+    same_order = strided_layout(shape, (420, 1, 140, 20, 10))
+
+    assert [f.message.split(";")[0] for f in findings(returning("eager", permuted), returning("inductor", eager))] == [
+        "inductor returns output 0 as channels_last_3d where eager returns strides (210, 1, 14, 42, 7), with equal "
+        "values (pytorch #197109 is such a case)"
+    ]
+    assert findings(returning("eager", same_order), returning("inductor", eager)) == []
+
+
+def test_other_values_or_other_formats_of_model_and_input_are_not_compared() -> None:
+    different = returning("inductor", channels_last(), status="different")
+
+    assert findings(returning("eager", contiguous()), different) == []
+    assert findings(returning("eager", contiguous()), returning(LAST, channels_last())) == []
+    assert findings(returning("eager", contiguous()), returning("eager-channels-last", channels_last())) == []
+
+
+def test_what_did_not_run_is_not_compared() -> None:
+    static = a_trial("inductor", equivalence=None, is_static=True)
+
+    assert findings(a_trial("eager", equivalence=None), static) == []
+
+
+def test_several_outputs_are_told_together() -> None:
+    small = (4, 8, 6, 6)
+    eager = returning("eager", contiguous(), contiguous((4, 8)), contiguous(small))
+    compiled = returning("inductor", channels_last(), contiguous((4, 8)), channels_last(small))
+
+    assert [f.message[:66] for f in findings(eager, compiled)] == [
+        "inductor returns outputs 0 and 2 as channels_last where eager retu"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("called", "words"), [("channel_shuffle", "channel_shuffle (model.py:5)"), (None, "clone (model.py:5)")]
+)
+def test_without_a_breaker_the_last_operation_that_sets_a_layout_is_named(called: str | None, words: str) -> None:
+    nodes = (
+        a_node("clone", "aten.clone.default", ("x",), called=called, location=a_location(5)),
+        a_node("relu", "aten.relu.default", ("clone",)),
+    )
+    graph = a_graph(nodes=nodes, output_names=("relu",))
+    found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
+
+    assert [f.message.split("; ")[1] for f in found] == [
+        f"the last operation that sets a layout is {words} (pytorch #197109 is such a case)"
+    ]
+
+
+@pytest.mark.parametrize("names", [(), ("relu",), ("small",)])
+def test_a_place_that_the_graph_does_not_tell_is_not_guessed(names: tuple[str, ...]) -> None:
+    nodes = (
+        a_node("x", "x", op="placeholder"),
+        a_node("relu", "aten.relu.default", ("x",)),
+        a_node("small", layout=contiguous((4, 8))),
+    )
+    graph = a_graph(nodes=nodes, output_names=names, breakers=(a_breaker(target=channels_last()),))
+    found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
+
+    assert [f.location for f in found] == [None]
+
+
+def test_a_configuration_of_ones_own_is_compared_with_the_eager_one_of_its_formats() -> None:
+    own = a_configuration("mine", model_format="channels_last", input_format="channels_last")
+    trials = (returning(EAGER_LAST, channels_last()), returning("mine", contiguous(), configuration=own))
+
+    assert [f.configuration for f in findings(*trials)] == ["mine"]

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import (
+    a_configuration,
+    a_conversion,
+    a_convolution,
+    a_decision,
+    a_diagnosis,
+    a_graph,
+    a_location,
+    a_node,
+    a_trial,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.layout import strided_layout
+from layoutdoctor.records import Conversion, Finding, Trial
+from layoutdoctor.rules.ld210_conv1d_cannot import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import Convolution, Graph
+
+SEQUENCE = (4, 16, 100)
+ADVICE = "a Conv2d with a height of 1, in channels_last, computes what a Conv1d does: measure it"
+CANNOT = "1-D: layout optimization cannot apply (3-D tensors have no channels-last format)"
+
+
+def convolutions(count: int = 3, rank: int = 1) -> tuple[Convolution, ...]:
+    return tuple(a_convolution(f"c{rank}_{i}", rank=rank, module=f"m{i}", channels_last=False) for i in range(count))
+
+
+ONE_D = a_decision(*convolutions())
+TURNED = a_conversion(
+    "buf0",
+    owner="compiler",
+    node="c1_0",
+    module="m0",
+    source=strided_layout(SEQUENCE, (1600, 1, 16)),
+    target=contiguous(SEQUENCE),
+    direction="to_contiguous",
+)
+
+
+def findings(*graphs: Graph, others: tuple[Trial, ...] = (), **changes: Any) -> list[Finding]:
+    return list(check(a_diagnosis(a_trial(graphs=graphs, **changes), *others)))
+
+
+def an_eager(*conversions: Conversion) -> Trial:
+    node = a_node("convolution", "aten.convolution.default", layout=contiguous(SEQUENCE))
+    return a_trial("eager", graphs=(a_graph(name="eager", nodes=(node,)),), kernels=kernels(*conversions))
+
+
+def test_convolutions_that_are_all_1_d_are_counted() -> None:
+    assert findings(a_graph(ONE_D)) == [
+        Finding(
+            code="LD210",
+            rule="conv1d-cannot",
+            severity="note",
+            configuration="inductor",
+            message=f"3 of 3 convolutions are {CANNOT}",
+            suggestion=ADVICE,
+            location=a_location(),
+            module="m0",
+            evidence=("c1_0", "c1_1", "c1_2"),
+        )
+    ]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_it_is_told_whatever_the_decision_was_and_on_a_device_that_is_not_there(applied: bool) -> None:
+    decision = a_decision(*convolutions(), applied=applied)
+
+    assert len(findings(a_graph(decision), is_static=True, kernels=None, measurement=None)) == 1
+
+
+def test_a_graph_of_1_d_convolutions_beside_one_of_2_d_is_a_part_of_all() -> None:
+    found = findings(a_graph(a_decision(*convolutions(1))), a_graph(a_decision(*convolutions(3, rank=2))))
+
+    assert [f.message for f in found] == [f"1 of 4 convolutions is {CANNOT}"]
+
+
+@pytest.mark.parametrize("rank", [2, 3, None])
+def test_a_graph_with_another_convolution_too_is_silent(rank: int | None) -> None:
+    other = a_convolution("other", rank=rank)
+
+    assert findings(a_graph(a_decision(*convolutions(), other))) == []
+    assert findings(a_graph(None)) == []
+
+
+def test_a_configuration_that_decides_the_layouts_itself_is_excused() -> None:
+    off = a_configuration("other", layout_optimization="off")
+
+    assert findings(a_graph(ONE_D), configuration=off) == []
+
+
+def test_the_backward_is_not_counted_again() -> None:
+    backward = a_graph(ONE_D, name="graph 1", direction="backward")
+
+    assert [f.message for f in findings(a_graph(ONE_D, direction="forward"), backward)] == [
+        f"3 of 3 convolutions are {CANNOT}"
+    ]
+
+
+@pytest.mark.parametrize("changes", [{}, {"node": None, "module": None, "required_by": ("convolution",)}])
+def test_a_copy_that_eager_makes_too_is_said_to_be_needed(changes: dict[str, Any]) -> None:
+    eager = an_eager(
+        a_conversion("copy", **{"owner": "framework", "source": None, "target": None, "module": "m0", **changes})
+    )
+
+    assert [(f.message, f.evidence) for f in findings(a_graph(ONE_D, conversions=(TURNED,)), others=(eager,))] == [
+        (
+            f"3 of 3 convolutions are {CANNOT}; the copy in front of m0 is needed by the kernel, and eager makes it "
+            "too: not redundant",
+            ("c1_0", "c1_1", "c1_2", "buf0"),
+        )
+    ]
+
+
+def test_several_copies_are_told_together() -> None:
+    second = a_conversion("buf1", owner="compiler", module=None, required_by=("c1_1",), source=None, target=None)
+    eager = an_eager(a_conversion("copy", owner="framework", module="m1", source=None, target=None))
+
+    assert [f.message for f in findings(a_graph(ONE_D, conversions=(TURNED, second)), others=(eager,))] == [
+        f"3 of 3 convolutions are {CANNOT}; copies in front of m0 and buf1 are needed by the kernel, and eager makes "
+        "them too: not redundant"
+    ]
+
+
+@pytest.mark.parametrize(
+    "eager",
+    [
+        (),
+        (an_eager(),),
+        (an_eager(a_conversion(module="elsewhere")),),
+        (an_eager(a_conversion(module="m0")),),  # oneDNN's own blocked format
+        (an_eager(a_conversion(module="m0", tensor="weight", source=None, target=None)),),
+    ],
+)
+def test_a_copy_that_eager_does_not_make_is_not_called_needed(eager: tuple[Trial, ...]) -> None:
+    assert [f.message for f in findings(a_graph(ONE_D, conversions=(TURNED,)), others=eager)] == [
+        f"3 of 3 convolutions are {CANNOT}"
+    ]

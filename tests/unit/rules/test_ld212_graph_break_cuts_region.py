@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import (
+    a_conversion,
+    a_decision,
+    a_diagnosis,
+    a_graph,
+    a_location,
+    a_trial,
+    channels_last,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.records import Conversion, Finding, Graph
+from layoutdoctor.rules.ld212_graph_break_cuts_region import check
+
+REASON = "call to print at model.py:20"
+ADVICE = (
+    "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says where it is), or "
+    "give the model and its input channels_last"
+)
+
+
+def an_exit(**changes: Any) -> Conversion:
+    fields: dict[str, Any] = {
+        "owner": "compiler",
+        "source": channels_last(),
+        "target": contiguous(),
+        "direction": "to_contiguous",
+        "module": "body.2",
+        "role": "exit",
+        "bytes_moved": 1_048_576,
+    }
+    return a_conversion("out", **{**fields, **changes})
+
+
+def an_entry(**changes: Any) -> Conversion:
+    fields: dict[str, Any] = {
+        "owner": "compiler",
+        "source": contiguous(),
+        "target": channels_last(),
+        "direction": "to_channels_last",
+        "role": "entry",
+        "bytes_moved": 1_048_576,
+    }
+    return a_conversion("in", **{**fields, **changes})
+
+
+def graphs(first: Conversion, second: Conversion, **changes: Any) -> tuple[Graph, ...]:
+    return (
+        a_graph(a_decision(), conversions=(first,)),
+        a_graph(**{"decision": a_decision(), "name": "graph 1", "conversions": (second,), **changes}),
+    )
+
+
+def findings(*graphs: Graph, **changes: Any) -> list[Finding]:
+    return list(check(a_diagnosis(a_trial(graphs=graphs, **{"graph_break_reasons": (REASON,), **changes}))))
+
+
+def test_a_region_left_and_entered_again_at_a_break_is_told_with_what_it_costs() -> None:
+    assert findings(*graphs(an_exit(), an_entry())) == [
+        Finding(
+            code="LD212",
+            rule="graph-break-cuts-region",
+            severity="warning",
+            configuration="inductor",
+            message="a graph break after body.2 cuts a channels-last region: 4x64x56x56 is converted to contiguous at "
+            "the end of graph 0 and back at the start of graph 1 (2 conversions, 2.00 MiB, 2.00 ms of 15.0 ms kernel "
+            f"time (13 %)); dynamo's reasons: {REASON}",
+            suggestion=ADVICE,
+            location=a_location(),
+            module="body.2",
+            seconds=2e-3,
+            bytes_moved=2 * 1_048_576,
+            evidence=("graph 0", "out", "graph 1", "in"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (an_exit(role="interior"), an_entry()),
+        (an_exit(), an_entry(role="interior")),
+        (an_exit(), an_entry(source=contiguous((4, 8, 6, 6)), target=channels_last((4, 8, 6, 6)))),
+        (an_exit(source=contiguous((4, 1, 6, 6))), an_entry()),
+        (an_exit(), an_entry(source=None)),
+    ],
+)
+def test_a_break_without_a_conversion_there_and_back_is_fine(first: Conversion, second: Conversion) -> None:
+    assert findings(*graphs(first, second)) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"decision": None}, {"decision": a_decision(convolution_count=0, convolutions=())}, {"direction": "backward"}],
+)
+def test_a_part_without_convolutions_or_of_another_direction_is_no_region(changes: dict[str, Any]) -> None:
+    assert findings(*graphs(an_exit(), an_entry(), **changes)) == []
+
+
+def test_two_graphs_without_a_break_are_no_cut() -> None:
+    assert findings(*graphs(an_exit(), an_entry()), graph_break_reasons=()) == []
+
+
+def test_one_entry_answers_one_exit() -> None:
+    first = a_graph(a_decision(), conversions=(an_exit(), an_exit()), graph_breaks=1)
+    second = a_graph(a_decision(), name="graph 1", conversions=(an_entry(),))
+
+    assert len(findings(first, second, graph_break_reasons=())) == 1
+
+
+def test_fused_conversions_on_a_device_that_is_not_there_are_a_note() -> None:
+    fused = {"fused": True, "seconds": None, "location": None, "module": None}
+    found = findings(
+        *graphs(an_exit(**fused, node="relu_3"), an_entry(**fused)), kernels=None, measurement=None, is_static=True
+    )
+
+    assert [(f.severity, f.seconds, f.message) for f in found] == [
+        (
+            "note",
+            None,
+            "a graph break after relu_3 cuts a channels-last region: 4x64x56x56 is converted to contiguous at the end "
+            "of graph 0 and back at the start of graph 1 (2 conversions, 2.00 MiB, 2 of them in a kernel that computes "
+            f"as well); dynamo's reasons: {REASON}",
+        )
+    ]
+
+
+def test_what_cannot_be_felt_is_a_note_and_it_is_told_once() -> None:
+    slight = graphs(an_exit(seconds=1e-5, bytes_moved=None), an_entry(seconds=1e-5, bytes_moved=None))
+    trials = (
+        a_trial("inductor-layout-opt-on", graphs=slight, graph_break_reasons=(REASON,)),
+        a_trial(graphs=slight, graph_break_reasons=(REASON,), kernels=kernels()),
+    )
+
+    assert [(f.configuration, f.severity) for f in check(a_diagnosis(*trials))] == [("inductor", "note")]

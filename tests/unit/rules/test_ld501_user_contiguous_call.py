@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import (
+    a_comparison,
+    a_conversion,
+    a_diagnosis,
+    a_failed_trial,
+    a_graph,
+    a_location,
+    a_node,
+    a_ratio,
+    a_trial,
+    channels_last,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.layout import strided_layout
+from layoutdoctor.records import Conversion, Finding, FxNode, Trial
+from layoutdoctor.rules.ld501_user_contiguous_call import check
+
+CODE = "y = torch.relu(self.a(x)).contiguous()"
+NODE = a_node("relu")
+
+
+def a_call(id: str = "u0", line: int = 15, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {
+        "owner": "user",
+        "graph": "eager",
+        "node": "clone",
+        "op": "aten::clone",
+        "location": a_location(line, "/home/me/model.py", CODE),
+        "module": None,
+        "source": channels_last(),
+        "target": contiguous(),
+        "direction": "to_contiguous",
+        "seconds": 2e-3,
+    }
+    return a_conversion(id, **{**fields, **changes})
+
+
+BY_TORCH = a_call("f0", owner="framework", direction="to_channels_last", location=a_location(16))
+
+
+def a_trial_of(
+    *conversions: Conversion, name: str = "eager-channels-last", nodes: tuple[FxNode, ...] = (NODE,), **changes: Any
+) -> Trial:
+    graph = a_graph(name="eager", nodes=nodes, conversions=conversions)
+    return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=20e-3), **changes})
+
+
+def findings(*trials: Trial, **changes: Any) -> list[Finding]:
+    return list(check(a_diagnosis(*trials, **changes)))
+
+
+def test_a_call_on_a_channels_last_tensor_is_a_warning_with_its_part_and_where_it_does_nothing() -> None:
+    last = a_trial_of(a_call(), a_call("u1", line=16), BY_TORCH)
+    others = (a_trial_of(name="inductor"), a_trial_of(name="eager"))
+
+    assert findings(*others, last)[0] == Finding(
+        code="LD501",
+        rule="user-contiguous-call",
+        severity="warning",
+        configuration="eager-channels-last",
+        message="model.py:15 calls .contiguous() on a channels_last tensor (4x64x56x56): 1 of the 3 conversions of "
+        "activations in eager-channels-last (2 with the model's other calls), 2.00 ms of 20.0 ms kernel time (10 %); "
+        "it converts nothing in inductor and eager",
+        suggestion="delete the call, or write .contiguous(memory_format=torch.channels_last)",
+        location=a_location(15, "/home/me/model.py", CODE),
+        module=None,
+        seconds=2e-3,
+        bytes_moved=6_422_528,
+        evidence=("u0",),
+    )
+
+
+def test_each_line_is_a_finding() -> None:
+    found = findings(a_trial_of(a_call(), a_call("u1", line=16), a_call("u2"), BY_TORCH))
+
+    assert [(f.location.line if f.location else None, f.evidence) for f in found] == [
+        (15, ("u0", "u2")),
+        (16, ("u1",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"owner": "framework"},
+        {"direction": "none"},
+        {"direction": "to_channels_last", "role": "entry", "source": contiguous(), "target": channels_last()},
+        {"direction": "to_channels_last", "source": contiguous(), "target": channels_last()},
+        {"source": strided_layout((4, 64, 56), (3584, 1, 64)), "target": contiguous((4, 64, 56))},
+        {"source": None},
+    ],
+)
+def test_what_is_no_loss_of_channels_last_by_the_model_is_excused(changes: dict[str, Any]) -> None:
+    assert findings(a_trial_of(a_call(**changes))) == []
+
+
+def test_the_baseline_is_preferred_where_it_pays_a_step_of_its_own() -> None:
+    inductor, eager = a_trial_of(a_call(seconds=1e-3), name="inductor"), a_trial_of(a_call())
+
+    assert [f.configuration for f in findings(eager, inductor)] == ["inductor"]
+
+
+def test_else_the_trial_where_it_costs_most_is_told() -> None:
+    inductor = a_trial_of(a_call(seconds=None, fused=True), name="inductor")
+    cheap, dear = a_trial_of(a_call(seconds=1e-3), name="eager"), a_trial_of(a_call())
+
+    assert [f.configuration for f in findings(inductor, cheap, dear)] == ["eager-channels-last"]
+
+
+def test_a_call_in_a_fused_kernel_alone_is_a_note_that_says_so() -> None:
+    found = findings(a_trial_of(a_call(seconds=None, fused=True), name="inductor"))
+
+    assert [(f.severity, f.message) for f in found] == [
+        (
+            "note",
+            "model.py:15 calls .contiguous() on a channels_last tensor (4x64x56x56): the only conversion of "
+            "activations in inductor (fused), 6.12 MiB moved",
+        )
+    ]
+
+
+def test_a_layout_that_something_else_needs_is_a_note() -> None:
+    view = a_node("view", "aten.view.default", ("clone",))
+    found = findings(a_trial_of(a_call(required_by=("view", "convolution_1")), nodes=(NODE, view)))
+
+    assert [(f.severity, f.message, f.suggestion) for f in found] == [
+        (
+            "note",
+            "model.py:15 calls .contiguous() on a channels_last tensor (4x64x56x56): the only conversion of "
+            "activations in eager-channels-last, 2.00 ms of 20.0 ms kernel time (10 %); view takes no other layout",
+            "keep it while view needs that layout",
+        )
+    ]
+
+
+def test_a_layout_that_only_convolutions_read_is_a_loss() -> None:
+    assert [f.severity for f in findings(a_trial_of(a_call(required_by=("convolution_1",))))] == ["warning"]
+
+
+def test_a_call_at_the_exit_may_be_wanted_by_the_reader() -> None:
+    assert str(findings(a_trial_of(a_call(role="exit")))[0].suggestion).endswith(
+        "; keep it where the reader of the output needs contiguous"
+    )
+
+
+@pytest.mark.parametrize(
+    ("called", "words"), [("to", ".to(memory_format=...)"), ("clone", ".clone(memory_format=...)")]
+)
+def test_other_calls_are_named_as_they_stand(called: str, words: str) -> None:
+    node = a_node("clone", "aten.clone.default", ("relu",), called=called)
+    found = findings(a_trial_of(a_call(), nodes=(NODE, node)))[0]
+
+    assert found.message.startswith(f"model.py:15 calls {words} on a channels_last tensor")
+    assert found.suggestion == f"delete the call, or write .{called}(memory_format=torch.channels_last)"
+
+
+def test_five_dimensions_have_their_own_format() -> None:
+    shape = (2, 8, 4, 16, 16)
+    found = findings(a_trial_of(a_call(source=channels_last(shape), target=contiguous(shape))))
+
+    assert [f.suggestion for f in found] == [
+        "delete the call, or write .contiguous(memory_format=torch.channels_last_3d)"
+    ]
+
+
+STRIDED = strided_layout((4, 64, 56, 56), (200704, 56, 3584, 1))
+
+
+def test_a_strided_tensor_is_a_note_where_it_can_be_felt() -> None:
+    assert [(f.severity, f.suggestion) for f in findings(a_trial_of(a_call(source=STRIDED)))] == [
+        ("note", "delete the call where the operation behind it takes a strided tensor, and measure again")
+    ]
+    assert findings(a_trial_of(a_call(source=STRIDED, seconds=1e-4))) == []
+    assert findings(a_trial_of(a_call(source=STRIDED, seconds=None))) == []
+
+
+def test_where_it_does_nothing_is_said_of_captured_trials_only() -> None:
+    broken = a_trial("inductor", graphs=(a_graph(nodes=(NODE,), hook_failure="boom"),))
+    found = findings(broken, a_trial("eager"), a_failed_trial(), a_trial_of(a_call()))
+
+    assert "converts nothing" not in found[0].message
+
+
+def test_a_static_trial_gives_a_note() -> None:
+    assert [f.severity for f in findings(a_trial_of(a_call(), is_static=True))] == ["note"]
+
+
+def test_without_a_line_the_module_stands_for_it() -> None:
+    found = findings(
+        a_trial_of(a_call(location=None, module="block.1")),
+        comparison=a_comparison(a_ratio("eager-channels-last", 1.0)),
+    )
+
+    assert found[0].message.startswith("block.1 calls .contiguous() on a channels_last tensor")

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import (
+    a_comparison,
+    a_conversion,
+    a_diagnosis,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_ratio,
+    a_subject,
+    a_trial,
+    an_input,
+    channels_last,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.records import Diagnosis, Finding, FxNode, Trial
+from layoutdoctor.rules.ld502_mixed_formats_in_model import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.layout import Layout
+
+WEIGHT = (64, 64, 3, 3)
+TO_CHANNELS_LAST = (
+    "convert the input and the parameters too: model = model.to(memory_format=torch.channels_last); "
+    "x = x.to(memory_format=torch.channels_last)"
+)
+
+
+def a_weight(name: str, layout: Layout | None = None) -> FxNode:
+    return a_placeholder(name, layout or contiguous(WEIGHT), "weight")
+
+
+def a_convolution_of(name: str, value: str, layout: Layout | None = None) -> FxNode:
+    return a_node(name, "aten.convolution.default", (value, "w"), layout=layout or contiguous())
+
+
+PERMUTE = a_node(
+    "permute",
+    "aten.permute.default",
+    ("layer_norm",),
+    layout=channels_last(),
+    called="permute",
+    location=a_location(7),
+    module="n1",
+)
+NODES = (
+    a_weight("w"),
+    a_placeholder("x"),
+    a_convolution_of("stem", "x"),
+    a_node("layer_norm", "aten.native_layer_norm.default", ("stem",), layout=contiguous((4, 56, 56, 64))),
+    PERMUTE,
+    a_convolution_of("c1", "permute", channels_last()),
+    a_node("relu", inputs=("c1",), layout=channels_last()),
+    a_convolution_of("c2", "relu", channels_last()),
+)
+COPIES = tuple(a_conversion(f"copy {i}", owner="framework", seconds=1e-3, bytes_moved=8) for i in range(3))
+
+
+def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
+    graph = a_graph(name="eager", nodes=nodes or NODES)
+    return a_trial("eager", **{"graphs": (graph,), "kernels": kernels(*COPIES), **changes})
+
+
+def findings(*trials: Trial, **changes: Any) -> list[Finding]:
+    diagnosis: Diagnosis = a_diagnosis(*trials, **changes)
+    return list(check(diagnosis))
+
+
+def test_the_first_flip_is_named_with_what_follows_it() -> None:
+    assert findings(an_eager()) == [
+        Finding(
+            code="LD502",
+            rule="mixed-formats-in-model",
+            severity="warning",
+            configuration="eager",
+            message="the contiguous model runs channels_last after n1 (permute, model.py:7): 2 of 3 convolutions read "
+            "it, 1 reads contiguous; eager has 3 conversions of activations, 3.00 ms of 15.0 ms kernel time (20 %)",
+            suggestion=TO_CHANNELS_LAST,
+            location=a_location(7),
+            module="n1",
+            seconds=pytest.approx(3e-3),
+            bytes_moved=24,
+            evidence=("permute", "c1", "copy 0", "copy 1", "copy 2"),
+        )
+    ]
+
+
+def test_what_channels_last_was_measured_to_do_is_told() -> None:
+    comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", 0.8))
+
+    found = findings(an_eager(), a_trial("eager-channels-last"), comparison=comparison)
+
+    assert found[0].suggestion == (
+        f"{TO_CHANNELS_LAST}; eager-channels-last runs at 0.80x the speed of inductor (99 % interval 0.77x to 0.83x) "
+        "and eager runs at 0.60x the speed of inductor (99 % interval 0.57x to 0.63x)"
+    )
+
+
+def test_a_contiguous_model_that_stays_so_is_no_finding() -> None:
+    assert findings(an_eager(*NODES[:3])) == []
+
+
+def test_an_input_given_in_channels_last_was_chosen() -> None:
+    subject = a_subject(inputs=(an_input(channels_last()),))
+
+    assert findings(an_eager(), subject=subject) == []
+
+
+def test_an_input_in_both_formats_was_not_chosen() -> None:
+    subject = a_subject(inputs=(an_input(channels_last((4, 1, 28, 28))), an_input(contiguous((4, 10)))))
+
+    assert len(findings(an_eager(), subject=subject)) == 1
+
+
+def test_a_call_of_the_model_to_channels_last_was_chosen() -> None:
+    clone = a_node("clone", "aten.clone.default", ("x",), layout=channels_last(), called="contiguous")
+    nodes = (NODES[0], NODES[1], clone, a_convolution_of("c1", "clone", channels_last()))
+    asked = a_conversion("u0", owner="user", graph="eager", node="clone", direction="to_channels_last")
+    unnamed = (*nodes[:2], a_node("clone", "aten.clone.default", ("x",), layout=channels_last()), nodes[3])
+
+    assert findings(an_eager(*nodes)) == []
+    assert findings(an_eager(*unnamed, kernels=kernels(asked))) == []
+    assert len(findings(an_eager(*unnamed))) == 1
+
+
+def test_a_placeholder_in_channels_last_was_chosen() -> None:
+    nodes = (a_weight("w"), a_placeholder("x", channels_last()), a_convolution_of("c1", "x"))
+
+    assert findings(an_eager(*nodes)) == []
+
+
+def test_pointwise_weights_and_single_channels_never_count() -> None:
+    both = channels_last((4, 1, 56, 56))
+    nodes = (
+        a_weight("w", channels_last((64, 64, 1, 1))),
+        a_weight("w1"),
+        a_placeholder("x", both),
+        a_convolution_of("stem", "x"),
+    )
+
+    assert findings(an_eager(*nodes)) == []
+
+
+def test_the_backward_is_not_looked_at() -> None:
+    nodes = (*NODES[:4], PERMUTE, a_node("c1", "aten.convolution.default", ("permute", "w"), backward=True))
+
+    assert findings(an_eager(*nodes)) == []
+
+
+def test_without_times_it_is_a_note_and_without_conversions_there_are_none_told() -> None:
+    found = findings(an_eager(kernels=None))
+
+    assert [(f.severity, f.message) for f in found] == [
+        (
+            "note",
+            "the contiguous model runs channels_last after n1 (permute, model.py:7): 2 of 3 convolutions read it, "
+            "1 reads contiguous",
+        )
+    ]
+
+
+def test_a_flip_without_a_module_or_a_line_is_named_by_its_operation() -> None:
+    bare = a_node("permute", "aten.permute.default", ("x",), layout=channels_last())
+    nodes = (NODES[0], NODES[1], bare, a_convolution_of("c1", "permute", channels_last()))
+
+    assert findings(an_eager(*nodes, kernels=None))[0].message == (
+        "the contiguous model runs channels_last after permute: 1 of 1 convolution reads it"
+    )
+
+
+def test_parameters_in_both_formats_are_a_note() -> None:
+    nodes = (*NODES, a_weight("w1"), a_weight("w2", channels_last(WEIGHT)))
+
+    assert findings(an_eager(*nodes)) == [
+        Finding(
+            code="LD502",
+            rule="mixed-formats-in-model",
+            severity="note",
+            configuration="eager",
+            message="the parameters are in both formats: 2 of the 4-D and 5-D ones are contiguous and 1 channels_last, "
+            "so values change their layout between the layers",
+            suggestion="convert all of them to one format: model = model.to(memory_format=torch.channels_last)",
+            evidence=("2 contiguous", "1 channels-last"),
+        )
+    ]
+
+
+def test_without_eager_the_baselines_graph_inputs_say_what_the_parameters_are() -> None:
+    shape = (8, 8, 3, 3, 3)
+    graph = a_graph(nodes=(a_weight("w1", contiguous(shape)), a_weight("w2", channels_last(shape))))
+
+    assert [(f.configuration, f.suggestion) for f in findings(a_trial(graphs=(graph,), is_static=True))] == [
+        ("inductor", "convert all of them to one format: each parameter to the channels-last format of its rank")
+    ]
+
+
+def test_a_channels_last_model_is_no_mixture() -> None:
+    nodes = (a_weight("w", channels_last(WEIGHT)), *NODES[1:])
+
+    assert findings(an_eager(*nodes)) == []

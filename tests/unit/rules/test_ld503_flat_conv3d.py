@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_trial
+
+from layoutdoctor.records import Convolution, Finding
+from layoutdoctor.rules.ld503_flat_conv3d import check
+
+
+def a_flat_one(node: str = "convolution", **changes: Any) -> Convolution:
+    fields: dict[str, Any] = {
+        "rank": 3,
+        "weight_shape": (16, 16, 1, 3, 3),
+        "stride": (1, 2, 2),
+        "padding": (0, 1, 1),
+        "dilation": (1, 1, 1),
+        "is_transposed": False,
+        "channels_last": False,
+    }
+    return a_convolution(node, **{**fields, **changes})
+
+
+THICK = a_flat_one("convolution_2", weight_shape=(16, 16, 3, 3, 3), padding=(1, 1, 1))
+
+
+def findings(*convolutions: Convolution, **changes: Any) -> list[Finding]:
+    return list(check(a_diagnosis(a_trial(graphs=(a_graph(a_decision(*convolutions), **changes),)))))
+
+
+def test_convolutions_that_leave_the_depth_alone_are_a_note_with_the_code_to_write() -> None:
+    flat = (
+        a_flat_one(location=a_location(4), module="a"),
+        a_flat_one("convolution_1", module=None, weight_shape=(8, 16, 1, 5, 5)),
+    )
+
+    assert findings(*flat, THICK) == [
+        Finding(
+            code="LD503",
+            rule="flat-conv3d",
+            severity="note",
+            configuration="inductor",
+            message="2 of 3 convolutions are Conv3d with a kernel of 1 in depth, which a Conv2d on each frame computes "
+            "as well: a (1x3x3) and convolution_1 (1x5x5)",
+            suggestion="fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
+            ".flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2), with conv2d.weight = conv3d.weight.squeeze(2); "
+            "one report measured Conv3d's backward at 1.8 times the time of Conv2d's",
+            location=a_location(4),
+            module="a",
+            evidence=("convolution", "convolution_1"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weight_shape": (16, 16, 3, 3, 3)},
+        {"stride": (2, 1, 1)},
+        {"padding": (1, 1, 1)},
+        {"weight_shape": (16, 16, 1, 1, 1)},
+        {"is_transposed": True},
+        {"is_backward": True},
+        {"rank": 2, "weight_shape": (16, 16, 1, 3)},
+        {"stride": None},
+        {"padding": None},
+        {"weight_shape": None},
+        {"weight_shape": (16, 16, "s0", 3, 3)},
+    ],
+)
+def test_what_mixes_frames_or_is_not_known_is_no_finding(changes: dict[str, Any]) -> None:
+    assert findings(a_flat_one(**changes)) == []
+
+
+def test_the_backward_graph_repeats_nothing() -> None:
+    assert findings(a_flat_one(), direction="backward") == []
+
+
+def test_the_configurations_have_the_same_convolutions_so_one_finding_does() -> None:
+    graphs = (a_graph(a_decision(a_flat_one())),)
+    static = a_trial("inductor", graphs=graphs, is_static=True, kernels=None, measurement=None)
+    found = list(check(a_diagnosis(a_trial("eager"), static, a_trial("inductor-layout-opt-off", graphs=graphs))))
+
+    assert [(f.configuration, f.message) for f in found] == [
+        (
+            "inductor",
+            "1 of 1 convolution is a Conv3d with a kernel of 1 in depth, which a Conv2d on each frame computes as "
+            "well: body.0.0 (1x3x3)",
+        )
+    ]

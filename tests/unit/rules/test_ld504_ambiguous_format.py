@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from typing import Any
+
+from builders import (
+    a_decision,
+    a_diagnosis,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_trial,
+    channels_last,
+    contiguous,
+)
+
+from layoutdoctor.layout import strided_layout
+from layoutdoctor.records import Finding, FxNode, GradientLayout, Trial
+from layoutdoctor.rules.ld504_ambiguous_format import check
+
+POINTWISE = (64, 64, 1, 1)
+NOMINAL = GradientLayout(
+    parameter="net.2.weight",
+    layout=strided_layout(POINTWISE, (64, 1, 1, 1)),
+    gradient=strided_layout(POINTWISE, (64, 1, 64, 64)),
+)
+REAL = GradientLayout(parameter="net.0.weight", layout=contiguous((64, 3, 3, 3)), gradient=channels_last((64, 3, 3, 3)))
+NODES = (
+    a_placeholder("w", contiguous(POINTWISE), "weight"),
+    a_placeholder("x", contiguous((4, 1, 28, 28))),
+    a_node("stem", "aten.convolution.default", ("x", "w"), layout=contiguous()),
+    a_node("mean", "aten.mean.dim", ("stem",), layout=contiguous((4, 64, 1, 1)), location=a_location(12), module="se"),
+    a_node("squeeze", "aten.convolution.default", ("mean", "w"), layout=contiguous((4, 64, 1, 1))),
+)
+
+
+def findings(*trials: Trial) -> list[Finding]:
+    return list(check(a_diagnosis(*trials)))
+
+
+def a_trial_of(*nodes: FxNode, **changes: Any) -> Trial:
+    return a_trial(**{"graphs": (a_graph(a_decision(), nodes=nodes),), **changes})
+
+
+def test_gradients_with_nominally_other_strides_are_the_same_bytes() -> None:
+    off = a_trial("inductor-layout-opt-off", gradient_layouts=(REAL,))
+
+    assert findings(a_trial_of(gradient_layouts=(REAL, NOMINAL)), off) == [
+        Finding(
+            code="LD504",
+            rule="ambiguous-format",
+            severity="note",
+            configuration="inductor",
+            message="1 gradient has nominally other strides than the parameter, but the same bytes in both formats "
+            "(net.2.weight: (64, 1, 1, 1) and (64, 1, 64, 64)): the warning 'Grad strides do not match bucket view "
+            "strides' (pytorch issue #47163) is spurious here; it comes from layout optimization: "
+            "inductor-layout-opt-off does not have it",
+            suggestion="nothing to do: the strides of dimensions of size 1 are never used",
+            evidence=("net.2.weight",),
+        )
+    ]
+
+
+def test_gradients_in_really_another_order_are_not_told() -> None:
+    assert findings(a_trial_of(gradient_layouts=(REAL,))) == []
+
+
+def test_layout_optimization_is_not_blamed_where_it_was_not_seen_to_do_it() -> None:
+    message = findings(a_trial_of(gradient_layouts=(NOMINAL,)))[0].message
+    off = a_trial("inductor-layout-opt-off", gradient_layouts=(NOMINAL,))
+    unknown = a_trial("inductor-layout-opt-off", measurement=None)
+
+    assert message.endswith("is spurious here")
+    assert findings(a_trial_of(gradient_layouts=(NOMINAL,)), off)[0].message == message
+    assert findings(a_trial_of(gradient_layouts=(NOMINAL,)), unknown)[0].message == message
+    assert findings(a_trial("eager", gradient_layouts=(NOMINAL,)), a_trial("inductor-layout-opt-off"))[0].message == (
+        message
+    )
+
+
+def test_several_gradients_are_one_finding() -> None:
+    found = findings(a_trial_of(gradient_layouts=(NOMINAL, NOMINAL, NOMINAL, NOMINAL)), a_trial("eager"))
+
+    assert len(found) == 1
+    assert found[0].message.startswith(
+        "4 gradients have nominally other strides than the parameter, but the same bytes"
+    )
+
+
+def test_inputs_of_convolutions_in_both_formats_are_a_note() -> None:
+    assert findings(a_trial_of(*NODES)) == [
+        Finding(
+            code="LD504",
+            rule="ambiguous-format",
+            severity="note",
+            configuration="inductor",
+            message="2 inputs of convolutions satisfy contiguous_format and channels_last at once (x 4x1x28x28 and "
+            "mean 4x64x1x1): the same bytes in both, so no conversion of them can be due",
+            suggestion="nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both "
+            "formats",
+            evidence=("x", "mean"),
+        )
+    ]
+
+
+def test_one_input_read_twice_is_one() -> None:
+    nodes = (*NODES[:3], a_node("again", "aten.convolution.default", ("x", "w")))
+
+    assert [(f.message, f.location) for f in findings(a_trial_of(*nodes))] == [
+        (
+            "an input of convolutions satisfies contiguous_format and channels_last at once (x 4x1x28x28): "
+            "the same bytes in both, so no conversion of it can be due",
+            None,
+        )
+    ]
+
+
+def test_pointwise_weights_alone_are_excused() -> None:
+    nodes = (NODES[0], a_placeholder("x"), a_node("convolution", "aten.convolution.default", ("x", "w")))
+
+    assert findings(a_trial_of(*nodes)) == []
+
+
+def test_ambiguous_values_that_enter_no_convolution_or_have_no_elements_are_not_told() -> None:
+    empty = a_placeholder("e", contiguous((0, 1, 8, 8)))
+    reader = a_node("convolution", "aten.convolution.default", ("e", "w"))
+    backward = a_node("again", "aten.convolution.default", ("x", "w"), backward=True)
+
+    assert findings(a_trial_of(NODES[1], empty, reader, backward, a_node("relu", inputs=("x",)))) == []
+
+
+def test_each_kind_is_told_once_over_all_trials() -> None:
+    trials = (
+        a_trial_of(*NODES, gradient_layouts=(NOMINAL,)),
+        a_trial_of(*NODES, name="eager", gradient_layouts=(NOMINAL,)),
+    )
+
+    assert [(f.configuration, f.severity) for f in findings(*trials)] == [("inductor", "note")] * 2

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_diagnosis, a_graph, a_location, a_node, a_placeholder, a_trial, contiguous
+
+from layoutdoctor.records import Equivalence, Finding, FxNode, GraphDirection, Trial
+from layoutdoctor.rules.ld505_as_strided_on_activation import check
+
+ROLL = a_node("roll", "aten.roll.default", ("x",), layout=contiguous((2, 5, 3, 4)))
+
+
+def a_call(
+    name: str = "as_strided", source: str = "roll", target: str = "aten.as_strided.default", **changes: Any
+) -> FxNode:
+    fields: dict[str, Any] = {"location": a_location(7), "called": "as_strided", "is_called_directly": True}
+    return a_node(name, target, (source,), **{**fields, **changes})
+
+
+def a_trial_of(*nodes: FxNode, name: str = "eager", direction: GraphDirection = "inference", **changes: Any) -> Trial:
+    return a_trial(name, **{"graphs": (a_graph(name="graph 0", direction=direction, nodes=nodes),), **changes})
+
+
+def findings(*trials: Trial) -> list[Finding]:
+    return list(check(a_diagnosis(*trials)))
+
+
+def test_as_strided_on_an_activation_is_a_warning() -> None:
+    assert findings(a_trial(), a_trial_of(ROLL, a_call())) == [
+        Finding(
+            code="LD505",
+            rule="as-strided-on-activation",
+            severity="warning",
+            configuration="eager",
+            message="comparing memory formats is unsafe for this model: as_strided at model.py:7 reads the raw storage "
+            "of roll (2x5x3x4); results are compared only with eager on the same input format",
+            suggestion="write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep "
+            "the memory format that the model was written for",
+            location=a_location(7),
+            evidence=("as_strided",),
+        )
+    ]
+
+
+def test_several_calls_are_one_finding_and_configurations_that_differ_are_named() -> None:
+    last = a_trial("eager-channels-last", equivalence=Equivalence(status="different"))
+    calls = (a_call(), a_call("as_strided_1", location=a_location(9)))
+
+    assert findings(a_trial_of(ROLL, *calls), last)[0].message == (
+        "comparing memory formats is unsafe for this model: 2 calls of as_strided at model.py:7 and model.py:9 read "
+        "the raw storage of activations; results are compared only with eager on the same input format; "
+        "the outputs of eager-channels-last differ"
+    )
+
+
+@pytest.mark.parametrize(
+    "target", ["aten.as_strided_.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"]
+)
+def test_its_other_forms_count_as_well(target: str) -> None:
+    assert len(findings(a_trial_of(ROLL, a_call(target=target)))) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"backward": True},
+        {"called": "adaptive_avg_pool2d", "is_called_directly": False},
+        {"called": None, "is_called_directly": False},
+        {"called": None, "location": a_location(7, code="y = self.pool(x)")},
+        {"target": "aten.view.default"},
+    ],
+)
+def test_what_autograd_or_a_library_calls_is_excused(changes: dict[str, Any]) -> None:
+    assert findings(a_trial_of(ROLL, a_call(**changes))) == []
+
+
+def test_a_backward_graph_is_not_looked_at() -> None:
+    assert findings(a_trial_of(ROLL, a_call(), name="inductor", direction="backward")) == []
+
+
+def test_a_view_of_a_parameter_is_excused() -> None:
+    weight = a_placeholder("w", contiguous((64, 64)), "weight")
+    nodes = (weight, a_node("t", "aten.t.default", ("w",)), a_call(source="t"))
+
+    assert findings(a_trial_of(*nodes)) == []
+    assert findings(a_trial_of(weight, a_call(source="w"))) == []
+
+
+def test_a_compiled_graph_tells_where_eager_was_not_recorded_but_only_what_the_model_called() -> None:
+    unknown = a_call(called=None, is_called_directly=None, location=None)
+
+    assert [f.configuration for f in findings(a_trial_of(ROLL, a_call(), name="inductor"))] == ["inductor"]
+    assert findings(a_trial_of(ROLL, unknown, name="inductor")) == []
+    assert [f.message for f in findings(a_trial_of(unknown))] == [
+        "comparing memory formats is unsafe for this model: as_strided reads the raw storage of activations; "
+        "results are compared only with eager on the same input format"
+    ]
+
+
+def test_the_text_of_the_line_says_who_called_it() -> None:
+    node = a_call(
+        called=None, is_called_directly=None, location=a_location(7, code="return torch.as_strided(y, (6, 8))")
+    )
+
+    assert len(findings(a_trial_of(ROLL, node, name="inductor"))) == 1
