@@ -31,6 +31,7 @@ from layoutdoctor.measure.timing import choose_timer, measure_rounds, to_measure
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
 from layoutdoctor.records import Configuration, Diagnosis, Failure
 from layoutdoctor.rules import Rule, run_rules
+from layoutdoctor.static_trials import diagnose_for_target
 from layoutdoctor.subjects.state import preserved_state
 from layoutdoctor.subjects.subject import (
     describe,
@@ -39,6 +40,7 @@ from layoutdoctor.subjects.subject import (
     subject_from_python,
     with_something_to_train,
 )
+from layoutdoctor.targets import find_target
 from layoutdoctor.trials import LiveTrial, run_trial
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ def diagnose(
     mode: Mode = "inference",
     configurations: str | Configuration | Iterable[str | Configuration] = "default",
     rules: Sequence[Rule] | None = None,
+    target: str | None = None,
     budget_seconds: float = DEFAULT_BUDGET_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     timer: Timer | None = None,
@@ -73,6 +76,8 @@ def diagnose(
         mode: ``inference`` (a copy in eval mode, no gradients) or ``training`` (forward, backward of a scalar loss).
         configurations: ``default``, ``all``, names, or Configuration values.
         rules: Rules to run; None for all.
+        target: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it, and
+            nothing is measured. None measures where the model is.
         budget_seconds: Bounds the timing rounds only; every configuration gets at least a few.
         progress: Called with a ``Progress`` at every step.
         timer: What times a block of calls; None chooses by device.
@@ -87,11 +92,14 @@ def diagnose(
     _check(mode, budget_seconds, progress, timer)
     chosen = choose_configurations(_checked_configurations(configurations), mode)
     rules = None if rules is None else _checked_rules(rules)
+    if target is not None:
+        find_target(target)  # before the model is looked at
     return diagnose_subject(
         subject_from_python(model, example_input),
         mode=mode,
         configurations=chosen,
         rules=rules,
+        target=target,
         budget_seconds=budget_seconds,
         progress=progress,
         timer=timer,
@@ -104,6 +112,7 @@ def diagnose_subject(
     mode: Mode = "inference",
     configurations: Sequence[Configuration],
     rules: Sequence[Rule] | None = None,
+    target: str | None = None,
     budget_seconds: float = DEFAULT_BUDGET_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     on_trial: Callable[[Diagnosis], None] | None = None,
@@ -119,6 +128,7 @@ def diagnose_subject(
         mode: ``inference`` or ``training``.
         configurations: What to try, in the order of the report.
         rules: Rules to run; None for all.
+        target: A GPU that is not there, to lower for instead of measuring.
         budget_seconds: Bounds the timing rounds.
         progress: Called at every step.
         on_trial: Called with the diagnosis so far after each trial, so that an interruption loses nothing.
@@ -127,13 +137,26 @@ def diagnose_subject(
         command: The command line, for the record.
 
     Raises:
+        UsageError: An argument is wrong.
         SubjectError: The model does not run in eager mode.
     """
     _check(mode, budget_seconds, progress, timer)
+    known_target = None if target is None else find_target(target)
     # The caller's inference mode would make tensors that know no version, and that no autograd can use.
     with preserved_state(), torch.inference_mode(mode=False):
         dynamo = DynamoState()
         try:
+            if known_target is not None:
+                static = diagnose_for_target(
+                    subject,
+                    known_target,
+                    mode=mode,
+                    configurations=configurations,
+                    progress=progress,
+                    on_trial=on_trial,
+                    command=command,
+                )
+                return msgspec.structs.replace(static, findings=run_rules(static, rules))
             run = _Diagnosing(subject, mode, configurations, progress, on_trial, trace_directory, command)
             timer = timer or choose_timer(run.device)  # before anything is compiled that could not be timed
             run.run_trials()

@@ -27,11 +27,12 @@ from layoutdoctor.capture.compat import compile_settings, distinct_options, miss
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.measure.copies import layout_of
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.measure.memory import peak_memory
-from layoutdoctor.measure.profiling import record_iteration
+from layoutdoctor.measure.profiling import record_quietest
 from layoutdoctor.measure.step import Step
-from layoutdoctor.records import Failure, Graph, KernelSummary, RedundantPair, Trial
+from layoutdoctor.records import Failure, GradientLayout, Graph, KernelSummary, RedundantPair, Trial
 from layoutdoctor.subjects.prepare import (
     effective_options,
     formats_in_effect,
@@ -81,6 +82,8 @@ class LiveTrial:
     peak_memory_bytes: int | None = None
     recompile_count: int = 0
     graph_break_reasons: tuple[str, ...] = ()
+    recompile_reasons: tuple[str, ...] = ()
+    gradient_layouts: tuple[GradientLayout, ...] = ()
     notes: list[str] = field(default_factory=list)
     key: Hashable = None
     code: tuple[Any, ...] = ()
@@ -124,6 +127,8 @@ class LiveTrial:
             recompile_count=self.recompile_count,
             graph_break_reasons=self.graph_break_reasons,
             notes=tuple(self.notes),
+            recompile_reasons=self.recompile_reasons,
+            gradient_layouts=self.gradient_layouts,
         )
 
 
@@ -196,6 +201,7 @@ def _run(
         trial.stage = "run"
         step()
     trial.equivalence = check_equivalence(reference, step.results())
+    trial.gradient_layouts = _gradient_layouts(prepared, step)
     step.forget_results()
     trial.notes += step.notes
     _profile(trial, step, prepared, captured, device, trace_file, bandwidth)
@@ -214,6 +220,19 @@ def subject_device(prepared: PreparedModel) -> str:
     tensors = list(prepared.module.parameters()) if prepared.module is not None else []
     tensors += torch.utils._pytree.tree_leaves((prepared.args, prepared.kwargs))
     return next((leaf.device.type for leaf in tensors if isinstance(leaf, torch.Tensor)), "cpu")
+
+
+def _gradient_layouts(prepared: PreparedModel, step: Step) -> tuple[GradientLayout, ...]:
+    """Parameters whose gradient came with other strides than their own."""
+    gradients = step.results().gradients
+    named = prepared.module.named_parameters() if prepared.module is not None else ()
+    found: list[GradientLayout] = []
+    for name, parameter in named:
+        gradient = gradients.get(name)
+        if gradient is None or gradient.layout != torch.strided or gradient.stride() == parameter.stride():
+            continue
+        found.append(GradientLayout(parameter=name, layout=layout_of(parameter), gradient=layout_of(gradient)))
+    return tuple(found)
 
 
 def _same_code(other: LiveTrial, trial: LiveTrial) -> bool:
@@ -238,6 +257,7 @@ def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:
         step()
     trial.recompile_count = len(capture.captured) - compiled_count
     trial.graph_break_reasons = capture.graph_break_reasons
+    trial.recompile_reasons = capture.recompile_reasons
     trial.graphs = with_graph_conversions(capture.graphs, len(capture.graph_break_reasons))
     trial.notes += [f"not recorded: {failure}" for failure in capture.failures]
     if not capture.captured:
@@ -272,7 +292,7 @@ def _profile(
     """Kernel list and redundant pairs; a failure here costs these, not the trial."""
     trial.stage = "profile"
     try:
-        recording = record_iteration(step, device, captured, trace_file)
+        recording = record_quietest(step, device, captured, trace_file)
         if trial.configuration.backend == "eager":
             trial.graphs = (_eager_graph(step, prepared),)
         trial.kernels = _kernel_summary(trial, recording, device, bandwidth)

@@ -18,6 +18,7 @@ from layoutdoctor.records import (
     FxNode,
     Graph,
     InputTensor,
+    Kernel,
     KernelSummary,
     LayoutBreaker,
     Measurement,
@@ -289,3 +290,7 @@ def a_breaker(node: str = "instance_norm", **changes: Any) -> LayoutBreaker:
 def a_placeholder(name: str, layout: Layout | None = None, tensor: str = "activation", **changes: Any) -> FxNode:
     fields: dict[str, Any] = {"op": "placeholder", "layout": layout or contiguous(), "tensor": tensor}
     return a_node(name, name, **{**fields, **changes})
+
+
+def a_kernel(name: str = "convolution", seconds: float = 1e-3, **changes: Any) -> Kernel:
+    return Kernel(**{"name": name, "seconds": seconds, "library": "onednn", **changes})

@@ -166,8 +166,9 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
     }
     found: dict[str, LayoutBreaker] = {}
     for name, conversion in outward.items():
-        if conversion.source is not None and conversion.target is not None and conversion.owner != "user":
-            _add(found, _eager_breaker(nodes[name], conversion.source, conversion.target, (conversion,)))
+        given, returned = _given_layout(nodes, nodes[name]), nodes[name].layout
+        if given is not None and returned is not None and conversion.owner != "user" and is_only_contiguous(returned):
+            _add(found, _eager_breaker(nodes[name], given, returned, (conversion,)))
     for conversion in mine:
         node = nodes[str(conversion.node)]
         if conversion.direction not in _INTO or conversion.port != "input 0" or not is_convolution(node.target):
@@ -181,15 +182,19 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
     return tuple(found.values())
 
 
+def _given_layout(nodes: dict[str, FxNode], node: FxNode) -> Layout | None:
+    """The channels-last layout that an operation was given; None where it was given none."""
+    layouts = (nodes[name].layout for name in node.inputs if name in nodes)
+    return next((layout for layout in layouts if is_only_channels_last(layout)), None)
+
+
 def _eager_ends_above(nodes: dict[str, FxNode], name: str) -> Iterator[tuple[FxNode, Layout]]:
     pending, seen = [name], {name}
     while pending:
         node = nodes.get(pending.pop())
         if node is None or node.op != "call_function" or not is_only_contiguous(node.layout):
             continue
-        given = next(
-            (nodes[i].layout for i in node.inputs if i in nodes and is_only_channels_last(nodes[i].layout)), None
-        )
+        given = _given_layout(nodes, node)
         if given is not None:
             if not is_convolution(node.target):
                 yield node, given

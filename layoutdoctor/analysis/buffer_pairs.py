@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from layoutdoctor.analysis.buffers import CASTS, BufferGraph, is_only_channels_last
+from layoutdoctor.analysis.buffers import BufferGraph, is_only_channels_last
 from layoutdoctor.analysis.graph_conversions import ITEM_BYTES, layout_change
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.analysis.regions import Region, known_sum
@@ -172,7 +172,7 @@ def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[Redun
         also = [other for other, back, _ in ways if back is second and other is not first and other.id not in used]
         also = also if any(flow.is_concatenation(flow.buffers[name]) for name in way) else []
         parts = (first, *also, second)
-        if not any(CASTS.issuperset(flow.buffers[str(part.value)].operations) for part in parts):
+        if not any(flow.only_moves(flow.buffers[str(part.value)]) for part in parts):
             continue  # both ride along in loops that compute: nothing would be saved
         used.update(part.id for part in parts)
         pairs.append(_pair(flow, region, parts, way))
@@ -197,8 +197,10 @@ def _pair(flow: BufferGraph, region: Region, parts: Sequence[Conversion], way: S
     first, *also, second = parts
     between = _between(flow, way)
     place = next((node for node in reversed([flow.node_of(flow.buffers[n]) for n in way]) if node is not None), None)
-    seconds = known_sum(*(part.seconds for part in parts))
-    sources = {part.seconds_source for part in parts}
+    # What rides along in a loop that computes has no time of its own: what goes with the pair is what only moves.
+    moving = [part for part in parts if flow.only_moves(flow.buffers[str(part.value)])]
+    seconds = known_sum(*(part.seconds for part in moving)) if moving else None
+    sources = {part.seconds_source for part in moving}
     moved = known_sum(*(part.bytes_moved for part in parts))
     return RedundantPair(
         kind="through" if between else "adjacent",

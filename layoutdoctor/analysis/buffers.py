@@ -87,7 +87,14 @@ class BufferGraph:
 
     def is_fused(self, buffer: Buffer) -> bool:
         """Whether the kernel that writes a buffer computes as well, here or for another buffer."""
-        return computes(buffer) if buffer.kernel is None else buffer.kernel in self._computing
+        return not self.only_moves(buffer) if buffer.kernel is None else buffer.kernel in self._computing
+
+    def only_moves(self, buffer: Buffer) -> bool:
+        """Whether a buffer holds values of others as they are, at most cast; what fusion kept in registers included."""
+        if computes(buffer) or buffer.is_extern:
+            return False
+        inner = (self.buffers.get(read.name) for read in buffer.accesses)
+        return all(self.only_moves(other) for other in inner if other is not None and other.is_removed)
 
     def sources(self, buffer: Buffer) -> tuple[Source, ...]:
         """What the loop of a buffer reads from memory: through buffers that fusion left in registers."""
@@ -141,11 +148,14 @@ class BufferGraph:
         The node whose value it is; else, for what was only made ready for a library call, that call; else the last of
         its origins in the graph that has a line and is no library call itself.
         """
-        if buffer.source_node is not None and buffer.source_node in self.nodes:
-            return self.nodes[buffer.source_node]
+        source = self.nodes.get(buffer.source_node) if buffer.source_node is not None else None
+        if source is not None and source.name not in self.inputs:
+            return source
         readers = self.required_by(buffer.name)
+        if source is not None and readers:  # a graph input, made ready for who reads it
+            return self.nodes[readers[0]]
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
-        wanted = [node for node in origins if node.name in readers and not computes(buffer)]
+        wanted = [node for node in origins if node.name in readers and self.only_moves(buffer)]
         own = [node for node in origins if node.name not in readers and not is_convolution(node.target)] or origins
         placed = [node for node in own if node.location is not None or node.module is not None]
         return max(wanted or placed or origins, key=lambda node: self._order[node.name], default=None)

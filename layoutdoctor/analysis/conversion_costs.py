@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.analysis.buffers import CASTS
+from layoutdoctor.analysis.buffers import BufferGraph
 from layoutdoctor.analysis.graph_conversions import ITEM_BYTES
 
 if TYPE_CHECKING:
@@ -33,11 +33,8 @@ def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None)
     """
     launches = _launches(graph)
     seconds = _launch_seconds(graph, launches, kernels)
-    by_name = {buffer.name: buffer for buffer in graph.buffers}
-    conversions = [
-        _with_cost(conversion, by_name.get(str(conversion.value)), launches, seconds, bandwidth)
-        for conversion in graph.conversions
-    ]
+    flow = BufferGraph(graph)
+    conversions = [_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions]
     return msgspec.structs.replace(graph, conversions=tuple(conversions))
 
 
@@ -98,12 +95,13 @@ def _launch_seconds(graph: Graph, launches: dict[int, list[Buffer]], kernels: Se
 
 
 def _with_cost(
+    flow: BufferGraph,
     conversion: Conversion,
-    buffer: Buffer | None,
     launches: dict[int, list[Buffer]],
     seconds: dict[int, float],
     bandwidth: float | None,
 ) -> Conversion:
+    buffer = flow.buffers.get(str(conversion.value))
     if buffer is None:
         return conversion
     measured = seconds.get(buffer.launch) if buffer.launch is not None else None
@@ -112,8 +110,7 @@ def _with_cost(
         if share is not None:
             cost = msgspec.structs.replace(conversion, seconds=measured * share, seconds_source="measured")
             return with_bandwidth_share(cost, bandwidth)
-    is_only_moved = CASTS.issuperset(buffer.operations)
-    if bandwidth and conversion.bytes_moved is not None and is_only_moved:
+    if bandwidth and conversion.bytes_moved is not None and flow.only_moves(buffer):
         estimate = conversion.bytes_moved / bandwidth
         return msgspec.structs.replace(conversion, seconds=estimate, seconds_source="estimated")
     return conversion

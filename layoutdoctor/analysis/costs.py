@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import FASTER
+from layoutdoctor.records import FASTER, NO_DIFFERENCE
 from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from layoutdoctor.records import Conversion, Diagnosis, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, RatioInterval, Trial
 
 IRRELEVANT_SHARE = 0.02
 """Conversions that take less of the kernel time than this cannot be worth a change of layout."""
+
+HIDDEN_GAIN = 0.10
+"""Where an interval reaches this far above 1, "no measurable difference" may hide a gain that matters."""
 
 _CONVOLUTION_OPERATOR = re.compile(r"conv(olution|[123]d|_transpose)")
 
@@ -98,7 +101,7 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
     Why layouts do not matter to this model; None where they may, or where too little was recorded to say so.
 
     Args:
-        diagnosis: Any diagnosis.
+        diagnosis: Any diagnosis. With convolutions, times too noisy to exclude a gain say nothing either.
     """
     comparison = diagnosis.comparison
     if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
@@ -108,11 +111,21 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
         return None
     if convolution_count(diagnosis) == 0:
         return "it has no convolution"
-    if share is None:
+    if share is None or any(may_hide_gain(ratio) for ratio in comparison.ratios):
         return None
     return (
         f"layout conversions take {format_share(share)} of the kernel time" if share else "it runs no layout conversion"
     )
+
+
+def may_hide_gain(ratio: RatioInterval) -> bool:
+    """
+    Whether "no measurable difference" rests on times too noisy to exclude a gain that matters.
+
+    Args:
+        ratio: Against the baseline.
+    """
+    return ratio.verdict == NO_DIFFERENCE and ratio.high > 1 + HIDDEN_GAIN
 
 
 def _trial_convolution_counts(trial: Trial) -> Iterable[int]:

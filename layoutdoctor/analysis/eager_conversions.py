@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.analysis.breakers import eager_breakers
-from layoutdoctor.analysis.graph_conversions import ITEM_BYTES, is_user_call, layout_change
+from layoutdoctor.analysis.graph_conversions import ITEM_BYTES, is_copy, is_user_call, layout_change
 from layoutdoctor.analysis.join import is_convolution
 from layoutdoctor.analysis.kernel_list import is_backward, outermost_name
 from layoutdoctor.layout import strided_layout
@@ -71,8 +71,9 @@ def _conversion(
     if direction == "none":
         return None
     joined = entry.joined()
-    node = joined.node if joined is not None else None
-    port, kind = _port_and_kind(node, nodes, source) if node is not None else (None, "unknown")
+    # By name: the graph's own nodes know what the model called, those of the join do not.
+    node = nodes.get(joined.node.name) if joined is not None and joined.node is not None else None
+    port, kind = _port_and_kind(node, nodes, source, target) if node is not None else (None, "unknown")
     asked = node is not None and is_user_call(node) and node.is_called_directly is True
     dtypes = _dtypes(node, nodes)
     return Conversion(
@@ -119,13 +120,25 @@ def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -
     return device_seconds.get(entry.operation.external_id) if entry.operation.external_id is not None else None
 
 
-def _port_and_kind(node: FxNode, nodes: dict[str, FxNode], source: Layout) -> tuple[str | None, TensorKind]:
+def _port(node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout) -> str | None:
+    """Which tensor of an operation other than a convolution was copied: a copy's own result, an argument, a result."""
+    if is_copy(node):
+        return "output 0"
+    for position, name in enumerate(node.inputs):
+        if name in nodes and _fits(nodes[name].layout, source):
+            return f"input {position}"
+    return "output 0" if _fits(node.layout, target) else None
+
+
+def _port_and_kind(
+    node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout
+) -> tuple[str | None, TensorKind]:
     """Which tensor of an operation was copied, and of what kind it is; None and ``unknown`` where several fit."""
     inputs = [nodes[name] for name in node.inputs if name in nodes]
     if not is_convolution(node.target):
         made_of = inputs[0] if inputs else None
         kind: TensorKind = "weight" if made_of is not None and made_of.tensor == "weight" else "activation"
-        return "output 0", "gradient" if node.backward and kind == "activation" else kind
+        return _port(node, nodes, source, target), "gradient" if node.backward and kind == "activation" else kind
     fitting = [
         position for position, name in enumerate(node.inputs) if name in nodes and _fits(nodes[name].layout, source)
     ]
@@ -145,6 +158,8 @@ def _source_value(node: FxNode | None, port: str | None) -> str | None:
     if node is None or port is None:
         return None
     position = int(port.split()[1]) if port.startswith("input") else 0
+    if port.startswith("output") and not is_copy(node):
+        return None
     return node.inputs[position] if position < len(node.inputs) else None
 
 

@@ -204,7 +204,17 @@ def is_user_call(node: FxNode) -> bool:
     Args:
         node: An FX node, or an eager operation.
     """
-    return base_name(node.target) in _COPIES and node.called in USER_CALLS and node.is_called_directly is not False
+    return is_copy(node) and node.called in USER_CALLS and node.is_called_directly is not False
+
+
+def is_copy(node: FxNode) -> bool:
+    """
+    Whether a node's result is a copy of its first argument.
+
+    Args:
+        node: An FX node, or an eager operation.
+    """
+    return base_name(node.target) in _COPIES
 
 
 def _kind(flow: BufferGraph, source_name: str, gradients: set[str]) -> TensorKind:

@@ -123,7 +123,7 @@ def is_relayout(
     large = [dimension for dimension, size in enumerate(target_shape) if size != 1]
     for run in own:
         pieces = _pieces(run, seen)
-        if pieces is None or not _keeps_together(pieces, large):
+        if pieces is None or not _keeps_together(run.dimension, pieces, large):
             return False
     return _covered(own) == _covered(seen)
 
@@ -163,16 +163,18 @@ def _pieces(run: _Run, seen: Sequence[_Run]) -> list[int] | None:
     return pieces
 
 
-def _keeps_together(pieces: Sequence[int], large: Sequence[int]) -> bool:
+def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int]) -> bool:
     """
     Whether dimensions that walk one dimension of the source are still that dimension, only seen in parts.
 
-    They are where they follow each other, in their order; or where the first is the batch, so that the others are the
-    space of an image whose channels stand between. Size-1 dimensions do not count.
+    They are where they follow each other, in their order; or where the first dimension of both is the batch, so that
+    the others are the space of an image whose channels stand between. Size-1 dimensions stand between nothing; but the
+    heads of an attention are no batch, also where there is a batch of one.
     """
     places = [large.index(piece) for piece in pieces]
     follow_each_other = places == list(range(places[0], places[0] + len(places))) if places else True
-    return follow_each_other or (places[0] == 0 and places == sorted(places) and len(large) <= 5)
+    is_batch_and_space = dimension == 0 and pieces[:1] == [0] and places == sorted(places) and len(large) <= 5
+    return follow_each_other or is_batch_and_space
 
 
 def _covered(runs: Sequence[_Run]) -> list[tuple[int, int]]:

@@ -257,6 +257,7 @@ class DynamoState:
         from torch._dynamo import convert_frame, utils
 
         self._counters = {name: counter.copy() for name, counter in utils.counters.items()}
+        self._guard_failures = {code: list(reasons) for code, reasons in getattr(utils, "guard_failures", {}).items()}
         self._codes = {id(code): code for code in _live_codes(convert_frame)}
         # The entries themselves are kept, not their ids: an id may be used again once its object is gone.
         self._entries = {key: _cache_entries(code) for key, code in self._codes.items()}
@@ -276,6 +277,9 @@ class DynamoState:
         utils.counters.clear()
         utils.counters.update(self._counters)
         del getattr(utils, "graph_break_reasons", [])[self._reasons :]
+        if hasattr(utils, "guard_failures"):
+            utils.guard_failures.clear()
+            utils.guard_failures.update(self._guard_failures)
 
     def _restore_caches(self) -> None:
         from torch._C._dynamo import eval_frame
@@ -321,6 +325,22 @@ def graph_break_counters() -> dict[str, int]:
     from torch._dynamo import utils
 
     return dict(utils.counters["graph_break"])
+
+
+def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
+    """
+    Dynamo's reasons for compiling a frame again so far, by the identity of its code.
+
+    Source:
+        ``torch._dynamo.utils.guard_failures``, torch 2.7 to 2.13.
+    """
+    from torch._dynamo import utils
+
+    failures = getattr(utils, "guard_failures", {})
+    return {
+        id(code): tuple(str(getattr(reason, "reason", reason)) for reason in reasons)
+        for code, reasons in failures.items()
+    }
 
 
 def triton_version() -> str | None:

@@ -275,7 +275,44 @@ def _convolution(node: Any, *, channels_last: bool) -> Convolution:
         module=node_module(node),
         weight_shape=shape,
         groups=groups,
+        stride=_spatial(node, "stride"),
+        padding=_spatial(node, "padding"),
+        dilation=_spatial(node, "dilation"),
+        is_transposed=_is_transposed(node),
+        is_backward="convolution_backward" in str(node.target),
     )
+
+
+_FORWARD_POSITIONS = {"stride": 3, "padding": 4, "dilation": 5, "transposed": 6}
+"""``aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)``."""
+
+_PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5}
+"""``mkldnn._convolution_pointwise(input, weight, bias, padding, stride, dilation, groups, ...)``."""
+
+
+def _argument(node: Any, name: str) -> Any:
+    """A convolution's argument by name; None where this kind of convolution has none of that name."""
+    if "convolution_backward" in str(node.target):
+        position = _FORWARD_POSITIONS[name] + 1  # the sizes of the bias stand in front
+    elif _is_aten(node):
+        position = _FORWARD_POSITIONS[name]
+    else:
+        position = _PACKED_POSITIONS.get(name, len(node.args))
+    return node.args[position] if position < len(node.args) else None
+
+
+def _spatial(node: Any, name: str) -> tuple[int, ...] | None:
+    values = _argument(node, name)
+    if not isinstance(values, (list, tuple)) or not all(isinstance(value, int) for value in values):
+        return None
+    rank = _rank(node)
+    repeated = len(values) == 1 and rank is not None and rank > 1
+    return tuple(values) * rank if repeated and rank is not None else tuple(values)
+
+
+def _is_transposed(node: Any) -> bool | None:
+    value = _argument(node, "transposed")
+    return value if isinstance(value, bool) else None
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class EagerRecorder(TorchDispatchMode):
 
     def _record(self, function: Any, inputs: tuple[str, ...], args: tuple[Any, ...], result: Any) -> None:
         location, module, backward = self._place()
-        caller = sys._getframe(2)  # whoever made this call into torch: a line of the model, or code of torch
+        caller = _caller(sys._getframe(2))  # a line of the model, or code of torch that it called
         name = self._fresh(str(function).split(".")[1])
         tensor = first_tensor(result)
         node = FxNode(
@@ -86,7 +86,7 @@ class EagerRecorder(TorchDispatchMode):
             module=module,
             backward=backward,
             uses_running_statistics=_uses_running_statistics(function, args),
-            is_called_directly=None if backward else is_user_file(caller.f_code.co_filename),
+            is_called_directly=None if backward or caller is None else is_user_file(caller.f_code.co_filename),
         )
         self.nodes.append(node)
         if isinstance(result, torch.Tensor):
@@ -177,6 +177,17 @@ def _uses_running_statistics(function: Any, args: tuple[Any, ...]) -> bool | Non
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+_WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
+"""What torch puts around every ``__torch_dispatch__`` to keep dynamo out of it (``_disable_dynamo``, torch 2.13)."""
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """The code that made a call into torch, without torch's own wrappers around a dispatch mode."""
+    while frame is not None and frame.f_code.co_filename.endswith(_WRAPPERS):
+        frame = frame.f_back
+    return frame
 
 
 def _user_location(frame: FrameType | None) -> SourceLocation | None:

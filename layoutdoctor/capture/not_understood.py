@@ -69,10 +69,15 @@ def _operator_problems(node: Any) -> Iterator[str]:
     if namespace is not None and namespace not in _KNOWN_NAMESPACES:
         kind = "quantised operation" if namespace.startswith("quantized") else "custom operation"
         yield f"{kind} ({target})"
-    elif str(target) == "aten.copy_.default":
+    elif str(target) == "aten.copy_.default" and _has_layout(node.meta.get("val")):
         yield "change of an input in place"
     elif str(target).split(".")[-2:-1] in (["as_strided"], ["as_strided_"], ["as_strided_scatter"]):
         yield "aliasing view (as_strided)"
+
+
+def _has_layout(value: Any) -> bool:
+    """Whether a tensor has more than one dimension, so that its strides can differ; running statistics have one."""
+    return not isinstance(value, torch.Tensor) or value.dim() > 1
 
 
 def _tensor_problem(value: Any) -> str | None:

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config, triton_version
 from layoutdoctor.capture.retarget_convolution import cudnn_formats, required
-from layoutdoctor.capture.retarget_device import pretended_device
+from layoutdoctor.capture.retarget_device import forget_fake_results, pretended_device
 from layoutdoctor.errors import LayoutDoctorError, first_line
 
 if TYPE_CHECKING:
@@ -38,28 +38,26 @@ if TYPE_CHECKING:
 
 DEVICE = torch.device("cuda", 0)
 
-NO_TRITON_NOTE = (
-    "Triton is not installed, so no kernel code was generated: the graphs were scheduled, and their kernels have no names"
-)
+NO_TRITON_NOTE = "Triton is not installed: the graphs were scheduled, but no kernels were generated, so none has a name"
+AUTOTUNING_NOTE = "autotuning times kernels on the device itself: lowered without it"
 
+_AUTOTUNING = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise")
 _FIXED_OPTIONS = {
     "triton.cudagraphs": False,
     "cpp_wrapper": False,
     "fx_wrapper": False,
     "shape_padding": False,
     "compile_threads": 1,
-    "max_autotune": False,
-    "max_autotune_gemm": False,
-    "max_autotune_pointwise": False,
     "benchmark_kernel": False,
     "benchmark_fusion": False,
+    **dict.fromkeys(_AUTOTUNING, False),
 }
 """Inductor options that would run something on the device while lowering, or make another wrapper than Python's."""
 
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
 
 _OPERATION = re.compile(r"(?:target: |target=torch\.ops\.|target=)([\w.]+)")
-_CPU_OPERATIONS = re.compile(r"(_for_cpu|mkldnn|onednn|_cpu)\b|mkldnn")
+_CPU_OPERATIONS = re.compile(r"_for_cpu|mkldnn|onednn")
 
 
 class TargetLowering:
@@ -85,12 +83,16 @@ class TargetLowering:
         self.failures: list[str] = []
         self._cpu_operations: dict[str, None] = {}
         self._options = dict(options)
+        config = inductor_config()
+        self._autotunes = any(self._options.get(name, getattr(config, name, False)) for name in _AUTOTUNING)
         self._stack = contextlib.ExitStack()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the reader should know about the graphs."""
         notes = [] if triton_version() is not None else [NO_TRITON_NOTE]
+        if self._autotunes:
+            notes.append(AUTOTUNING_NOTE)
         if self._cpu_operations:
             named = ", ".join(self._cpu_operations)
             notes.append(f"traced on a CPU, so the graphs hold operations that a GPU has others for: {named}")
@@ -99,8 +101,8 @@ class TargetLowering:
     def __enter__(self) -> TargetLowering:
         with contextlib.ExitStack() as stack:
             stack.enter_context(cudnn_formats())
-            _forget_fake_results()
-            stack.callback(_forget_fake_results)
+            forget_fake_results()
+            stack.callback(forget_fake_results)
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layoutdoctor_")))
             self._cut_short(stack, directory)
             _decompose_as_on_gpu(stack)
@@ -142,7 +144,9 @@ class TargetLowering:
             decompositions=_gpu_decompositions(known),
         )
 
-    def _lower(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any) -> Callable[..., Any]:
+    def _lower(
+        self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any
+    ) -> Callable[..., Any]:
         """Lowers one graph for the target; returns what runs the traced graph on the CPU."""
         from torch._inductor import compile_fx
 
@@ -153,22 +157,23 @@ class TargetLowering:
                 compile_fx_inner(moved, inputs, **keywords)
             self.lowered_count += 1
         except Exception as error:  # whatever Inductor raises costs this graph, not the run
-            import os, traceback; os.environ.get("RT") and traceback.print_exc()  # noqa
-            self.failures.append(self._sentence(error, is_backward=bool(keywords.get("is_backward"))))
+            self.failures.append(self._sentence(error, keywords))
         for node in graph_module.graph.nodes:
             if node.op == "call_function" and _CPU_OPERATIONS.search(str(node.target)):
                 self._cpu_operations[str(node.target)] = None
         return _boxed(TracedRun(graph_module))
 
-    def _sentence(self, error: Exception, *, is_backward: bool) -> str:
+    def _sentence(self, error: Exception, keywords: Mapping[str, Any]) -> str:
         if isinstance(error, LayoutDoctorError):
             return str(error)
-        which = "backward" if is_backward else "forward"
+        which = "backward" if keywords.get("is_backward") else "forward"
+        if keywords.get("is_inference"):
+            which = "inference"
         found = _OPERATION.search(str(error))
         where = f" at {found[1].removeprefix('torch.ops.')}" if found else ""
         return (
             f"cannot lower the {which} graph for {self.target.name}{where}: {first_line(error)}; "
-            "diagnose this configuration on a machine with the GPU (without a target)"
+            "diagnose this configuration where the GPU is (without a target)"
         )
 
 
@@ -182,7 +187,12 @@ def _decompose_as_on_gpu(stack: contextlib.ExitStack) -> None:
     from torch._inductor import decomposition
 
     if hasattr(decomposition, "is_gpu"):
-        stack.enter_context(mock.patch.object(decomposition, "is_gpu", lambda device: True))
+        stack.enter_context(mock.patch.object(decomposition, "is_gpu", _always))
+
+
+def _always(device: object) -> bool:
+    del device
+    return True
 
 
 def _gpu_decompositions(options: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
@@ -217,12 +227,6 @@ def _known_options(options: Mapping[str, Any]) -> dict[str, Any]:
             getattr(owner, name.split(".")[-1])
             known[name] = value
     return known
-
-
-def _forget_fake_results() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    FakeTensorMode.cache_clear()
 
 
 def _never_called(arguments: Any) -> Any:
@@ -302,12 +306,12 @@ def _fake_on_device(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
 
 
 def _move_constant(module: fx.GraphModule, node: fx.Node) -> None:
-    """A constant is lifted into the graph on the CPU; one with dimensions is copied to the device, a number may stay."""
+    """A constant is lifted on the CPU; one with dimensions is copied to the device, a single number may stay."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return
     with module.graph.inserting_after(node):
-        copied = module.graph.call_function(torch.ops.aten._to_copy.default, (node,), {"device": DEVICE})
+        copied = module.graph.call_function(torch.ops.prims.device_put.default, (node, DEVICE))
     copied.meta = dict(node.meta)
     node.replace_all_uses_with(copied, delete_user_cb=lambda user: user is not copied)
 

@@ -66,16 +66,27 @@ def pretended_device(target: Target) -> Iterator[None]:
 
 def _forget_answers() -> None:
     """Empties the process-wide caches that hold answers about the device, ours or the machine's own."""
-    from torch._inductor.runtime.hints import DeviceProperties
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._inductor.runtime import hints
     from torch.utils import _triton
 
-    FakeTensorMode.cache_clear()
-    create = DeviceProperties.create
+    forget_fake_results()
+    create = required(required(hints, "DeviceProperties"), "create")
     for cached in (create, getattr(create, "__func__", None), *(getattr(_triton, n, None) for n in _CACHED_ANSWERS)):
         clear = getattr(cached, "cache_clear", None)
         if clear is not None:
             clear()
+
+
+def forget_fake_results() -> None:
+    """
+    Empties the process-wide cache of what operations return for fake tensors.
+
+    Raises:
+        UnsupportedTorchError: This torch keeps it elsewhere.
+    """
+    from torch._subclasses import fake_tensor
+
+    required(required(fake_tensor, "FakeTensorMode"), "cache_clear")()
 
 
 def device_properties(target: Target) -> Any:
@@ -145,12 +156,17 @@ def _pretend_triton(stack: contextlib.ExitStack) -> None:
 
     for module in (_triton, scheduler):
         if hasattr(module, "has_triton"):
-            stack.enter_context(mock.patch.object(module, "has_triton", lambda: True))
+            stack.enter_context(mock.patch.object(module, "has_triton", _yes))
+
+
+def _yes() -> bool:
+    return True
 
 
 def _set_driver(stack: contextlib.ExitStack, target: Target) -> None:
     from triton.runtime import driver
 
+    required(driver, "_active")
     stack.enter_context(mock.patch.object(driver, "_active", TritonDriver(target)))
 
 
@@ -208,12 +224,12 @@ def python_tensor_methods() -> Iterator[None]:
     decompositions call them: those of Conv1d, of reflection padding's backward, of slicing.
 
     Source:
-        ``tools/autograd/templates/python_variable_methods.cpp`` and ``torch/csrc/autograd/python_variable_indexing.cpp``,
-        which hold an ``OptionalDeviceGuard``; torch 2.13.
+        ``tools/autograd/templates/python_variable_methods.cpp``, ``torch/csrc/autograd/python_variable_indexing.cpp``:
+        these methods hold an ``OptionalDeviceGuard``; found by calling every method of a fake tensor, torch 2.13.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
-    methods = {
+    methods: dict[str, Callable[..., Any]] = {
         "contiguous": _contiguous,
         "copy_": _copy,
         "new_tensor": _new_tensor,
@@ -243,7 +259,7 @@ def _contiguous(tensor: Any, memory_format: torch.memory_format = torch.contiguo
     return torch.ops.aten.clone.default(tensor, memory_format=memory_format)
 
 
-def _copy(tensor: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: FBT001, FBT002 - torch's signature
+def _copy(tensor: Any, source: Any, non_blocking: bool = False) -> Any:
     return torch.ops.aten.copy_.default(tensor, source, non_blocking)
 
 

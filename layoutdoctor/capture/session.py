@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.capture.compat import InductorHooks, graph_break_counters
+from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import fx_nodes, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
@@ -47,15 +47,18 @@ class CompileCapture:
     Attributes:
         captured: The graphs in the order they were lowered.
         graph_break_reasons: Reasons of graph breaks met meanwhile, one line each.
+        recompile_reasons: Guards that failed meanwhile, so that dynamo compiled again, one line each.
         failures: What our hooks could not record, in words.
     """
 
     def __init__(self) -> None:
         self.captured: list[CapturedGraph] = []
         self.graph_break_reasons: tuple[str, ...] = ()
+        self.recompile_reasons: tuple[str, ...] = ()
         self._decision: RawDecision | None = None
         self._hooks = InductorHooks(self._on_decision, self._on_graph)
         self._breaks: dict[str, int] = {}
+        self._failed_guards: dict[int, tuple[str, ...]] = {}
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -69,16 +72,23 @@ class CompileCapture:
 
     def __enter__(self) -> CompileCapture:
         self._breaks = graph_break_counters()
+        self._failed_guards = guard_failure_reasons()
         self._hooks.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._hooks.__exit__(*exception)
         self.graph_break_reasons = tuple(self._new_breaks())
+        self.recompile_reasons = tuple(self._new_guard_failures())
 
     def _new_breaks(self) -> Iterator[str]:
         for reason, count in graph_break_counters().items():
             for _ in range(count - self._breaks.get(reason, 0)):
+                yield next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
+
+    def _new_guard_failures(self) -> Iterator[str]:
+        for code, reasons in guard_failure_reasons().items():
+            for reason in reasons[len(self._failed_guards.get(code, ())) :]:
                 yield next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
 
     def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool | None) -> None:

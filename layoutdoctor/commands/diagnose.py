@@ -34,6 +34,7 @@ from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError, UsageError, first_line
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
 from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.targets import TARGETS, find_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +76,13 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
         help="an example input instead of the target's own, such as 'f32[8,3,224,224]:channels_last'; may be repeated",
     )
     parser.add_argument("--device", help="where to run, such as cpu or cuda (default: where the model is)")
+    parser.add_argument(
+        "--target",
+        metavar="GPU",
+        dest="lower_for",
+        help=f"lower for a GPU that is not there ({', '.join(target.name for target in TARGETS)}) and measure nothing: "
+        "traced on the CPU; --budget and --save-traces have no effect then",
+    )
     parser.add_argument("--dtype", help="floating dtype of model and inputs, such as float32 or bf16")
     parser.add_argument(
         "--mode", choices=("inference", "training"), default="inference", help="what to run (default: inference)"
@@ -134,9 +142,10 @@ def run(arguments: argparse.Namespace) -> int:
         LayoutDoctorError: The command line is wrong, or the target could not be examined.
     """
     configurations = choose_configurations(arguments.configurations, arguments.mode)
+    check_target(arguments.lower_for, arguments.device)
     fail_on = check_fail_on(arguments.fail_on)
     outputs = prepare_outputs(arguments.output, force=arguments.force)
-    traces = _prepare_trace_directory(arguments.save_traces)
+    traces = _prepare_trace_directory(arguments.save_traces if arguments.lower_for is None else None)
     _prepare_logging(verbose=arguments.verbose)
     record = RecordSoFar(tuple(output for output in outputs if output.report_format == "json"))
     try:
@@ -181,6 +190,27 @@ def check_fail_on(fail_on: str | None) -> str | None:
     return known[fail_on.lower()]
 
 
+def check_target(target: str | None, device: str | None) -> None:
+    """
+    Refuses a GPU to lower for that is not known, and one together with another device to run on.
+
+    Args:
+        target: Such as ``cuda:90``; None to measure.
+        device: As given with ``--device``.
+
+    Raises:
+        UsageError: It is not known, or the device is not the CPU.
+    """
+    if target is None:
+        return
+    find_target(target)
+    if device not in (None, "cpu"):
+        raise UsageError(
+            f"cannot lower for --target {target} with --device {device}: the model is traced on the CPU; "
+            "leave out --device to lower, or --target to measure"
+        )
+
+
 def _prepare_trace_directory(name: str | None) -> Path | None:
     if name is None:
         return None
@@ -212,13 +242,13 @@ def _diagnose(
     # The model may print what it likes: standard output is the report's.
     with choose_display(quiet=arguments.quiet) as display, stdout_to_stderr():
         load_target, diagnose_subject = _import_engine()
-        subject = load_target(
-            arguments.target, inputs=tuple(arguments.input), device=arguments.device, dtype=arguments.dtype
-        )
+        device = arguments.device if arguments.lower_for is None else "cpu"
+        subject = load_target(arguments.target, inputs=tuple(arguments.input), device=device, dtype=arguments.dtype)
         diagnosis: Diagnosis = diagnose_subject(
             subject,
             mode=arguments.mode,
             configurations=configurations,
+            target=arguments.lower_for,
             budget_seconds=arguments.budget,
             progress=display,
             on_trial=record,
@@ -303,6 +333,8 @@ def exit_status(diagnosis: Diagnosis, configuration_count: int, fail_on: str | N
     severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
     if any(finding.severity in severities or finding.code == fail_on for finding in diagnosis.findings):
         return EXIT_FOUND
+    if diagnosis.subject.target is not None:
+        return 0 if any(trial.status == "ok" for trial in diagnosis.trials) else EXIT_INCONCLUSIVE
     measured = any(trial.measurement is not None for trial in diagnosis.trials)
     others = [trial for trial in diagnosis.trials if trial.measurement is None]
     all_the_same = bool(others) and all(trial.status == "same_as" for trial in others)

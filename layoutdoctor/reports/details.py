@@ -63,7 +63,7 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
         diagnosis: Any diagnosis.
         most: Entries to keep of each list.
     """
-    details = [_measurements(diagnosis, most)]
+    details = [_measurements(diagnosis, most)] if diagnosis.subject.target is None else []
     for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
         details += _trial_details(trial, most)
     details.append(_environment(diagnosis, most))

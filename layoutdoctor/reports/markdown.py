@@ -117,9 +117,10 @@ def _list(lines: Sequence[str], most: int) -> str:
 def _table(view: View) -> str:
     rows = []
     for row in view.rows:
-        cells = (
-            (row.median, row.ratio, row.conversions, row.decision) if row.clause is None else ("", row.clause, "", "")
-        )
+        cells = row.cells
+        if row.clause is not None:
+            # Under "vs default" in a table of times, as the first cell else.
+            cells = (row.clause, "") if row.is_static else ("", row.clause, "", "")
         rows.append([escape(cell) for cell in (row.name, *cells)])
     return markdown_table([escape(column) for column in view.columns], rows)
 

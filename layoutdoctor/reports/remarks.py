@@ -95,14 +95,15 @@ def build_not_understood(diagnosis: Diagnosis) -> tuple[str, ...]:
     """
     ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
     lines = []
-    unrecorded = [clean_name(trial.name) for trial in ran if trial.kernels is None]
+    unrecorded = [clean_name(trial.name) for trial in ran if trial.kernels is None and not trial.is_static]
     if unrecorded:
         lines.append(f"kernels not recorded for {cut_list(unrecorded, MOST_NAMED)}")
     lines += _one_line_per_fact(diagnosis, _unread_kernels)
     lines += _one_line_per_fact(diagnosis, _lacking)
     lines += _one_line_per_fact(diagnosis, _hook_failure)
     if not ran:
-        lines.append("nothing ran, so nothing was recorded")
+        done = "ran" if diagnosis.subject.target is None else "was lowered"
+        lines.append(f"nothing {done}, so nothing was recorded")
     return tuple(lines) or ("nothing",)
 
 
@@ -128,6 +129,8 @@ def build_measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
     Args:
         diagnosis: Any diagnosis.
     """
+    if diagnosis.subject.target is not None:
+        return (f"none, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
     measured = [trial for trial in diagnosis.trials if trial.measurement is not None]
     if not measured:
         return ("no configuration was measured",)

@@ -14,7 +14,7 @@ from layoutdoctor.configurations import BASELINE
 from layoutdoctor.records import NO_DIFFERENCE
 from layoutdoctor.reports.costs import count_by_tensor
 from layoutdoctor.reports.wording import NOT_RECORDED, clean, clean_name
-from layoutdoctor.units import format_ratio, format_seconds
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Diagnosis, Graph, RatioInterval, Trial
@@ -36,6 +36,7 @@ class Row:
         conversions: How many layout conversions run on their own, by kind of tensor.
         decision: What Inductor decided.
         clause: In place of all cells: why there is no result, or which configuration it is the same as.
+        is_static: True where nothing was run, so that the table has no times.
     """
 
     name: str
@@ -44,6 +45,13 @@ class Row:
     conversions: str = ""
     decision: str = ""
     clause: str | None = None
+    is_static: bool = False
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What stands behind the name, under the heads of ``build_columns``."""
+        recorded = (self.conversions, self.decision)
+        return recorded if self.is_static else (self.median, self.ratio, *recorded)
 
 
 def build_columns(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -53,6 +61,8 @@ def build_columns(diagnosis: Diagnosis) -> tuple[str, ...]:
     Args:
         diagnosis: Any diagnosis.
     """
+    if diagnosis.subject.target is not None:
+        return ("configuration", "conversions", "decision")
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
     against = "vs default" if baseline == BASELINE else f"vs {clean_name(baseline)}"
     return ("configuration", "median", against, "conversions", "decision")
@@ -78,18 +88,20 @@ def _place_in_table(trial: Trial) -> tuple[int, float]:
 
 
 def _build_row(diagnosis: Diagnosis, trial: Trial) -> Row:
-    name = clean_name(trial.name)
+    name, is_static = clean_name(trial.name), diagnosis.subject.target is not None
     if trial.status == "same_as":
         same = "same code as" if trial.configuration.backend == "inductor" else "the same as"
-        return Row(name, clause=f"{same} {clean_name(trial.same_as or 'another configuration')}")
+        clause = f"{same} {clean_name(trial.same_as or 'another configuration')}"
+        return Row(name, clause=clause, is_static=is_static)
     if trial.status != "ok":
-        return Row(name, clause=failure_clause(trial))
+        return Row(name, clause=failure_clause(trial), is_static=is_static)
     return Row(
         name,
         median=format_seconds(trial.measurement.median_seconds) if trial.measurement else "not measured",
         ratio=_ratio_cell(diagnosis, trial),
         conversions=conversions_cell(trial),
         decision=decision_cell(trial),
+        is_static=is_static,
     )
 
 
@@ -150,12 +162,21 @@ def conversions_cell(trial: Trial) -> str:
     """
     counts = count_by_tensor(counted_conversions(trial))
     text = ", ".join(f"{count} {kind if kind != 'unknown' else 'other'}" for kind, count in counts.items())
+    if trial.is_static:
+        return f"{text or 'none'}{_moved(trial)}"
     if trial.kernels is None:
         return f"{text} in graphs; kernels {NOT_RECORDED}" if text else f"kernels {NOT_RECORDED}"
     incomplete = bool(trial.kernels.lacks) or any(graph.hook_failure for graph in trial.graphs)
     if incomplete:
         return f"{text or 'none seen'} (incomplete)"
     return text or "none"
+
+
+def _moved(trial: Trial) -> str:
+    """Bytes that the conversions of a static trial move, in brackets; empty where not known for every one."""
+    moved = [conversion.bytes_moved for conversion in counted_conversions(trial)]
+    known = [count for count in moved if count is not None]
+    return f" ({format_bytes(sum(known))})" if moved and len(known) == len(moved) else ""
 
 
 def decision_cell(trial: Trial) -> str:

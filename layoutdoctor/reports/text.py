@@ -55,7 +55,7 @@ def _all_sections(view: View, width: int) -> Iterable[list[str]]:
     interruption = _wrap(f"{view.interrupted}.", width) if view.interrupted else []
     yield [*_wrap(" · ".join(view.title), width), *interruption]
     yield _answer_lines(view.answer, width)
-    cells = [(row.name, row.median, row.ratio, row.conversions, row.decision) for row in view.rows]
+    cells = [(row.name, *row.cells) for row in view.rows]
     yield [plain_table(view.columns, cells, width, [row.clause for row in view.rows])]
     yield [line for remark in view.remarks for line in _wrap(remark, width)]
     yield _findings_section(view.findings, width)

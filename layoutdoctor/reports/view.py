@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.reports.answer import Answer, build_answer
 from layoutdoctor.reports.remarks import build_hints, build_measurement, build_not_understood, build_remarks
 from layoutdoctor.reports.rows import Row, build_columns, build_rows
+from layoutdoctor.reports.static_answer import build_static_answer
 from layoutdoctor.reports.wording import clean, clean_name, count_of, place_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def build_view(diagnosis: Diagnosis) -> View:
     return View(
         title=_title(diagnosis),
         interrupted=_interruption(diagnosis),
-        answer=build_answer(diagnosis),
+        answer=build_answer(diagnosis) if diagnosis.subject.target is None else build_static_answer(diagnosis),
         columns=build_columns(diagnosis),
         rows=build_rows(diagnosis),
         remarks=build_remarks(diagnosis),
@@ -106,6 +107,8 @@ def _title(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 def _device(diagnosis: Diagnosis) -> str:
     device, environment = diagnosis.subject.device, diagnosis.environment
+    if diagnosis.subject.target is not None:
+        return f"static, {clean_name(diagnosis.subject.target)}"
     if device is None:
         return "device not recorded"
     if device == "cpu":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import may_hide_gain
 from layoutdoctor.records import SLOWER
 from layoutdoctor.rules import evidence, wording
 
@@ -153,6 +154,8 @@ def measured_words(diagnosis: Diagnosis) -> str:
     if forced is None:
         return ""
     words = wording.speed_words(forced, diagnosis.comparison.baseline)
+    if may_hide_gain(forced):
+        return f"the times are too noisy to tell what the veto costs: {words}"
     return f"the veto is right here: {words}" if forced.verdict == SLOWER else f"the veto costs nothing here: {words}"
 
 

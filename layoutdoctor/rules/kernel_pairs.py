@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Diagnosis, FxNode, Kernel, Trial
 
+# A profiled iteration whose kernels take this many times what an iteration takes in the rounds was disturbed.
+_DISTURBED_FACTOR = 1.5
+
 FORMAT_PAIRS = (("inductor", "inductor-channels-last"), ("eager", "eager-channels-last"))
 
 
@@ -23,14 +26,22 @@ def trial_pairs(diagnosis: Diagnosis, backend: str | None = None) -> Iterator[tu
     Args:
         diagnosis: Any diagnosis.
         backend: ``eager`` or ``inductor``; None for both.
+
+    Yields:
+        Pairs with kernels of their own, both from an iteration that nothing else disturbed, as far as the rounds tell.
     """
     for names in FORMAT_PAIRS:
         first, second = (diagnosis.measured_trial(name) for name in names)
         if first is None or second is None or first is second:
             continue
-        if first.kernels is None or second.kernels is None or backend not in (None, first.configuration.backend):
-            continue
-        yield first, second
+        if backend in (None, first.configuration.backend) and _is_sound(first) and _is_sound(second):
+            yield first, second
+
+
+def _is_sound(trial: Trial) -> bool:
+    if trial.kernels is None or trial.kernels.seconds is None:
+        return False
+    return trial.measurement is None or (trial.kernels.seconds <= _DISTURBED_FACTOR * trial.measurement.median_seconds)
 
 
 def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:

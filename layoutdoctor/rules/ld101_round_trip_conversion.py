@@ -104,9 +104,9 @@ def _concatenation(trial: Trial, pair: RedundantPair, conversions: dict[str, Con
         return None
     formats = list(dict.fromkeys(wording.layout_words(conversions[id].source) for id in _there(pair, conversions)))
     rest = [wording.op_words(op) for op in pair.between if op != cat]
-    through = f" behind {wording.listing(rest)}" if rest else ""
+    through = f", with {wording.listing(rest)} between," if rest else ""
     return (
-        f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {_format_words(first.target)} at "
+        f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {_format_words(second.source)} at "
         f"{cat.removesuffix('.default')}{through} and converted back{_reader_words(trial, pair, second)}"
     )
 

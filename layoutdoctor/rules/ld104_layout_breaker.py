@@ -98,7 +98,8 @@ def _breakers(trial: Trial) -> list[LayoutBreaker]:
         breaker
         for graph in trial.graphs
         for breaker in graph.breakers
-        if _op(breaker) not in _USER_CALLS
+        if channels_last_only(breaker.source) is not None
+        and _op(breaker) not in _USER_CALLS
         and not any(c.owner == "user" and (c.graph, c.node) == (graph.name, breaker.node) for c in conversions)
     ]
 
@@ -153,7 +154,7 @@ def _message(
     paid: Sequence[Conversion],
     cost: str | None,
 ) -> str:
-    lost = list(dict.fromkeys(channels_last_only(breaker.source) or "channels_last" for breaker in breakers))
+    lost = list(dict.fromkeys(str(channels_last_only(breaker.source)) for breaker in breakers))
     verb = "is" if len(lost) == 1 else "are"
     reason = f": {worst.reason}" if worst.reason else ""
     price = ", ".join(part for part in (_paid_words(paid), cost) if part)
@@ -175,14 +176,16 @@ def _paid_words(paid: Sequence[Conversion]) -> str:
         return ""
     back = [c for c in paid if c.direction == "to_channels_last"]
     out = [c for c in paid if c.direction == "to_contiguous"]
-    if out and back and len(out) + len(back) == len(paid):
+    if len(out) + len(back) < len(paid):
+        words = f"{wording.count_of(len(paid), 'conversion')} around it"
+    elif out and back:
         words = f"{wording.count_of(len(out), 'conversion')} out and {len(back)} back in"
     else:
-        words = f"{wording.count_of(len(paid), 'conversion')} around it"
+        words = f"{wording.count_of(len(paid), 'conversion')} {'out' if out else 'back in'}"
     fused = sum(c.fused for c in paid)
     if not fused:
         return words
-    return f"{words}, {'all' if fused == len(paid) else fused} fused"
+    return f"{words}, {'fused' if fused == len(paid) else f'{fused} of them fused'}"
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> str:
@@ -193,7 +196,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> s
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _is_without(candidate, breaker))
     if other is None:
         return advice
-    return f"{advice}; {other.name} loses it at none: {wording.alternative_words(diagnosis, trial, other)}"
+    return f"{advice}; {other.name} does not lose it there: {wording.alternative_words(diagnosis, trial, other)}"
 
 
 def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:

@@ -218,8 +218,9 @@ def _message(trial: Trial, weights: list[_Weight], conversions: list[Conversion]
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
         message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"
-    source = wording.source_words(c.seconds_source for c in conversions if c.seconds is not None)
-    cost = wording.cost_words(trial, seconds, source) or wording.conversion_cost_words(trial, conversions)
+    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversions)) or wording.conversion_cost_words(
+        trial, conversions
+    )
     return message + (f": {cost}" if cost is not None else "")
 
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import may_hide_gain
 from layoutdoctor.records import Finding
 from layoutdoctor.rules import decisions, evidence, wording
 from layoutdoctor.rules.base import document_rule
@@ -164,6 +165,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> s
     if measured is None or diagnosis.comparison is None:
         return f"{advice}, and measure: the flag will not do it"
     words = wording.speed_words(measured, diagnosis.comparison.baseline)
+    if may_hide_gain(measured):
+        return f"{advice}; the times are too noisy to tell what it gains: {words}"
     return f"{advice}: {words}" if gain is not None else f"nothing to gain by hand either: {words}"
 
 

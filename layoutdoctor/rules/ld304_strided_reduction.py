@@ -4,6 +4,7 @@ A generated kernel that reduces is slower in one memory format, though it moves 
 What it finds:
     A reduction of the same operation and module, over the same number of elements, whose generated kernel takes at
     least 1.5 times as long with channels_last model and input as without, or the reverse, and 10 % of the kernel time.
+    Kernels that convert a layout besides are left out.
 
 Why it costs:
     It reads along a dimension in which its elements lie apart. No layout is converted: the cost is in the loads.
@@ -89,7 +90,8 @@ def _reductions(trial: Trial) -> dict[_Key, _Reduction]:
             together = [buffer for buffer in graph.buffers if buffer.kernel == kernel]
             origins = [nodes[name] for name in _origins(together) if name in nodes]
             seconds, count = _seconds(trial, graph, kernel), _elements_read(graph, together)
-            if kernel is None or seconds is None or count is None or not origins:
+            is_converting = any(conversion.kernel == kernel for conversion in graph.conversions)
+            if kernel is None or seconds is None or count is None or not origins or is_converting:
                 continue
             key = (graph.direction, tuple(sorted({(base_name(n.target), n.module) for n in origins}, key=str)), count)
             op = _first_named(origins)

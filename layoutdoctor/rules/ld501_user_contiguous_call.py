@@ -32,6 +32,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
@@ -51,6 +52,7 @@ _CALLS = {
     "to": ".to(memory_format=...)",
     "clone": ".clone(memory_format=...)",
 }
+_COPIES = (*_CALLS, "_to_copy")
 _CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
 
 _Line = tuple[str, int]  # file and line; for a call whose line was not recorded the module's path and 0
@@ -177,7 +179,11 @@ def _message(
         parts[0] += f", {cost}"
     if needed_by:
         parts.append(f"{wording.listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout")
-    free = [other.name for other in evidence.own_trials(diagnosis) if other not in trials and _is_known(other)]
+    free = [
+        other.name
+        for other in evidence.own_trials(diagnosis)
+        if other not in trials and _is_known(other) and not _is_called_at(other, first)
+    ]
     if free:
         parts.append(f"it converts nothing in {wording.listing(free)}")
     return "; ".join(parts)
@@ -212,6 +218,14 @@ def _call_words(trial: Trial, conversion: Conversion) -> str:
 def _is_known(trial: Trial) -> bool:
     """Whether a trial ran and its graphs were captured whole, so that no conversion in them is missing."""
     return trial.status == "ok" and bool(trial.graphs) and all(is_recorded(graph) for graph in trial.graphs)
+
+
+def _is_called_at(trial: Trial, conversion: Conversion) -> bool:
+    """Whether a copy of the same line converts in a trial, whoever is said to have asked for it."""
+    return any(
+        other.location == conversion.location and base_name((other.op or "").replace("aten::", "aten.")) in _COPIES
+        for other in evidence.all_conversions_of(trial)
+    )
 
 
 def _suggestion(trial: Trial, worst: Conversion, conversions: Sequence[Conversion], needed_by: Sequence[str]) -> str:

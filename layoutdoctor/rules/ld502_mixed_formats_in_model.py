@@ -141,14 +141,14 @@ def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, graph: Graph, convolution: FxNode, flip: FxNode) -> Finding:
-    conversions = [c for c in evidence.conversions_of(trial) if c.tensor == "activation"]
+    # What a library converts inside a contiguous convolution is no matter of mixed formats.
+    conversions = [c for c in evidence.conversions_of(trial) if c.owner == "framework"]
     seconds = evidence.sum_known(c.seconds for c in conversions)
     wanted = channels_last_only(flip.layout) or "channels_last"
     message = f"the contiguous model runs {wanted} after {_flip_words(flip)}: {_count_words(graph)}"
     if conversions:
         cost = wording.conversion_cost_words(trial, conversions)
-        count = wording.count_of(len(conversions), "conversion")
-        message += f"; {trial.name} has {count} of activations" + (f", {cost}" if cost is not None else "")
+        message += f"; {wording.count_of(len(conversions), 'conversion')}" + (f", {cost}" if cost is not None else "")
     return Finding(
         code=CODE,
         rule=NAME,

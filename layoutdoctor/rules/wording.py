@@ -143,6 +143,17 @@ def source_words(sources: Iterable[CostSource | None]) -> str | None:
     return "measured" if known == {"measured"} else None
 
 
+def estimate_words(conversions: Iterable[Conversion]) -> str | None:
+    """
+    Whether what conversions cost is an estimate, in part or as a whole; None where nothing says so.
+
+    Args:
+        conversions: Any.
+    """
+    words = source_words(c.seconds_source for c in conversions if c.seconds is not None)
+    return None if words == "measured" else words
+
+
 def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
     """
     What conversions cost: their time where recorded, else what they move; None where neither is known.
@@ -153,7 +164,7 @@ def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> st
     """
     seconds = sum_known(conversion.seconds for conversion in conversions)
     if seconds is not None:
-        return cost_words(trial, seconds, source_words(c.seconds_source for c in conversions if c.seconds is not None))
+        return cost_words(trial, seconds, estimate_words(conversions))
     moved = sum_bytes(conversion.bytes_moved for conversion in conversions)
     return None if moved is None else f"{format_bytes(moved)} moved"
 

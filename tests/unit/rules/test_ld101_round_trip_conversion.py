@@ -267,12 +267,12 @@ def test_branches_that_meet_in_a_concatenation_are_told_as_such_with_an_estimate
     ]
 
 
-def test_what_stands_behind_the_concatenation_is_named_and_a_measured_cost_says_so() -> None:
-    trial = a_concatenation(between=("aten.cat.default", "aten.relu.default"), seconds_source="measured")
+def test_what_else_stands_between_is_named_and_a_measured_cost_says_so() -> None:
+    trial = a_concatenation(between=("aten.relu.default", "aten.cat.default"), seconds_source="measured")
 
     assert findings(a_diagnosis(trial))[0].message == (
-        "1 round trip: 4 channels_last branches are concatenated in contiguous_format at aten.cat behind relu "
-        "and converted back for the next convolution, on 2x128x48x48, "
+        "1 round trip: 4 channels_last branches are concatenated in contiguous_format at aten.cat, with relu "
+        "between, and converted back for the next convolution, on 2x128x48x48, "
         "1.20 ms of 15.0 ms kernel time (8.0 %, measured), 4.50 MiB moved, inserted by the compiler"
     )
 

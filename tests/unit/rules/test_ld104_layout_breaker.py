@@ -18,6 +18,7 @@ from builders import (
     kernels,
 )
 
+from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Conversion, Finding, LayoutBreaker, Trial
 from layoutdoctor.rules.ld104_layout_breaker import check
 
@@ -117,7 +118,7 @@ def test_without_times_the_bytes_are_the_price() -> None:
         (
             "note",
             "channels_last is lost at 1 instance_norm layer (net.1; model.py:19): it computes on a contiguous copy and "
-            "returns a contiguous result; 1 conversion out and 1 back in, 1 fused, 12.2 MiB moved",
+            "returns a contiguous result; 1 conversion out and 1 back in, 1 of them fused, 12.2 MiB moved",
         )
     ]
 
@@ -126,8 +127,26 @@ def test_an_estimated_price_says_so() -> None:
     paid = tuple(out(f"e{i}", seconds_source="estimated") for i in range(2))
 
     assert findings(a_broken_trial(NORMS[0], conversions=paid))[0].message.endswith(
-        "2 conversions around it, 2.00 ms of 25.0 ms kernel time (8.0 %, estimated)"
+        "2 conversions out, 2.00 ms of 25.0 ms kernel time (8.0 %, estimated)"
     )
+
+
+@pytest.mark.parametrize(
+    ("paid", "words"),
+    [
+        ((back("e0", fused=True),), "1 conversion back in, fused"),
+        ((out("e0", fused=True), back("e1", fused=True)), "1 conversion out and 1 back in, fused"),
+        ((out("e0"), back("e1", direction="to_blocked")), "2 conversions around it"),
+    ],
+)
+def test_what_the_neighbours_pay_is_said_by_direction(paid: tuple[Conversion, ...], words: str) -> None:
+    assert f"contiguous result; {words}, " in findings(a_broken_trial(NORMS[0], conversions=paid))[0].message
+
+
+def test_a_value_that_was_not_channels_last_has_lost_nothing() -> None:
+    permuted = strided_layout((4, 32, 32, 64), (65536, 32, 1, 1024))
+
+    assert findings(a_broken_trial(a_breaker("layer_norm", op="layer_norm", source=permuted))) == []
 
 
 def test_without_the_conversions_the_breakers_own_price_is_told() -> None:
@@ -170,7 +189,7 @@ def test_a_measured_configuration_without_the_breaker_is_named() -> None:
     found = findings(main, a_broken_trial(*NORMS), comparison=a_comparison(a_ratio("eager-channels-last", 0.5)))
 
     assert str(found[0].suggestion).endswith(
-        "; inductor loses it at none: "
+        "; inductor does not lose it there: "
         "eager-channels-last runs at 0.50x the speed of inductor (99 % interval 0.47x to 0.53x)"
     )
 
@@ -178,6 +197,6 @@ def test_a_measured_configuration_without_the_breaker_is_named() -> None:
 def test_a_configuration_whose_graphs_were_not_captured_is_no_cure() -> None:
     comparison = a_comparison(a_ratio("eager-channels-last", 0.5))
 
-    assert "loses it at none" not in str(
+    assert "does not lose it" not in str(
         findings(a_trial(), a_broken_trial(*NORMS), comparison=comparison)[0].suggestion
     )

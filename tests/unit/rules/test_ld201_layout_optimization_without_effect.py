@@ -105,6 +105,15 @@ def test_it_is_a_warning_where_channels_last_by_hand_was_measured_faster() -> No
     assert [(f.severity, f.suggestion) for f in found] == [("warning", f"{BY_HAND}: {SPEED}")]
 
 
+def test_times_too_noisy_to_tell_say_so() -> None:
+    noisy = a_comparison(a_ratio("inductor-channels-last", 1.0, width=0.5))
+
+    assert [f.suggestion for f in findings(a_trial_of(IDLE), comparison=noisy)] == [
+        f"{BY_HAND}; the times are too noisy to tell what it gains: inductor-channels-last runs at 1.00x the speed of "
+        "inductor (99 % interval 0.50x to 1.50x)"
+    ]
+
+
 def test_a_faster_configuration_that_computes_something_else_does_not_count() -> None:
     other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
     found = findings(a_trial_of(IDLE), other, comparison=a_comparison(a_ratio("inductor-channels-last", 1.52)))

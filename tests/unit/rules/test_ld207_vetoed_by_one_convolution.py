@@ -155,6 +155,18 @@ def test_a_veto_that_was_measured_to_be_right_says_so(median: float, start: str)
     ]
 
 
+def test_times_too_noisy_to_tell_say_so() -> None:
+    noisy = a_comparison(a_ratio("inductor-layout-opt-forced", 1.0, width=0.5))
+
+    assert [(f.severity, f.suggestion) for f in findings(a_training(a_veto(GROUPED)), comparison=noisy)] == [
+        (
+            "note",
+            "the times are too noisy to tell what the veto costs: inductor-layout-opt-forced runs at 1.00x the speed "
+            "of inductor (99 % interval 0.50x to 1.50x)",
+        )
+    ]
+
+
 def test_on_a_device_that_is_not_there_nothing_measured_is_said() -> None:
     static = {"is_static": True, "kernels": None, "measurement": None, "equivalence": None}
 

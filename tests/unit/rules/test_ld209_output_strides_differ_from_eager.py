@@ -17,8 +17,8 @@ LAST_OFF = "inductor-channels-last-opt-off"
 EAGER_LAST = "eager-channels-last"
 
 
-def returning(name: str, *layouts: Layout, status: str = "equal", **changes: Any) -> Trial:
-    return a_trial(name, equivalence=Equivalence(status=status, output_layouts=layouts), **changes)  # type: ignore[arg-type]
+def returning(name: str, *layouts: Layout, status: Any = "equal", **changes: Any) -> Trial:
+    return a_trial(name, equivalence=Equivalence(status=status, output_layouts=layouts), **changes)
 
 
 def findings(*trials: Trial) -> list[Finding]:

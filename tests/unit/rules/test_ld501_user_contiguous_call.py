@@ -188,6 +188,12 @@ def test_where_it_does_nothing_is_said_of_captured_trials_only() -> None:
     assert "converts nothing" not in found[0].message
 
 
+def test_a_copy_of_the_same_line_that_another_is_said_to_have_made_is_not_nothing() -> None:
+    found = findings(a_trial_of(a_call(owner="framework"), name="eager"), a_trial_of(a_call()))
+
+    assert "converts nothing" not in found[0].message
+
+
 def test_a_static_trial_gives_a_note() -> None:
     assert [f.severity for f in findings(a_trial_of(a_call(), is_static=True))] == ["note"]
 

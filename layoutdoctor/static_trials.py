@@ -1,0 +1,253 @@
+"""
+A static diagnosis: every configuration traced on the CPU and lowered for a GPU that is not there; nothing is measured.
+
+What comes out is the record of a diagnosis without times: decision cards, FX nodes, buffers, conversions, redundant
+pairs and kernel names of each graph. Faces doctor; brings subjects and capture together, as trials does for real ones.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+from torch.utils import _pytree as pytree
+
+from layoutdoctor._version import __version__
+from layoutdoctor.analysis.breakers import with_breaker_costs, without_round_trips
+from layoutdoctor.analysis.dataflow import redundant_pairs
+from layoutdoctor.analysis.graph_conversions import with_graph_conversions
+from layoutdoctor.capture.compat import compile_settings, triton_version
+from layoutdoctor.capture.retarget import TargetLowering
+from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
+from layoutdoctor.measure.environment import describe_environment
+from layoutdoctor.measure.step import Step, check_runs
+from layoutdoctor.progress import Progress
+from layoutdoctor.records import Diagnosis, Failure, Recommendation, Trial
+from layoutdoctor.subjects.prepare import effective_options, formats_in_effect, prepare, same_preparation_key
+from layoutdoctor.subjects.subject import describe, owned_module, with_something_to_train
+from layoutdoctor.trials import LiveTrial, _own_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from layoutdoctor.records import Configuration, Mode, Subject
+    from layoutdoctor.subjects.subject import LoadedSubject
+    from layoutdoctor.targets import Target
+
+EAGER_REASON = "eager runs no compiler: nothing to lower for a GPU that is not there"
+FREEZING_REASON = (
+    "freezing folds the weights into the CPU's own convolutions before a graph is lowered; "
+    "diagnose it on a machine with the GPU"
+)
+STAGE = "target"
+"""Failure kind of whatever concerns the target."""
+
+
+def diagnose_for_target(
+    subject: LoadedSubject,
+    target: Target,
+    *,
+    mode: Mode,
+    configurations: Sequence[Configuration],
+    progress: Callable[[Progress], None] | None = None,
+    on_trial: Callable[[Diagnosis], None] | None = None,
+    command: str | None = None,
+) -> Diagnosis:
+    """
+    The static diagnosis of a loaded subject, without findings.
+
+    Args:
+        subject: Model and inputs, on the CPU.
+        target: The GPU to lower for.
+        mode: ``inference`` or ``training``.
+        configurations: What to try, in the order of the report.
+        progress: Called at every step.
+        on_trial: Called with the diagnosis so far after each trial.
+        command: The command line, for the record.
+
+    Raises:
+        UsageError: The model or an input is not on the CPU.
+        SubjectError: The model does not run in eager mode.
+    """
+    _check_on_cpu(subject, target)
+    if mode == "training":
+        subject = with_something_to_train(subject)
+    described = _describe(subject, mode, target)
+    created_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    total = len(configurations) + 1
+    trials: list[LiveTrial] = []
+    records: list[Trial] = []
+
+    def say(stage: str, done: int) -> None:
+        if progress is not None:
+            progress(Progress(stage, done, total))
+
+    def record(interrupted: str | None = None) -> Diagnosis:
+        environment = describe_environment("cpu", triton=triton_version(), onednn=(None, None), command=command)
+        return Diagnosis(
+            layoutdoctor_version=__version__,
+            created_at=created_at,
+            # Processor and threads have no part in it.
+            environment=msgspec.structs.replace(environment, device_name=None, thread_count=None),
+            subject=described,
+            trials=tuple(records),
+            recommendation=_no_recommendation(target),
+            interrupted=interrupted,
+        )
+
+    say("running the model once in eager mode", 0)
+    rehearsal = check_runs(subject, mode)
+    for done, configuration in enumerate(configurations, start=1):
+        doing = f"lowering for {target.name}" if _reason_to_skip(configuration) is None else "nothing to lower"
+        say(f"{configuration.name}: {doing}", done)
+        trial = lower_trial(subject, configuration, mode, target, trials, changes_inputs=rehearsal.changes_inputs)
+        trials.append(trial)
+        records.append(static_record(trial))
+        if on_trial is not None:
+            on_trial(record(interrupted="stopped before every configuration was lowered"))
+    return record()
+
+
+def _check_on_cpu(subject: LoadedSubject, target: Target) -> None:
+    module = owned_module(subject)
+    tensors = [*module.parameters(), *module.buffers()] if module is not None else []
+    tensors += [leaf for leaf in pytree.tree_leaves((subject.args, subject.kwargs)) if isinstance(leaf, torch.Tensor)]
+    elsewhere = sorted({tensor.device.type for tensor in tensors} - {"cpu", "meta"})
+    if elsewhere:
+        raise UsageError(
+            f"cannot lower {subject.name} for target {target.name!r}: it has tensors on {', '.join(elsewhere)}, "
+            "expected model and inputs on cpu, where they are traced; call .cpu() on both, or leave the target out"
+        )
+
+
+def _describe(subject: LoadedSubject, mode: Mode, target: Target) -> Subject:
+    described = describe(subject, mode)
+    facts = f"what Inductor asks the device about was answered as for {target.device_name}"
+    return msgspec.structs.replace(
+        described, device="cuda", target=target.name, notes=(*described.notes, f"{target.name}: {facts}")
+    )
+
+
+def _no_recommendation(target: Target) -> Recommendation:
+    reason = f"nothing was run on {target.name}: the graphs were lowered for it without the device, so no time is known"
+    return Recommendation(configuration=None, speedup=None, how=None, verified=False, reason=reason)
+
+
+def static_record(trial: LiveTrial) -> Trial:
+    """
+    A trial of a static diagnosis as a record.
+
+    Args:
+        trial: The trial, lowered, skipped or failed.
+    """
+    record = msgspec.structs.replace(trial.record(), is_static=True)
+    if trial.failure is not None and trial.failure.message in (EAGER_REASON, FREEZING_REASON):
+        return msgspec.structs.replace(record, status="skipped")
+    return record
+
+
+def lower_trial(
+    subject: LoadedSubject,
+    configuration: Configuration,
+    mode: Mode,
+    target: Target,
+    earlier: Sequence[LiveTrial],
+    *,
+    changes_inputs: bool,
+) -> LiveTrial:
+    """
+    One configuration, lowered for a target; a failure is a result.
+
+    Args:
+        subject: What was loaded.
+        configuration: What to vary.
+        mode: ``inference`` or ``training``.
+        target: The GPU to lower for.
+        earlier: Trials already lowered, which this one may turn out to be the same as.
+        changes_inputs: Whether the model writes into its inputs.
+    """
+    trial = LiveTrial(configuration)
+    reason = _reason_to_skip(configuration)
+    if reason is not None:
+        trial.failure = Failure(kind=STAGE, message=reason)
+        return trial
+    try:
+        prepared = prepare(subject, configuration, mode)
+        trial.notes += prepared.notes
+        trial.key = same_preparation_key(prepared, configuration)
+        lowered = [other for other in earlier if other.failure is None and other.same_as is None]
+        twin = next((other for other in lowered if other.key == trial.key), None)
+        if twin is not None:
+            trial.stand_for(twin, "the same options and formats are in effect")
+            return trial
+        trial.stage = STAGE
+        step = Step(prepared.run, prepared.module, prepared.args, prepared.kwargs, mode, changes_inputs)
+        _lower(trial, step, target)
+        trial.code = (formats_in_effect(prepared), *(graph.code_fingerprint for graph in trial.graphs))
+        twin = next((other for other in lowered if _same_code(other, trial)), None)
+        if twin is not None:
+            trial.stand_for(twin, "the generated code is the same")
+            return trial
+        _prove(trial)
+    except (Exception, SystemExit) as error:  # the user's model may raise anything
+        trial.fail(error)
+        if trial.failure is not None and trial.stage == STAGE and not isinstance(error, LayoutDoctorError):
+            trial.failure = msgspec.structs.replace(trial.failure, message=_sentence(trial.failure.message, target))
+    return trial
+
+
+def _sentence(reason: str, target: Target) -> str:
+    return f"cannot lower the model for {target.name}: {reason}; diagnose it where the GPU is (without a target)"
+
+
+def _reason_to_skip(configuration: Configuration) -> str | None:
+    if configuration.backend != "inductor":
+        return EAGER_REASON
+    return FREEZING_REASON if configuration.inductor_options.get("freezing") else None
+
+
+def _lower(trial: LiveTrial, step: Step, target: Target) -> None:
+    """Runs the step once with the target's lowering as its backend, under capture."""
+    lowering = TargetLowering(target, effective_options(trial.configuration))
+    step.run = torch.compile(_own_frame(step.run, trial.name), backend=lowering)
+    try:
+        # The capture's hooks stand around the lowering that the target's backend cuts short.
+        with compile_settings({"freezing": False}), lowering, CompileCapture() as capture:
+            step()
+    finally:
+        step.forget_results()
+    trial.graph_break_reasons = capture.graph_break_reasons
+    trial.graphs = with_graph_conversions(capture.graphs, len(capture.graph_break_reasons))
+    trial.notes += lowering.notes
+    trial.notes += [f"not recorded: {failure}" for failure in capture.failures]
+    if lowering.failures:
+        first, *others = lowering.failures
+        more = f" (and {len(others)} further graphs)" if others else ""
+        trial.failure = Failure(kind=STAGE, message=first + more, log="\n".join(lowering.failures) if others else None)
+    elif not trial.graphs:
+        why = f" ({trial.graph_break_reasons[0]})" if trial.graph_break_reasons else ""
+        trial.failure = Failure(
+            kind=STAGE,
+            message=f"cannot lower anything for {target.name}: torch.compile traced no graph of this model{why}; "
+            "it would run as eager code",
+        )
+
+
+def _same_code(other: LiveTrial, trial: LiveTrial) -> bool:
+    complete = bool(trial.graphs) and None not in trial.code and not trial.graph_break_reasons
+    return trial.failure is None and other.code == trial.code and complete
+
+
+def _prove(trial: LiveTrial) -> None:
+    """Redundant pairs and layout breakers, as far as the graphs prove them; a failure here costs only these."""
+    try:
+        in_graphs = tuple(conversion for graph in trial.graphs for conversion in graph.conversions)
+        trial.pairs = redundant_pairs(trial.graphs, ())
+        trial.graphs = tuple(
+            with_breaker_costs(without_round_trips(graph, trial.pairs), in_graphs) for graph in trial.graphs
+        )
+    except Exception as error:  # what was lowered stays
+        trial.notes.append(f"round trips were not looked for: {first_line(error)}")

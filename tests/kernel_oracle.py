@@ -1,0 +1,282 @@
+"""
+What generated kernels really do to the values they are given: an oracle for conversions that shares no code with them.
+
+Every kernel of a compiled graph is wrapped in the generated module's globals, and its tensor arguments are copied
+before and after it runs. Fresh memory is filled with one value first, so that what a kernel wrote is what changed. A
+layout conversion is told by values alone: an argument that was written holds, element by element, another argument's
+values, and its dimensions larger than one stand in another order in memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.capture.session import CapturedGraph
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor argument of one launch: its name in the generated code, its values before and after, its strides."""
+
+    name: str
+    before: torch.Tensor
+    after: torch.Tensor
+    stride: tuple[int, ...]
+
+    @property
+    def is_written(self) -> bool:
+        return not same_values(self.before, self.after)
+
+
+@dataclass
+class Launch:
+    """One call of a generated kernel."""
+
+    kernel: str
+    arguments: list[Argument] = field(default_factory=list)
+
+    def argument(self, name: str) -> Argument | None:
+        return next((argument for argument in self.arguments if argument.name == name), None)
+
+
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same elements; a NaN, with which fresh memory is filled, equals itself."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def order_of(shape: tuple[int, ...], stride: tuple[int, ...]) -> list[int]:
+    """The dimensions larger than one, slowest first."""
+    return sorted((d for d, size in enumerate(shape) if size > 1), key=lambda d: (-stride[d], d))
+
+
+def namespace_of(captured: CapturedGraph) -> dict[str, Any]:
+    """The globals that the generated ``call`` uses."""
+    call = captured.module.call
+    found: dict[str, Any] = getattr(call, "__func__", call).__globals__
+    return found
+
+
+@contextlib.contextmanager
+def watched(captured: CapturedGraph) -> Iterator[list[Launch]]:
+    """Meanwhile every launch of the graph's generated kernels is recorded, with the names of the generated code."""
+    namespace, launches = namespace_of(captured), list[Launch]()
+    names = iter(argument_names(Path(captured.module.__file__), captured.graph.kernel_names))
+    changed: dict[str, Any] = {name: _watching(name, namespace[name], names, launches) for name in captured.graph.kernel_names}
+    changed["empty_strided_cpu"] = _filling(namespace["empty_strided_cpu"])
+    with _replaced(namespace, changed):
+        yield launches
+
+
+@contextlib.contextmanager
+def recorded_library_calls(captured: CapturedGraph) -> Iterator[list[tuple[str, list[torch.Tensor]]]]:
+    """Meanwhile every call out of the graph that is no generated kernel is recorded with its tensor arguments."""
+    namespace, calls = namespace_of(captured), list[tuple[str, list[torch.Tensor]]]()
+    with _replaced(namespace, {"extern_kernels": _Recording(namespace["extern_kernels"], calls)}):
+        yield calls
+
+
+class _Recording:
+    def __init__(self, inner: Any, calls: list[tuple[str, list[torch.Tensor]]]) -> None:
+        self._inner, self._calls = inner, calls
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._inner, name)
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            self._calls.append((name, [value for value in (*args, *keywords.values()) if isinstance(value, torch.Tensor)]))
+            return function(*args, **keywords)
+
+        return call
+
+
+@contextlib.contextmanager
+def _replaced(namespace: dict[str, Any], changed: dict[str, Any]) -> Iterator[None]:
+    before = {name: namespace[name] for name in changed}
+    namespace.update(changed)
+    try:
+        yield
+    finally:
+        namespace.update(before)
+
+
+def _filling(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def call(*args: Any) -> torch.Tensor:
+        fresh = allocate(*args)
+        return fresh.fill_(float("nan") if fresh.is_floating_point() else 77)
+
+    return call
+
+
+def _watching(
+    kernel: str, function: Callable[..., Any], names: Iterator[tuple[str, list[str]]], launches: list[Launch]
+) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        expected, spelled = next(names)
+        assert expected == kernel, "the generated code was read in another order than it runs"
+        before = [_values(argument) for argument in args]
+        result = function(*args)
+        launch = Launch(kernel)
+        for name, argument, values in zip(spelled, args, before, strict=True):
+            if isinstance(argument, torch.Tensor) and values is not None:
+                launch.arguments.append(Argument(name, values, argument.contiguous().clone(), argument.stride()))
+        launches.append(launch)
+        return result
+
+    return call
+
+
+def _values(argument: Any) -> torch.Tensor | None:
+    return argument.contiguous().clone() if isinstance(argument, torch.Tensor) else None
+
+
+def argument_names(file: Path, kernels: tuple[str, ...]) -> list[tuple[str, list[str]]]:
+    """Each launch in the generated code, in order: the kernel and its arguments as they are spelled."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    (body,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "call"]
+    calls = [node.value for node in body.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    return [
+        (call.func.id, [ast.unparse(argument) for argument in call.args])
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id in kernels
+    ]
+
+
+def shared_memory(file: Path) -> dict[str, str]:
+    """Names of the generated code that stand for another one's memory: ``buf2 = buf1; del buf1  # reuse``."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        value = node.value
+        if isinstance(value, ast.Call) and ast.unparse(value.func) == "reinterpret_tensor" and value.args:
+            value = value.args[0]
+        if isinstance(value, ast.Name):
+            found[node.targets[0].id] = value.id
+    return found
+
+
+def conversions_in(launch: Launch) -> Iterator[tuple[Argument, Argument]]:
+    """(written argument, the one it was converted from): the same elements, the same dimensions, in another order."""
+    for target, source in _written_and_others(launch):
+        if any(_is_reordered(target, source, held) for held in (source.before, source.after)):
+            yield target, source
+
+
+def concatenations_in(launch: Launch) -> Iterator[tuple[Argument, Argument]]:
+    """The same for written arguments that others make up completely, side by side along one dimension."""
+    for target in launch.arguments:
+        if target.is_written:
+            for dimension in range(target.after.dim()):
+                parts = {start: (size, source) for start, size, source in _parts(launch, target, dimension)}
+                place = 0
+                while place in parts:
+                    place += parts[place][0]
+                if place == target.after.shape[dimension] and len(parts) > 1:
+                    yield from ((target, source) for _, source in parts.values() if _orders_differ(target, source))
+
+
+def is_view_reordered(launch: Launch, target_name: str, source_name: str) -> bool:
+    """
+    Whether a written argument holds another one's elements, seen with other dimensions, in another order in memory.
+
+    The dimensions of either may be permuted; flattened, the two are the same.
+    """
+    target, source = launch.argument(target_name), launch.argument(source_name)
+    if target is None or source is None or not target.is_written:
+        return False
+    return any(
+        same_values(_flat(target.after, order), _flat(values, other))
+        and not torch.equal(_places(target, order).argsort(), _places(source, other).argsort())
+        for values in (source.before, source.after)
+        for order, other in _flattenings(target, source)
+    )
+
+
+def _flattenings(target: Argument, source: Argument) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    own, others = tuple(range(target.after.dim())), tuple(range(source.after.dim()))
+    yield from ((order, others) for order in itertools.permutations(own))
+    yield from ((own, order) for order in itertools.permutations(others))
+
+
+def _flat(values: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    return values.permute(order).reshape(-1)
+
+
+def _places(argument: Argument, order: tuple[int, ...]) -> torch.Tensor:
+    """Where in memory each element lies, in the order in which they are walked."""
+    places = torch.zeros(argument.after.shape, dtype=torch.int64)
+    for dimension, step in enumerate(argument.stride):
+        shape = [-1 if d == dimension else 1 for d in range(places.dim())]
+        places += step * torch.arange(argument.after.shape[dimension]).reshape(shape)
+    return _flat(places, order)
+
+
+def is_part_reordered(launch: Launch, target_name: str, source_name: str) -> bool:
+    """Whether a written argument holds another one's values in a part of it, in another order."""
+    target, source = launch.argument(target_name), launch.argument(source_name)
+    if target is None or source is None or not _orders_differ(target, source):
+        return False
+    return any(
+        source.name == found.name
+        for dimension in range(target.after.dim())
+        for _, _, found in _parts(launch, target, dimension)
+    )
+
+
+def _written_and_others(launch: Launch) -> Iterator[tuple[Argument, Argument]]:
+    for target in launch.arguments:
+        if target.is_written:
+            for source in launch.arguments:
+                if source is not target:
+                    yield target, source
+
+
+def _is_reordered(target: Argument, source: Argument, values: torch.Tensor) -> bool:
+    wanted, given = target.after.squeeze(), values.squeeze()
+    target_stride = [s for s, size in zip(target.stride, target.after.shape, strict=True) if size > 1]
+    source_stride = [s for s, size in zip(source.stride, values.shape, strict=True) if size > 1]
+    if wanted.dim() != given.dim() or wanted.dim() < 2:
+        return False
+    for order in itertools.permutations(range(given.dim())):
+        moved = given.permute(order)
+        if same_values(wanted, moved):
+            stride = tuple(source_stride[d] for d in order)
+            return order_of(tuple(wanted.shape), tuple(target_stride)) != order_of(tuple(moved.shape), stride)
+    return False
+
+
+def _orders_differ(target: Argument, source: Argument) -> bool:
+    if target.after.dim() != source.after.dim():
+        return False
+    kept = [d for d in range(target.after.dim()) if target.after.shape[d] > 1 and source.after.shape[d] > 1]
+    orders = [[d for d in order_of(tuple(a.after.shape), a.stride) if d in kept] for a in (target, source)]
+    return orders[0] != orders[1]
+
+
+def _parts(launch: Launch, target: Argument, dimension: int) -> Iterator[tuple[int, int, Argument]]:
+    """Where along a dimension an argument holds other ones: (start, size, which)."""
+    whole = target.after
+    for source in launch.arguments:
+        part = source.after
+        if source is target or part.dim() != whole.dim():
+            continue
+        same = [d for d in range(whole.dim()) if part.shape[d] == whole.shape[d]]
+        if len(same) != whole.dim() - 1 or dimension in same or part.shape[dimension] > whole.shape[dimension]:
+            continue
+        size = int(part.shape[dimension])
+        for start in range(whole.shape[dimension] - size + 1):
+            if same_values(whole.narrow(dimension, start, size), part):
+                yield start, size, source

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import (
+    a_diagnosis,
+    a_graph,
+    a_kernel,
+    a_location,
+    a_node,
+    a_subject,
+    a_trial,
+    an_input,
+    channels_last,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.layout import strided_layout
+from layoutdoctor.records import Finding, FxNode, Trial
+from layoutdoctor.rules.ld302_strided_batch_norm_input import check
+
+SHAPE = (4, 16, 30, 30)
+
+
+def a_norm(source: str, name: str = "norm", **changes: Any) -> FxNode:
+    fields: dict[str, Any] = {"location": a_location(22), "module": "bn"}
+    return a_node(name, "aten.native_batch_norm.default", (source, "weight", "bias"), **{**fields, **changes})
+
+
+def unfolded(layout: Any = None, maker: str = "aten.bmm.default") -> tuple[FxNode, ...]:
+    """An unfolded convolution: the product's transpose, viewed as an image."""
+    layout = layout or channels_last(SHAPE)
+    return (
+        a_node("product", maker, ("patches", "w")),
+        a_node("transpose", "aten.transpose.int", ("product",)),
+        a_node("view", "aten.view.default", ("transpose",), layout=layout),
+    )
+
+
+def an_eager(*nodes: FxNode, name: str = "eager", **changes: Any) -> Trial:
+    return a_trial(name, graphs=(a_graph(name="eager", nodes=nodes),), **changes)
+
+
+def findings(*nodes: FxNode, **changes: Any) -> list[Finding]:
+    return list(check(a_diagnosis(an_eager(*nodes), **changes)))
+
+
+def test_a_batch_norm_behind_a_transposed_product_is_a_note() -> None:
+    assert findings(*unfolded(), a_norm("view")) == [
+        Finding(
+            code="LD302",
+            rule="strided-batch-norm-input",
+            severity="note",
+            configuration="eager",
+            message="the batch norm bn reads a channels_last tensor (4x16x30x30) (made by bmm, transposed), though "
+            "model and input are contiguous, so another kernel runs",
+            suggestion="time it in both formats; .contiguous() before it costs a copy of 450 KiB, read and written, so "
+            "measure",
+            location=a_location(22),
+            module="bn",
+            evidence=("norm",),
+        )
+    ]
+
+
+def test_a_layout_in_no_format_is_given_by_its_strides_with_the_time_of_the_norm() -> None:
+    layout = strided_layout(SHAPE, (14400, 1, 32, 480))
+    ran = kernels(kernels=(a_kernel("aten::native_batch_norm", 3e-3, node="norm"),))
+    trial = an_eager(*unfolded(layout, "aten.mm.default"), a_norm("view", module=None), kernels=ran)
+
+    assert [(f.message, f.seconds) for f in check(a_diagnosis(trial))] == [
+        (
+            "the batch norm norm reads a tensor of 4x16x30x30 with strides (14400, 1, 32, 480) (made by mm, "
+            "transposed), though model and input are contiguous, so another kernel runs: 3.00 ms of 15.0 ms kernel "
+            "time (20 %)",
+            3e-3,
+        )
+    ]
+
+
+def test_operations_that_keep_the_layout_are_seen_through_and_further_norms_counted() -> None:
+    relu = a_node("relu", "aten.relu.default", ("view",), layout=channels_last(SHAPE), dtype=None)
+    second = a_norm("view", "norm_1")
+
+    assert [(f.message, f.suggestion, f.evidence) for f in findings(*unfolded(), relu, a_norm("relu"), second)] == [
+        (
+            "the batch norm bn reads a channels_last tensor (4x16x30x30) (made by bmm, transposed), though model and "
+            "input are contiguous, so another kernel runs; 1 more like it",
+            "time it in both formats; .contiguous() before it costs a copy, so measure",
+            ("norm", "norm_1"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["aten.cudnn_batch_norm.default", "aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default"],
+)
+def test_every_kind_of_batch_norm_counts(target: str) -> None:
+    assert len(findings(*unfolded(), a_node("norm", target, ("view",)))) == 1
+
+
+@pytest.mark.parametrize("layout", [contiguous(SHAPE), channels_last((4, 16, 1, 1)), channels_last((4, 1, 30, 30))])
+def test_a_contiguous_layout_or_one_that_is_both_is_fine(layout: Any) -> None:
+    assert findings(*unfolded(layout), a_norm("view")) == []
+
+
+def test_a_convolutions_own_result_is_fine() -> None:
+    convolution = a_node("convolution", "aten.convolution.default", ("x", "w"), layout=channels_last(SHAPE))
+
+    assert findings(convolution, a_norm("convolution")) == []
+
+
+def test_a_graph_input_a_backward_and_an_unknown_or_flat_layout_are_fine() -> None:
+    given = a_node("x", "x", op="placeholder", layout=channels_last(SHAPE))
+    bare = a_node("view", "aten.view.default", ("product",), layout=None)
+    flat = strided_layout((4, 16, 30), (480, 1, 16))
+
+    assert findings(given, a_norm("x")) == []
+    assert findings(*unfolded(), a_norm("view", backward=True)) == []
+    assert findings(bare, a_norm("view")) == []
+    assert findings(*unfolded(flat), a_norm("view")) == []
+    assert findings(a_norm("elsewhere"), a_node("empty", "aten.batch_norm.default")) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": (an_input(channels_last()),)},
+        {"parameter_formats": {"channels_last": 4, "contiguous_format": 1}},
+    ],
+)
+def test_a_model_or_input_in_channels_last_is_excused(changes: dict[str, Any]) -> None:
+    assert findings(*unfolded(), a_norm("view"), subject=a_subject(**changes)) == []
+
+
+def test_parameters_that_satisfy_both_formats_are_contiguous() -> None:
+    subject = a_subject(parameter_formats={"channels_last": 2, "contiguous_format": 4})
+
+    assert len(findings(*unfolded(), a_norm("view"), subject=subject)) == 1
+
+
+def test_a_channels_last_configuration_is_excused() -> None:
+    trial = an_eager(*unfolded(), a_norm("view"), name="eager-channels-last")
+
+    assert list(check(a_diagnosis(trial))) == []

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_conversion, a_diagnosis, a_graph, a_kernel, a_location, a_node, a_trial, contiguous, kernels
+
+from layoutdoctor.records import Buffer, Finding, Graph, Trial
+from layoutdoctor.rules.ld304_strided_reduction import check
+
+LAST = "inductor-channels-last"
+NORM = a_node(
+    "var_mean", "aten.var_mean.correction", ("x",), module="norm1", location=a_location(11), called="group_norm"
+)
+IMAGE = a_node("x", "x", op="placeholder")
+
+
+def a_reduction(kernel: str = "cpp_fused_var_mean_0", **changes: Any) -> Buffer:
+    fields: dict[str, Any] = {
+        "name": "buf0",
+        "layout": contiguous((4, 8, 1, 1)),
+        "dtype": "float32",
+        "kernel": kernel,
+        "origins": ("var_mean",),
+        "reads": ("x",),
+        "is_reduction": True,
+    }
+    return Buffer(**{**fields, **changes})
+
+
+def a_graph_of(*buffers: Buffer, nodes: tuple[Any, ...] = (IMAGE, NORM), **changes: Any) -> Graph:
+    return a_graph(nodes=nodes, buffers=buffers, **changes)
+
+
+def ran(name: str, seconds: float, *graphs: Graph, kernel: str = "cpp_fused_var_mean_0", **changes: Any) -> Trial:
+    listed = (a_kernel(kernel, seconds, library="inductor", **changes),)
+    return a_trial(name, graphs=graphs or (a_graph_of(a_reduction(kernel)),), kernels=kernels(kernels=listed))
+
+
+def findings(*trials: Trial) -> list[Finding]:
+    return list(check(a_diagnosis(*trials)))
+
+
+def test_a_reduction_that_is_slower_for_the_same_elements_is_a_note() -> None:
+    assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, kernel="cpp_fused_native_group_norm_1")) == [
+        Finding(
+            code="LD304",
+            rule="strided-reduction",
+            severity="note",
+            configuration=LAST,
+            message="the reduction cpp_fused_native_group_norm_1 (group_norm in norm1) takes 6.00 ms of 15.0 ms kernel "
+            f"time (40 %) in {LAST} and 2.00 ms in inductor for the same elements: 3.00x slower; a strided reduction, "
+            "not a layout conversion",
+            suggestion="judge the format by the time of the whole model, not by this kernel",
+            location=a_location(11),
+            module="norm1",
+            seconds=pytest.approx(4e-3),
+            evidence=("cpp_fused_native_group_norm_1", "cpp_fused_var_mean_0"),
+        )
+    ]
+
+
+def test_the_contiguous_format_may_be_the_slower() -> None:
+    assert [f.configuration for f in findings(ran("inductor", 6e-3), ran(LAST, 2e-3))] == ["inductor"]
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast"),
+    [(2.9e-3, 2e-3), (1.4e-3, 0.5e-3), (6e-3, 0.0)],
+)
+def test_a_small_difference_or_a_small_kernel_is_no_finding(slow: float, fast: float) -> None:
+    assert findings(ran("inductor", fast), ran(LAST, slow)) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"is_reduction": False},
+        {"origins": ()},
+        {"origins": ("unknown",)},
+        {"reads": ("x", "y")},
+        {"reads": ()},
+        {"kernel": None},
+    ],
+)
+def test_no_reduction_or_one_of_something_else_is_not_compared(changes: dict[str, Any]) -> None:
+    other = a_graph_of(a_reduction(**changes))
+
+    assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, other)) == []
+
+
+def test_a_kernel_that_converts_a_layout_besides_is_left_out() -> None:
+    inside = a_conversion("buf1", owner="compiler", kernel="cpp_fused_var_mean_0", fused=True)
+
+    assert findings(ran("inductor", 2e-3, a_graph_of(a_reduction(), conversions=(inside,))), ran(LAST, 6e-3)) == []
+
+
+def test_other_elements_another_module_or_another_direction_is_not_compared() -> None:
+    larger = a_node("x", "x", op="placeholder", layout=contiguous((8, 64, 56, 56)))
+    elsewhere = a_node("var_mean", "aten.var_mean.correction", ("x",), module="norm2")
+
+    for graph in (
+        a_graph_of(a_reduction(), nodes=(larger, NORM)),
+        a_graph_of(a_reduction(), nodes=(IMAGE, elsewhere)),
+        a_graph_of(a_reduction(), direction="backward"),
+    ):
+        assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, graph)) == []
+
+
+def test_two_reductions_of_one_name_are_told_apart_by_their_graph_or_not_at_all() -> None:
+    graphs = (a_graph_of(a_reduction()), a_graph_of(a_reduction(), name="graph 1", direction="backward"))
+
+    assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, *graphs)) == []
+    assert len(findings(ran("inductor", 2e-3), ran(LAST, 6e-3, *graphs, graph="graph 0"))) == 1
+
+
+def test_two_reductions_that_look_the_same_are_not_compared() -> None:
+    twice = a_graph_of(a_reduction(), a_reduction("cpp_fused_var_mean_1", name="buf1"))
+    listed = kernels(kernels=tuple(a_kernel(f"cpp_fused_var_mean_{i}", 6e-3, library="inductor") for i in range(2)))
+
+    assert findings(ran("inductor", 2e-3), a_trial(LAST, graphs=(twice,), kernels=listed)) == []
+
+
+def test_eager_and_trials_without_kernels_are_not_compared() -> None:
+    assert findings(ran("eager", 2e-3), ran("eager-channels-last", 6e-3)) == []
+    assert findings(ran("inductor", 2e-3), a_trial(LAST, kernels=None)) == []
+    assert findings(ran("inductor", 2e-3), a_trial(LAST, graphs=(a_graph_of(a_reduction()),))) == []

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import (
+    a_comparison,
+    a_conversion,
+    a_decision,
+    a_diagnosis,
+    a_graph,
+    a_ratio,
+    a_subject,
+    a_trial,
+    kernels,
+)
+
+from layoutdoctor.records import Diagnosis, Finding
+from layoutdoctor.rules.ld403_layout_irrelevant import check
+
+OFF = "inductor-layout-opt-off"
+SLIGHT = kernels(a_conversion(seconds=4.5e-5))
+NO_CONVOLUTION = a_decision(applied=False, rule="no-convolution", convolution_count=0, convolutions=())
+
+
+def a_model(
+    ratio: float = 1.0, summary: Any = SLIGHT, decision: Any = None, modules: int = 1, **changes: Any
+) -> Diagnosis:
+    trial = a_trial(graphs=(a_graph(decision or a_decision()),), kernels=summary)
+    fields: dict[str, Any] = {
+        "comparison": a_comparison(a_ratio(OFF, ratio)),
+        "subject": a_subject(convolution_module_count=modules),
+    }
+    return a_diagnosis(trial, a_trial(OFF), **{**fields, **changes})
+
+
+def findings(diagnosis: Diagnosis) -> list[Finding]:
+    return list(check(diagnosis))
+
+
+def test_few_conversions_and_nothing_faster_is_said_with_the_reason() -> None:
+    assert findings(a_model()) == [
+        Finding(
+            code="LD403",
+            rule="layout-irrelevant",
+            severity="note",
+            configuration=None,
+            message="layouts do not matter to this model: 1 convolution; layout conversions take 0.3 % of the kernel "
+            "time; nothing measured is faster than inductor",
+            suggestion="keep inductor, and look for the time elsewhere",
+            seconds=pytest.approx(4.5e-5),
+        )
+    ]
+
+
+def test_a_model_without_convolution_says_so_also_without_kernels() -> None:
+    for summary, seconds in ((kernels(), 0.0), (None, None)):
+        found = findings(a_model(summary=summary, decision=NO_CONVOLUTION, modules=0))
+
+        assert [(f.message, f.seconds) for f in found] == [
+            (
+                "layouts do not matter to this model: it has no convolution; nothing measured is faster than inductor",
+                seconds,
+            )
+        ]
+
+
+def test_no_conversion_at_all_is_a_reason() -> None:
+    assert [f.message for f in findings(a_model(ratio=0.8, summary=kernels()))] == [
+        "layouts do not matter to this model: 1 convolution; it runs no layout conversion; nothing measured is faster "
+        "than inductor"
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ratio": 1.2},
+        {"summary": None},
+        {"summary": kernels(lacks=("the log",))},
+        {"summary": kernels(a_conversion(seconds=1e-3))},
+        {"comparison": None},
+        {"comparison": a_comparison()},
+        {"comparison": a_comparison(a_ratio(OFF, 1.0, width=0.2))},
+        {"interrupted": "Ctrl-C"},
+    ],
+)
+def test_something_faster_many_conversions_or_too_little_recorded_is_no_finding(changes: dict[str, Any]) -> None:
+    assert findings(a_model(**changes)) == []
+
+
+def test_times_too_noisy_to_exclude_a_gain_do_not_matter_without_a_convolution() -> None:
+    noisy = a_model(decision=NO_CONVOLUTION, modules=0, comparison=a_comparison(a_ratio(OFF, 1.0, width=0.5)))
+
+    assert len(findings(noisy)) == 1
+
+
+def test_fused_conversions_do_not_count() -> None:
+    fused = a_conversion("buf0", owner="compiler", fused=True, seconds=None)
+    trial = a_trial(graphs=(a_graph(a_decision(), conversions=(fused,)),))
+
+    assert len(findings(a_diagnosis(trial, comparison=a_comparison(a_ratio(OFF, 1.0))))) == 1
