@@ -290,6 +290,8 @@ def _pair(flow: _Flow, region: Region, first: Conversion, second: Conversion, wa
         module=second.module or first.module,
         proof=_proof(region, first, second, between),
         tensor_shape=second.source.shape if second.source is not None else None,
+        seconds_source=None if seconds is None else "measured",
+        graph=first.graph,
     )
 
 

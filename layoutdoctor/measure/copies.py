@@ -84,7 +84,24 @@ def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
         cloned = flat.as_strided(source.shape, source.stride())
     else:
         cloned = source.clone()
-    return cloned.requires_grad_(tensor.requires_grad)
+    return with_dynamo_marks(cloned.requires_grad_(tensor.requires_grad), tensor)
+
+
+def with_dynamo_marks(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """
+    A copy that carries what ``torch._dynamo.mark_dynamic`` and ``mark_static`` said of the original.
+
+    Args:
+        copied: A copy of ours.
+        original: What the caller gave.
+
+    Source:
+        ``torch/_dynamo/decorators.py``: attributes ``_dynamo_dynamic_indices`` and the like; torch 2.7 to 2.13.
+    """
+    for name, value in vars(original).items():
+        if name.startswith("_dynamo_"):
+            setattr(copied, name, copy.copy(value))
+    return copied
 
 
 def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

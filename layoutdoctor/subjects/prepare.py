@@ -18,7 +18,7 @@ from layoutdoctor.analysis.how_to_apply import effective_options as effective_op
 from layoutdoctor.analysis.how_to_apply import global_options as global_options
 from layoutdoctor.analysis.how_to_apply import how_to_apply as how_to_apply
 from layoutdoctor.errors import UsageError
-from layoutdoctor.measure.copies import copy_inputs, copy_model, input_tensors
+from layoutdoctor.measure.copies import copy_inputs, copy_model, input_tensors, with_dynamo_marks
 from layoutdoctor.subjects.subject import unwrap
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def apply_input_format(inputs: T, choice: FormatChoice) -> T:
         converted = in_format(leaf, choice)
         if converted is leaf or not leaf.is_leaf:
             return converted
-        return converted.detach().requires_grad_(leaf.requires_grad)
+        return with_dynamo_marks(converted.detach().requires_grad_(leaf.requires_grad), leaf)
 
     converted_inputs: T = pytree.tree_map(convert, inputs)
     return converted_inputs

@@ -56,11 +56,17 @@ DECISIONS = {
     "36_depthwise_mobile": (GAIN, CLEAR),
     "38_half_precision_backbone": (GAIN, CLEAR),
 }
-# Training of 36 generates 50 kernels, which takes above 5 s on two cores.
-SLOW = {("36_depthwise_mobile", "training")}
+# These generate about 50 kernels each, which takes several seconds on two cores.
+SLOW = {("36_depthwise_mobile", "training"), ("38_half_precision_backbone", "training")}
 
 CASES = [
-    pytest.param(case, mode, expected[number], marks=[pytest.mark.slow] if (case, mode) in SLOW else [])
+    pytest.param(
+        case,
+        mode,
+        expected[number],
+        id=f"{case.split('_')[0]} {mode}",
+        marks=[pytest.mark.slow] if (case, mode) in SLOW else [],
+    )
     for case, expected in DECISIONS.items()
     for number, mode in enumerate(("inference", "training"))
 ]

@@ -202,7 +202,7 @@ def _smallest_step(grid: torch.Tensor, dimension: int) -> int:
     return int(line[line > 0].min())
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(sources_and_views())
 def test_a_read_is_the_tensor_itself_exactly_where_its_elements_say_so(
     drawn: tuple[Numbers, Numbers, Numbers, Numbers],

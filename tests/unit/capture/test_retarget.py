@@ -1,0 +1,309 @@
+"""A GPU that is not there: what is pretended, that all of it is undone, and cuDNN's rule against torch's own code."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch._dynamo import device_interface
+from torch._inductor import decomposition, graph
+from torch._inductor.runtime.hints import DeviceProperties
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _triton
+
+from layoutdoctor.capture import retarget, retarget_device
+from layoutdoctor.capture.retarget import TargetLowering, TracedRun, on_target
+from layoutdoctor.capture.retarget_convolution import cudnn_formats, cudnn_memory_format, suggested_format
+from layoutdoctor.capture.retarget_device import TritonDriver, pretended_device, python_tensor_methods
+from layoutdoctor.errors import UnsupportedTorchError, UsageError
+from layoutdoctor.targets import TARGETS, Target, find_target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+H100 = find_target("cuda:90")
+
+
+def everything_patched() -> dict[str, Any]:
+    """Every object that lowering replaces for a while, and what the process-wide caches would answer."""
+    interface = device_interface.CudaInterface
+    driver = pytest.importorskip("triton.runtime").driver
+    return {
+        "convolution": (torch._C._select_conv_backend, torch._C._conv_determine_backend_memory_format),
+        "cuda": tuple(
+            getattr(torch.cuda, name)
+            for name in ("get_device_capability", "get_device_properties", "current_device", "device_count")
+        ),
+        "interface": {name: interface.__dict__.get(name) for name in ("get_device_properties", "is_available")},
+        "worker": interface.Worker.__dict__.get("get_device_properties"),
+        "lowering": graph.GraphLowering.compile_to_module,
+        "decomposition": decomposition.is_gpu,
+        "methods": {name for name in vars(FakeTensor) if name in ("contiguous", "__getitem__", "copy_", "__invert__")},
+        "driver": driver._active,
+        "has_triton": _triton.has_triton(),
+        "answers": DeviceProperties.create.cache_info().currsize,
+    }
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["success", "failure"])
+def test_everything_is_as_before_after(raises: bool) -> None:
+    DeviceProperties.create.cache_clear()
+    before = everything_patched()
+
+    try:
+        with TargetLowering(H100, {}), pretended_device(H100):
+            assert torch.cuda.get_device_capability() == (9, 0)
+            assert DeviceProperties.create(torch.device("cuda", 0)).multi_processor_count == 132
+            assert _triton.has_triton()
+            assert everything_patched() != before
+            if raises:
+                raise RuntimeError("a lowering that fails")  # noqa: TRY301 - the raise under test
+    except RuntimeError:
+        pass
+
+    assert everything_patched() == before
+
+
+def test_a_failure_while_entering_undoes_what_was_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = everything_patched()
+    monkeypatch.delattr(graph.GraphLowering, "compile_to_module")
+
+    with pytest.raises(UnsupportedTorchError), TargetLowering(H100, {}):
+        pass
+
+    monkeypatch.undo()
+    assert everything_patched() == before
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "where"),
+    [
+        (torch._C, "_select_conv_backend", "torch._C"),
+        (torch._C, "_conv_determine_backend_memory_format", "torch._C"),
+        (graph.GraphLowering, "compile_to_module", "GraphLowering"),
+        (FakeTensorMode, "cache_clear", "FakeTensorMode"),
+    ],
+)
+def test_a_missing_private_name_is_named(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, where: str) -> None:
+    monkeypatch.delattr(owner, name)
+
+    with pytest.raises(UnsupportedTorchError) as raised, TargetLowering(H100, {}):
+        pass
+
+    assert str(raised.value) == (
+        f"cannot lower for a GPU that is not there with torch {torch.__version__}: {where}.{name} is missing; "
+        "expected a torch from 2.7 to 2.13; diagnose on a machine with the GPU instead (without a target)"
+    )
+
+
+def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError) as raised:
+        find_target("cuda:91")
+
+    assert str(raised.value) == (
+        "cannot lower for target 'cuda:91': expected one of cuda:80, cuda:89, cuda:90, cuda:100 (cuda and the compute "
+        "capability); leave the target out to measure on this machine"
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_a_target_answers_with_its_own_facts(target: Target) -> None:
+    pytest.importorskip("triton")
+    with pretended_device(target):
+        properties = torch.cuda.get_device_properties()
+        interface = device_interface.get_interface_for_device("cuda")
+
+        assert (properties.major, properties.minor) == target.capability == torch.cuda.get_device_capability()
+        assert interface.get_compute_capability() == 10 * target.capability[0] + target.capability[1]
+        assert f"cuda:{TritonDriver(target).get_current_target().arch}" == target.name
+
+
+def test_without_triton_the_scheduler_is_told_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retarget_device, "triton_version", lambda: None)
+    monkeypatch.setattr(retarget, "triton_version", lambda: None)
+    before = _triton.has_triton
+
+    with pretended_device(H100):
+        assert _triton.has_triton is not before
+        assert _triton.has_triton()
+
+    assert _triton.has_triton is before
+    assert TargetLowering(H100, {}).notes == (retarget.NO_TRITON_NOTE,)
+
+
+def test_autotuning_is_left_out_and_said() -> None:
+    assert retarget.AUTOTUNING_NOTE in TargetLowering(H100, {"max_autotune": True}).notes
+
+
+# ------------------------------------------------------------------------------------------------ cuDNN's rule
+
+
+def random_tensor(shape: Sequence[int], draw: random.Random) -> torch.Tensor:
+    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}[len(shape)]
+    kind = draw.choice(["contiguous", "channels-last", "permuted", "slice", "channels-last slice"])
+    if kind == "permuted":
+        order = draw.sample(range(len(shape)), len(shape))
+        return torch.empty([shape[i] for i in order]).permute([order.index(i) for i in range(len(shape))])
+    wide = torch.empty([shape[0], shape[1] * 2, *shape[2:]]) if "slice" in kind else torch.empty(list(shape))
+    if "channels-last" in kind:
+        wide = wide.to(memory_format=channels_last)
+    return wide[:, : shape[1]]
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_the_rule_agrees_with_torch_where_torch_can_be_asked(rank: int) -> None:
+    """oneDNN's rule for float32 reads the same strides in the same way, and a CPU build answers it in C++."""
+    draw = random.Random(rank)
+    disagreements = []
+    for _ in range(500):
+        sizes = [draw.choice([1, 3, 5]) for _ in range(rank)]
+        channels = draw.choice([1, 2, 8])
+        given = random_tensor([draw.choice([1, 2]), channels, *sizes], draw)
+        weight = random_tensor([draw.choice([1, 4]), channels, *[draw.choice([1, 3])] * rank], draw)
+        native = torch._C._conv_determine_backend_memory_format(given, weight, torch._C._ConvBackend.Mkldnn)
+        if cudnn_memory_format(given, weight) != native:
+            disagreements.append((given.stride(), weight.stride(), native))
+
+    assert disagreements == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states(
+    rank: int, transposed: bool, dtype: torch.dtype
+) -> None:
+    """Stated anew: channels-last comes out where one of both is so by strides, but never for double and never in 1-D."""
+    draw = random.Random(17 * rank + transposed)
+    formats = {2: torch.channels_last, 3: torch.channels_last_3d}
+    with cudnn_formats(), python_tensor_methods(), FakeTensorMode():
+        for _ in range(20):
+            layouts = [draw.choice([True, False]) for _ in range(2)]
+            shapes = [[2, 4, *[6] * rank], [4, 4, *[3] * rank]]
+            tensors = [torch.empty(shape, dtype=dtype, device="cuda:0") for shape in shapes]
+            if rank in formats:
+                tensors = [
+                    tensor.to(memory_format=formats[rank]) if channels_last else tensor
+                    for tensor, channels_last in zip(tensors, layouts, strict=True)
+                ]
+            zeros, ones = [0] * rank, [1] * rank
+            result = torch.ops.aten.convolution(*tensors, None, ones, ones, ones, transposed, zeros, 1)
+
+            stated = rank in formats and any(layouts) and dtype != torch.float64
+            assert result.is_contiguous(memory_format=formats[rank] if stated else torch.contiguous_format)
+            assert result.shape == (2, 4, *[6] * rank)
+
+
+def test_a_real_convolution_asks_torch_itself() -> None:
+    given, weight = torch.empty(1, 2, 4, 4), torch.empty(2, 2, 1, 1)
+    plain = torch._C._select_conv_backend(
+        given, weight, bias=None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], transposed=False,
+        output_padding=[0, 0], groups=1, bias_sizes=None,
+    )  # fmt: skip
+
+    with cudnn_formats():
+        inside = torch._C._select_conv_backend(
+            given, weight, bias=None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], transposed=False,
+            output_padding=[0, 0], groups=1, bias_sizes=None,
+        )  # fmt: skip
+
+    assert inside == plain
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "expected"),
+    [
+        ((2, 8, 4, 4), (128, 1, 32, 8), torch.channels_last),
+        ((2, 8, 4, 4), (128, 16, 4, 1), torch.contiguous_format),
+        ((8, 8, 1, 1), (8, 1, 1, 1), torch.contiguous_format),  # a 1x1 weight as nn.Conv2d makes it
+        ((8, 8, 1, 1), (8, 1, 8, 8), torch.channels_last),  # the same bytes, said to be channels-last
+        ((2, 8, 4, 4), (256, 1, 64, 16), torch.channels_last),  # a slice of a wider one
+        ((4, 1, 1, 1), (1, 1, 1, 1), torch.contiguous_format),
+        ((2, 8, 4), (32, 1, 8), torch.contiguous_format),
+    ],
+)
+def test_strides_look_like(shape: tuple[int, ...], stride: tuple[int, ...], expected: torch.memory_format) -> None:
+    assert suggested_format(torch.empty_strided(shape, stride)) == expected
+
+
+# ------------------------------------------------------------------------------------- fake tensors on the device
+
+INDICES: list[Any] = [
+    0, -1, slice(1, 3), slice(None, None, 2), None, Ellipsis, (0, slice(1, None)), (..., 0), (slice(None), 1, None),
+    (None, ..., slice(0, 1)), [0, 2], (slice(None), [0, 1]), (0, [0, 1], [1, 1]), torch.tensor([1, 0]),
+    (slice(None), torch.tensor([[0, 1], [1, 0]])), (torch.tensor([0, 1]), slice(None), torch.tensor([2, 0])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_indexing_a_tensor_that_is_not_there_has_the_shape_and_strides_of_a_real_one(index: Any) -> None:
+    real = torch.arange(60.0).reshape(3, 4, 5).transpose(1, 2)
+    expected = real[index]
+
+    with FakeTensorMode() as mode:
+        moved = (
+            [mode.from_tensor(i) if isinstance(i, torch.Tensor) else i for i in index]
+            if isinstance(index, tuple)
+            else mode.from_tensor(index)
+            if isinstance(index, torch.Tensor)
+            else index
+        )
+        fake = torch.empty_strided(real.shape, real.stride(), device="cuda:0")
+        with python_tensor_methods():
+            found = fake[tuple(moved) if isinstance(index, tuple) else moved]
+
+    assert (tuple(found.shape), found.stride(), found.device.type) == (tuple(expected.shape), expected.stride(), "cuda")
+
+
+def test_methods_that_ask_for_a_device_work_on_tensors_that_are_not_there() -> None:
+    with FakeTensorMode(), python_tensor_methods():
+        fake = torch.empty_strided((2, 3, 4), (12, 1, 3), device="cuda:0")
+
+        assert fake.contiguous().stride() == (12, 4, 1)
+        assert fake.transpose(1, 2).contiguous().stride() == (12, 3, 1)
+        assert torch.empty_like(fake).copy_(fake).shape == (2, 3, 4)
+        assert fake.new_tensor([1.0, 2.0]).device.type == "cuda"
+        assert (~(fake > 0)).dtype == torch.bool
+        fake[0] = 1.0
+        fake[:, [0, 1]] = fake[:, 1:3]
+        on_cpu = torch.empty(2, 3)
+        assert on_cpu.t().contiguous().stride() == (2, 1)
+
+
+# ------------------------------------------------------------------------------------------------ moving a graph
+
+
+def test_a_moved_graph_is_on_the_device_and_its_original_is_not() -> None:
+    nodes = torch.fx.Graph()
+    given = nodes.placeholder("x")
+    given.meta["val"] = torch.empty(2, 3)
+    made = nodes.call_function(torch.ops.aten.full.default, ([2, 3], 1.0), {"device": torch.device("cpu")})
+    made.meta["val"] = torch.empty(2, 3)
+    nodes.output((nodes.call_function(torch.ops.aten.add.Tensor, (given, made)),))
+    original = torch.fx.GraphModule(torch.nn.Module(), nodes)
+
+    moved, inputs = on_target(original, [torch.empty_strided((2, 3), (1, 2)), 7])
+
+    devices = {node.name: node.kwargs.get("device") for node in moved.graph.nodes if node.kwargs}
+    assert devices == {"full": torch.device("cuda", 0)}
+    assert (inputs[0].device, inputs[0].stride(), inputs[1]) == (torch.device("cuda", 0), (1, 2), 7)
+    assert all(n.meta["val"].device.type == "cuda" for n in moved.graph.nodes if "val" in n.meta)
+    assert made.kwargs["device"] == torch.device("cpu")
+    assert given.meta["val"].device.type == "cpu"
+
+
+def test_the_traced_graph_runs_with_the_strides_it_was_traced_with() -> None:
+    nodes = torch.fx.Graph()
+    given, weight = nodes.placeholder("x"), nodes.placeholder("w")
+    arguments = (given, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    convolution = nodes.call_function(torch.ops.aten.convolution.default, arguments)
+    convolution.meta["val"] = torch.empty(1, 4, 6, 6).to(memory_format=torch.channels_last)
+    nodes.output((convolution,))
+    x, w = torch.randn(1, 2, 6, 6), torch.randn(4, 2, 3, 3)
+
+    (result,) = TracedRun(torch.fx.GraphModule(torch.nn.Module(), nodes)).run(x, w)
+
+    assert result.stride() == convolution.meta["val"].stride()
+    torch.testing.assert_close(result, torch.nn.functional.conv2d(x, w, padding=1))
