@@ -6,6 +6,8 @@ from typing import Any
 
 from layoutdoctor.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.records import (
+    Buffer,
+    BufferRead,
     Comparison,
     Configuration,
     Conversion,
@@ -294,3 +296,21 @@ def a_placeholder(name: str, layout: Layout | None = None, tensor: str = "activa
 
 def a_kernel(name: str = "convolution", seconds: float = 1e-3, **changes: Any) -> Kernel:
     return Kernel(**{"name": name, "seconds": seconds, "library": "onednn", **changes})
+
+
+def a_read(name: str = "x", layout: Layout | None = None, **changes: Any) -> BufferRead:
+    """A read of a whole tensor of that layout, for a buffer of the same dimensions."""
+    return BufferRead(**{"name": name, "stride": (layout or contiguous()).stride, **changes})
+
+
+def a_buffer(name: str = "buf0", *accesses: BufferRead, **changes: Any) -> Buffer:
+    """A buffer that the first launch of a generated kernel writes; its reads are those of its loop."""
+    fields: dict[str, Any] = {
+        "layout": channels_last(),
+        "dtype": "float32",
+        "kernel": "cpp_fused_0",
+        "reads": tuple(dict.fromkeys(read.name for read in accesses)),
+        "accesses": accesses,
+        "launch": 0,
+    }
+    return Buffer(name=name, **{**fields, **changes})

@@ -73,7 +73,7 @@ def conversion_share(trial: Trial | None) -> float | None:
     """
     if trial is None or trial.kernels is None or not trial.kernels.seconds or trial.kernels.lacks:
         return None
-    if trial.kernels.not_understood_count or any(graph.hook_failure for graph in trial.graphs):
+    if trial.kernels.not_understood_count or any(graph.hook_failure or graph.not_understood for graph in trial.graphs):
         return None
     seconds = sum_seconds(counted_conversions(trial))
     return None if seconds is None else seconds / trial.kernels.seconds

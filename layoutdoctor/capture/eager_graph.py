@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from layoutdoctor.capture.compat import last_sequence_number, running_autograd_node
 from layoutdoctor.capture.fx_graph import dtype_name, first_tensor, is_user_file, layout_of, source_location
+from layoutdoctor.capture.not_understood import described, operator_problem, tensor_problem
 from layoutdoctor.errors import first_line
 from layoutdoctor.records import FxNode, Graph
 
@@ -37,12 +38,14 @@ class EagerRecorder(TorchDispatchMode):
     Attributes:
         nodes: The operations so far, placeholders first met included.
         failures: What could not be recorded; the operations themselves always run.
+        not_understood: Names of operations whose tensors cannot be followed, by why.
     """
 
     def __init__(self, modules: ModuleTracker, weights: dict[int, TensorKind]) -> None:
         super().__init__()
         self.nodes: list[FxNode] = []
         self.failures: list[str] = []
+        self.not_understood: dict[str, list[str]] = {}
         self._modules = modules
         self._weights = weights
         self._names: dict[int, tuple[str, Any]] = {}
@@ -89,6 +92,9 @@ class EagerRecorder(TorchDispatchMode):
             is_called_directly=None if backward or caller is None else is_user_file(caller.f_code.co_filename),
         )
         self.nodes.append(node)
+        for what in (operator_problem(function), *(tensor_problem(leaf) for leaf in _tensors(result))):
+            if what is not None:
+                self.not_understood.setdefault(what, []).append(name)
         if isinstance(result, torch.Tensor):
             self._remember(result, name)
         else:
@@ -273,4 +279,5 @@ def record_eager_iteration(
         nodes=tuple(recorder.nodes),
         output_names=tuple(names),
         hook_failure="; ".join(recorder.failures[:3]) or None,
+        not_understood=described(recorder.not_understood),
     )

@@ -13,7 +13,7 @@ import torch
 from layoutdoctor.capture.fx_graph import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.records import Buffer
 
@@ -40,6 +40,16 @@ def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str
     for buffer in buffers:
         if buffer.problem is not None:
             found.setdefault(buffer.problem, []).append(buffer.name)
+    return described(found)
+
+
+def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """
+    One line for each kind of thing: what it is, and where.
+
+    Args:
+        found: Names of nodes or buffers, by what is not understood about them.
+    """
     return tuple(f"{what}: {_listed(names)}" for what, names in found.items())
 
 
@@ -53,7 +63,7 @@ def _problems(node: Any) -> Iterator[str]:
         yield from _operator_problems(node)
     values = node.meta.get("val")
     for value in values if isinstance(values, (tuple, list)) else (values,):
-        what = _tensor_problem(value)
+        what = tensor_problem(value)
         if what is not None:
             yield what
 
@@ -65,14 +75,26 @@ def _operator_problems(node: Any) -> Iterator[str]:
         is_sub_graph = name in _SUB_GRAPHS or any(argument.op == "get_attr" for argument in node.all_input_nodes)
         yield f"sub-graph ({name})" if is_sub_graph else f"custom kernel ({name})"
         return
-    namespace = getattr(target, "namespace", None)
-    if namespace is not None and namespace not in _KNOWN_NAMESPACES:
-        kind = "quantised operation" if namespace.startswith("quantized") else "custom operation"
-        yield f"{kind} ({target})"
+    foreign = operator_problem(target)
+    if foreign is not None:
+        yield foreign
     elif str(target) == "aten.copy_.default" and _has_layout(node.meta.get("val")):
         yield "change of an input in place"
     elif str(target).split(".")[-2:-1] in (["as_strided"], ["as_strided_"], ["as_strided_scatter"]):
         yield "aliasing view (as_strided)"
+
+
+def operator_problem(target: Any) -> str | None:
+    """
+    Why nothing is known about an operator; None for torch's own ones on plain tensors.
+
+    Args:
+        target: An ``OpOverload``, or what else an FX node calls.
+    """
+    namespace = getattr(target, "namespace", None)
+    if namespace is not None and namespace not in _KNOWN_NAMESPACES:
+        return f"{'quantised' if namespace.startswith('quantized') else 'custom'} operation ({target})"
+    return f"quantised operation ({target})" if "quantize" in str(target) else None
 
 
 def _has_layout(value: Any) -> bool:
@@ -80,7 +102,13 @@ def _has_layout(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) or value.dim() > 1
 
 
-def _tensor_problem(value: Any) -> str | None:
+def tensor_problem(value: Any) -> str | None:
+    """
+    Why a value's layout cannot be followed; None where it can, or where it is no tensor.
+
+    Args:
+        value: The value of a node.
+    """
     if not isinstance(value, torch.Tensor):
         return None
     if value.layout is not torch.strided:

@@ -101,6 +101,7 @@ def build_not_understood(diagnosis: Diagnosis) -> tuple[str, ...]:
     lines += _one_line_per_fact(diagnosis, _unread_kernels)
     lines += _one_line_per_fact(diagnosis, _lacking)
     lines += _one_line_per_fact(diagnosis, _hook_failure)
+    lines += _one_line_per_fact(diagnosis, _not_followed)
     if not ran:
         done = "ran" if diagnosis.subject.target is None else "was lowered"
         lines.append(f"nothing {done}, so nothing was recorded")
@@ -120,6 +121,11 @@ def _lacking(trial: Trial) -> str | None:
 def _hook_failure(trial: Trial) -> str | None:
     failures = [graph.hook_failure for graph in trial.graphs if graph.hook_failure]
     return f"a graph was not read ({clean(failures[0], 200)})" if failures else None
+
+
+def _not_followed(trial: Trial) -> str | None:
+    found = dict.fromkeys(clean(what, 200) for graph in trial.graphs for what in graph.not_understood)
+    return f"not followed in the graph: {'; '.join(found)}" if found else None
 
 
 def build_measurement(diagnosis: Diagnosis) -> tuple[str, ...]:

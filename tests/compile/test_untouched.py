@@ -66,7 +66,9 @@ def same(before: Any, after: Any) -> bool:
     return bool(before == after)
 
 
-def check_untouched(mode: Any, configurations: str, *, picky: bool) -> layoutdoctor.Diagnosis:
+def check_untouched(
+    mode: Any, configurations: str, *, picky: bool, target: str | None = None
+) -> layoutdoctor.Diagnosis:
     model, x = Net(picky=picky), torch.randn(2, 4, 8, 8)
     model(x).sum().backward()
     model.norm.eval()
@@ -74,7 +76,7 @@ def check_untouched(mode: Any, configurations: str, *, picky: bool) -> layoutdoc
     before = snapshot(model, x)
 
     diagnosis = layoutdoctor.diagnose(
-        model, x, mode=mode, configurations=configurations.split(","), budget_seconds=0.05
+        model, x, mode=mode, configurations=configurations.split(","), target=target, budget_seconds=0.05
     )
 
     after = snapshot(model, x)
@@ -93,5 +95,12 @@ def test_eager_configurations_leave_everything_as_it_was(mode: str, picky: bool)
 @pytest.mark.compile
 def test_compiled_configurations_leave_everything_as_it_was() -> None:
     diagnosis = check_untouched("training", "inductor-layout-opt-off,inductor-channels-last", picky=True)
+
+    assert [trial.status for trial in diagnosis.trials] == ["ok", "failed"]
+
+
+@pytest.mark.compile
+def test_lowering_for_a_gpu_that_is_not_there_leaves_everything_as_it_was() -> None:
+    diagnosis = check_untouched("training", "inductor,inductor-channels-last", picky=True, target="cuda:90")
 
     assert [trial.status for trial in diagnosis.trials] == ["ok", "failed"]

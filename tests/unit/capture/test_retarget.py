@@ -175,7 +175,7 @@ def test_the_rule_agrees_with_torch_where_torch_can_be_asked(rank: int) -> None:
 def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states(
     rank: int, transposed: bool, dtype: torch.dtype
 ) -> None:
-    """Stated anew: channels-last comes out where one of both is so by strides, but never for double and never in 1-D."""
+    """Stated anew: channels-last where one of both is so by its strides, but never for double and never in 1-D."""
     draw = random.Random(17 * rank + transposed)
     formats = {2: torch.channels_last, 3: torch.channels_last_3d}
     with cudnn_formats(), python_tensor_methods(), FakeTensorMode():
@@ -287,7 +287,7 @@ def test_a_moved_graph_is_on_the_device_and_its_original_is_not() -> None:
     moved, inputs = on_target(original, [torch.empty_strided((2, 3), (1, 2)), 7])
 
     devices = {node.name: node.kwargs.get("device") for node in moved.graph.nodes if node.kwargs}
-    assert devices == {"full": torch.device("cuda", 0)}
+    assert devices == {"full_default": torch.device("cuda", 0)}
     assert (inputs[0].device, inputs[0].stride(), inputs[1]) == (torch.device("cuda", 0), (1, 2), 7)
     assert all(n.meta["val"].device.type == "cuda" for n in moved.graph.nodes if "val" in n.meta)
     assert made.kwargs["device"] == torch.device("cpu")

@@ -1,0 +1,481 @@
+"""Whole models lowered for a GPU that is not there: what is recorded, what fails alone, and what stays as it was."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+import torch
+from torch import nn
+from torch._inductor import lowering
+from torch.nn import functional
+
+import layoutdoctor
+from layoutdoctor.__main__ import main
+from layoutdoctor.capture import retarget_convolution
+from layoutdoctor.errors import UsageError
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import Diagnosis, Graph, Mode, Trial
+
+pytestmark = pytest.mark.compile
+
+ROOT = Path(__file__).parent.parent.parent
+CASEBOOK = ROOT / "tests" / "casebook"
+SCHEMA = json.loads((ROOT / "tests" / "diagnosis.schema.json").read_text(encoding="utf-8"))
+
+
+def lower(
+    model: nn.Module, *shape: int, mode: Mode = "inference", configurations: str = "inductor", **options: Any
+) -> Diagnosis:
+    torch.manual_seed(0)
+    given = torch.randn(*shape)
+    return layoutdoctor.diagnose(
+        model, given, mode=mode, configurations=configurations.split(","), target="cuda:90", **options
+    )
+
+
+def only(diagnosis: Diagnosis) -> Trial:
+    (trial,) = diagnosis.trials
+    assert trial.failure is None
+    assert trial.status == "ok"
+    assert all(graph.hook_failure is None for graph in trial.graphs)
+    return trial
+
+
+def decisions(trial: Trial) -> list[tuple[str, bool | None, str, int, int]]:
+    return [
+        (
+            graph.direction,
+            graph.decision.applied,
+            graph.decision.rule,
+            graph.decision.convolution_count,
+            graph.decision.channels_last_convolution_count,
+        )
+        for graph in trial.graphs
+        if graph.decision is not None
+    ]
+
+
+def conversions(graph: Graph) -> list[tuple[str, str, bool]]:
+    return [(c.tensor, c.direction, c.fused) for c in graph.conversions]
+
+
+# -------------------------------------------------------------------------------------------------- Conv3d, by table
+
+
+class Conv3dStack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv3d(8, 64, 3, padding=1, bias=False)
+        self.second = nn.Conv3d(64, 64, 3, padding=1, bias=False)
+        self.third = nn.Conv3d(64, 64, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.third(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+WEIGHT = ("weight", "to_channels_last", False)
+
+
+@pytest.mark.parametrize(
+    ("weights", "mode", "name", "expected"),
+    [
+        (
+            "contiguous",
+            "inference",
+            "inductor-layout-opt-on",
+            [[WEIGHT, ("activation", "to_contiguous", True), ("activation", "to_channels_last", False)]],
+        ),
+        ("contiguous", "inference", "inductor-layout-opt-off", [[WEIGHT] * 3]),
+        # torch 2.13 lays out two weights in the backward as well; 2.11 and 2.15 do not.
+        ("contiguous", "training", "inductor-layout-opt-on", [[WEIGHT] * 3, [WEIGHT] * 2]),
+        ("contiguous", "training", "inductor-layout-opt-off", [[WEIGHT] * 3, [WEIGHT] * 2]),
+        ("channels_last", "inference", "inductor-layout-opt-on", [[]]),
+        ("channels_last", "inference", "inductor-layout-opt-off", [[]]),
+        ("channels_last", "training", "inductor-layout-opt-on", [[], []]),
+        ("channels_last", "training", "inductor-layout-opt-off", [[], []]),
+    ],
+)
+def test_conv3d_in_bfloat16_with_a_channels_last_input(
+    weights: str, mode: Mode, name: str, expected: list[list[tuple[str, str, bool]]]
+) -> None:
+    model = Conv3dStack().to(torch.bfloat16)
+    if weights == "channels_last":
+        model = model.to(memory_format=torch.channels_last_3d)
+    given = torch.randn(1, 8, 4, 8, 8).bfloat16().to(memory_format=torch.channels_last_3d)
+
+    trial = only(layoutdoctor.diagnose(model, given, mode=mode, configurations=name, target="cuda:90"))
+
+    if torch.__version__.startswith("2.13"):
+        assert [conversions(graph) for graph in trial.graphs] == expected
+    convolutions = [b for b in trial.graphs[0].buffers if b.kernel == "extern_kernels.convolution"]
+    kept = ["channels_last_3d" in b.layout.memory_formats for b in convolutions if b.layout is not None]
+    loses_it = (weights, mode, name) == ("contiguous", "inference", "inductor-layout-opt-on")
+    assert kept == ([True, False, False] if loses_it else [True, True, True])
+
+
+# -------------------------------------------------------------------------- what the first attempt could not lower
+
+
+def test_conv1d_is_lowered_in_both_modes() -> None:
+    model = nn.Sequential(nn.Conv1d(4, 96, 3, padding=1), nn.ReLU(), nn.ConvTranspose1d(96, 4, 4, 2, 1))
+
+    inference = only(lower(model, 2, 4, 32))
+    training = only(lower(model, 2, 4, 32, mode="training"))
+
+    assert decisions(inference) == [("inference", True, "weighted-flops", 2, 0)]
+    assert decisions(training) == [
+        ("forward", True, "no-veto", 2, 0),
+        ("backward", False, "only-backward-convolutions", 2, 0),
+    ]
+
+
+class Pads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(functional.pad(x, (1, 1, 1, 1), mode="reflect"))
+        return self.second(functional.pad(x, (1, 2, 1, 1), mode="replicate"))
+
+
+class Slices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        gated = self.second(torch.sigmoid(x[:, :32]) * x[:, 32:])
+        return gated[:, 0] + gated.select(1, 3) + gated[0, 1]
+
+
+class CausalConvolution(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(16, 32, 3, padding=2), nn.Conv1d(32, 32, 3, padding=4, dilation=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)[..., :-2]))[..., :-4]
+
+
+class Noisy(nn.Module):
+    """Random masks, a constant of the graph and a buffer that is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        masked = functional.dropout2d(self.convolution(x), 0.3, training=self.training)
+        return masked * torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 4, 1, 1) + torch.tensor(2.0)
+
+
+class UNet(nn.Module):
+    """Skips, a pool with indices, upsampling, batch norms: saved tensors of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv2d(3, 24, 3, padding=1, bias=False), nn.BatchNorm2d(24), nn.ReLU())
+        self.middle = nn.Sequential(nn.Conv2d(24, 96, 3, padding=1, bias=False), nn.BatchNorm2d(96), nn.GELU())
+        self.up = nn.ConvTranspose2d(96, 64, 2, 2)
+        self.head = nn.Conv2d(88, 65, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skip = self.down(x)
+        middle = self.middle(functional.max_pool2d(skip, 2))
+        return self.head(torch.cat([self.up(middle), skip], 1)).flatten(2).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [(Pads, (2, 3, 12, 12)), (Slices, (2, 3, 8, 8)), (CausalConvolution, (2, 16, 32)), (Noisy, (2, 3, 8, 8))],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_it_is_lowered_in_training_too(model: type[nn.Module], shape: tuple[int, ...]) -> None:
+    trial = only(lower(model(), *shape, mode="training"))
+
+    assert [graph.direction for graph in trial.graphs] == ["forward", "backward"]
+    assert all(graph.kernel_names or graph.direction == "backward" for graph in trial.graphs)
+
+
+@pytest.mark.parametrize("configuration", ["inductor", "inductor-channels-last"])
+def test_saved_tensors_reach_the_backward_in_the_layouts_that_the_forward_chose(configuration: str) -> None:
+    trial = only(lower(UNet(), 1, 3, 16, 16, mode="training", configurations=configuration))
+    forward, backward = trial.graphs
+
+    assert decisions(trial)[0][:3] == ("forward", True, "no-veto")
+    made = {buffer.source_node: buffer.layout for buffer in forward.buffers if buffer.source_node is not None}
+    received = {node.name: node.layout for node in backward.nodes if node.op == "placeholder"}
+    saved = [name for name in received if name in made and name in forward.output_names]
+    assert any("convolution" in name for name in saved)
+    for name in saved:
+        assert received[name] == made[name], name
+    convolutions = [layout for name, layout in received.items() if name.startswith("convolution")]
+    assert all(layout is not None and layout.memory_formats == ("channels_last",) for layout in convolutions)
+
+
+class MobileNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, 2, 1, bias=False)
+        self.blocks = nn.ModuleList([self.block(16, 24, 2), self.block(24, 24, 1)])
+        self.head = nn.Linear(24, 10)
+
+    @staticmethod
+    def block(given: int, returned: int, stride: int) -> nn.Sequential:
+        hidden = 6 * given
+        return nn.Sequential(
+            nn.Conv2d(given, hidden, 1, bias=False),
+            nn.BatchNorm2d(hidden),
+            nn.ReLU6(),
+            nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False),
+            nn.BatchNorm2d(hidden),
+            nn.ReLU6(),
+            nn.Conv2d(hidden, returned, 1, bias=False),
+            nn.BatchNorm2d(returned),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.blocks[0](self.stem(x))
+        return self.head((x + self.blocks[1](x)).mean((2, 3)))
+
+
+def test_mobilenet_loses_layout_optimization_in_the_backward() -> None:
+    trial = only(lower(MobileNet(), 1, 3, 32, 32, mode="training"))
+
+    assert decisions(trial) == [
+        ("forward", True, "no-veto", 7, 7),
+        ("backward", False, "only-backward-convolutions", 7, 0),
+    ]
+
+
+def test_the_gradient_of_a_bias_is_a_sum_of_its_own_as_on_a_gpu() -> None:
+    trial = only(lower(nn.Conv2d(4, 8, 3), 2, 4, 8, 8, mode="training"))
+
+    assert "aten.sum.dim_IntList" in [node.target for node in trial.graphs[1].nodes]
+
+
+# ------------------------------------------------------------------------------------------------- whole diagnoses
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 72, 3), nn.ReLU(), nn.Conv2d(72, 72, 3))
+
+
+def test_a_static_diagnosis_has_no_times_and_says_why_eager_and_freezing_are_left_out() -> None:
+    diagnosis = lower(small_net(), 1, 3, 12, 12, configurations="all")
+
+    assert (diagnosis.subject.target, diagnosis.subject.device) == ("cuda:90", "cuda")
+    assert diagnosis.comparison is None
+    assert diagnosis.recommendation is not None
+    assert diagnosis.recommendation.configuration is None
+    assert {trial.name: trial.status for trial in diagnosis.trials} == {
+        "eager": "skipped",
+        "eager-channels-last": "skipped",
+        "inductor": "ok",
+        "inductor-layout-opt-off": "ok",
+        "inductor-layout-opt-on": "same_as",
+        "inductor-channels-last": "ok",
+        "inductor-channels-last-opt-off": "ok",
+        "inductor-layout-opt-forced": "same_as",
+        "inductor-freezing": "skipped",
+    }
+    for trial in diagnosis.trials:
+        assert trial.is_static
+        assert (trial.measurement, trial.kernels, trial.equivalence) == (None, None, None)
+        assert all(c.seconds is None for graph in trial.graphs for c in graph.conversions)
+    messages = {trial.failure.message for trial in diagnosis.trials if trial.failure is not None}
+    assert messages == {
+        "eager runs no compiler: nothing to lower for a GPU that is not there",
+        "freezing folds the weights into the CPU's own convolutions before a graph is lowered; "
+        "diagnose it on a machine with the GPU",
+    }
+
+
+def test_options_of_a_configuration_hold_for_the_backward_too() -> None:
+    trial = only(lower(small_net(), 1, 3, 12, 12, mode="training", configurations="inductor-layout-opt-forced"))
+
+    assert [(direction, applied, rule) for direction, applied, rule, *_ in decisions(trial)] == [
+        ("forward", True, "forced"),
+        ("backward", True, "forced"),
+    ]
+
+
+def test_a_graph_that_cannot_be_lowered_costs_its_trial_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **keywords: Any) -> Any:
+        raise NotImplementedError("no lowering today")
+
+    monkeypatch.setitem(lowering.lowerings, torch.ops.aten.convolution_backward.default, refuse)
+
+    diagnosis = lower(small_net(), 1, 3, 12, 12, mode="training", configurations="eager,inductor")
+
+    trial = diagnosis.trials[1]
+    assert trial.status == "failed"
+    assert trial.failure is not None
+    assert trial.failure.kind == "target"
+    assert trial.failure.message == (
+        "cannot lower the backward graph for cuda:90 at aten.convolution_backward.default: InductorError: "
+        "LoweringException: NotImplementedError: no lowering today; diagnose this configuration where the GPU is "
+        "(without a target)"
+    )
+    assert [graph.direction for graph in trial.graphs] == ["forward"]
+
+
+def test_a_torch_without_a_private_name_fails_the_trial_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_conv_determine_backend_memory_format")
+    with pytest.raises(retarget_convolution.UnsupportedTorchError) as raised, retarget_convolution.cudnn_formats():
+        pass
+
+    diagnosis = lower(nn.Linear(4, 4), 2, 4)
+
+    assert diagnosis.trials[0].status == "failed"
+    assert diagnosis.trials[0].failure is not None
+    assert diagnosis.trials[0].failure.message == str(raised.value)
+    assert diagnosis.recommendation is not None
+
+
+def test_a_model_that_dynamo_does_not_trace_is_said_to_have_no_graph() -> None:
+    diagnosis = lower(nn.LSTM(4, 4), 2, 3, 4)
+
+    assert diagnosis.trials[0].status == "failed"
+    assert diagnosis.trials[0].failure is not None
+    assert diagnosis.trials[0].failure.message.startswith(
+        "cannot lower anything for cuda:90: torch.compile traced no graph of this model"
+    )
+
+
+def test_a_graph_break_gives_several_graphs() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 72, 3), nn.Conv2d(72, 72, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            return self.second(x)
+
+    trial = only(lower(Broken(), 1, 3, 12, 12))
+
+    assert [direction for direction, *_ in decisions(trial)] == ["inference", "inference"]
+    assert set(trial.graph_break_reasons) == {"Call to `torch._dynamo.graph_break()`"}
+
+
+def test_a_model_elsewhere_is_refused() -> None:
+    with pytest.raises(UsageError, match="it has tensors on fake, expected model and inputs on cpu"):
+        _refuse_device("fake")
+
+
+def _refuse_device(name: str) -> None:
+    from layoutdoctor import static_trials
+    from layoutdoctor.subjects.subject import subject_from_python
+    from layoutdoctor.targets import find_target
+
+    class Elsewhere(torch.Tensor):
+        @property
+        def device(self) -> Any:  # type: ignore[override]
+            return type("Device", (), {"type": name})()
+
+    subject = subject_from_python(nn.Linear(2, 2), torch.empty(1, 2).as_subclass(Elsewhere))
+    static_trials._check_on_cpu(subject, find_target("cuda:90"))
+
+
+def test_an_unknown_target_is_refused_before_the_model_is_looked_at() -> None:
+    with pytest.raises(UsageError, match="cannot lower for target 'cuda:1'"):
+        layoutdoctor.diagnose(nn.Linear(2, 2), torch.empty(1, 2, device="meta"), target="cuda:1")
+
+
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None
+import torch, layoutdoctor
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 72, 3), torch.nn.ReLU(), torch.nn.Conv2d(72, 72, 3))
+for mode in ("inference", "training"):
+    names = ["inductor", "inductor-layout-opt-on", "inductor-layout-opt-off"]
+    diagnosis = layoutdoctor.diagnose(model, torch.randn(1, 3, 9, 9), mode=mode, configurations=names, target="cuda:80")
+    first, on, off = diagnosis.trials
+    assert (first.status, on.status, off.status) == ("ok", "same_as", "ok"), [t.failure for t in diagnosis.trials]
+    assert first.notes == ("Triton is not installed: the graphs were scheduled, but no kernels were generated, "
+                           "so none has a name",), first.notes
+    for graph in first.graphs:
+        assert graph.buffers and not graph.kernel_names and graph.hook_failure is None, graph.hook_failure
+    assert first.graphs[0].decision.applied and first.graphs[0].conversions
+    assert not off.graphs[0].decision.applied
+"""
+
+
+def test_without_triton_there_are_decisions_buffers_and_conversions() -> None:
+    result = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0, result.stderr
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+
+def test_the_command_says_static_and_the_target_in_its_first_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, markdown = tmp_path / "d.json", tmp_path / "d.md"
+    case = str(CASEBOOK / "11_weight_stride_recompile.py")
+    command = [case, "--target", "cuda:90", "--configurations", "eager,inductor,inductor-layout-opt-off"]
+
+    status = main([*command, "--output", str(saved), "--output", str(markdown)])
+
+    assert status == 0
+    printed = capsys.readouterr()
+    first_line = printed.out.splitlines()[0]
+    assert " · static, cuda:90 · " in first_line
+    assert "static, cuda:90" in markdown.read_text(encoding="utf-8").splitlines()[0]
+    assert "inductor: lowering for cuda:90" in printed.err
+    for text in (printed.out, markdown.read_text(encoding="utf-8")):
+        assert "Nothing was run on cuda:90: 2 graphs of 2 configurations" in text
+        for word in ("median", "vs default", "measured:", "faster", " ms", "kernels not recorded"):
+            assert word not in text
+    diagnosis = json.loads(saved.read_text(encoding="utf-8"))
+    jsonschema.validate(diagnosis, SCHEMA)
+    assert [trial["status"] for trial in diagnosis["trials"]] == ["skipped", "ok", "ok"]
+
+
+def test_the_command_ends_with_4_where_nothing_was_lowered() -> None:
+    case = str(CASEBOOK / "11_weight_stride_recompile.py")
+
+    assert main([case, "--target", "cuda:90", "--configurations", "eager", "-q"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            ["--target", "cuda:91"],
+            "cannot lower for target 'cuda:91': expected one of cuda:80, cuda:89, cuda:90, cuda:",
+        ),
+        (
+            ["--target", "cuda:90", "--device", "cuda"],
+            "cannot lower for --target cuda:90 with --device cuda: the model ",
+        ),
+    ],
+)
+def test_a_wrong_target_ends_with_2_before_torch_is_needed(options: list[str], sentence: str) -> None:
+    code = f"""
+import sys
+from layoutdoctor.__main__ import main
+status = main(["no_such_model.py", *{options!r}])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"layoutdoctor: error: {sentence}")

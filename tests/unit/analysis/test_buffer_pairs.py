@@ -1,0 +1,263 @@
+"""Redundant pairs that Inductor's buffers prove: a convolution's channels-last result made contiguous, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, a_read, channels_last, contiguous
+
+from layoutdoctor.analysis.buffer_pairs import buffer_pairs
+from layoutdoctor.analysis.graph_conversions import graph_conversions
+from layoutdoctor.layout import strided_layout
+from layoutdoctor.records import Buffer, BufferRead, FxNode, Graph, RedundantPair
+
+IMAGE = (2, 8, 6, 6)
+BYTES = 2 * 4 * 2 * 8 * 6 * 6
+PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
+
+
+def plain(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
+    return a_buffer(name, *reads, **{"layout": PLAIN, **changes})
+
+
+def last(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
+    return a_buffer(name, *reads, **{"layout": LAST, **changes})
+
+
+def of(name: str, layout: Any = PLAIN, **changes: Any) -> BufferRead:
+    return a_read(name, layout, **changes)
+
+
+def call(name: str, *reads: str, node: str, **changes: Any) -> Buffer:
+    return last(name, reads=reads, is_extern=True, source_node=node, kernel="extern", launch=None, **changes)
+
+
+NODES = (
+    a_placeholder("x", LAST),
+    a_node("conv_a", "aten.convolution.default", ("x",), module="a"),
+    a_node("contiguous", "aten.clone.default", ("conv_a",), called="contiguous", layout=PLAIN),
+    a_node("relu", "aten.relu.default", ("contiguous",), location=a_location(7), layout=PLAIN),
+    a_node("conv_b", "aten.convolution.default", ("relu",), module="b", location=a_location(8)),
+    a_node("cat", "aten.cat.default", ("conv_a", "conv_a"), location=a_location(6), layout=contiguous((2, 16, 6, 6))),
+    a_node("mm", "aten.mm.default", ("relu",), module="head"),
+)
+A = call("a", "x", node="conv_a")
+OUT = plain("out", of("a", LAST), source_node="contiguous")
+RELU = plain("r", of("out"), source_node="relu", operations=("relu",), kernel="cpp_fused_1")
+BACK = last("back", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_2")
+B = call("b", "back", node="conv_b", is_output=True)
+
+
+def graph(*buffers: Buffer, nodes: tuple[FxNode, ...] = (), **changes: Any) -> Graph:
+    """A graph with its conversions, as they are found in it."""
+    known = a_graph(nodes=(*NODES, *nodes), buffers=buffers, **changes)
+    return msgspec.structs.replace(known, conversions=graph_conversions(known))
+
+
+def pairs(*buffers: Buffer, nodes: tuple[FxNode, ...] = ()) -> list[tuple[str, str]]:
+    """Pairs by the values that the two conversions make."""
+    known = graph(*buffers, nodes=nodes)
+    value = {conversion.id: str(conversion.value) for conversion in known.conversions}
+    return [(value[pair.first], value[pair.second]) for pair in buffer_pairs(known)]
+
+
+def only(*buffers: Buffer, nodes: tuple[FxNode, ...] = ()) -> RedundantPair:
+    (pair,) = buffer_pairs(graph(*buffers, nodes=nodes))
+    return pair
+
+
+def test_a_way_there_and_back_through_a_loop_is_a_pair_with_its_proof() -> None:
+    assert only(A, OUT, RELU, BACK, B) == RedundantPair(
+        kind="through",
+        evidence="graph",
+        first="graph 0 conversion 0",
+        second="graph 0 conversion 1",
+        between=("aten.relu.default",),
+        seconds=None,
+        bytes_moved=2 * BYTES,
+        location=a_location(7),
+        module="b",
+        proof="a is converted into out, r, and back converts back for conv_b; the 2 buffers between are read by "
+        "2 generated loops, which read any layout: no library call reads them, none is returned or changed",
+        tensor_shape=IMAGE,
+        graph="graph 0",
+    )
+
+
+def test_two_conversions_with_nothing_between_are_an_adjacent_pair() -> None:
+    back = last("back", of("out"), origins=("conv_b",), kernel="cpp_fused_1")
+    pair = only(A, OUT, back, B)
+
+    assert (pair.kind, pair.between, pair.location) == ("adjacent", (), a_location(8))
+    assert pair.proof == (
+        "a is converted into out, and back converts back for conv_b; the 1 buffers between are read by 1 generated "
+        "loops, which read any layout: no library call reads them, none is returned or changed"
+    )
+
+
+def test_the_branches_of_a_concatenation_go_with_the_pair() -> None:
+    wide = (2, 16, 6, 6)
+    branches = [
+        plain(
+            f"p{n}",
+            of("a", LAST),
+            layout=strided_layout(IMAGE, (576, 36, 6, 1)),
+            alias_of="whole",
+            offset=288 * n,
+            origins=("cat",),
+        )
+        for n in range(2)
+    ]
+    whole = plain("whole", layout=contiguous(wide), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
+    back = last("back", of("whole", contiguous(wide)), layout=channels_last(wide), kernel="cpp_fused_1")
+    pair = only(A, *branches, whole, back, B)
+
+    assert (pair.first, pair.also, pair.second) == (
+        "graph 0 conversion 0",
+        ("graph 0 conversion 1",),
+        "graph 0 conversion 2",
+    )
+    assert (pair.kind, pair.between, pair.tensor_shape) == ("through", ("aten.cat.default",), wide)
+    assert pair.bytes_moved == BYTES + BYTES + 2 * BYTES
+    assert pair.proof == (
+        "a, a are converted into p0, whole, and back converts back for conv_b; the 3 buffers between are read by "
+        "2 generated loops, which read any layout: no library call reads them, none is returned or changed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("why", "others"),
+    [
+        ("it is returned", (msgspec.structs.replace(RELU, is_output=True), BACK, B)),
+        ("what it is made from is returned", (RELU, BACK, B, msgspec.structs.replace(OUT, is_output=True))),
+        ("a library call reads it in that layout", (RELU, BACK, B, call("m", "r", node="mm"))),
+        (
+            "a loop would have to convert it instead",
+            (RELU, BACK, B, plain("flat", BufferRead(name="r", stride=(1,)), layout=contiguous((576,)), is_output=True)),
+        ),
+        ("a loop that was not understood reads it", (RELU, BACK, B, plain("u", reads=("r",), problem="symbolic sizes"))),
+    ],
+)
+def test_a_value_that_something_needs_as_it_is_makes_no_pair(why: str, others: tuple[Buffer, ...]) -> None:
+    kept = () if any(buffer.name == "out" for buffer in others) else (OUT,)
+
+    assert pairs(A, *kept, *others) == [], why
+
+
+def test_a_reader_that_gives_a_smaller_value_pins_nothing() -> None:
+    mean = plain("mean", of("r"), layout=contiguous((2, 8)), is_reduction=True)
+
+    assert pairs(A, OUT, RELU, BACK, B, mean) == [("out", "back")]
+
+
+def test_a_loop_that_writes_channels_last_anyway_pins_nothing() -> None:
+    wider = last("wider", BufferRead(name="r", stride=None), layout=channels_last((2, 8, 12, 12)), is_output=True)
+
+    assert pairs(A, OUT, RELU, BACK, B, wider) == [("out", "back")]
+
+
+def test_a_pin_behind_a_buffer_in_registers_counts() -> None:
+    kept = plain("kept", BufferRead(name="r", stride=None), is_removed=True)
+    flat = plain("flat", BufferRead(name="kept", stride=None), layout=contiguous((576,)))
+    reduced = plain("sum", BufferRead(name="kept", stride=None), layout=contiguous((2,)), is_reduction=True)
+
+    assert pairs(A, OUT, RELU, BACK, B, kept, flat) == []
+    assert pairs(A, OUT, RELU, BACK, B, kept, reduced) == [("out", "back")]
+
+
+def test_an_operand_from_elsewhere_in_that_layout_makes_it_no_gain() -> None:
+    given = a_placeholder("y", PLAIN)
+    added = plain("r", of("out"), of("y"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, added, BACK, B, nodes=(given,)) == []
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [
+        a_placeholder("y", contiguous((8,))),
+        a_placeholder("y", contiguous((8, 1, 1))),
+        a_placeholder("y", channels_last(IMAGE)),
+    ],
+)
+def test_a_vector_per_channel_or_an_operand_in_the_other_layout_keeps_the_gain(operand: FxNode) -> None:
+    stride = (288, 1, 48, 8) if operand.layout == LAST else (0, 1, 0, 0)
+    added = plain("r", of("out"), BufferRead(name="y", stride=stride), operations=("add",), kernel="cpp_fused_1")
+    found = pairs(A, OUT, added, BACK, B, nodes=(operand,))
+
+    assert ("out", "back") in found
+
+
+def test_one_pin_in_a_region_of_two_ways_leaves_one_pair() -> None:
+    other = call("a2", "x", node="conv_a")
+    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3")
+    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4")
+    pin = call("m", "out2", node="mm")
+    (pair,) = buffer_pairs(graph(A, other, OUT, second, joined, BACK, B, again, call("b2", "again", node="conv_b"), pin))
+
+    assert pair.proof == (
+        "a is converted into out, r, and back converts back for conv_b; the 3 buffers between are read by "
+        "4 generated loops, which read any layout; 1 of them also by what needs this layout, which keeps its own "
+        "conversion"
+    )
+
+
+def test_two_conversions_that_ride_along_in_computing_loops_are_no_pair() -> None:
+    out = msgspec.structs.replace(OUT, operations=("relu",))
+    back = msgspec.structs.replace(BACK, operations=("sigmoid",))
+
+    assert pairs(A, out, RELU, back, B) == []
+    assert pairs(A, out, RELU, BACK, B) == [("out", "back")]
+
+
+def test_a_copy_of_the_same_value_back_into_another_layout_than_it_came_from_is_no_pair() -> None:
+    other = strided_layout(IMAGE, (288, 6, 48, 1))
+    odd = plain("back", of("r"), layout=other, kernel="cpp_fused_2")
+
+    assert pairs(A, OUT, RELU, odd, B) == []
+
+
+def test_conversions_of_other_regions_do_not_pair() -> None:
+    apart = plain("r", reads=("out",), source_node="relu", operations=("relu",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, apart, BACK, B) == []
+
+
+def test_weights_and_graphs_without_buffers_have_no_pairs() -> None:
+    known = graph(A, OUT, RELU, BACK, B)
+    weights = tuple(msgspec.structs.replace(c, tensor="weight") for c in known.conversions)
+
+    assert buffer_pairs(msgspec.structs.replace(known, conversions=weights)) == ()
+    assert buffer_pairs(msgspec.structs.replace(known, buffers=())) == ()
+
+
+@pytest.mark.parametrize(
+    ("second", "seconds", "source"),
+    [
+        ({"seconds": 2e-3, "seconds_source": "measured"}, 3e-3, "measured"),
+        ({"seconds": 2e-3, "seconds_source": "estimated"}, 3e-3, "estimated"),
+        ({"seconds": None}, None, None),
+    ],
+)
+def test_what_a_pair_costs_is_the_sum_and_an_estimate_where_one_part_is(
+    second: dict[str, Any], seconds: float | None, source: str | None
+) -> None:
+    known = graph(A, OUT, RELU, BACK, B)
+    one, other = known.conversions
+    costs = (
+        msgspec.structs.replace(one, seconds=1e-3, seconds_source="measured"),
+        msgspec.structs.replace(other, **second),
+    )
+    (pair,) = buffer_pairs(msgspec.structs.replace(known, conversions=costs))
+
+    assert (pair.seconds, pair.seconds_source) == (pytest.approx(seconds) if seconds else None, source)
+
+
+def test_bytes_that_are_not_known_prove_no_gain() -> None:
+    known = graph(A, OUT, RELU, BACK, B)
+    unknown = tuple(msgspec.structs.replace(c, bytes_moved=None) for c in known.conversions)
+
+    assert buffer_pairs(msgspec.structs.replace(known, conversions=unknown)) == ()
