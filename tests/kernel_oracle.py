@@ -73,7 +73,9 @@ def watched(captured: CapturedGraph) -> Iterator[list[Launch]]:
     """Meanwhile every launch of the graph's generated kernels is recorded, with the names of the generated code."""
     namespace, launches = namespace_of(captured), list[Launch]()
     names = iter(argument_names(Path(captured.module.__file__), captured.graph.kernel_names))
-    changed: dict[str, Any] = {name: _watching(name, namespace[name], names, launches) for name in captured.graph.kernel_names}
+    changed: dict[str, Any] = {
+        name: _watching(name, namespace[name], names, launches) for name in captured.graph.kernel_names
+    }
     changed["empty_strided_cpu"] = _filling(namespace["empty_strided_cpu"])
     with _replaced(namespace, changed):
         yield launches
@@ -95,7 +97,9 @@ class _Recording:
         function = getattr(self._inner, name)
 
         def call(*args: Any, **keywords: Any) -> Any:
-            self._calls.append((name, [value for value in (*args, *keywords.values()) if isinstance(value, torch.Tensor)]))
+            self._calls.append(
+                (name, [value for value in (*args, *keywords.values()) if isinstance(value, torch.Tensor)])
+            )
             return function(*args, **keywords)
 
         return call

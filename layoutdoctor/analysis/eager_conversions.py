@@ -76,6 +76,7 @@ def _conversion(
     port, kind = _port_and_kind(node, nodes, source, target) if node is not None else (None, "unknown")
     asked = node is not None and is_user_call(node) and node.is_called_directly is True
     dtypes = _dtypes(node, nodes)
+    seconds = _seconds(entry, device_seconds)
     return Conversion(
         id=f"{graph.name} conversion {number}",
         owner="user" if asked else "framework",
@@ -88,7 +89,7 @@ def _conversion(
         target=target,
         direction=direction,
         tensor=kind,
-        seconds=_seconds(entry, device_seconds),
+        seconds=seconds,
         bytes_moved=_bytes_moved(target, dtypes),
         start_seconds=None,
         dtype=dtypes[0],
@@ -100,7 +101,7 @@ def _conversion(
         required_by=(node.name,) if node is not None and is_convolution(node.target) else (),
         value=node.name if node is not None else None,
         source_value=_source_value(node, port),
-        seconds_source="measured",
+        seconds_source=None if seconds is None else "measured",
     )
 
 

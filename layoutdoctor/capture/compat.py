@@ -327,6 +327,18 @@ def graph_break_counters() -> dict[str, int]:
     return dict(utils.counters["graph_break"])
 
 
+def next_frame_number() -> int:
+    """
+    The number that dynamo will give to the next frame it meets; a guard's text starts with that of its frame.
+
+    Source:
+        ``torch._dynamo.convert_frame.FRAME_COUNTER``, torch 2.7 to 2.13.
+    """
+    from torch._dynamo import convert_frame
+
+    return int(convert_frame.FRAME_COUNTER)
+
+
 def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
     """
     Dynamo's reasons for compiling a frame again so far, by the identity of its code.

@@ -135,13 +135,13 @@ class TargetLowering:
         """
         from torch._inductor import compile_fx
 
-        known = _known_options({**self._options, **_FIXED_OPTIONS})
+        options = {**self._options, **_known_options(_FIXED_OPTIONS)}
         return required(compile_fx, "compile_fx")(
             graph_module,
             example_inputs,
             inner_compile=self._lower,
-            config_patches=known,
-            decompositions=_gpu_decompositions(known),
+            config_patches=options,
+            decompositions=_gpu_decompositions(options),
         )
 
     def _lower(
@@ -217,14 +217,16 @@ def _bernoulli(tensor: torch.Tensor, p: float = 0.5, *, generator: object = None
 
 
 def _known_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of our own options that this torch has; one that it lacks cannot do what they prevent."""
     config = inductor_config()
     known = {}
     for name, value in options.items():
-        owner = config
-        for part in name.split(".")[:-1]:
-            owner = getattr(owner, part, None)
+        *parents, last = name.split(".")
         with contextlib.suppress(AttributeError):
-            getattr(owner, name.split(".")[-1])
+            owner = config
+            for part in parents:
+                owner = getattr(owner, part)
+            getattr(owner, last)
             known[name] = value
     return known
 

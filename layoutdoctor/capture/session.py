@@ -7,12 +7,13 @@ Faces doctor: ``CompileCapture`` is entered around the first call of a compiled 
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons
+from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons, next_frame_number
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import fx_nodes, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.records import Buffer, GraphDirection, TensorKind
+
+
+_FRAME_NUMBER = re.compile(r"\s*(\d+)/\d+: ")
+"""Dynamo's compile id in front of a failed guard: frame, and which compile of it."""
 
 
 @dataclass
@@ -59,6 +64,7 @@ class CompileCapture:
         self._hooks = InductorHooks(self._on_decision, self._on_graph)
         self._breaks: dict[str, int] = {}
         self._failed_guards: dict[int, tuple[str, ...]] = {}
+        self._first_frame = 0
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -73,6 +79,7 @@ class CompileCapture:
     def __enter__(self) -> CompileCapture:
         self._breaks = graph_break_counters()
         self._failed_guards = guard_failure_reasons()
+        self._first_frame = next_frame_number()
         self._hooks.__enter__()
         return self
 
@@ -89,7 +96,10 @@ class CompileCapture:
     def _new_guard_failures(self) -> Iterator[str]:
         for code, reasons in guard_failure_reasons().items():
             for reason in reasons[len(self._failed_guards.get(code, ())) :]:
-                yield next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
+                frame = _FRAME_NUMBER.match(reason)
+                # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
+                if frame is None or int(frame[1]) >= self._first_frame:
+                    yield next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
 
     def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool | None) -> None:
         del graph_module

@@ -260,10 +260,7 @@ def test_at_most_three_of_those_that_require_it_are_named() -> None:
     found = only(graph(buffer("buf0", reading()), *calls, nodes=nodes))
 
     assert found.required_by == tuple(names)
-    assert (
-        found.cause
-        == "required by convolution heads.0, convolution heads.1, convolution heads.2 and 2 more"
-    )
+    assert found.cause == "required by convolution heads.0, convolution heads.1, convolution heads.2 and 2 more"
 
 
 def test_a_result_put_back_into_the_callers_strides_is_an_exit() -> None:

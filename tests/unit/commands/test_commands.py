@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from builders import a_comparison, a_diagnosis, a_failed_trial, a_ratio, a_recommendation, a_trial
+from builders import a_comparison, a_diagnosis, a_failed_trial, a_ratio, a_recommendation, a_subject, a_trial
 
 from layoutdoctor import __version__
 from layoutdoctor.__main__ import main
@@ -176,7 +176,14 @@ def test_verbose_names_each_trial(engine: FakeEngine, capsys: pytest.CaptureFixt
         (["m.py", "--output", "there.md"], "cannot write 'there.md': it exists already; pass --force to replace it"),
         (["m.py", "--save-traces", "there.md"], "cannot save traces in 'there.md': File exists"),
         (["m.py", "--format", "html"], "argument --format: invalid choice: 'html'"),
-        (["m.py", "--target", "cuda:90"], "unrecognized arguments: --target cuda:90"),
+        (
+            ["m.py", "--target", "cuda:91"],
+            "cannot lower for target 'cuda:91': expected one of cuda:80, cuda:89, cuda:90",
+        ),
+        (
+            ["m.py", "--target", "cuda:90", "--device", "cuda"],
+            "cannot lower for --target cuda:90 with --device cuda: the",
+        ),
         (["m.py", "-q", "-v"], "not allowed with argument"),
         (["--budget", "3"], "the following arguments are required: TARGET"),
         (["explain", "LD999"], "cannot explain rule 'LD999': expected one of LD101"),
@@ -341,6 +348,19 @@ def test_a_half_written_file_never_takes_the_place_of_a_whole_one(
 )
 def test_fail_on_sets_the_exit_status(engine: FakeEngine, fail_on: str | None, expected: int) -> None:
     assert main(["m.py", *(["--fail-on", fail_on] if fail_on else [])]) == expected
+
+
+@pytest.mark.parametrize(("status", "expected"), [("ok", 0), ("failed", 4), ("skipped", 4)])
+def test_a_target_is_handed_on_and_needs_one_lowered_trial(
+    engine: FakeEngine, tmp_path: Path, status: str, expected: int
+) -> None:
+    trial = a_trial(status=status, kernels=None, measurement=None, equivalence=None, is_static=True)
+    engine.result = a_diagnosis(trial, subject=a_subject(device="cuda", target="cuda:90"))
+
+    assert main(["m.py", "--target", "cuda:90", "--save-traces", str(tmp_path / "traces")]) == expected
+    assert (engine.asked["target"], engine.loaded["device"]) == ("cuda:90", "cpu")
+    assert engine.asked["trace_directory"] is None
+    assert not (tmp_path / "traces").exists()
 
 
 def test_nothing_measured_is_inconclusive_and_still_reported(

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from layoutdoctor.measure import bandwidth
+from layoutdoctor.measure.bandwidth import REPETITIONS, measure_copy_bandwidth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SMALL = 4096
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bandwidth.COPY_BYTES, "cpu", SMALL)
+
+
+@pytest.mark.usefixtures("_small")
+def test_the_fastest_of_the_copies_counts_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = [3e-6, 2e-6, 5e-6, 4e-6, 6e-6]
+    ticks = itertools.chain.from_iterable((number, number + seconds) for number, seconds in enumerate(took))
+    monkeypatch.setattr(bandwidth.time, "perf_counter", lambda: next(ticks))
+
+    assert len(took) == REPETITIONS
+    assert measure_copy_bandwidth("cpu") == pytest.approx(2 * SMALL / 2e-6, rel=1e-3)
+
+
+@pytest.mark.usefixtures("_small")
+def test_one_copy_more_than_is_timed_warms_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: Counter[str] = Counter()
+
+    def timed(copy: Callable[[], object]) -> float:
+        calls["timed"] += 1
+        copied = copy()
+        assert isinstance(copied, torch.Tensor)
+        assert (copied.numel() * copied.element_size(), bool((copied == 1).all())) == (SMALL, True)
+        return 1.0
+
+    monkeypatch.setattr(bandwidth, "_cpu_seconds", timed)
+
+    assert measure_copy_bandwidth("cpu") == 2 * SMALL
+    assert calls == {"timed": REPETITIONS}
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_clock_that_does_not_move_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth.time, "perf_counter", lambda: 1.0)
+
+    assert measure_copy_bandwidth("cpu") is None
+
+
+def test_a_device_that_is_not_known_is_not_measured() -> None:
+    assert measure_copy_bandwidth("xla") is None
+
+
+@pytest.mark.usefixtures("_small")
+def test_where_there_is_no_room_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **keywords: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(torch, "ones", full)
+
+    assert measure_copy_bandwidth("cpu") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_copies_faster_than_any_processor() -> None:
+    found = measure_copy_bandwidth("cuda")
+
+    assert found is not None
+    assert found > 50e9
