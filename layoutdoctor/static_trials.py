@@ -193,8 +193,10 @@ def lower_trial(
             return trial
         _prove(trial)
     except (Exception, SystemExit) as error:  # the user's model may raise anything
-        trial.fail(error)
-        if trial.failure is not None and trial.stage == STAGE and not isinstance(error, LayoutDoctorError):
+        # What Dynamo wraps around an exception of the backend says less than that one.
+        cause = getattr(error, "inner_exception", None) or error
+        trial.fail(cause)
+        if trial.failure is not None and trial.stage == STAGE and not isinstance(cause, LayoutDoctorError):
             trial.failure = msgspec.structs.replace(trial.failure, message=_sentence(trial.failure.message, target))
     return trial
 

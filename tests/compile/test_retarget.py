@@ -19,6 +19,7 @@ import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.capture import retarget_convolution
 from layoutdoctor.errors import UsageError
+from layoutdoctor.records import Configuration
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Diagnosis, Graph, Mode, Trial
@@ -342,6 +343,18 @@ def test_a_torch_without_a_private_name_fails_the_trial_with_a_sentence(monkeypa
     assert diagnosis.trials[0].failure is not None
     assert diagnosis.trials[0].failure.message == str(raised.value)
     assert diagnosis.recommendation is not None
+
+
+def test_an_option_that_inductor_does_not_know_fails_its_trial_with_a_sentence() -> None:
+    mine = Configuration(name="mine", backend="inductor", inductor_options={"no_such_option": True})
+
+    diagnosis = layoutdoctor.diagnose(nn.Linear(4, 4), torch.randn(2, 4), configurations=mine, target="cuda:90")
+
+    assert diagnosis.trials[0].failure is not None
+    message = diagnosis.trials[0].failure.message
+    assert message.startswith("cannot lower the model for cuda:90: ")
+    assert "no_such_option" in message
+    assert message.endswith("; diagnose it where the GPU is (without a target)")
 
 
 def test_a_model_that_dynamo_does_not_trace_is_said_to_have_no_graph() -> None:

@@ -1,0 +1,167 @@
+"""Facts about a trial that rules rest on: why it compiled again, where graphs were cut, casts, gradients, owners."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.doctor import diagnose_subject
+from layoutdoctor.subjects.subject import subject_from_python
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import Diagnosis, Mode, Trial
+
+pytestmark = pytest.mark.compile
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return torch.relu(self.conv(x))
+
+
+class TwoEncoders(torch.nn.Module):
+    """Two equal blocks, one of whose weights took on the strides of another format (pytorch #126241)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = Block(), Block()
+        self.key.conv.weight.data = self.key.conv.weight.data.to(memory_format=torch.channels_last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.query(x) + self.key(x)
+
+
+class Cut(torch.nn.Module):
+    """A graph break between two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 64, 3, padding=1)
+        self.second = torch.nn.Conv2d(64, 64, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        torch._dynamo.graph_break()
+        return torch.relu(self.second(x))
+
+
+class Autocast(torch.nn.Module):
+    """Float32 parameters under autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv3d(4, 16, 3, padding=1, bias=False)
+        self.second = torch.nn.Conv3d(16, 16, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.second(torch.relu(self.first(x)))
+
+
+def diagnosed(
+    model: torch.nn.Module, x: torch.Tensor, configurations: str = "inductor", mode: Mode = "inference"
+) -> Diagnosis:
+    return diagnose_subject(
+        subject_from_python(model, x),
+        mode=mode,
+        configurations=choose_configurations(configurations),
+        budget_seconds=0.1,
+    )
+
+
+def trial_of(diagnosis: Diagnosis, name: str = "inductor") -> Trial:
+    trial = diagnosis.trial(name)
+    assert trial is not None
+    assert trial.status == "ok", trial.failure
+    return trial
+
+
+def codes(diagnosis: Diagnosis) -> set[str]:
+    return {finding.code for finding in diagnosis.findings}
+
+
+def test_a_recompile_because_of_a_parameters_strides_is_told_with_its_name() -> None:
+    diagnosis = diagnosed(TwoEncoders(), torch.randn(2, 8, 16, 16))
+
+    (reason,) = trial_of(diagnosis).recompile_reasons
+    assert "stride mismatch" in reason
+    assert "weight" in reason
+    (finding,) = (finding for finding in diagnosis.findings if finding.code == "LD211")
+    assert "conv.weight" in finding.message
+
+
+def test_what_another_configuration_compiled_is_no_reason_to_compile_again() -> None:
+    diagnosis = diagnosed(Cut(), torch.randn(2, 3, 16, 16), "inductor,inductor-channels-last")
+
+    assert [trial.recompile_reasons for trial in diagnosis.trials] == [(), ()]
+    assert "LD211" not in codes(diagnosis)
+
+
+def test_a_graph_break_between_convolutions_cuts_the_region_in_the_contiguous_model_only() -> None:
+    diagnosis = diagnosed(Cut(), torch.randn(2, 3, 16, 16), "inductor,inductor-channels-last")
+
+    findings = [finding for finding in diagnosis.findings if finding.code == "LD212"]
+    assert [finding.configuration for finding in findings] == ["inductor"]
+    first, second = trial_of(diagnosis).graphs
+    assert [c.role for c in first.conversions if c.tensor == "activation"] == ["entry", "exit"]
+    assert [c.role for c in second.conversions if c.tensor == "activation"] == ["entry", "exit"]
+
+
+def test_a_cast_that_travels_with_a_conversion_has_both_types() -> None:
+    x = torch.randn(2, 4, 8, 16, 16).to(memory_format=torch.channels_last_3d)
+    diagnosis = diagnosed(Autocast(), x, "eager,inductor-channels-last")
+    (graph,) = trial_of(diagnosis, "inductor-channels-last").graphs
+
+    weights = [c for c in graph.conversions if c.tensor == "weight"]
+    assert weights
+    assert {(c.dtype, c.target_dtype) for c in weights} == {("float32", "bfloat16")}
+    elements = weights[0].target.element_count if weights[0].target is not None else None
+    assert elements is not None
+    assert weights[0].bytes_moved == elements * (4 + 2)
+    assert all(c.target_dtype is None for c in graph.conversions if c.role == "exit")
+
+
+def test_a_gradient_with_other_strides_than_its_parameter_is_recorded_in_training() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 1))
+    diagnosis = diagnosed(model, torch.randn(2, 3, 16, 16), "inductor,inductor-layout-opt-off", "training")
+
+    (entry,) = trial_of(diagnosis).gradient_layouts
+    assert entry.parameter == "2.weight"
+    assert (entry.layout.stride, entry.gradient.stride) == ((32, 1, 1, 1), (32, 1, 32, 32))
+    assert set(entry.layout.memory_formats) & set(entry.gradient.memory_formats)
+    assert trial_of(diagnosis, "inductor-layout-opt-off").gradient_layouts == ()
+    ambiguous = [finding for finding in diagnosis.findings if finding.code == "LD504"]
+    assert [finding.severity for finding in ambiguous] == ["note"]
+
+
+def test_an_input_marked_dynamic_stays_so_in_every_copy() -> None:
+    x = torch.randn(2, 3, 16, 16)
+    torch._dynamo.mark_dynamic(x, 0)
+    (graph,) = trial_of(diagnosed(torch.nn.Conv2d(3, 8, 3), x)).graphs
+
+    shapes = [node.layout.shape for node in graph.nodes if node.op == "placeholder" and node.layout is not None]
+    assert any(isinstance(size, str) for shape in shapes for size in shape)
+
+
+def test_the_device_and_its_copy_bandwidth_are_in_the_record_and_conversions_say_where_their_time_is_from() -> None:
+    diagnosis = diagnosed(Cut(), torch.randn(2, 3, 16, 16))
+
+    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
+    assert bandwidth is not None
+    assert 1e8 < bandwidth < 1e13
+    for graph in trial_of(diagnosis).graphs:
+        for c in graph.conversions:
+            assert (c.seconds is None) == (c.seconds_source is None)
+            if c.seconds_source == "measured" and c.seconds and c.bytes_moved is not None:
+                assert not c.fused
+                assert c.bandwidth_share == pytest.approx(c.bytes_moved / c.seconds / bandwidth)
+            if c.seconds_source == "estimated" and c.bytes_moved is not None:
+                assert c.seconds == pytest.approx(c.bytes_moved / bandwidth)
