@@ -82,27 +82,40 @@ def watched(captured: CapturedGraph) -> Iterator[list[Launch]]:
 
 
 @contextlib.contextmanager
-def recorded_library_calls(captured: CapturedGraph) -> Iterator[list[tuple[str, list[torch.Tensor]]]]:
-    """Meanwhile every call out of the graph that is no generated kernel is recorded with its tensor arguments."""
-    namespace, calls = namespace_of(captured), list[tuple[str, list[torch.Tensor]]]()
-    with _replaced(namespace, {"extern_kernels": _Recording(namespace["extern_kernels"], calls)}):
-        yield calls
+def library_arguments(captured: CapturedGraph) -> Iterator[list[Argument]]:
+    """Meanwhile the tensor arguments of every library call of the graph are recorded."""
+    namespace, found = namespace_of(captured), list[Argument]()
+    with _replaced(namespace, {"extern_kernels": _Recording(namespace["extern_kernels"], found)}):
+        yield found
 
 
 class _Recording:
-    def __init__(self, inner: Any, calls: list[tuple[str, list[torch.Tensor]]]) -> None:
-        self._inner, self._calls = inner, calls
+    """Stands for ``extern_kernels``: every function of it notes down what it is given."""
+
+    def __init__(self, inner: Any, found: list[Argument]) -> None:
+        self._inner, self._found = inner, found
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._inner, name)
 
         def call(*args: Any, **keywords: Any) -> Any:
-            self._calls.append(
-                (name, [value for value in (*args, *keywords.values()) if isinstance(value, torch.Tensor)])
-            )
+            for value in (*args, *keywords.values()):
+                if isinstance(value, torch.Tensor):
+                    self._found.append(as_argument(name, value))
             return function(*args, **keywords)
 
         return call
+
+
+def as_argument(name: str, value: torch.Tensor) -> Argument:
+    """A tensor as it is now."""
+    held = value.contiguous().clone()
+    return Argument(name, held, held, value.stride())
+
+
+def lies_as(argument: Argument, other: Argument) -> bool:
+    """Whether two arguments hold the same values in the same order in memory."""
+    return same_values(argument.after, other.after) and not _orders_differ(argument, other)
 
 
 @contextlib.contextmanager

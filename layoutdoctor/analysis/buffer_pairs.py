@@ -158,25 +158,46 @@ def _is_foreign(flow: BufferGraph, joined: nx.DiGraph, buffer: Buffer, name: str
 
 
 def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[RedundantPair]:
-    """The pairs of a region, shortest way first, as many as the balance of conversions and of bytes allows."""
-    count = region.removable_pair_count()
-    saved = region.saved_bytes(lambda name: _conversion_bytes(flow.buffers[name]))
+    """The pairs of a region, what moves alone and the shortest way first, as many as both balances allow."""
+    count, saved = region.removable_pair_count(), _saved_bytes(flow, region)
     if count == 0 or saved is None or saved <= 0:
         return []
     pairs: list[RedundantPair] = []
     used: set[str] = set()
-    ways = sorted(_ways(joined, region), key=lambda way: len(way[2]))
+    ways = [way for way in _ways(joined, region) if way[0].value not in region.pinned]  # those keep their conversion
+    ways.sort(key=lambda way: (not _moves(flow, way[0]), len(way[2])))
     for first, second, way in ways:
         if len(pairs) == count or first.id in used or second.id in used:
             continue
         also = [other for other, back, _ in ways if back is second and other is not first and other.id not in used]
         also = also if any(flow.is_concatenation(flow.buffers[name]) for name in way) else []
         parts = (first, *also, second)
-        if not any(flow.only_moves(flow.buffers[str(part.value)]) for part in parts):
+        if not any(_moves(flow, part) for part in parts):
             continue  # both ride along in loops that compute: nothing would be saved
         used.update(part.id for part in parts)
         pairs.append(_pair(flow, region, parts, way))
     return pairs
+
+
+def _moves(flow: BufferGraph, conversion: Conversion) -> bool:
+    """Whether a conversion is a loop of its own; one that rides along with a computed value costs nothing."""
+    return flow.only_moves(flow.buffers[str(conversion.value)])
+
+
+def _saved_bytes(flow: BufferGraph, region: Region) -> int | None:
+    """
+    The balance of bytes, without the conversions that ride along in loops that compute: these cost nothing today.
+
+    A pinned value that is converted from outside goes on being converted as it is now.
+    """
+    costly = Region(
+        values=region.values,
+        leaving={name: c for name, c in region.leaving.items() if name not in region.pinned and _moves(flow, c)},
+        entering=[(name, c) for name, c in region.entering if _moves(flow, c)],
+        pinned=region.pinned - region.leaving.keys(),
+        foreign=region.foreign,
+    )
+    return costly.saved_bytes(lambda name: _conversion_bytes(flow.buffers[name]))
 
 
 def _ways(joined: nx.DiGraph, region: Region) -> Iterator[tuple[Conversion, Conversion, list[str]]]:
@@ -198,7 +219,7 @@ def _pair(flow: BufferGraph, region: Region, parts: Sequence[Conversion], way: S
     between = _between(flow, way)
     place = next((node for node in reversed([flow.node_of(flow.buffers[n]) for n in way]) if node is not None), None)
     # What rides along in a loop that computes has no time of its own: what goes with the pair is what only moves.
-    moving = [part for part in parts if flow.only_moves(flow.buffers[str(part.value)])]
+    moving = [part for part in parts if _moves(flow, part)]
     seconds = known_sum(*(part.seconds for part in moving)) if moving else None
     sources = {part.seconds_source for part in moving}
     moved = known_sum(*(part.bytes_moved for part in parts))

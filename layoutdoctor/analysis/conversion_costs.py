@@ -105,7 +105,7 @@ def _with_cost(
     if buffer is None:
         return conversion
     measured = seconds.get(buffer.launch) if buffer.launch is not None else None
-    if measured is not None and not conversion.fused and buffer.launch is not None:
+    if measured is not None and not flow.is_fused(buffer) and buffer.launch is not None:
         share = _share(buffer, launches[buffer.launch])
         if share is not None:
             cost = msgspec.structs.replace(conversion, seconds=measured * share, seconds_source="measured")

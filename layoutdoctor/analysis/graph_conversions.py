@@ -116,7 +116,7 @@ def layout_change(source: Layout, target: Layout) -> ConversionDirection:
     before, after = densified(source), densified(target)
     if set(before.memory_formats) & set(after.memory_formats):
         return "none"
-    if _has_broadcast(source) or _order(source) is None or _order(target) is None:
+    if any(_has_broadcast(layout) or _order(layout) is None for layout in (source, target)):
         return "none"
     return conversion_direction(before, after)
 
@@ -161,7 +161,7 @@ def _conversion(
         tensor=kind,
         seconds=None,
         bytes_moved=_bytes_moved(target, dtypes),
-        fused=flow.is_fused(buffer),
+        fused=not flow.only_moves(buffer),
         dtype=dtypes[0],
         graph=flow.graph.name,
         target_dtype=dtypes[1] if dtypes[0] != dtypes[1] else None,

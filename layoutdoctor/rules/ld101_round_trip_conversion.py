@@ -209,7 +209,19 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
         return "remove the .contiguous() between the layers, so that they hand on the layout they have"
     if trial.configuration.input_format == "channels_last" and trial.configuration.layout_optimization == "off":
         return "leave Inductor's layout optimization on, so that the layers between hand the layout on"
+    if trial.configuration.input_format == "channels_last" and _is_vetoed(trial):
+        return (
+            'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
+            "channels_last as well, and measure it (--configurations all)"
+        )
     return "give the model and its input channels_last, so that the layers between hand the layout on"
+
+
+def _is_vetoed(trial: Trial) -> bool:
+    """Whether Inductor decided against layout optimization in a graph that has a pair."""
+    names = {pair.graph for pair in trial.redundant_pairs}
+    decisions = [graph.decision for graph in trial.graphs if graph.name in names and graph.decision is not None]
+    return any(decision.applied is False for decision in decisions)
 
 
 RULE = document_rule(CODE, NAME, check, __doc__)

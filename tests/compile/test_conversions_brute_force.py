@@ -19,7 +19,8 @@ import pytest
 import torch
 from random_graphs import CHANNELS_LAST, RandomNetwork
 
-from layoutdoctor.analysis.graph_conversions import graph_conversions
+from layoutdoctor.analysis.dataflow import redundant_pairs
+from layoutdoctor.analysis.graph_conversions import layout_change, with_graph_conversions
 from layoutdoctor.capture.compat import DynamoState, compile_settings, distinct_options
 from layoutdoctor.capture.session import CompileCapture
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.capture.session import CapturedGraph
-    from layoutdoctor.records import Conversion
+    from layoutdoctor.records import Buffer, Conversion, Graph
 
 pytestmark = pytest.mark.compile
 
@@ -49,43 +50,62 @@ class Ran:
     """A compiled network, what its graph claims, and every launch of one call."""
 
     captured: CapturedGraph
-    conversions: tuple[Conversion, ...]
+    graph: Graph
     launches: list[oracle.Launch]
+    library_arguments: list[oracle.Argument]
+    outputs: list[oracle.Argument]
 
     def launch_of(self, conversion: Conversion) -> oracle.Launch:
-        (buffer,) = [b for b in self.captured.graph.buffers if b.name == conversion.value]
+        buffer = self.buffer(str(conversion.value))
         assert buffer.launch is not None
         return self.launches[buffer.launch]
 
-    def only_moves(self, conversion: Conversion) -> bool:
-        (buffer,) = [b for b in self.captured.graph.buffers if b.name == conversion.value]
-        return buffer.operations == ()
+    def buffer(self, name: str) -> Buffer:
+        (buffer,) = [buffer for buffer in self.graph.buffers if buffer.name == name]
+        return buffer
+
+    def written(self, name: str) -> oracle.Argument:
+        """A buffer as the launch that writes it left it."""
+        launch = self.buffer(name).launch
+        assert launch is not None
+        argument = self.launches[launch].argument(name)
+        assert argument is not None
+        return argument
 
 
-def ran(model: torch.nn.Module, x: torch.Tensor, *, layout_optimization: bool) -> Ran:
+def ran(model: torch.nn.Module, x: torch.Tensor, *, layout_optimization: bool) -> Ran | None:
+    """One watched call; None where the model only makes views, so that nothing is lowered."""
     own = distinct_options(f"brute force {next(NUMBERS)}")
     # Without vector code the kernels compile faster; which buffers there are does not depend on it.
     options = {"layout_optimization": layout_optimization, "cpp.simdlen": 1, **own}
     compiled = torch.compile(model, options=options)
     with compile_settings({}), CompileCapture() as capture, torch.no_grad():
-        compiled(x)
+        expected, result = model(x), compiled(x)
+    torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
+    assert capture.failures == ()
+    if not capture.captured:
+        return None
     (captured,) = capture.captured
-    assert captured.graph.hook_failure is None
-    with oracle.watched(captured) as launches, torch.no_grad():
-        compiled(x)
-    return Ran(captured, graph_conversions(captured.graph), launches)
+    (graph,) = with_graph_conversions([captured.graph], 0)
+    assert graph.hook_failure is None
+    with oracle.watched(captured) as launches, oracle.library_arguments(captured) as arguments, torch.no_grad():
+        outputs = compiled(x)
+    outputs = [
+        oracle.as_argument("output", output) for output in (outputs if isinstance(outputs, tuple) else (outputs,))
+    ]
+    return Ran(captured, graph, launches, arguments, outputs)
 
 
 def check(result: Ran) -> Counter[str]:
     """Every claim against the oracle, both ways; how many there were of each kind."""
     same_memory = oracle.shared_memory(Path(result.captured.module.__file__))
     met: Counter[str] = Counter()
-    claimed = {str(c.value) for c in result.conversions}
-    for conversion in result.conversions:
+    claimed = {str(c.value) for c in result.graph.conversions}
+    for conversion in result.graph.conversions:
         launch = result.launch_of(conversion)
         assert launch.kernel == conversion.kernel
         value, source = str(conversion.value), str(conversion.source_value)
-        if not result.only_moves(conversion):
+        if conversion.fused or result.buffer(value).operations:
             assert_strides_differ(launch, conversion)
             met["fused"] += 1
         elif (value, source) in {(target.name, other.name) for target, other in oracle.conversions_in(launch)}:
@@ -122,6 +142,33 @@ def large(shape: Sequence[Any], stride: Sequence[Any] | None) -> list[tuple[int,
     return sorted((size, step) for size, step in zip(shape, stride or (), strict=True) if size != 1)
 
 
+def check_pairs(result: Ran) -> Counter[str]:
+    """
+    Of each redundant pair that the graph proves: no library call reads what lies between, and nobody is given it.
+
+    Both by values: a tensor that holds the same elements in the same order in memory. Pairs of regions that something
+    needs as it is, which keeps a conversion of its own, say so in their proof.
+    """
+    met: Counter[str] = Counter()
+    by_id = {conversion.id: conversion for conversion in result.graph.conversions}
+    for pair in redundant_pairs([result.graph], ()):
+        met["pair"] += 1
+        first, second = by_id[pair.first], by_id[pair.second]
+        assert first.source is not None
+        assert second.target is not None
+        assert layout_change(first.source, second.target) == "none" or pair.kind == "through"
+        if "no library call reads them" not in str(pair.proof):
+            continue
+        met["free pair"] += 1
+        between = {*(str(by_id[id_].value) for id_ in (pair.first, *pair.also)), str(second.source_value)}
+        for name in between:
+            if result.buffer(name).launch is None:  # a concatenation: its parts are written
+                continue
+            held = result.written(name)
+            assert not any(oracle.lies_as(held, other) for other in (*result.library_arguments, *result.outputs)), pair
+    return met
+
+
 def check_network(seed: int, settings: list[tuple[bool, str]]) -> Counter[str]:
     met: Counter[str] = Counter()
     for layout_optimization, input_format in settings:
@@ -129,7 +176,9 @@ def check_network(seed: int, settings: list[tuple[bool, str]]) -> Counter[str]:
         x = network.input
         if input_format == "channels_last" and x.dim() in CHANNELS_LAST:
             x = x.to(memory_format=CHANNELS_LAST[x.dim()])
-        met += check(ran(network, x, layout_optimization=layout_optimization))
+        result = ran(network, x, layout_optimization=layout_optimization)
+        if result is not None:
+            met += check(result) + check_pairs(result)
     return met
 
 
@@ -138,10 +187,55 @@ def test_conversions_of_random_networks_are_those_that_their_kernels_make() -> N
     for seed in FAST_SEEDS:
         met += check_network(seed, SETTINGS)
 
-    print(met)
+    # Else the draw would say nothing.
+    assert met["whole"] >= 15, met
+    assert met["seen"] >= 15, met
+    assert met["fused"] >= 2, met
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SLOW_SEEDS)
 def test_conversions_of_many_random_networks_are_those_that_their_kernels_make(seed: int) -> None:
     check_network(seed, SETTINGS + OTHER_SETTINGS)
+
+
+class Branches(torch.nn.Module):
+    """Dilated convolutions side by side, joined and read by another one: Inductor writes the whole contiguous."""
+
+    def __init__(self, reading: str = "convolution") -> None:
+        super().__init__()
+        self.branches = torch.nn.ModuleList(torch.nn.Conv2d(8, 8, 3, padding=rate, dilation=rate) for rate in (1, 2, 3))
+        self.fuse = torch.nn.Conv2d(24, 8, 1)
+        self.reading = reading
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = [torch.relu(branch(x)) for branch in self.branches]
+        whole = torch.cat(parts, 1)
+        others = {
+            "convolution": (),
+            "two convolutions": (self.fuse(torch.sigmoid(whole)),),
+            "the caller": (whole,),
+            "the caller, one branch": (parts[0],),
+            "a matrix product": (whole.flatten(1) @ torch.ones(whole[0].numel(), 3),),
+        }[self.reading]
+        return (self.fuse(whole), *others)
+
+
+@pytest.mark.parametrize(
+    ("reading", "met"),
+    [
+        ("convolution", {"pair": 1, "free pair": 1}),
+        ("two convolutions", {"pair": 1, "free pair": 1}),
+        ("the caller", {}),
+        ("the caller, one branch", {"pair": 1}),
+        ("a matrix product", {}),
+    ],
+)
+def test_what_lies_between_a_pair_is_read_by_no_library_and_returned_to_nobody(
+    reading: str, met: dict[str, int]
+) -> None:
+    result = ran(Branches(reading), torch.randn(2, 8, 12, 12), layout_optimization=True)
+    assert result is not None
+    check(result)
+
+    assert check_pairs(result) == Counter(met)

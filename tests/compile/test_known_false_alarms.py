@@ -149,7 +149,7 @@ class SqueezeAndAttend(nn.Module):
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_01_dimensions_of_size_1_make_no_conversion(mode: Mode) -> None:
-    names = "eager-channels-last inductor" if mode == "inference" else "eager eager-channels-last"
+    names = "eager-channels-last inductor" if mode == "inference" else "eager-channels-last"
     diagnosis = diagnosed(SqueezeAndAttend, (2, 3, 16, 16), names, mode)
     found = [c for c in in_graphs(diagnosis) if c.source is not None]
     nominal = [c for c in found if large_strides(c)[0] == large_strides(c)[1]]
@@ -163,7 +163,7 @@ def test_01_dimensions_of_size_1_make_no_conversion(mode: Mode) -> None:
 
 
 def test_01_gradients_of_1x1_weights_are_told_as_a_note_at_most() -> None:
-    diagnosis = diagnosed(SqueezeAndAttend, (2, 3, 16, 16), "eager eager-channels-last", "training")
+    diagnosis = diagnosed(SqueezeAndAttend, (2, 3, 16, 16), "eager-channels-last", "training")
 
     assert {f.severity for f in diagnosis.findings if f.code == "LD504"} <= {"note"}
     for trial in diagnosis.trials:
@@ -392,7 +392,7 @@ class MovesOnlyThatKeepChannelsLast(nn.Module):
         return (
             functional.pad(x, (1, 1, 1, 1), mode="reflect"),
             functional.pad(x, (1, 2, 1, 2)),
-            torch.cat([x, x], 1),
+            torch.cat([x, x.clone()], 1),  # of one tensor twice, Inductor 2.13 makes a contiguous repeat
             torch.roll(x, 1, 2),
             x[:, :, 1:, ::2].clone(),
         )

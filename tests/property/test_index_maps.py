@@ -152,7 +152,7 @@ def _cut(dims: list[Numbers], number: int) -> list[Numbers]:
     if not fours:
         return dims
     index = fours[number % len(fours)]
-    size, step = dims[index]
+    _size, step = dims[index]
     return [*dims[:index], (2, 2 * step), (2, step), *dims[index + 1 :]]
 
 

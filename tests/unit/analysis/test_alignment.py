@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from builders import a_graph, a_node, a_placeholder
 
 from layoutdoctor.analysis.alignment import align_eager, operation_name
 from layoutdoctor.analysis.kernel_list import HostOperation, operation_tree
-from layoutdoctor.records import FxNode, Graph
 from layoutdoctor.traces.kineto import Operation, ProfiledIteration
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import FxNode, Graph
 
 
 def tree(*nested: str) -> list[HostOperation]:

@@ -201,7 +201,7 @@ def test_an_operand_that_lies_in_channels_last_itself_keeps_a_pair() -> None:
     given = a_placeholder("y", LAST)
     added = plain("r", of("out"), of("y", LAST), operations=("add",), kernel="cpp_fused_1")
 
-    assert len(pairs(A, OUT, added, BACK, B, nodes=(given,))) == 1
+    assert pairs(A, OUT, added, BACK, B, nodes=(given,)) == [("out", "back")]
 
 
 def test_one_pin_in_a_region_of_two_ways_leaves_one_pair() -> None:
@@ -219,6 +219,48 @@ def test_one_pin_in_a_region_of_two_ways_leaves_one_pair() -> None:
         "4 generated loops, which read any layout; 1 of them also by what needs this layout, which keeps its own "
         "conversion"
     )
+
+
+WIDE = (2, 16, 6, 6)
+WHOLE = plain("whole", layout=contiguous(WIDE), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
+JOINED_BACK = last("back", of("whole", contiguous(WIDE)), layout=channels_last(WIDE), kernel="cpp_fused_1")
+
+
+def branch(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
+    """A part of ``WHOLE``, computed by a ReLU: its conversion rides along."""
+    part = strided_layout(IMAGE, (576, 36, 6, 1))
+    fields = {"layout": part, "alias_of": "whole", "operations": ("relu",), "origins": ("cat",)}
+    return plain(name, *reads, **{**fields, **changes})
+
+
+BRANCHES = (branch("p0", of("a", LAST)), branch("p1", of("a", LAST)))
+
+
+def test_branches_that_are_converted_while_they_are_computed_go_with_the_way_back() -> None:
+    pair = only(A, *BRANCHES, WHOLE, JOINED_BACK, B)
+
+    assert (pair.first, pair.also, pair.second) == (
+        "graph 0 conversion 0",
+        ("graph 0 conversion 1",),
+        "graph 0 conversion 2",
+    )
+
+
+def test_a_returned_concatenation_is_no_pair_though_its_branches_cost_nothing() -> None:
+    """Today the way back into channels-last costs one conversion; then the way out to the caller would."""
+    returned = msgspec.structs.replace(WHOLE, is_output=True)
+
+    assert pairs(A, *BRANCHES, returned, JOINED_BACK, B) == []
+
+
+def test_a_branch_that_is_returned_as_well_keeps_its_conversion() -> None:
+    kept = plain("kept", of("a", LAST), operations=("relu",), is_output=True, kernel="cpp_fused_3")
+    copy = branch("p1", of("kept"), operations=())
+    pair = only(A, kept, BRANCHES[0], copy, WHOLE, JOINED_BACK, B)
+    known = graph(A, kept, BRANCHES[0], copy, WHOLE, JOINED_BACK, B)
+    values = {c.id: c.value for c in known.conversions}
+
+    assert [values[id_] for id_ in (pair.first, *pair.also, pair.second)] == ["p0", "back"]
 
 
 def test_two_conversions_that_ride_along_in_computing_loops_are_no_pair() -> None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_conversion, blocked, channels_last, contiguous
 
 from layoutdoctor.analysis.regions import Region, known_sum, same_format
 from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Conversion
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import Conversion
 
 IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sympy
 import torch
+from builders import contiguous
+from torch._inductor.loop_body import MemoryUsageType
 
 from layoutdoctor.analysis.graph_conversions import graph_conversions
 from layoutdoctor.capture import session as session_module
 from layoutdoctor.capture.compat import DynamoState, compile_settings, distinct_options
-from layoutdoctor.capture.inductor_graph import _Accesses, _is_reordered, _strides, code_fingerprint
+from layoutdoctor.capture.inductor_graph import _Body, _read_body, code_fingerprint
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.layout import Layout, strided_layout
+from layoutdoctor.records import BufferRead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,6 +90,29 @@ def test_the_same_chain_without_it_has_no_conversion_in_its_graph() -> None:
     assert sum(buffer.is_extern for buffer in graph.buffers) == 2
 
 
+def places(conversions: tuple[Conversion, ...]) -> list[tuple[Any, ...]]:
+    return [(c.tensor, c.role, c.owner, c.cause) for c in conversions]
+
+
+@pytest.mark.compile
+def test_each_conversion_of_a_chain_is_told_with_who_needs_it() -> None:
+    (graph,) = captured(Chain(), image())
+
+    assert sorted(places(graph_conversions(graph)), key=str) == [
+        (
+            "activation",
+            "entry",
+            "compiler",
+            "required by convolution first",
+        ),
+        ("activation", "exit", "compiler", "the caller is given the strides that eager returns (keep_output_stride)"),
+        ("weight", None, "compiler", "required by convolution first, on each call"),
+        ("weight", None, "compiler", "required by convolution second, on each call"),
+    ]
+    assert [b.name for b in graph.buffers if b.is_output] == [c.value for c in graph_conversions(graph)[-1:]]
+    assert graph.not_understood == ()
+
+
 @pytest.mark.compile
 def test_moves_that_change_the_shape_or_the_place_are_no_conversions() -> None:
     def moves(x: torch.Tensor) -> list[torch.Tensor]:
@@ -105,12 +133,118 @@ def test_moves_that_change_the_shape_or_the_place_are_no_conversions() -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize("batch", [1, 2])
+def test_moves_that_rearrange_elements_are_no_conversions(batch: int) -> None:
+    """A batch of one is what inference has: then the heads of an attention stand first, as a batch would."""
+    table = torch.nn.Embedding(5, 8).requires_grad_(requires_grad=False)
+
+    def moves(x: torch.Tensor, tokens: torch.Tensor) -> list[torch.Tensor]:
+        size = x.shape[0]
+        windows = x.permute(0, 2, 3, 1).reshape(size, 3, 4, 3, 4, 4).permute(0, 1, 3, 2, 4, 5)
+        sequence = x.reshape(size, 72, 8)
+        return [
+            torch.nn.functional.channel_shuffle(x, 2),
+            torch.nn.functional.pixel_shuffle(x, 2),
+            torch.nn.functional.pixel_unshuffle(x, 2),
+            windows.contiguous(),
+            sequence.view(size, 72, 2, 4).transpose(1, 2).contiguous(),
+            table(tokens),
+            x.to(torch.bfloat16),
+        ]
+
+    (graph,) = captured(moves, image(batch, 4, 12, 12), torch.tensor([1, 3]))
+    assert len(graph.buffers) >= 7
+    assert graph_conversions(graph) == ()
+
+
+@pytest.mark.compile
 def test_what_a_user_converts_is_found_by_what_the_kernel_does() -> None:
     (graph,) = captured(lambda x: x.clone(memory_format=torch.channels_last), image())
     (conversion,) = graph_conversions(graph)
 
     assert (conversion.direction, conversion.fused, conversion.tensor) == ("to_channels_last", False, "activation")
     assert conversion.bytes_moved == 2 * 4 * image().numel()
+    assert (conversion.owner, conversion.cause) == ("user", "the model's own .clone() asks for it")
+
+
+@pytest.mark.compile
+def test_a_cast_travels_with_a_conversion_and_each_operand_of_a_computed_value_is_one() -> None:
+    def mixed(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        last = torch.channels_last
+        return [x.to(torch.bfloat16, memory_format=last), (x + y).contiguous(memory_format=last)]
+
+    (graph,) = captured(mixed, image(), image())
+    found = graph_conversions(graph)
+
+    assert [(c.dtype, c.target_dtype, c.direction) for c in found] == [
+        ("float32", "bfloat16", "to_channels_last"),
+        ("float32", None, "to_channels_last"),
+        ("float32", None, "to_channels_last"),
+    ]
+    assert found[0].bytes_moved == (4 + 2) * image().numel()
+    assert [c.fused for c in found[1:]] == [True, True]
+    assert [c.owner for c in found] == ["user"] * 3
+    assert found[1].value == found[2].value
+    assert found[1].source_value != found[2].source_value
+
+
+class Joined(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(4, 8, 3, padding=1)
+        self.second = torch.nn.Conv2d(12, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.cat([self.first(x), x], 1))
+
+
+@pytest.mark.compile
+def test_a_branch_of_a_concatenation_is_converted_into_its_part() -> None:
+    (graph,) = captured(Joined(), image())
+    into = {c.value: c for c in graph_conversions(graph) if c.role != "exit" and c.tensor == "activation"}
+    parts = [b for b in graph.buffers if b.alias_of is not None]
+    (whole,) = {b.alias_of for b in parts}
+
+    assert len(parts) == 2
+    assert [b.name for b in graph.buffers if b.name == whole and b.reads == tuple(sorted(p.name for p in parts))]
+    assert all(c.direction == "to_channels_last" for c in into.values())
+    assert [c.target.shape for c in into.values() if c.target is not None] == [(2, 4, 12, 12)] * len(into)
+
+
+@pytest.mark.compile
+def test_in_training_gradients_and_what_was_saved_are_told_apart() -> None:
+    own = distinct_options(f"test {next(NUMBERS)}")
+    compiled = torch.compile(Chain(), options={"layout_optimization": True, **own})
+    with compile_settings({}), CompileCapture() as capture:
+        compiled(image()).square().sum().backward()
+    forward, backward = capture.graphs
+    saved = [b.name for b in forward.buffers if b.is_output and b.is_user_output is False]
+    found = graph_conversions(backward)
+
+    assert (forward.direction, backward.direction) == ("forward", "backward")
+    assert saved
+    assert [c.role for c in graph_conversions(forward) if c.tensor == "activation" and c.role == "exit"] == ["exit"]
+    assert {c.tensor for c in found} <= {"gradient", "weight", "activation"}
+    assert [c.role for c in found if c.source_value == "tangents_1"] == ["entry"]
+    assert [c.tensor for c in found if c.source_value == "tangents_1"] == ["gradient"]
+
+
+@pytest.mark.compile
+def test_symbolic_sizes_are_named_and_never_converted() -> None:
+    own = distinct_options(f"test {next(NUMBERS)}")
+
+    def convert(x: torch.Tensor) -> torch.Tensor:
+        return x.relu().contiguous(memory_format=torch.channels_last)
+
+    compiled = torch.compile(convert, dynamic=True, options=own)
+    with compile_settings({}), CompileCapture() as capture:
+        compiled(image())
+    (graph,) = capture.graphs
+
+    assert [buffer.problem for buffer in graph.buffers] == ["symbolic sizes"] * len(graph.buffers)
+    assert graph_conversions(graph) == ()
+    assert graph.not_understood[0].startswith("symbolic sizes: ")
+    assert len(graph.not_understood) == 1
 
 
 @pytest.mark.compile
@@ -172,50 +306,118 @@ def test_a_failure_of_the_whole_record_is_noted_and_the_compile_goes_on(monkeypa
     assert capture.failures == ("graph not recorded: ZeroDivisionError: division by zero",)
 
 
-def accesses(loads: dict[str, list[int] | None], stores: dict[str, list[int] | None], *, only_moves: bool) -> _Accesses:
-    return _Accesses(list(loads.items()), list(stores.items()), only_moves)
+X, Y, Z = sympy.symbols("x y z", integer=True, nonnegative=True)
 
 
-def test_a_body_that_only_loads_and_stores_in_another_order_moves() -> None:
-    body = accesses({"x": [48, 1, 4]}, {"buf0": [48, 16, 1]}, only_moves=True)
+def a_body(
+    store: Any,
+    *loads: tuple[str, Any, bool],
+    counts: dict[Any, int] | None = None,
+    operations: tuple[str, ...] = (),
+    mode: str | None = None,
+) -> SimpleNamespace:
+    """A loop body as Inductor has it: one store into ``buf0``, and loads (buffer, index, whether it is masked)."""
+    indices = {"index0": store, **{f"index{number}": load[1] for number, load in enumerate(loads, 1)}}
+    entries = [
+        SimpleNamespace(index_name=f"index{n}", buffer_name=load[0], mode=None) for n, load in enumerate(loads, 1)
+    ]
+    plain = ["index0", *(f"index{number}" for number, load in enumerate(loads, 1) if not load[2])]
+    calls = [SimpleNamespace(op="call_module", target="get_index", args=(name,)) for name in plain]
+    calls += [SimpleNamespace(op="call_method", target=name, args=()) for name in ("load", *operations, "store")]
+    return SimpleNamespace(
+        var_ranges=counts or {X: 2, Y: 3, Z: 4},
+        indexing_exprs=indices,
+        memory_usage={
+            **{kind: [] for kind in MemoryUsageType},
+            MemoryUsageType.LOAD: entries,
+            MemoryUsageType.STORE: [SimpleNamespace(index_name="index0", buffer_name="buf0", mode=mode)],
+        },
+        root_block=SimpleNamespace(graph=SimpleNamespace(nodes=calls)),
+        subblocks={},
+    )
 
-    assert (body.moved("buf0"), body.converted("buf0")) == (["x"], [])
-    assert body.moved("buf1") == []
+
+def read(body: SimpleNamespace | None, layout: Layout | None = None) -> Any:
+    """What is recorded of a body that writes ``buf0``, of shape [2, 3, 4] where no other layout is given."""
+    output = SimpleNamespace(get_name=lambda: "buf0")
+    return _read_body(SimpleNamespace(_body=body), output, layout or contiguous((2, 3, 4)))
 
 
-def test_a_body_that_computes_or_reads_two_buffers_converts() -> None:
-    computing = accesses({"x": [48, 1, 4]}, {"buf0": [48, 16, 1]}, only_moves=False)
-    reading_two = accesses({"x": [48, 1, 4], "y": [48, 16, 1]}, {"buf0": [48, 16, 1]}, only_moves=True)
+STORE = 12 * X + 4 * Y + Z
 
-    assert (computing.moved("buf0"), computing.converted("buf0")) == ([], ["x"])
-    assert (reading_two.moved("buf0"), reading_two.converted("buf0")) == ([], ["x"])
+
+def test_a_body_that_only_loads_and_stores_moves() -> None:
+    found = read(a_body(STORE, ("x", 12 * X + Y + 3 * Z, False)))
+
+    assert found.accesses == (BufferRead(name="x", stride=(12, 1, 3)),)
+    assert (found.operations, found.problem) == ((), None)
+
+
+def test_a_body_that_computes_names_its_operations_once_and_all_it_reads() -> None:
+    body = a_body(STORE, ("x", STORE, False), ("y", X + 5, False), operations=("relu", "add", "relu"))
+    found = read(body)
+
+    assert found.accesses == (BufferRead(name="x", stride=(12, 4, 1)), BufferRead(name="y", stride=(1, 0, 0), offset=5))
+    assert found.operations == ("relu", "add")
+
+
+def test_a_load_in_a_masked_part_of_a_body_is_masked() -> None:
+    (found,) = read(a_body(STORE, ("x", STORE - 12, True))).accesses
+
+    assert found == BufferRead(name="x", stride=(12, 4, 1), offset=-12, is_masked=True)
+
+
+def test_a_loop_of_one_value_is_no_step() -> None:
+    body = a_body(4 * Y + Z, ("x", 7 * X + 4 * Y + Z, False), counts={X: 1, Y: 3, Z: 4})
+
+    assert read(body, contiguous((1, 3, 4))).accesses == (BufferRead(name="x", stride=(0, 4, 1)),)
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "reordered"),
+    "index",
     [
-        ([48, 1, 4], [48, 16, 1], True),
-        ([96, 16, 1], [48, 16, 1], False),
-        ([0, 1, 4], [48, 16, 1], False),
-        ([48, 1, 4], [0, 16, 1], False),
-        ([1], [1], False),
-        (None, [48, 16, 1], False),
-        ([48, 1, 4], None, False),
-        ([-1, 4], [4, 1], True),
+        X * Y,
+        12 * X + Y / 2,
+        12 * sympy.Function("ModularIndexing")(X, 4),
+        sympy.Symbol("s0") * X + Z,
+        12 * X + sympy.Symbol("tmp0"),
     ],
 )
-def test_orders_are_compared_where_both_walk_every_element(
-    source: list[int] | None, target: list[int] | None, reordered: bool
-) -> None:
-    assert _is_reordered(source, target) is reordered
+def test_an_index_that_is_no_sum_of_whole_steps_has_no_strides(index: Any) -> None:
+    loaded, stored = read(a_body(STORE, ("x", index, False))), read(a_body(index, ("x", STORE, False)))
+
+    assert loaded.accesses == (BufferRead(name="x", stride=None),)
+    assert stored.accesses == (BufferRead(name="x", stride=None),)
 
 
-def test_an_index_that_is_not_affine_has_no_strides() -> None:
-    i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+def test_what_is_added_up_in_memory_or_stored_twice_has_no_strides() -> None:
+    twice = a_body(STORE, ("x", STORE, False))
+    twice.memory_usage[MemoryUsageType.STORE] *= 2
 
-    assert _strides(12 * i + 3 * j + 5, [i, j]) == [12, 3]
-    assert _strides(i * j, [i, j]) is None
-    assert _strides(12 * sympy.Function("ModularIndexing")(i, 4), [i, j]) is None
+    for body in (a_body(STORE, ("x", STORE, False), mode="atomic_add"), twice):
+        assert read(body).accesses == (BufferRead(name="x", stride=None),)
+
+
+def test_a_library_call_has_no_body_and_no_problem() -> None:
+    assert read(None) == _Body()
+
+
+def test_a_buffer_of_symbolic_sizes_is_a_problem_and_its_operations_are_known() -> None:
+    symbolic = strided_layout(("s0", 3, 4), (12, 4, 1))
+    found = read(a_body(STORE, ("x", STORE, False), operations=("relu",)), symbolic)
+
+    assert found == _Body((), ("relu",), "symbolic sizes")
+
+
+def test_a_body_that_cannot_be_read_is_a_problem_and_never_a_guess() -> None:
+    broken = a_body(STORE, ("x", STORE, False))
+    del broken.var_ranges
+    found = read(broken)
+
+    assert (found.accesses, found.operations) == ((), ())
+    assert found.problem == (
+        "loop body not read (AttributeError: 'types.SimpleNamespace' object has no attribute 'var_ranges')"
+    )
 
 
 def test_names_that_differ_by_compile_do_not_change_a_fingerprint() -> None:
