@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import may_hide_gain
-from layoutdoctor.records import SLOWER
+from layoutdoctor.records import SLOWER, Finding
 from layoutdoctor.rules import evidence, wording
 
 if TYPE_CHECKING:
@@ -168,3 +168,31 @@ def how_to_measure(trial: Trial) -> str:
     """
     advice = f"--configurations all measures what the veto costs ({FORCED})"
     return f"on the device itself, {advice}" if trial.is_static else advice
+
+
+def veto_finding(
+    diagnosis: Diagnosis, trial: Trial, decision: Decision, *, code: str, rule: str, message: str
+) -> Finding:
+    """
+    A finding about a veto, at the first convolution that decided.
+
+    Args:
+        diagnosis: The diagnosis it is in.
+        trial: The trial whose graph was vetoed.
+        decision: The graph's card.
+        code: The rule's code.
+        rule: The rule's name.
+        message: What it says.
+    """
+    deciding = deciding_convolutions(decision)
+    return Finding(
+        code=code,
+        rule=rule,
+        severity=veto_severity(diagnosis),
+        configuration=trial.name,
+        message=message,
+        suggestion=measured_words(diagnosis) or how_to_measure(trial),
+        location=deciding[0].location if deciding else None,
+        module=deciding[0].module if deciding else None,
+        evidence=decision.deciding_nodes,
+    )

@@ -30,14 +30,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import decisions, wording
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Decision, Diagnosis, Graph
+    from layoutdoctor.records import Decision, Diagnosis, Finding, Graph
 
 CODE = "LD207"
 NAME = "vetoed-by-one-convolution"
@@ -57,17 +56,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         diagnosis: Any diagnosis.
     """
     for trial, graph, decision in decisions.vetoed_graphs(diagnosis, _REASONS):
-        deciding = decisions.deciding_convolutions(decision)
-        yield Finding(
-            code=CODE,
-            rule=NAME,
-            severity=decisions.veto_severity(diagnosis),
-            configuration=trial.name,
-            message=_message(graph, decision),
-            suggestion=decisions.measured_words(diagnosis) or decisions.how_to_measure(trial),
-            location=deciding[0].location if deciding else None,
-            module=deciding[0].module if deciding else None,
-            evidence=decision.deciding_nodes,
+        yield decisions.veto_finding(
+            diagnosis, trial, decision, code=CODE, rule=NAME, message=_message(graph, decision)
         )
 
 

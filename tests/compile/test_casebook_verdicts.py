@@ -476,7 +476,7 @@ def channel_shuffle_ends_the_channels_last_region(diagnosis: Diagnosis) -> None:
     assert finding.suggestion is not None
     assert "197109" in finding.suggestion
     assert (breaker.op, breaker.conversions) == ("channel_shuffle", (back.id,))
-    assert (back.direction, back.fused, back.module, line_of(back)) == ("to_channels_last", True, "b", 13)
+    assert (back.direction, back.module, line_of(back)) == ("to_channels_last", "b", 13)
 
 
 def the_output_lost_eagers_channels_last_at_channel_shuffle(diagnosis: Diagnosis) -> None:

@@ -21,6 +21,7 @@ from builders import (
     a_decision,
     a_diagnosis,
     a_graph,
+    a_kernel,
     a_node,
     a_pair,
     a_placeholder,
@@ -552,8 +553,6 @@ def test_12_a_fallback_convolution_is_no_conversion() -> None:
 
 
 def fallback(seconds: float) -> Kernel:
-    from builders import a_kernel
-
     return a_kernel("slow_conv3d_forward", seconds, library="aten")
 
 

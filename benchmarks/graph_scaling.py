@@ -1,0 +1,306 @@
+"""
+How long it takes to walk large graphs: conversions, breakers, redundant pairs, costs and rules, by number of nodes.
+
+The graphs are made by hand, in the proportions that Inductor leaves them in, so that no compiler runs. Two shapes:
+``branches``, where every few nodes make a region of their own, and ``residual``, where one contiguous value runs
+through the whole network and all of it is one region. The capture is measured on real FX graphs, traced and not
+compiled. Run from the repository root:
+
+    python benchmarks/graph_scaling.py [--sizes 1000 3000 10000] [--output FILE.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tabulate import tabulate
+
+from layoutdoctor.analysis.breakers import with_breaker_costs, without_round_trips
+from layoutdoctor.analysis.conversion_costs import with_costs
+from layoutdoctor.analysis.dataflow import redundant_pairs
+from layoutdoctor.analysis.graph_conversions import with_graph_conversions
+from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.layout import blocked_layout, contiguous_stride, dense_stride, strided_layout
+from layoutdoctor.records import (
+    Buffer,
+    BufferRead,
+    Conversion,
+    Diagnosis,
+    Environment,
+    FxNode,
+    Graph,
+    Kernel,
+    SourceLocation,
+    Subject,
+    Trial,
+)
+from layoutdoctor.rules import run_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layoutdoctor.layout import Layout
+
+IMAGE, WIDE, KERNEL = (2, 8, 16, 16), (2, 16, 16, 16), (8, 8, 3, 3)
+CONVOLUTION = "aten.convolution.default"
+LIMIT = 2.0
+"""The time of one node may grow by less than this from the smallest graph to the largest."""
+
+
+def plain(shape: tuple[int, ...]) -> Layout:
+    return strided_layout(shape, contiguous_stride(shape))
+
+
+def last(shape: tuple[int, ...]) -> Layout:
+    return strided_layout(shape, dense_stride(shape, (0, 2, 3, 1)))
+
+
+class Network:
+    """A graph under construction: FX nodes, and the buffers that Inductor makes of them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[FxNode] = []
+        self.buffers: list[Buffer] = []
+        self.launches = 0
+
+    def node(self, target: str, *inputs: str, layout: Layout | None = None, **fields: Any) -> str:
+        """Adds a call, and returns its name."""
+        name = f"{target.split('.')[1]}_{len(self.nodes)}"
+        place = SourceLocation(file="model.py", line=len(self.nodes) % 200 + 1)
+        known: dict[str, Any] = {"op": "call_function", "layout": layout or plain(IMAGE), "location": place, **fields}
+        self.nodes.append(FxNode(name=name, target=target, inputs=inputs, dtype="float32", module="net.0", **known))
+        return name
+
+    def argument(self, kind: Any, layout: Layout) -> str:
+        """Adds a graph input, and returns its name."""
+        name = f"arg_{len(self.nodes)}"
+        fields = {"layout": layout, "dtype": "float32", "tensor": kind}
+        self.nodes.append(FxNode(name=name, op="placeholder", target=name, **fields))
+        return name
+
+    def loop(self, layout: Layout, *reads: BufferRead, new_launch: bool = True, **fields: Any) -> str:
+        """Adds a buffer that a generated loop writes, and returns its name."""
+        self.launches += new_launch
+        name = f"buf{len(self.buffers)}"
+        self.buffers.append(
+            Buffer(
+                name=name,
+                layout=layout,
+                dtype="float32",
+                kernel=f"cpp_fused_{self.launches}",
+                launch=self.launches,
+                reads=tuple(read.name for read in reads),
+                accesses=reads,
+                **fields,
+            )
+        )
+        return name
+
+    def call(self, node: str, *reads: str) -> str:
+        """Adds a buffer that a library call writes, and returns its name."""
+        name = f"buf{len(self.buffers)}"
+        fields = {"kernel": "extern_kernels.convolution", "is_extern": True, "source_node": node, "origins": (node,)}
+        self.buffers.append(Buffer(name=name, layout=last(IMAGE), dtype="float32", reads=reads, **fields))
+        return name
+
+    def convolution(self, value: str, buffer: str) -> tuple[str, str]:
+        """A convolution with its weight converted on each call: (node, buffer)."""
+        weight = self.argument("weight", plain(KERNEL))
+        node = self.node(CONVOLUTION, value, weight)
+        converted = self.loop(last(KERNEL), whole(weight, plain(KERNEL)), origins=(node,))
+        return node, self.call(node, buffer, converted)
+
+    def graph(self, name: str = "graph 0", **fields: Any) -> Graph:
+        """The record."""
+        return Graph(
+            name=name,
+            direction="inference",
+            decision=None,
+            nodes=tuple(self.nodes),
+            buffers=tuple(self.buffers),
+            kernel_names=tuple(f"cpp_fused_{n}" for n in range(self.launches)),
+            **fields,
+        )
+
+
+def whole(name: str, layout: Layout) -> BufferRead:
+    """A read of a whole tensor of that layout."""
+    return BufferRead(name=name, stride=tuple(int(step) for step in layout.stride or ()))
+
+
+def branches(size: int) -> Graph:
+    """Two convolutions, their ReLUs joined contiguous, and converted back for a third one; again and again."""
+    net = Network()
+    value = buffer = net.argument("activation", last(IMAGE))
+    part = strided_layout(IMAGE, contiguous_stride(WIDE))
+    while len(net.nodes) < size:
+        relus, parts = [], []
+        joined = f"buf{len(net.buffers) + 6}"
+        for _ in range(2):
+            node, result = net.convolution(value, buffer)
+            relus.append(net.node("aten.relu.default", node))
+            fields = {"alias_of": joined, "operations": ("relu",), "origins": (relus[-1],)}
+            parts.append(net.loop(part, whole(result, last(IMAGE)), **fields))
+        cat = net.node("aten.cat.default", *relus, layout=plain(WIDE))
+        assert joined == f"buf{len(net.buffers)}"
+        fields = {"source_node": cat, "reads": tuple(parts)}
+        net.buffers.append(Buffer(name=joined, layout=plain(WIDE), dtype="float32", kernel=None, **fields))
+        back = net.loop(last(WIDE), whole(joined, plain(WIDE)))
+        value, buffer = net.convolution(cat, back)
+    return net.graph(output_names=(value,))
+
+
+def residual(size: int) -> Graph:
+    """One contiguous value that every block converts for its convolution and adds the result to."""
+    net = Network()
+    value = net.argument("activation", plain(IMAGE))
+    buffer = net.loop(plain(IMAGE), whole(value, plain(IMAGE)), operations=("relu",))
+    while len(net.nodes) < size:
+        relu = net.node("aten.relu.default", value)
+        given = net.loop(plain(IMAGE), whole(buffer, plain(IMAGE)), operations=("relu",), source_node=relu)
+        node, result = net.convolution(relu, net.loop(last(IMAGE), whole(given, plain(IMAGE))))
+        out = net.loop(plain(IMAGE), whole(result, last(IMAGE)), origins=(node,))
+        value = net.node("aten.add.Tensor", value, node)
+        reads = whole(buffer, plain(IMAGE)), whole(out, plain(IMAGE))
+        buffer = net.loop(plain(IMAGE), *reads, operations=("add",), source_node=value)
+    return net.graph(output_names=(value,))
+
+
+def eager_of(graph: Graph) -> tuple[Graph, list[Conversion]]:
+    """The same nodes as an eager iteration, with what oneDNN converts around every convolution."""
+    conversions: list[Conversion] = []
+    for node in graph.nodes:
+        if node.target == CONVOLUTION:
+            into = (("input 0", plain(IMAGE), blocked_layout(IMAGE, "aBcd16b"), "to_blocked"),)
+            out = (("output 0", blocked_layout(IMAGE, "aBcd16b"), plain(IMAGE), "from_blocked"),)
+            conversions += [
+                a_reorder(len(conversions) + number, node.name, *change) for number, change in enumerate((*into, *out))
+            ]
+    return Graph(name="eager", direction="inference", decision=None, nodes=graph.nodes), conversions
+
+
+def a_reorder(number: int, node: str, port: str, source: Layout, target: Layout, direction: Any) -> Conversion:
+    return Conversion(
+        id=f"reorder {number}",
+        owner="library",
+        kernel="reorder",
+        node=node,
+        op="aten::mkldnn_convolution",
+        location=None,
+        module=None,
+        source=source,
+        target=target,
+        direction=direction,
+        tensor="activation",
+        seconds=1e-5,
+        bytes_moved=2 * 4 * (source.element_count or 0),
+        graph="eager",
+        port=port,
+        seconds_source="measured",
+    )
+
+
+def timed(function: Callable[[], Any], into: dict[str, float], name: str) -> Any:
+    start = time.perf_counter()
+    result = function()
+    into[name] = time.perf_counter() - start
+    return result
+
+
+def walk(graph: Graph) -> dict[str, float]:
+    """Seconds of each walk over one graph, compiled and eager."""
+    seconds: dict[str, float] = {}
+    (found,) = timed(lambda: with_graph_conversions([graph], 0), seconds, "conversions, breakers")
+    launched = [Kernel(name=name, seconds=1e-5, library="inductor", graph=graph.name) for name in graph.kernel_names]
+    costed = timed(lambda: with_costs(found, launched, 1e10), seconds, "costs")
+    pairs = timed(lambda: redundant_pairs([costed], ()), seconds, "pairs")
+    known = timed(
+        lambda: with_breaker_costs(without_round_trips(costed, pairs), costed.conversions), seconds, "breaker costs"
+    )
+    eager, conversions = eager_of(graph)
+    timed(lambda: redundant_pairs([eager], conversions), seconds, "eager pairs")
+    diagnosis = a_diagnosis(known, pairs)
+    timed(lambda: run_rules(diagnosis), seconds, "rules")
+    return seconds
+
+
+def a_diagnosis(graph: Graph, pairs: Any) -> Diagnosis:
+    (configuration,) = [c for c in BUILTIN_CONFIGURATIONS if c.name == "inductor"]
+    return Diagnosis(
+        layoutdoctor_version="benchmark",
+        created_at="2026-01-01T00:00:00Z",
+        environment=Environment(torch=None),
+        subject=Subject(name="model.py", mode="inference", device="cpu", inputs=()),
+        trials=(Trial(configuration=configuration, status="ok", graphs=(graph,), redundant_pairs=pairs),),
+    )
+
+
+def capture(size: int) -> dict[str, float]:
+    """Seconds of reading a real FX graph of about that many nodes."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from layoutdoctor.capture.fx_graph import fx_nodes
+    from layoutdoctor.capture.not_understood import not_understood_in
+
+    weight = torch.zeros(4, 4, 3, 3)
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(size // 4):
+            x = torch.nn.functional.conv2d(x, weight, padding=1).relu().add(1).sigmoid()
+        return x
+
+    with torch.no_grad():
+        traced = make_fx(chain, tracing_mode="fake")(torch.zeros(1, 4, 6, 6))
+    seconds: dict[str, float] = {}
+    nodes = timed(lambda: fx_nodes(traced), seconds, "FX nodes")
+    timed(lambda: not_understood_in(traced, ()), seconds, "not understood")
+    return {"nodes": float(len(nodes)), **seconds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 3000, 10000])
+    parser.add_argument("--shapes", nargs="+", default=["branches", "residual"])
+    parser.add_argument("--repeats", type=int, default=3, help="the fastest one counts")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    measured: dict[str, dict[int, dict[str, float]]] = {}
+    for shape in options.shapes:
+        for size in options.sizes:
+            graph = {"branches": branches, "residual": residual}[shape](size)
+            runs = [walk(graph) for _ in range(options.repeats)]
+            measured.setdefault(shape, {})[size] = {name: min(run[name] for run in runs) for name in runs[0]}
+            print(shape, size, measured[shape][size], flush=True)
+    for size in (size for size in options.sizes if size <= 3000):
+        runs = [capture(size) for _ in range(options.repeats)]
+        measured.setdefault("capture", {})[size] = {name: min(run[name] for run in runs) for name in runs[0]}
+    growth = report(measured)
+    if options.output is not None:
+        options.output.write_text(json.dumps({"seconds": measured, "growth_per_node": growth}, indent=1) + "\n")
+
+
+def report(measured: dict[str, dict[int, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Prints the table; returns how much the time of one node grows from the smallest graph to the largest."""
+    growth: dict[str, dict[str, float]] = {}
+    rows = []
+    for shape, by_size in measured.items():
+        sizes = sorted(by_size)
+        for name in by_size[sizes[0]]:
+            if name == "nodes":
+                continue
+            per_node = [by_size[size][name] / size for size in sizes]
+            growth.setdefault(shape, {})[name] = per_node[-1] / per_node[0]
+            times = [f"{by_size[size][name]:.3f}" for size in sizes]
+            verdict = "linear" if per_node[-1] < LIMIT * per_node[0] else "grows"
+            rows.append([shape, name, ", ".join(map(str, sizes)), ", ".join(times), growth[shape][name], verdict])
+    print(tabulate(rows, headers=["shape", "walk", "nodes", "seconds", "growth of a node's time", ""], floatfmt=".2f"))
+    return growth
+
+
+if __name__ == "__main__":
+    main()
