@@ -37,6 +37,7 @@ def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> t
     """
     found: dict[str, LayoutBreaker] = {}
     by_value: dict[str, list[Conversion]] = {}
+    read, made = _read_by_convolutions(flow), _made_by_convolutions(flow)
     for conversion in conversions:
         by_value.setdefault(str(conversion.value), []).append(conversion)
     for conversion in conversions:
@@ -46,9 +47,9 @@ def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> t
             for buffer, given in _ends_above(flow, conversion.source_value):
                 out = [c for c in by_value.get(buffer.name, ()) if c.direction != "to_channels_last"]
                 _add(found, _compiled_breaker(flow, buffer, given, (*out, conversion)))
-        elif conversion.direction == "to_contiguous" and _reaches_convolution(flow, conversion):
+        elif conversion.direction == "to_contiguous" and conversion.value in read:
             buffer = flow.buffers[str(conversion.value)]
-            if conversion.source is not None and _is_of_convolution(flow, conversion.source_value):
+            if conversion.source is not None and conversion.source_value in made:
                 _add(found, _compiled_breaker(flow, buffer, conversion.source, (conversion,)))
     return tuple(found.values())
 
@@ -65,20 +66,28 @@ def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None
 
 
 def _ends_above(flow: BufferGraph, name: str | None) -> Iterator[tuple[Buffer, Layout]]:
-    """Buffers that were given channels-last and hold something else, from which a value comes without another call."""
-    pending, seen = [name], {name}
-    while pending:
-        buffer = flow.buffers.get(str(pending.pop()))
-        if buffer is None or buffer.is_extern or is_only_channels_last(buffer.layout):
-            continue
-        given = next((layout for _, layout in _inputs(flow, buffer) if is_only_channels_last(layout)), None)
-        if given is not None:
-            yield buffer, given
-            continue
-        for other, _ in _inputs(flow, buffer):
-            if other not in seen:
-                seen.add(other)
-                pending.append(other)
+    """
+    Buffers that were given channels-last and hold something else, from which a value comes without another call.
+
+    The nearest ones: those above them, as in a sum that runs through the whole network, pay for conversions of their
+    own.
+    """
+    front, seen, is_found = [str(name)], {name}, False
+    while front and not is_found:
+        further: list[str] = []
+        for one in front:
+            buffer = flow.buffers.get(one)
+            if buffer is None or buffer.is_extern or is_only_channels_last(buffer.layout):
+                continue
+            given = next((layout for _, layout in _inputs(flow, buffer) if is_only_channels_last(layout)), None)
+            if given is not None:
+                is_found = True
+                yield buffer, given
+                continue
+            inputs = [other for other, _ in _inputs(flow, buffer) if other not in seen]
+            seen.update(inputs)
+            further += dict.fromkeys(inputs)
+        front = further
 
 
 def _inputs(flow: BufferGraph, buffer: Buffer) -> Iterator[tuple[str, Layout | None]]:
@@ -87,38 +96,37 @@ def _inputs(flow: BufferGraph, buffer: Buffer) -> Iterator[tuple[str, Layout | N
         yield name, flow.layout_of(name)
 
 
-def _reaches_convolution(flow: BufferGraph, conversion: Conversion) -> bool:
-    """Whether a convolution reads the contiguous result, at once or through buffers of the same layout."""
-    pending, seen = [str(conversion.value)], {str(conversion.value)}
+def _read_by_convolutions(flow: BufferGraph) -> set[str]:
+    """Buffers that a convolution reads, at once or through contiguous ones computed from them."""
+    found = {
+        name for name in flow.buffers if any(is_convolution(flow.nodes[node].target) for node in flow.required_by(name))
+    }
+    pending = list(found)
     while pending:
-        name = pending.pop()
-        if any(is_convolution(flow.nodes[node].target) for node in flow.required_by(name)):
-            return True
-        for reader in flow.readers[name]:
-            buffer = flow.buffers[reader]
-            if reader not in seen and not buffer.is_extern and is_only_contiguous(buffer.layout):
-                seen.add(reader)
-                pending.append(reader)
-    return False
-
-
-def _is_of_convolution(flow: BufferGraph, name: str | None) -> bool:
-    """Whether a value is a convolution's result, or computed from one in the same layout."""
-    pending, seen = [name], {name}
-    while pending:
-        buffer = flow.buffers.get(str(pending.pop()))
-        if buffer is None:
-            continue
-        if buffer.is_extern:
-            node = flow.extern_node(buffer)
-            if node is not None and is_convolution(node.target):
-                return True
+        buffer = flow.buffers[pending.pop()]
+        if buffer.is_extern or not is_only_contiguous(buffer.layout):
             continue
         for other in buffer.reads:
-            if other not in seen and is_only_channels_last(flow.layout_of(other)):
-                seen.add(other)
+            if other in flow.buffers and other not in found:
+                found.add(other)
                 pending.append(other)
-    return False
+    return found
+
+
+def _made_by_convolutions(flow: BufferGraph) -> set[str]:
+    """Buffers that hold a convolution's result, or are computed from one through channels-last ones."""
+    calls = [(buffer.name, flow.extern_node(buffer)) for buffer in flow.buffers.values() if buffer.is_extern]
+    found = {name for name, node in calls if node is not None and is_convolution(node.target)}
+    pending = list(found)
+    while pending:
+        name = pending.pop()
+        if not is_only_channels_last(flow.layout_of(name)):
+            continue
+        for reader in flow.readers[name]:
+            if reader not in found and not flow.buffers[reader].is_extern:
+                found.add(reader)
+                pending.append(reader)
+    return found
 
 
 def _compiled_breaker(

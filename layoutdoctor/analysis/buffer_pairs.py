@@ -10,6 +10,7 @@ convert instead. A concatenation and its branches are one region: they share the
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -17,7 +18,7 @@ import networkx as nx
 from layoutdoctor.analysis.buffers import BufferGraph, is_only_channels_last
 from layoutdoctor.analysis.graph_conversions import ITEM_BYTES, layout_change
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.analysis.regions import Region, known_sum
+from layoutdoctor.analysis.regions import Region, known_sum, shortest_ways
 from layoutdoctor.records import RedundantPair
 
 if TYPE_CHECKING:
@@ -158,25 +159,44 @@ def _is_foreign(flow: BufferGraph, joined: nx.DiGraph, buffer: Buffer, name: str
 
 
 def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[RedundantPair]:
-    """The pairs of a region, what moves alone and the shortest way first, as many as both balances allow."""
+    """The pairs of a region, what moves alone first, then by the way's length, as many as both balances allow."""
     count, saved = region.removable_pair_count(), _saved_bytes(flow, region)
     if count == 0 or saved is None or saved <= 0:
         return []
+    # What moves alone comes before what rides along; a pinned value keeps its conversion.
+    free = [(name, c) for name, c in region.leaving.items() if name not in region.pinned]
     pairs: list[RedundantPair] = []
     used: set[str] = set()
-    ways = [way for way in _ways(joined, region) if way[0].value not in region.pinned]  # those keep their conversion
-    ways.sort(key=lambda way: (not _moves(flow, way[0]), len(way[2])))
-    for first, second, way in ways:
-        if len(pairs) == count or first.id in used or second.id in used:
-            continue
-        also = [other for other, back, _ in ways if back is second and other is not first and other.id not in used]
-        also = also if any(flow.is_concatenation(flow.buffers[name]) for name in way) else []
-        parts = (first, *also, second)
-        if not any(_moves(flow, part) for part in parts):
-            continue  # both ride along in loops that compute: nothing would be saved
-        used.update(part.id for part in parts)
-        pairs.append(_pair(flow, region, parts, way))
+    for alone in (True, False):
+        leaving = [(name, c) for name, c in free if _moves(flow, c) is alone]
+        starts, ends = [(name,) for name, _ in leaving], region.positions_of_ends()
+        wanted = partial(_is_unused, leaving, used)
+        for start, end, way in shortest_ways(joined.successors, starts, ends, wanted):
+            if len(pairs) == count:
+                return pairs
+            first, second = leaving[start][1], region.entering[end][1]
+            if second.id in used or first.source_value == second.value:
+                continue
+            parts = (first, *_others(flow, joined, free, way, {*used, first.id}), second)
+            if not any(_moves(flow, part) for part in parts):
+                continue  # both ride along in loops that compute: nothing would be saved
+            used.update(part.id for part in parts)
+            pairs.append(_pair(flow, region, parts, way))
     return pairs
+
+
+def _is_unused(leaving: Sequence[tuple[str, Conversion]], used: set[str], position: int) -> bool:
+    return leaving[position][1].id not in used
+
+
+def _others(
+    flow: BufferGraph, joined: nx.DiGraph, free: Sequence[tuple[str, Conversion]], way: Sequence[str], used: set[str]
+) -> list[Conversion]:
+    """The conversions of the other branches of a concatenation on the way, which go with its pair."""
+    if not any(flow.is_concatenation(flow.buffers[name]) for name in way):
+        return []
+    above = nx.ancestors(joined, way[-1]) | {way[-1]}
+    return [conversion for name, conversion in free if name in above and conversion.id not in used]
 
 
 def _moves(flow: BufferGraph, conversion: Conversion) -> bool:
@@ -198,14 +218,6 @@ def _saved_bytes(flow: BufferGraph, region: Region) -> int | None:
         foreign=region.foreign,
     )
     return costly.saved_bytes(lambda name: _conversion_bytes(flow.buffers[name]))
-
-
-def _ways(joined: nx.DiGraph, region: Region) -> Iterator[tuple[Conversion, Conversion, list[str]]]:
-    for start, first in region.leaving.items():
-        reached = nx.single_source_shortest_path(joined, start)
-        for end, second in region.entering:
-            if end in reached and first.source_value != second.value:
-                yield first, second, reached[end]
 
 
 def _conversion_bytes(buffer: Buffer) -> int | None:

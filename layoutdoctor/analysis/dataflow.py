@@ -20,7 +20,7 @@ from layoutdoctor.analysis.buffer_pairs import buffer_pairs
 from layoutdoctor.analysis.graph_conversions import ITEM_BYTES
 from layoutdoctor.analysis.join import is_convolution
 from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
-from layoutdoctor.analysis.regions import Region, same_format
+from layoutdoctor.analysis.regions import Region, same_format, shortest_ways
 from layoutdoctor.records import RedundantPair
 
 if TYPE_CHECKING:
@@ -214,18 +214,12 @@ class _Flow:
     def _is_internal(self, name: str, reader: FxNode) -> bool:
         return bool(self.agnostic.has_edge(name, reader.name))
 
-    def path(self, first: Conversion, second: Conversion) -> list[FxNode] | None:
-        """Layout-agnostic operations from one conversion's result to the other's argument; None where none leads."""
-        target = self._argument(second)
-        for start in self._results(first):
-            if start == target:
-                return []
-            if start in self.agnostic and target in self.agnostic and nx.has_path(self.agnostic, start, target):
-                names = nx.shortest_path(self.agnostic, start, target)
-                return [self.nodes[name] for name in names[1:]]
-        return None
+    def successors(self, name: str) -> Iterable[str]:
+        """Values that layout-agnostic operations make of a value."""
+        return self.agnostic.successors(name) if name in self.agnostic else ()
 
-    def _results(self, conversion: Conversion) -> list[str]:
+    def results(self, conversion: Conversion) -> list[str]:
+        """The values that a conversion of an operation's result makes."""
         node, index = str(conversion.node), int(str(conversion.port).split()[1])
         items = [
             reader.name
@@ -234,29 +228,27 @@ class _Flow:
         ]
         return items or [node]
 
-    def _argument(self, conversion: Conversion) -> str:
-        return self.nodes[str(conversion.node)].inputs[int(str(conversion.port).split()[1])]
-
 
 def _choose_pairs(flow: _Flow, region: Region) -> list[RedundantPair]:
     """The pairs of a region, shortest way first, as many as the balance of conversions and of bytes allows."""
-    candidates: list[tuple[int, int, Conversion, Conversion, list[FxNode]]] = []
-    for first in region.leaving.values():
-        for _, second in region.entering:
-            way = flow.path(first, second)
-            if way is not None and _undo_each_other(first, second, way):
-                candidates.append((len(way), len(candidates), first, second, way))
     count, saved = region.removable_pair_count(), region.saved_bytes(lambda name: _conversion_bytes(flow.nodes[name]))
+    if count == 0 or saved is None:
+        return []
+    leaving, ends = list(region.leaving.values()), region.positions_of_ends()
     pairs: list[RedundantPair] = []
     used: set[str] = set()
-    for _, _, first, second, way in sorted(candidates, key=lambda item: item[:2]):
-        if first.id in used or second.id in used or len(pairs) == count or saved is None:
-            continue
+    starts = [flow.results(first) for first in leaving]
+    for start, end, names in shortest_ways(flow.successors, starts, ends, lambda n: leaving[n].id not in used):
+        first, second = leaving[start], region.entering[end][1]
+        way = [flow.nodes[name] for name in names[1:]]
         moved = (first.bytes_moved or 0) + (second.bytes_moved or 0)
-        if moved <= saved:
-            saved -= moved
-            used.update((first.id, second.id))
-            pairs.append(_pair(flow, region, first, second, way))
+        if second.id in used or moved > saved or not _undo_each_other(first, second, way):
+            continue
+        saved -= moved
+        used.update((first.id, second.id))
+        pairs.append(_pair(flow, region, first, second, way))
+        if len(pairs) == count:
+            break
     return pairs
 
 

@@ -9,13 +9,14 @@ buffers); no torch.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.buffers import densified
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Conversion
@@ -60,6 +61,13 @@ class Region:
         """How many conversions of each direction nothing would need any more."""
         return max(0, min(len(self.leaving) - len(self.pinned), len(self.entering) - len(self.foreign)))
 
+    def positions_of_ends(self) -> dict[str, list[int]]:
+        """Where in ``entering`` the conversions of each value stand."""
+        found: dict[str, list[int]] = {}
+        for position, (name, _) in enumerate(self.entering):
+            found.setdefault(name, []).append(position)
+        return found
+
     def saved_bytes(self, bytes_of: Callable[[str], int | None]) -> int | None:
         """
         Bytes that conversions move today and would not any more; None where a size is not known.
@@ -73,6 +81,66 @@ class Region:
         if len(known_today) < len(today) or len(known_then) < len(then):
             return None
         return sum(known_today) - sum(known_then)
+
+
+class _Search:
+    """A search in breadth from some values, one step at a time."""
+
+    def __init__(self, starts: Iterable[str]) -> None:
+        self.before: dict[str, str | None] = dict.fromkeys(starts)
+        self.front = list(self.before)
+
+    def go_on(self, successors: Callable[[str], Iterable[str]]) -> None:
+        """Moves to the values that are one step further."""
+        front: list[str] = []
+        for name in self.front:
+            for other in successors(name):
+                if other not in self.before:
+                    self.before[other] = name
+                    front.append(other)
+        self.front = front
+
+    def way(self, end: str) -> list[str]:
+        """The values from a start to here, both included."""
+        names, name = [end], self.before[end]
+        while name is not None:
+            names.append(name)
+            name = self.before[name]
+        return names[::-1]
+
+
+def shortest_ways(
+    successors: Callable[[str], Iterable[str]],
+    starts: Sequence[Sequence[str]],
+    ends: Mapping[str, Sequence[int]],
+    is_wanted: Callable[[int], bool],
+) -> Iterator[tuple[int, int, list[str]]]:
+    """
+    Ways from any start to any end, the shortest first, found as they are asked for.
+
+    Only as much of a region is walked as the answers need, so that one of thousands of values takes no square of time.
+
+    Args:
+        successors: Values made from a value.
+        starts: The values of each start, which is told by its position.
+        ends: Positions of the ends at each value, in ascending order.
+        is_wanted: Whether ways from a start are still asked for.
+
+    Yields:
+        (position of the start, position of the end, the values on the way, both ends included); of equal length by
+        these positions.
+    """
+    pending = [(0, number, _Search(names)) for number, names in enumerate(starts)]
+    while pending:
+        length, number, search = heapq.heappop(pending)
+        found = sorted((end, name) for name in search.front for end in ends.get(name, ()))
+        for end, name in found:
+            if is_wanted(number):
+                yield number, end, search.way(name)
+        if is_wanted(number):
+            search.go_on(successors)
+            if search.front:
+                heapq.heappush(pending, (length + 1, number, search))
 
 
 def same_format(one: Layout, other: Layout) -> bool:

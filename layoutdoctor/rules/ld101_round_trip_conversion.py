@@ -156,10 +156,24 @@ def _severity(diagnosis: Diagnosis, trial: Trial) -> Severity:
     """Judged over all round trips of the trial: many small ones are a loss together."""
     seconds = evidence.sum_known(pair.seconds for pair in trial.redundant_pairs)
     severity = evidence.severity_of_share(evidence.share_of_kernels(trial, seconds))
+    if _is_worth_it(diagnosis, trial):
+        return "note"
     if severity == "note" or not evidence.is_baseline(diagnosis, trial.name):
         return severity
     cure = evidence.verified_cure(diagnosis)
     return "error" if cure is not None and _is_clean(cure) else severity
+
+
+def _is_worth_it(diagnosis: Diagnosis, trial: Trial) -> bool:
+    """Whether a library made them all, and every trial without them that was measured is slower: present, but it pays."""
+    ids = {id for pair in trial.redundant_pairs for id in (pair.first, *pair.also, pair.second)}
+    owners = {c.owner for c in evidence.all_conversions_of(trial) if c.id in ids}
+    others = [other for other in evidence.own_trials(diagnosis) if other is not trial and _is_clean(other)]
+    ratios = [evidence.ratio_of(diagnosis, other.name) for other in others]
+    is_measured = any(ratio is not None for ratio in ratios) or any(
+        evidence.is_baseline(diagnosis, other.name) for other in others
+    )
+    return owners == {"library"} and is_measured and evidence.clean_alternative(diagnosis, trial, _is_clean) is None
 
 
 def _is_clean(trial: Trial) -> bool:

@@ -113,7 +113,8 @@ def _message(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found:
 
 def _count_words(conversions: Sequence[Conversion], noun: str, side: str) -> str:
     """``"1 conversion in"``, ``"2 out (1 fused)"``."""
-    count, fused = len(conversions), sum(c.fused for c in conversions)
+    written = {(c.graph, c.value or c.id): c for c in conversions}.values()
+    count, fused = len(written), sum(c.fused for c in written)
     counted = f"{count or 'none'}" if not noun else wording.count_of(count, noun) if count else f"no {noun}"
     remark = "" if not fused else " (fused)" if fused == count else f" ({fused} fused)"
     return f"{counted} {side}{remark}"

@@ -62,10 +62,27 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         if trial.configuration.layout_optimization not in ("default", "on"):
             continue
         graphs = _mismatched(trial)
-        conversions = [conversion for graph in graphs for conversion in _conversions_for_backward(trial, graph)]
+        kept = _kept(diagnosis)
+        conversions = [
+            conversion
+            for graph in graphs
+            for conversion in _conversions_for_backward(trial, graph)
+            if trial.configuration.input_format == "channels_last" or _change(conversion) not in kept
+        ]
         if graphs and (conversions or not _is_channels_last(diagnosis, trial)):
             yield _finding(diagnosis, trial, graphs, conversions)
             return
+
+
+def _change(conversion: Conversion) -> tuple[object, ...]:
+    return (conversion.node, conversion.port, conversion.source, conversion.target)
+
+
+def _kept(diagnosis: Diagnosis) -> set[tuple[object, ...]]:
+    """What the backward lays out anew with channels_last input as well, which is not the mismatch's doing."""
+    other = diagnosis.measured_trial("inductor-channels-last")
+    graphs = other.graphs if other is not None else ()
+    return {_change(c) for graph in graphs if graph.direction == "backward" for c in graph.conversions}
 
 
 def _mismatched(trial: Trial) -> list[Graph]:
@@ -93,7 +110,7 @@ def _conversions_for_backward(trial: Trial, graph: Graph) -> list[Conversion]:
     in_library = trial.kernels.conversions if trial.kernels is not None else ()
     found: dict[str, Conversion] = {}
     for conversion in (*graph.conversions, *(c for c in in_library if c.graph == graph.name)):
-        is_change = conversion.direction != "none" and conversion.role != "exit"
+        is_change = conversion.direction != "none" and conversion.role not in ("entry", "exit")
         is_value = conversion.tensor != "weight" and conversion.port not in _PARAMETER_GRADIENTS
         if is_change and is_value and _is_for_convolution(conversion, graph):
             found.setdefault(conversion.id, conversion)
@@ -134,7 +151,7 @@ def _severity(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversi
         return "warning"
     if not conversions:
         return "note"
-    return evidence.severity_of_share(evidence.share_of_kernels(trial, seconds))
+    return evidence.severity_of_cost(trial, seconds)
 
 
 def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
@@ -157,11 +174,12 @@ def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float 
     if not conversions:
         return "no conversion of an activation or gradient was seen to follow from it"
     verb = "is" if len(conversions) == 1 else "are"
-    owners = Counter(conversion.owner for conversion in conversions)
+    written = {(c.graph, c.value or c.id): c for c in conversions}.values()
+    owners = Counter(conversion.owner for conversion in written)
     parts = [f"{count} by the {owner}" for owner, count in sorted(owners.items())]
-    fused = sum(conversion.fused for conversion in conversions)
+    fused = sum(conversion.fused for conversion in written)
     inside = f", {fused} of them in kernels that compute as well" if fused else ""
-    words = f"{wording.count_of(len(conversions), 'tensor')} {verb} laid out anew for them "
+    words = f"{wording.count_of(len(written), 'tensor')} {verb} laid out anew for them "
     words += f"({wording.listing(parts)}{inside})"
     moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]

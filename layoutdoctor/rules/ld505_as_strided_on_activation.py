@@ -99,6 +99,8 @@ def _is_users(node: FxNode, *, is_eager: bool) -> bool:
 
     Torch calls it as well: ``adaptive_avg_pool2d`` on a channels_last value, and AOTAutograd for views of inputs.
     """
+    if node.is_called_directly is False:
+        return False
     if node.called is not None:
         return _CALL in node.called
     if node.location is not None and node.location.code is not None:

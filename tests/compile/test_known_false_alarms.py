@@ -678,3 +678,23 @@ def test_17_float32_that_gains_nothing_from_channels_last_is_no_finding() -> Non
     assert above(0.7) == set()
     assert above(1.0) == set()
     assert above(1.3) == {"LD203", "LD205"}
+
+
+# Not in the casebook's list
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.pool, self.head = nn.Conv2d(3, 16, 3, padding=1), nn.AdaptiveAvgPool2d(2), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.flatten(self.pool(torch.relu(self.conv(x))), 1))
+
+
+def test_a_classifiers_flatten_is_no_breaker_since_nobody_converts_back() -> None:
+    diagnosis = diagnosed(Classifier, (2, 3, 16, 16), "eager-channels-last")
+
+    assert len(in_graphs(diagnosis)) == 1  # flatten does copy
+    assert [(b.op, b.reason) for b in trial_of(diagnosis, "eager-channels-last").graphs[0].breakers] == []
+    assert [f.message for f in diagnosis.findings if f.code == "LD104"] == []

@@ -143,6 +143,22 @@ def test_what_costs_no_neighbour_anything_breaks_nothing(why: str, buffers: tupl
     assert compiled(*buffers) == (), why
 
 
+def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nearest_breaker() -> None:
+    first = plain("n", a_read("a", LAST), source_node="norm", operations=("mul",))
+    back = last("back", a_read("n", PLAIN), origins=("conv_b",))
+    again = plain("m", a_read("b", LAST), source_node="shuffle", operations=("mul",))
+    total = plain("t", a_read("n", PLAIN), a_read("m", PLAIN), source_node="relu", operations=("add",))
+    last_back = last("back2", a_read("t", PLAIN), origins=("conv_b",))
+    found = compiled(A, first, back, B, again, total, last_back, call("c", "back2", node="conv_b"))
+    known = graph_conversions(a_graph(nodes=NODES, buffers=(A, first, back, B, again, total, last_back)))
+    value = {c.id: c.value for c in known}
+
+    assert {b.node: [value[id_] for id_ in b.conversions] for b in found} == {
+        "norm": ["n", "back", "back2"],
+        "shuffle": ["m", "back2"],
+    }
+
+
 @pytest.mark.parametrize("change", [{"owner": "user"}, {"tensor": "weight"}, {"role": "entry"}, {"role": "exit"}])
 def test_conversions_of_the_user_of_weights_and_at_the_ends_are_told_elsewhere(change: dict[str, Any]) -> None:
     known = a_graph(nodes=NODES, buffers=(A, NORM, RELU, BACK, B))
