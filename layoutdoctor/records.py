@@ -190,7 +190,8 @@ class Conversion(Record, frozen=True, kw_only=True):
         tensor: What kind of tensor was converted.
         seconds: Measured time in the profiled iteration.
         bytes_moved: Bytes read plus bytes written, without padding.
-        fused: True where it is part of a kernel that computes as well, so costs little of its own.
+        fused: True where the loop that makes it computes as well, so that it costs little of its own. A loop that only
+            moves is a conversion of its own, also where its kernel runs other loops.
         stream: Device stream, on a GPU.
         start_seconds: Start within the profiled iteration.
         bandwidth_share: Bytes per second reached over the device's copy bandwidth, 0 to 1 or a little above.

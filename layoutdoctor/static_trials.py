@@ -28,7 +28,7 @@ from layoutdoctor.progress import Progress
 from layoutdoctor.records import Diagnosis, Failure, Recommendation, Trial
 from layoutdoctor.subjects.prepare import effective_options, formats_in_effect, prepare, same_preparation_key
 from layoutdoctor.subjects.subject import describe, owned_module, with_something_to_train
-from layoutdoctor.trials import LiveTrial, _own_frame
+from layoutdoctor.trials import LiveTrial, own_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -214,7 +214,7 @@ def _reason_to_skip(configuration: Configuration) -> str | None:
 def _lower(trial: LiveTrial, step: Step, target: Target) -> None:
     """Runs the step once with the target's lowering as its backend, under capture."""
     lowering = TargetLowering(target, effective_options(trial.configuration))
-    step.run = torch.compile(_own_frame(step.run, trial.name), backend=lowering)
+    step.run = torch.compile(own_frame(step.run, trial.name), backend=lowering)
     try:
         # The capture's hooks stand around the lowering that the target's backend cuts short.
         with compile_settings({"freezing": False}), lowering, CompileCapture() as capture:

@@ -247,7 +247,7 @@ def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:
     if problem is not None:
         raise LayoutDoctorError(problem)
     options = {**effective_options(trial.configuration), **distinct_options(trial.name)}
-    step.run = torch.compile(_own_frame(step.run, trial.name), options=options)
+    step.run = torch.compile(own_frame(step.run, trial.name), options=options)
     with compile_settings(global_options(trial.configuration)), CompileCapture() as capture:
         start = time.perf_counter()
         step()
@@ -265,12 +265,16 @@ def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:
     return capture.captured
 
 
-def _own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+def own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:
     """
     A function around the model with a code object of its own.
 
     Dynamo keeps compiled code by code object: with one for each configuration no configuration meets another one's
     entries, the caller's own compiled functions are left alone, and all of it goes when the function goes.
+
+    Args:
+        run: What to call.
+        name: The configuration's name.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -292,7 +296,7 @@ def _profile(
     """Kernel list and redundant pairs; a failure here costs these, not the trial."""
     trial.stage = "profile"
     try:
-        recording = record_quietest(step, device, captured, trace_file)
+        recording = record_quietest(step.ready, device, captured, trace_file)
         if trial.configuration.backend == "eager":
             trial.graphs = (_eager_graph(step, prepared),)
         trial.kernels = _kernel_summary(trial, recording, device, bandwidth)
@@ -338,7 +342,7 @@ def _eager_graph(step: Step, prepared: PreparedModel) -> Graph:
 
     step.run = keeping
     try:
-        return record_eager_iteration(step, prepared.module, lambda: (kept, _gradients(prepared)))
+        return record_eager_iteration(step.ready(), prepared.module, lambda: (kept, _gradients(prepared)))
     finally:
         step.run = run
 

@@ -15,6 +15,7 @@ import msgspec
 from layoutdoctor.analysis.buffers import densified, is_only_channels_last, is_only_contiguous
 from layoutdoctor.analysis.join import is_convolution
 from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.records import LayoutBreaker
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from layoutdoctor.analysis.buffers import BufferGraph
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Buffer, Conversion, FxNode, Graph, RedundantPair
-
-_INTO = ("to_channels_last", "to_blocked")
 
 
 def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
@@ -173,15 +172,21 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
         str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)
     }
     found: dict[str, LayoutBreaker] = {}
+    region, going_on = _channels_last_region(graph), _going_on(graph)
     for name, conversion in outward.items():
-        given, returned = _given_layout(nodes, nodes[name]), nodes[name].layout
-        if given is not None and returned is not None and conversion.owner != "user" and is_only_contiguous(returned):
+        given, returned = _given_layout(nodes, nodes[name], region), nodes[name].layout
+        is_end = given is not None and is_only_contiguous(returned) and name in going_on
+        if is_end and given is not None and returned is not None and conversion.owner != "user":
             _add(found, _eager_breaker(nodes[name], given, returned, (conversion,)))
     for conversion in mine:
         node = nodes[str(conversion.node)]
-        if conversion.direction not in _INTO or conversion.port != "input 0" or not is_convolution(node.target):
+        if (
+            conversion.direction != "to_channels_last"
+            or conversion.port != "input 0"
+            or not is_convolution(node.target)
+        ):
             continue
-        for ending, given in _eager_ends_above(nodes, node.inputs[0]):
+        for ending, given in _eager_ends_above(nodes, node.inputs[0], region):
             out = outward.get(ending.name)
             if (out is not None and out.owner == "user") or ending.layout is None:
                 continue
@@ -190,19 +195,45 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
     return tuple(found.values())
 
 
-def _given_layout(nodes: dict[str, FxNode], node: FxNode) -> Layout | None:
-    """The channels-last layout that an operation was given; None where it was given none."""
-    layouts = (nodes[name].layout for name in node.inputs if name in nodes)
-    return next((layout for layout in layouts if is_only_channels_last(layout)), None)
+def _channels_last_region(graph: Graph) -> set[str]:
+    """Channels-last values that come from a convolution or from the caller, not from a permuted view by chance."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if not is_only_channels_last(node.layout):
+            continue
+        begins = is_convolution(node.target) or (node.op == "placeholder" and node.tensor == "activation")
+        if begins or any(name in found for name in node.inputs):
+            found.add(node.name)
+    return found
 
 
-def _eager_ends_above(nodes: dict[str, FxNode], name: str) -> Iterator[tuple[FxNode, Layout]]:
+_MIXING = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mean", "sum", "amax", "cat")
+
+
+def _going_on(graph: Graph) -> set[str]:
+    """Values of which something of the same rank is made: not those that are flattened for a matrix product."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.op != "call_function" or base_name(node.target) in _MIXING:
+            continue
+        is_image = node.layout is not None and len(node.layout.shape) in CHANNELS_LAST_BY_RANK
+        if is_image or node.name in found:
+            found.update(node.inputs)
+    return found
+
+
+def _given_layout(nodes: dict[str, FxNode], node: FxNode, region: set[str]) -> Layout | None:
+    """The layout that an operation was given by a channels-last region; None where it was given none."""
+    return next((nodes[name].layout for name in node.inputs if name in region), None)
+
+
+def _eager_ends_above(nodes: dict[str, FxNode], name: str, region: set[str]) -> Iterator[tuple[FxNode, Layout]]:
     pending, seen = [name], {name}
     while pending:
         node = nodes.get(pending.pop())
         if node is None or node.op != "call_function" or not is_only_contiguous(node.layout):
             continue
-        given = _given_layout(nodes, node)
+        given = _given_layout(nodes, node, region)
         if given is not None:
             if not is_convolution(node.target):
                 yield node, given

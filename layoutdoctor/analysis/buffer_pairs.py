@@ -165,6 +165,7 @@ def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[Redun
         return []
     # What moves alone comes before what rides along; a pinned value keeps its conversion.
     free = [(name, c) for name, c in region.leaving.items() if name not in region.pinned]
+    reader_count = len({reader for name in region.values for reader in flow.readers[name]})
     pairs: list[RedundantPair] = []
     used: set[str] = set()
     for alone in (True, False):
@@ -181,7 +182,7 @@ def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[Redun
             if not any(_moves(flow, part) for part in parts):
                 continue  # both ride along in loops that compute: nothing would be saved
             used.update(part.id for part in parts)
-            pairs.append(_pair(flow, region, parts, way))
+            pairs.append(_pair(flow, region, reader_count, parts, way))
     return pairs
 
 
@@ -226,7 +227,9 @@ def _conversion_bytes(buffer: Buffer) -> int | None:
     return None if elements is None or item is None else 2 * elements * item
 
 
-def _pair(flow: BufferGraph, region: Region, parts: Sequence[Conversion], way: Sequence[str]) -> RedundantPair:
+def _pair(
+    flow: BufferGraph, region: Region, reader_count: int, parts: Sequence[Conversion], way: Sequence[str]
+) -> RedundantPair:
     first, *also, second = parts
     between = _between(flow, way)
     place = next((node for node in reversed([flow.node_of(flow.buffers[n]) for n in way]) if node is not None), None)
@@ -245,7 +248,7 @@ def _pair(flow: BufferGraph, region: Region, parts: Sequence[Conversion], way: S
         bytes_moved=None if moved is None else int(moved),
         location=place.location if place is not None and place.location is not None else second.location,
         module=second.module or first.module,
-        proof=_proof(flow, region, parts, way),
+        proof=_proof(region, reader_count, parts, way),
         tensor_shape=second.source.shape if second.source is not None else None,
         also=tuple(part.id for part in also),
         seconds_source=None if seconds is None else "estimated" if "estimated" in sources else "measured",
@@ -263,14 +266,13 @@ def _between(flow: BufferGraph, way: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(targets))
 
 
-def _proof(flow: BufferGraph, region: Region, parts: Sequence[Conversion], way: Sequence[str]) -> str:
+def _proof(region: Region, reader_count: int, parts: Sequence[Conversion], way: Sequence[str]) -> str:
     first, *also, second = parts
-    readers = {reader for name in region.values for reader in flow.readers[name]}
     sources = ", ".join(str(part.source_value) for part in (first, *also))
     text = (
         f"{sources} {'is' if not also else 'are'} converted into {', '.join(way)}, and {second.value} converts back "
         f"for {', '.join(second.required_by) or 'its readers'}; the {len(region.values)} buffers between are read by "
-        f"{len(readers)} generated loops, which read any layout"
+        f"{reader_count} generated loops, which read any layout"
     )
     kept = []
     if region.pinned:

@@ -60,7 +60,7 @@ class CompileCapture:
         self.captured: list[CapturedGraph] = []
         self.graph_break_reasons: tuple[str, ...] = ()
         self.recompile_reasons: tuple[str, ...] = ()
-        self._decision: RawDecision | None = None
+        self._decisions: list[tuple[Any, RawDecision]] = []
         self._hooks = InductorHooks(self._on_decision, self._on_graph)
         self._breaks: dict[str, int] = {}
         self._failed_guards: dict[int, tuple[str, ...]] = {}
@@ -102,13 +102,18 @@ class CompileCapture:
                     yield next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
 
     def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool | None) -> None:
-        del graph_module
-        self._decision = record_decision(applied, log, is_inference)
+        self._decisions.append((graph_module, record_decision(applied, log, is_inference)))
 
     def _on_graph(self, lowering: Any, module: Any, kernels: list[tuple[str, list[str], str]]) -> None:
-        decision, self._decision = self._decision, None
+        decision = self._decision_of(lowering)
         graph = _graph_record(f"graph {len(self.captured)}", lowering, module, kernels, decision)
         self.captured.append(CapturedGraph(graph, module))
+
+    def _decision_of(self, lowering: Any) -> RawDecision | None:
+        """The decision made about the graph that was lowered, not about a sub-graph of it."""
+        decided, self._decisions = self._decisions, []
+        own = [raw for graph_module, raw in decided if graph_module is getattr(lowering, "module", None)]
+        return own[-1] if own else decided[0][1] if decided else None
 
 
 def _graph_record(

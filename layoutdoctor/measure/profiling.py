@@ -55,13 +55,16 @@ _LONG_ITERATION_SECONDS = 2.0
 
 
 def record_quietest(
-    step: Callable[[], None], device: str, captured: Sequence[CapturedGraph] = (), trace_file: Path | None = None
+    prepare: Callable[[], Callable[[], None]],
+    device: str,
+    captured: Sequence[CapturedGraph] = (),
+    trace_file: Path | None = None,
 ) -> Recording:
     """
     Records a few iterations and keeps the one whose operations took least; a long one is recorded once.
 
     Args:
-        step: One iteration, already warm.
+        prepare: Makes one iteration, already warm, ready to run.
         device: ``cpu`` or ``cuda``.
         captured: Compiled graphs that may run in it.
         trace_file: Where to keep the Chrome trace of the kept one.
@@ -69,13 +72,13 @@ def record_quietest(
     Raises:
         Exception: Whatever the step raises.
     """
-    best = record_iteration(step, device, captured, trace_file)
+    best = record_iteration(prepare(), device, captured, trace_file)
     for _ in range(QUIET_REPETITIONS - 1):
         if _total_seconds(best) > _LONG_ITERATION_SECONDS:
             break
         with tempfile.TemporaryDirectory(prefix="layoutdoctor-") as directory:
             kept = None if trace_file is None else Path(directory) / trace_file.name
-            again = record_iteration(step, device, captured, kept)
+            again = record_iteration(prepare(), device, captured, kept)
             if _total_seconds(again) < _total_seconds(best):
                 best = again
                 if kept is not None and trace_file is not None:
@@ -131,10 +134,23 @@ def record_iteration(
         if trace_file is not None:  # the profiler hands out its trace once only
             trace_file.write_bytes(gzip.compress(data) if trace_file.suffix == ".gz" else data)
     lacks += unnamed + capture.lacks
-    log = read_onednn_log(capture.text) if capture.text is not None else None
+    log = _with_header(read_onednn_log(capture.text)) if capture.text is not None else None
     if log is not None and log.primitives and not log.has_timestamps:
         lacks.append("oneDNN's log has no timestamps: primitives were assigned to operations by their order")
     return Recording(read_profiled_iteration(data), log, tuple(lacks))
+
+
+_header: tuple[str | None, str | None] = (None, None)
+"""Version and instruction set as oneDNN printed them: it does so once in a process, with its first line."""
+
+
+def _with_header(log: OnednnLog) -> OnednnLog:
+    global _header  # a fact about the process, like the line it was read from
+    if log.version is not None:
+        _header = (log.version, log.isa)
+    else:
+        log.version, log.isa = _header
+    return log
 
 
 def _synchronize(device: str) -> None:

@@ -115,6 +115,15 @@ class Step:
         else:
             self._iterate(self.args, self.kwargs)
 
+    def ready(self) -> Callable[[], None]:
+        """One iteration whose inputs are copied now, if they have to be: what is recorded of it is the model's own."""
+        args, kwargs = copy_inputs(self.args, self.kwargs) if self.fresh_inputs else (self.args, self.kwargs)
+
+        def run() -> None:
+            self._iterate(args, kwargs)
+
+        return run
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What the reader should know about how this step runs."""

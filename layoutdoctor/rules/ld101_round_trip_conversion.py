@@ -165,7 +165,7 @@ def _severity(diagnosis: Diagnosis, trial: Trial) -> Severity:
 
 
 def _is_worth_it(diagnosis: Diagnosis, trial: Trial) -> bool:
-    """Whether a library made them all, and every trial without them that was measured is slower: present, but it pays."""
+    """Whether a library made them all, and every trial without them that was measured is slower: they pay."""
     ids = {id for pair in trial.redundant_pairs for id in (pair.first, *pair.also, pair.second)}
     owners = {c.owner for c in evidence.all_conversions_of(trial) if c.id in ids}
     others = [other for other in evidence.own_trials(diagnosis) if other is not trial and _is_clean(other)]

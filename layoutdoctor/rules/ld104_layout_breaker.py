@@ -62,7 +62,7 @@ _EAGER_ADVICE = {
     "instance_norm": "in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
 }
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
-_PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "softmax", "scaled_dot_product_attention")
+_PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")
 _VIEW_ADVICE = (
     "a view keeps channels_last only where the channels stay innermost: x.flatten(2).transpose(1, 2) gives [N, HW, C] "
     "without a copy"

@@ -235,9 +235,9 @@ def test_conversions_are_numbered_and_breakers_are_found_with_those_of_the_libra
     norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN)
     conv = a_node("conv", CONVOLUTION, ("norm", "w"), layout=LAST)
     first, second = (tree(norm, copied(LAST, PLAIN), "aten::instance_norm") for _ in range(2))
-    blocked = a_conversion(node="conv", graph="eager", port="input 0", direction="to_blocked")
-    found = with_eager_conversions(graph(X, Y, W, norm, conv), [*first, *second], (blocked,))
+    back = a_conversion(node="conv", graph="eager", port="input 0", direction="to_channels_last")
+    found = with_eager_conversions(graph(X, Y, W, norm, conv), [*first, *second], (back,))
 
     assert [conversion.id for conversion in found.conversions] == ["eager conversion 0", "eager conversion 1"]
     assert [breaker.node for breaker in found.breakers] == ["norm"]
-    assert found.breakers[0].conversions[-1] == blocked.id
+    assert found.breakers[0].conversions[-1] == back.id

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import a_conversion, blocked, channels_last, contiguous
 
-from layoutdoctor.analysis.regions import Region, known_sum, same_format
+from layoutdoctor.analysis.regions import Region, known_sum, same_format, shortest_ways
 from layoutdoctor.layout import strided_layout
 
 if TYPE_CHECKING:
@@ -100,3 +100,46 @@ def test_a_sum_is_known_where_all_of_it_is() -> None:
     assert known_sum(1.0, 2.0, 3.0) == 6.0
     assert known_sum(1.0, None, 3.0) is None
     assert known_sum(None, 2.0) is None
+
+
+GRAPH = {"a": ["m"], "b": ["n"], "m": ["n", "x"], "n": ["o"], "o": ["y"], "x": ["y"], "y": ["a"]}
+
+
+def ways(starts: list[list[str]], ends: dict[str, list[int]], unwanted: set[int] | None = None) -> list[Any]:
+    found = shortest_ways(lambda name: GRAPH.get(name, []), starts, ends, lambda n: n not in (unwanted or set()))
+    return [(start, end, "".join(way)) for start, end, way in found]
+
+
+def test_ways_come_by_length_and_then_by_the_order_of_starts_and_ends() -> None:
+    assert ways([["a"], ["b"]], {"y": [0], "n": [1, 2]}) == [
+        (1, 1, "bn"),
+        (1, 2, "bn"),
+        (0, 1, "amn"),
+        (0, 2, "amn"),
+        (0, 0, "amxy"),
+        (1, 0, "bnoy"),
+    ]
+
+
+def test_a_start_that_is_an_end_is_the_shortest_way() -> None:
+    assert ways([["n", "a"]], {"n": [0]}) == [(0, 0, "n")]
+
+
+def test_a_start_with_several_values_goes_from_the_nearest() -> None:
+    assert ways([["a", "o"]], {"y": [0]}) == [(0, 0, "oy")]
+
+
+def test_what_is_not_wanted_any_more_is_not_looked_for() -> None:
+    used: set[int] = set()
+    found = shortest_ways(
+        lambda name: GRAPH.get(name, []), [["a"], ["b"]], {"n": [0], "y": [1]}, lambda n: n not in used
+    )
+    first = next(found)
+    used.add(first[0])
+
+    assert (first[0], first[1]) == (1, 0)
+    assert [start for start, _, _ in found] == [0, 0]
+
+
+def test_what_cannot_be_reached_gives_no_way_and_a_circle_ends() -> None:
+    assert ways([["a"]], {"b": [0], "nowhere": [1]}) == []

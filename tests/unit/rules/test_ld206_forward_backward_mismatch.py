@@ -183,7 +183,7 @@ def test_a_graph_lowered_for_a_device_that_is_not_there_is_told_with_bytes_only(
     trial = a_step(laid_out_anew("buf1"), is_static=True, kernels=None, measurement=None, equivalence=None)
 
     assert [(f.severity, f.message) for f in findings(trial)] == [
-        ("warning", f"{NOT_COUNTED}; 1 tensor is laid out anew for them (1 by the compiler), 1.00 MiB")
+        ("note", f"{NOT_COUNTED}; 1 tensor is laid out anew for them (1 by the compiler), 1.00 MiB")
     ]
 
 
