@@ -222,6 +222,23 @@ def test_a_library_that_blocks_a_contiguous_value_says_nothing_of_channels_last(
     assert in_eager(entering(direction="to_blocked", owner="library")) == ()
 
 
+def test_what_is_flattened_for_a_matrix_product_ends_no_region() -> None:
+    flat = eager("flatten", "aten.clone.default", "conv_a")
+    rows = eager("rows", "aten.view.default", "flatten", layout=contiguous((2, 8 * 36)))
+    product = eager("addmm", "aten.addmm.default", "rows", layout=contiguous((2, 10)))
+
+    assert in_eager(copied("flatten"), nodes=(*EAGER[:2], flat, rows, product)) == ()
+
+
+def test_a_permuted_view_that_happens_to_be_channels_last_is_no_region() -> None:
+    linear = eager("linear", "aten.addmm.default", "x", layout=contiguous((72, 8)))
+    permuted = eager("permuted", "aten.permute.default", "linear", layout=LAST)
+    added = eager("added", "aten.add.Tensor", "shortcut", "permuted")
+    conv = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
+
+    assert in_eager(entering(), nodes=(a_placeholder("shortcut", PLAIN), linear, permuted, added, conv)) == ()
+
+
 @pytest.mark.parametrize(
     "conversion",
     [

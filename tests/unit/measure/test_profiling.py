@@ -12,9 +12,16 @@ import torch
 from builders import a_graph
 
 from layoutdoctor.capture.session import CapturedGraph
-from layoutdoctor.measure.profiling import named_kernels, quiet_profiler, record_iteration, verbose_onednn
+from layoutdoctor.measure.profiling import (
+    named_kernels,
+    quiet_profiler,
+    record_iteration,
+    record_quietest,
+    verbose_onednn,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -35,6 +42,35 @@ def test_one_iteration_is_recorded_with_operations_and_log() -> None:
     assert recording.lacks == ()
     if recording.log.primitives:
         assert recording.log.has_timestamps
+
+
+def test_onednns_version_is_known_after_it_was_printed_once_in_the_process() -> None:
+    first, second = record_iteration(step, "cpu"), record_iteration(step, "cpu")
+
+    assert first.log is not None
+    assert second.log is not None
+    assert (second.log.version, second.log.isa) == (first.log.version, first.log.isa)
+    assert second.log.version is not None
+
+
+def test_of_a_few_iterations_the_quietest_is_kept_with_its_trace(tmp_path: Path) -> None:
+    sizes = iter([400, 4, 200])
+
+    def prepare() -> Callable[[], None]:
+        size = next(sizes)
+        a = torch.ones(size, size)
+        return lambda: _product(a)
+
+    recording = record_quietest(prepare, "cpu", trace_file=tmp_path / "trace.json")
+
+    (product,) = (operation for operation in recording.profile.operations if operation.name == "aten::mm")
+    assert product.shapes[0] == (4, 4)
+    kept = json.loads((tmp_path / "trace.json").read_bytes())
+    assert any(event.get("args", {}).get("Input Dims", [None])[0] == [4, 4] for event in kept["traceEvents"])
+
+
+def _product(a: torch.Tensor) -> None:
+    torch.mm(a, a)
 
 
 def test_the_trace_is_kept_where_asked_for(tmp_path: Path) -> None:

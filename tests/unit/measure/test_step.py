@@ -170,6 +170,19 @@ def test_a_model_that_changes_its_inputs_gets_fresh_ones_every_time() -> None:
     assert step.notes == (COPIES_INPUTS_NOTE,)
 
 
+def test_an_iteration_made_ready_copies_nothing_when_it_runs() -> None:
+    step = a_step(lambda tensor: tensor.add_(1), torch.ones(3), mode="inference")
+    step()
+    first, second = step.ready(), step.ready()
+    with torch.profiler.profile() as profiler:
+        first()
+        second()
+
+    names = [event.key for event in profiler.key_averages()]
+    assert "aten::add_" in names
+    assert not {"aten::clone", "aten::as_strided"} & set(names)
+
+
 def test_a_model_that_leaves_its_inputs_alone_gets_the_same_ones() -> None:
     seen: list[int] = []
     step = a_step(lambda x: (seen.append(x.data_ptr()), x + 1)[1], X, mode="inference")
