@@ -349,12 +349,15 @@ class BufferRead(Record, frozen=True, kw_only=True):
             such steps (an index table, a remainder, a symbolic size).
         offset: Element at which the read starts, for the first element of the written buffer.
         is_masked: Whether only some elements of the written buffer come from it, as in a concatenation.
+        reduction_run: In a reduction: how many neighbouring elements it reads one after the other; 1 where every one is
+            a stride away. None for other loops, and where not known.
     """
 
     name: str
     stride: tuple[int, ...] | None
     offset: int = 0
     is_masked: bool = False
+    reduction_run: int | None = None
 
 
 class Buffer(Record, frozen=True, kw_only=True):

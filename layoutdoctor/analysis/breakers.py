@@ -76,7 +76,8 @@ def _ends_above(flow: BufferGraph, name: str | None) -> Iterator[tuple[Buffer, L
         further: list[str] = []
         for one in front:
             buffer = flow.buffers.get(one)
-            if buffer is None or buffer.is_extern or is_only_channels_last(buffer.layout):
+            # Of another rank, such as [N, H * W, C], it may hold the same bytes: there formats say nothing.
+            if buffer is None or buffer.is_extern or not is_only_contiguous(buffer.layout):
                 continue
             given = next((layout for _, layout in _inputs(flow, buffer) if is_only_channels_last(layout)), None)
             if given is not None:

@@ -234,7 +234,9 @@ def _choose_pairs(flow: _Flow, region: Region) -> list[RedundantPair]:
     count, saved = region.removable_pair_count(), region.saved_bytes(lambda name: _conversion_bytes(flow.nodes[name]))
     if count == 0 or saved is None:
         return []
-    leaving, ends = list(region.leaving.values()), region.positions_of_ends()
+    # What something else needs in B keeps its own conversion: another one of the region goes with the way back.
+    leaving = [first for name, first in region.leaving.items() if name not in region.pinned]
+    ends = region.positions_of_ends()
     pairs: list[RedundantPair] = []
     used: set[str] = set()
     starts = [flow.results(first) for first in leaving]

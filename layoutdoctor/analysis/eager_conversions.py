@@ -143,6 +143,10 @@ def _port_and_kind(
     fitting = [
         position for position, name in enumerate(node.inputs) if name in nodes and _fits(nodes[name].layout, source)
     ]
+    if not fitting and _fits(node.layout, target):
+        return "output 0", "gradient" if node.backward else "activation"
+    if not fitting and node.backward:
+        return None, "gradient"  # a gradient that it returns, put into another layout
     if len(fitting) != 1:
         return None, "unknown"
     position = fitting[0]

@@ -74,7 +74,7 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
 
 def graph_conversions(graph: Graph) -> tuple[Conversion, ...]:
     """
-    The conversions of one compiled graph: one for each buffer and each tensor that is converted into it.
+    The conversions of one compiled graph: one for each buffer and each kind of tensor and layout converted into it.
 
     Args:
         graph: With FX nodes and buffers.
@@ -88,10 +88,15 @@ def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
     for buffer in flow.graph.buffers:
         if buffer.is_extern or buffer.is_reduction or buffer.is_removed or buffer.layout is None:
             continue
+        told: list[tuple[Layout, TensorKind]] = []
         for source in flow.sources(buffer):
             target = _target_layout(buffer.layout, source)
             if source.seen is None or target is None:
                 continue
+            kind = _kind(flow, source.name, gradients)
+            if (source.seen, kind) in told and not source.is_part:
+                continue  # one value computed from several of one kind and layout is written once: one conversion
+            told.append((source.seen, kind))
             direction = layout_change(source.seen, target)
             if direction != "none":
                 found.append(_conversion(flow, buffer, source, target, direction, gradients, len(found)))

@@ -86,6 +86,25 @@ def _covers(loop: Loop, place: int) -> bool:
     return loop.store_step > 0 and place % loop.store_step == 0 and place < loop.store_step * loop.count
 
 
+def reduction_run(loops: Sequence[Loop]) -> int | None:
+    """
+    How many neighbouring elements a reduction reads one after the other.
+
+    Args:
+        loops: The body's loop variables; those that the store does not depend on are reduced.
+
+    Returns:
+        1 where every element is a stride away from the last; None where nothing is reduced.
+    """
+    reduced = sorted((loop.load_step, loop.count) for loop in loops if loop.store_step == 0 and loop.load_step > 0)
+    run = 1
+    for step, count in reduced:
+        if step != run:
+            break
+        run *= count
+    return run if reduced else None
+
+
 @dataclass(frozen=True)
 class _Run:
     """Places ``step`` to ``step * count`` of a memory, walked by one dimension."""

@@ -38,6 +38,15 @@ _NOT_KERNELS = frozenset(
 )
 """Operations that allocate or describe a tensor and move no element."""
 
+_COMPUTING_THEMSELVES = frozenset(
+    f"aten::{name}"
+    for name in (
+        "addmm addmm_ addmv addmv_ addr baddbmm baddbmm_ bmm mm dot _slow_conv2d_forward _slow_conv2d_backward "
+        "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d"
+    ).split()
+)
+"""Operations that compute in their own code though they call others as well, such as ``copy_`` for a bias."""
+
 _LAUNCHING = ("aten::", "mkldnn::", "mkldnn_prepacked::", "onednn::", "quantized::", "torchvision::")
 
 
@@ -233,7 +242,7 @@ def _is_kernel(entry: HostOperation) -> bool:
         return True
     if entry.operation.is_annotation or not entry.name.startswith(_LAUNCHING) or entry.name in _NOT_KERNELS:
         return False
-    return not any(_works(child) for child in entry.children)
+    return entry.name in _COMPUTING_THEMSELVES or not any(_works(child) for child in entry.children)
 
 
 def _works(entry: HostOperation) -> bool:

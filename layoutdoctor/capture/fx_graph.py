@@ -132,7 +132,7 @@ def clean_module_path(path: str) -> str | None:
     """
     text = re.sub(r"^(L\[['\"][^'\"]+['\"]\]|G\[['\"][^'\"]+['\"]\]|L__self__)", "", path)
     text = _SUBSCRIPT.sub(r".\1", text).replace("._modules", "").replace(".slice(None, None, None)", "")
-    parts = [part for part in text.split(".") if part and "(" not in part]
+    parts = [part for part in text.split(".") if part and part != "__dict__" and "(" not in part]
     return ".".join(parts) or None
 
 

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.analysis.index_maps import Loop, seen_strides
+from layoutdoctor.analysis.index_maps import Loop, reduction_run, seen_strides
 from layoutdoctor.capture.fx_graph import size_of
 from layoutdoctor.errors import first_line
 from layoutdoctor.layout import Layout, strided_layout
@@ -191,6 +191,8 @@ def ir_layout(inner: Any) -> Layout | None:
         layout = getattr(inner, "layout", None)
     if not hasattr(layout, "stride") or not hasattr(layout, "size"):
         return None
+    if len(layout.size) != len(layout.stride):  # a change in place of a view: sizes of the view, strides of its base
+        return None
     return strided_layout([size_of(size) for size in layout.size], [size_of(step) for step in layout.stride])
 
 
@@ -264,13 +266,15 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
     reads: dict[BufferRead, None] = {}
     for entry in body.memory_usage[MemoryUsageType.LOAD]:
         load = _steps(body.indexing_exprs[entry.index_name], counts, ones)
-        seen = None
+        seen, run = None, None
         if store is not None and load is not None:
             loops = [Loop(count, store[0].get(name, 0), load[0].get(name, 0)) for name, count in counts.items()]
-            seen = seen_strides(shape, stride, loops)
+            seen, run = seen_strides(shape, stride, loops), reduction_run(loops)
         masked = entry.index_name not in unmasked
         offset = load[1] if load is not None else 0
-        reads[BufferRead(name=entry.buffer_name, stride=seen, offset=offset, is_masked=masked)] = None
+        reads[BufferRead(name=entry.buffer_name, stride=seen, offset=offset, is_masked=masked, reduction_run=run)] = (
+            None
+        )
     return tuple(reads)
 
 

@@ -100,7 +100,9 @@ def _finding(diagnosis: Diagnosis, trial: Trial, weights: tuple[Conversion, ...]
 def _suggestion(diagnosis: Diagnosis, trial: Trial, count: int) -> str:
     if diagnosis.subject.mode == "training":
         return "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
-    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: len(_weight_conversions(candidate)) < count)
+    other = evidence.clean_alternative(
+        diagnosis, trial, lambda candidate: 2 * len(_weight_conversions(candidate)) <= count
+    )
     if other is not None:
         left = len(_weight_conversions(other)) or "no"
         fewer = f"it leaves {left} weight conversion{'' if left == 1 else 's'}"

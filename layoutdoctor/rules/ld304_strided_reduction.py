@@ -62,6 +62,7 @@ class _Reduction:
     op: str
     location: SourceLocation | None
     module: str | None
+    run: int | None
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -77,7 +78,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
             slow, fast = sorted((there[key], here[key]), key=lambda one: -one.seconds)
             share = evidence.share_of_kernels(slow.trial, slow.seconds)
             is_large = share is not None and share >= _LEAST_SHARE
-            if is_large and fast.seconds > 0 and slow.seconds >= _FACTOR * fast.seconds:
+            is_strided = slow.run is not None and fast.run is not None and slow.run < fast.run
+            if is_large and is_strided and fast.seconds > 0 and slow.seconds >= _FACTOR * fast.seconds:
                 yield _finding(slow, fast)
 
 
@@ -96,9 +98,17 @@ def _reductions(trial: Trial) -> dict[_Key, _Reduction]:
             key = (graph.direction, tuple(sorted({(base_name(n.target), n.module) for n in origins}, key=str)), count)
             op = _first_named(origins)
             found.setdefault(key, []).append(
-                _Reduction(trial, kernel, seconds, op.called or base_name(op.target), op.location, op.module)
+                _Reduction(
+                    trial, kernel, seconds, op.called or base_name(op.target), op.location, op.module, _run(together)
+                )
             )
     return {key: members[0] for key, members in found.items() if len(members) == 1}
+
+
+def _run(buffers: Sequence[Buffer]) -> int | None:
+    """The fewest neighbouring elements that one of a kernel's reductions reads one after the other."""
+    runs = [read.reduction_run for buffer in buffers if buffer.is_reduction for read in buffer.accesses]
+    return min((run for run in runs if run is not None), default=None)
 
 
 def _origins(buffers: Sequence[Buffer]) -> list[str]:

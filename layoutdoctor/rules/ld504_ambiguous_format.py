@@ -81,13 +81,17 @@ def _ambiguous_gradients(trial: Trial) -> list[GradientLayout]:
 def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
     """The activations in both formats that convolutions read, each once."""
     found: dict[str, FxNode] = {}
+    # A library may still convert it, into a format of its own or because its weight says so: there it is not the same.
+    converted = {
+        (c.graph, c.node) for c in evidence.all_conversions_of(trial) if c.tensor == "activation" and c.node is not None
+    }
     for graph in trial.graphs:
         nodes = nodes_by_name(graph)
         for node in graph.nodes:
             source = nodes.get(node.inputs[0]) if node.inputs else None
             if source is None or node.backward or not is_convolution(node) or source.tensor == "weight":
                 continue
-            if is_ambiguous(source.layout):
+            if is_ambiguous(source.layout) and (graph.name, node.name) not in converted:
                 found[f"{graph.name} {source.name}"] = source
     return list(found.values())
 
