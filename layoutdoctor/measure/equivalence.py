@@ -6,18 +6,21 @@ Faces doctor; imports measure's step and copies, records and errors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.errors import first_line
 from layoutdoctor.measure.copies import copy_inputs, copy_model
-from layoutdoctor.measure.step import FIRST_CALL_SEED, Step, in_eager_mode
+from layoutdoctor.measure.step import FIRST_CALL_SEED, Step, in_eager_mode, tensors_of
 from layoutdoctor.records import Equivalence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from layoutdoctor.layout import Layout
     from layoutdoctor.measure.step import StepResults
     from layoutdoctor.records import Mode
@@ -48,6 +51,8 @@ class Reference:
         output_layouts: Eager's, on the caller's own input.
         random: Why two runs of the model differ; None where they do not.
         why_not_exact: Why float64 did not run; None where it did.
+        terms: For an output that is a sum or a mean: the same of its terms' magnitudes, the largest. Where the terms
+            cancel, rounding is of their size, not of the output's.
     """
 
     name: str
@@ -57,6 +62,32 @@ class Reference:
     output_layouts: tuple[Layout, ...]
     random: str | None = None
     why_not_exact: str | None = None
+    terms: dict[str, float] = field(default_factory=dict)
+
+
+class _SumsOfTerms(TorchDispatchMode):
+    """
+    Remembers, for every sum and mean that runs, how large its terms are.
+
+    Attributes:
+        found: The sum or mean of magnitudes, the largest, by the result's identity; with the result, which stays alive.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[int, tuple[torch.Tensor, float]] = {}
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Runs the operation as it is, and a sum or mean once more on magnitudes."""
+        del types
+        keywords = kwargs or {}
+        result = function(*args, **keywords)
+        is_sum = str(function).split(".")[1] in ("sum", "mean") and isinstance(result, torch.Tensor)
+        if is_sum and args[0].is_floating_point() and args[0].numel():
+            self.found[id(result)] = (result, float(function(args[0].abs(), *args[1:], **keywords).max()))
+        return result
 
 
 class _Difference(NamedTuple):
@@ -93,18 +124,26 @@ def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
         results = _run(subject, mode, double=False)
         eager = _named(results)
         random = _why_random(eager, _named(_run(subject, mode, double=False, seed=FIRST_CALL_SEED + 1)))
+    terms: dict[str, float] = {}
     try:
-        exact = _named(_run(subject, mode, double=True))
+        exact = _named(_run(subject, mode, double=True, terms=terms))
         problem = None if exact.keys() == eager.keys() else "it gives other outputs in float64"
     except (Exception, SystemExit) as error:  # what a model does with float64 is not known here
         exact, problem = eager, first_line(error)
     if random is not None or problem is not None:
         exact = eager  # another dtype draws other random numbers
     name = "float64" if exact is not eager else f"eager {_floating_dtype(eager)}"
-    return Reference(name, exact, eager, mode, results.output_layouts, random, problem)
+    return Reference(name, exact, eager, mode, results.output_layouts, random, problem, terms)
 
 
-def _run(subject: LoadedSubject, mode: Mode, *, double: bool, seed: int = FIRST_CALL_SEED) -> StepResults:
+def _run(
+    subject: LoadedSubject,
+    mode: Mode,
+    *,
+    double: bool,
+    seed: int = FIRST_CALL_SEED,
+    terms: dict[str, float] | None = None,
+) -> StepResults:
     copied = copy_model(subject.model)
     args, kwargs = copy_inputs(subject.args, subject.kwargs)
     copied.set_mode(mode)
@@ -112,7 +151,22 @@ def _run(subject: LoadedSubject, mode: Mode, *, double: bool, seed: int = FIRST_
         if copied.module is not None:
             copied.module.double()
         args, kwargs = pytree.tree_map(_as_double, (args, kwargs))
-    return Step(copied.run, copied.module, args, kwargs, mode, first_seed=seed).results()
+    run = copied.run if terms is None else _noting_terms(copied.run, terms)
+    return Step(run, copied.module, args, kwargs, mode, first_seed=seed).results()
+
+
+def _noting_terms(run: Callable[..., Any], terms: dict[str, float]) -> Callable[..., Any]:
+    """The model, which notes how large the terms are of those outputs that are sums or means."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _SumsOfTerms() as sums:
+            output = run(*args, **kwargs)
+        for index, tensor in enumerate(tensors_of(output)):
+            if id(tensor) in sums.found:
+                terms[f"output {index}"] = sums.found[id(tensor)][1]
+        return output
+
+    return call
 
 
 def _as_double(leaf: Any) -> Any:
@@ -157,7 +211,7 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
     """
     found = _named(results)
     differences = [
-        _compare(name, found.get(name), exact, reference.eager[name], _scale(name, reference.exact))
+        _compare(name, found.get(name), exact, reference.eager[name], _scale(name, reference))
         for name, exact in reference.exact.items()
     ]
     extra = sorted(found.keys() - reference.exact.keys())
@@ -202,14 +256,16 @@ def _detail(worst: _Difference, count: int, reference: Reference) -> str:
     return text
 
 
-def _scale(name: str, exact: dict[str, torch.Tensor]) -> float:
+def _scale(name: str, reference: Reference) -> float:
     """
     The largest value a tolerance refers to: an output's own, for a gradient the largest among its module's parameters.
 
-    The gradient of a bias in front of a batch norm is zero but for rounding, and that rounding is of its weight's size.
+    The gradient of a bias in front of a batch norm is zero but for rounding, and that rounding is of its weight's size;
+    a sum whose terms cancel is zero but for rounding of their size.
     """
+    exact = reference.exact
     if not name.startswith("gradient of "):
-        return _largest(exact[name])
+        return max(_largest(exact[name]), reference.terms.get(name, 0.0))
     module = name.rpartition(".")[0]
     siblings = [other for other in exact if other.startswith("gradient of ") and other.rpartition(".")[0] == module]
     return max(_largest(exact[sibling]) for sibling in siblings)
