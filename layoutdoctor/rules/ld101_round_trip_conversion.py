@@ -228,6 +228,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
             'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
             "channels_last as well, and measure it (--configurations all)"
         )
+    if trial.configuration.input_format == "channels_last":
+        return "model and input are channels_last already: look at the operation in front, which returns another layout"
     return "give the model and its input channels_last, so that the layers between hand the layout on"
 
 

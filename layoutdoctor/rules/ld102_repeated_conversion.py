@@ -214,6 +214,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _repeated(candidate))
     if other is not None:
         return f"use {other.name}: it repeats no conversion; {wording.alternative_words(diagnosis, trial, other)}"
+    if trial.configuration.input_format == "channels_last":
+        return "convert the value once by hand, in front of its readers, and give them the copy"
     return "let the producer write the layout its readers want: give the model and its input channels_last"
 
 

@@ -56,9 +56,9 @@ _ADVICE = {
     "instance_norm": "stay contiguous around it, or use GroupNorm or BatchNorm where the model allows it",
     "channel_shuffle": "known as pytorch issue #197109: call .contiguous(memory_format=torch.channels_last) after it, "
     "or shuffle the last dimension of x.permute(0, 2, 3, 1); an index of the channels is contiguous as well",
-    "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
 }
 _EAGER_ADVICE = {
+    "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
     "instance_norm": "in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
 }
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
@@ -66,6 +66,9 @@ _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_pr
 _VIEW_ADVICE = (
     "a view keeps channels_last only where the channels stay innermost: x.flatten(2).transpose(1, 2) gives [N, HW, C] "
     "without a copy"
+)
+_COMPILED_ADVICE = (
+    "Inductor chose the layout of this result: compare channels_last input, and layout optimization on and off"
 )
 _GENERAL_ADVICE = "stay contiguous around it, or use an operation there that keeps channels_last"
 
@@ -92,13 +95,14 @@ def _fact(breaker: LayoutBreaker) -> tuple[str, str | None, str]:
 
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
-    """Those of a trial, without the model's own calls, of which LD501 tells."""
+    """Those of a trial, without the model's own calls (LD501 tells of them) and compiled backward graphs (LD206)."""
     conversions = evidence.all_conversions_of(trial)
     return [
         breaker
         for graph in trial.graphs
         for breaker in graph.breakers
-        if channels_last_only(breaker.source) is not None
+        if graph.direction != "backward"
+        and channels_last_only(breaker.source) is not None
         and _op(breaker) not in _USER_CALLS
         and not any(c.owner == "user" and (c.graph, c.node) == (graph.name, breaker.node) for c in conversions)
     ]
@@ -192,7 +196,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> s
     op = _op(breaker)
     advice = _EAGER_ADVICE.get(op) if trial.configuration.backend == "eager" else None
     if advice is None:
-        advice = _VIEW_ADVICE if op in (*_VIEWS, *_PRODUCTS) else _ADVICE.get(op, _GENERAL_ADVICE)
+        general = _GENERAL_ADVICE if trial.configuration.backend == "eager" else _COMPILED_ADVICE
+        advice = _VIEW_ADVICE if op in (*_VIEWS, *_PRODUCTS) else _ADVICE.get(op, general)
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _is_without(candidate, breaker))
     if other is None:
         return advice

@@ -55,7 +55,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     if trial is None or evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
         return
     graphs = [graph for graph in trial.graphs if _is_clean(graph)]
-    found = [c for graph in graphs for c in _activations(graph) if c.role in ("entry", "exit")]
+    found = [c for graph in graphs for c in _activations(graph) if c.role == "exit" or _is_for_convolution(graph, c)]
     if found:
         yield _finding(diagnosis, trial, graphs, found)
 
@@ -65,6 +65,15 @@ def _is_clean(graph: Graph) -> bool:
     if graph.direction == "backward" or not _channels_last_count(graph):
         return False
     return all(conversion.role in ("entry", "exit") for conversion in _activations(graph))
+
+
+def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
+    """Whether an input is made ready for convolutions, or computed on, and not for a matrix product."""
+    if conversion.role != "entry":
+        return False
+    targets = {node.name: node.target for node in graph.nodes}
+    readers = [targets.get(name, name) for name in conversion.required_by]
+    return not readers or any("conv" in reader for reader in readers)
 
 
 def _channels_last_count(graph: Graph) -> int:

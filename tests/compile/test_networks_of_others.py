@@ -103,8 +103,9 @@ def test_a_conversion_that_a_group_norm_needs_is_in_no_pair(name: str) -> None:
 
     assert trial.kernels is not None
     by_id = {conversion.id: conversion for conversion in trial.kernels.conversions}
-    for pair in trial.redundant_pairs:
-        assert (by_id[pair.first].module, by_id[pair.second].module) == ("c2", "c3")
+    pairs = [(by_id[pair.first].module, by_id[pair.second].module) for pair in trial.redundant_pairs]
+    blocked = any(conversion.direction == "to_blocked" for conversion in by_id.values())
+    assert pairs == ([("c2", "c3")] if blocked else [])
 
 
 def test_where_tokens_hold_the_bytes_of_channels_last_no_layer_norm_is_to_blame() -> None:
