@@ -78,47 +78,66 @@ def _cost_order(repeated: _Repeated) -> tuple[float, float]:
     )
 
 
+class _Index:
+    """A trial's nodes and buffers by name, so that each conversion is looked up once."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.nodes = {graph.name: {node.name: node for node in graph.nodes} for graph in trial.graphs}
+        self.source_nodes = {
+            (graph.name, buffer.name): buffer.source_node for graph in trial.graphs for buffer in graph.buffers
+        }
+        self.homes: dict[str, list[tuple[Graph, FxNode]]] = {}
+        self.changed: set[str] = set()
+        for graph in trial.graphs:
+            for node in graph.nodes:
+                if node.op == "call_function":
+                    self.homes.setdefault(node.name, []).append((graph, node))
+                if _IN_PLACE_TARGET.search(node.target):
+                    self.changed.update(node.inputs)
+
+    def maker(self, value: _Value) -> FxNode | None:
+        """The FX node a value is, or that a buffer holds; None where the buffer is no single node's."""
+        return self.nodes.get(value[0], {}).get(self.source_nodes.get(value) or value[1])
+
+
 def _repeated(trial: Trial) -> list[_Repeated]:
+    index = _Index(trial)
     found: dict[tuple[_Value, Layout, Layout], tuple[Conversion, ...]] = {}
     for conversion in evidence.conversions_of(trial):
-        value = _copied_value(trial, conversion) or _converted_value(trial, conversion)
+        value = _copied_value(index, conversion) or _converted_value(index, conversion)
         if value is not None and conversion.source is not None and conversion.target is not None:
             key = (value, conversion.source, conversion.target)
             found[key] = (*found.get(key, ()), conversion)
     return [(value, conversions) for (value, _, _), conversions in found.items() if len(conversions) > 1]
 
 
-def _copied_value(trial: Trial, conversion: Conversion) -> _Value | None:
+def _copied_value(index: _Index, conversion: Conversion) -> _Value | None:
     """Which buffer or graph input the compiler copied, as the graph itself says; None where it does not."""
     if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS:
         return None
     if conversion.owner != "compiler" or conversion.graph is None or conversion.source_value is None:
         return None
     value = (conversion.graph, conversion.source_value)
-    maker = _maker(trial, value)
-    changed = maker is not None and _is_changed_in_place(trial, (value[0], maker.name))
-    return None if changed or _is_changed_in_place(trial, value) else value
+    maker = index.maker(value)
+    changed = maker is not None and maker.name in index.changed
+    return None if changed or value[1] in index.changed else value
 
 
-def _converted_value(trial: Trial, conversion: Conversion) -> _Value | None:
+def _converted_value(index: _Index, conversion: Conversion) -> _Value | None:
     """Which value was converted; None unless the graph leaves no other."""
     if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS or conversion.source is None:
         return None
-    homes = [
-        (graph, node)
-        for graph in trial.graphs
-        for node in graph.nodes
-        if node.name == conversion.node and node.op == "call_function"
-    ]
+    homes = index.homes.get(conversion.node or "", [])
     if len(homes) != 1:
         return None
     graph, reader = homes[0]
-    nodes = {node.name: node for node in graph.nodes}
+    nodes = index.nodes[graph.name]
     read = {name for name in reader.inputs if name in nodes and _could_be(nodes[name], conversion.source)}
     if len(read) != 1:
         return None
-    value = _origin(trial, graph, nodes[read.pop()])
-    return None if value is None or _is_changed_in_place(trial, value) else value
+    value = _origin(index.trial, graph, nodes[read.pop()])
+    return None if value is None or value[1] in index.changed else value
 
 
 def _could_be(node: FxNode, source: Layout) -> bool:
@@ -142,23 +161,6 @@ def _origin(trial: Trial, graph: Graph, node: FxNode) -> _Value | None:
 
 def _backward_graphs(trial: Trial) -> list[Graph]:
     return [graph for graph in trial.graphs if graph.direction == "backward"]
-
-
-def _is_changed_in_place(trial: Trial, value: _Value) -> bool:
-    return any(
-        value[1] in node.inputs and _IN_PLACE_TARGET.search(node.target)
-        for graph in trial.graphs
-        for node in graph.nodes
-    )
-
-
-def _maker(trial: Trial, value: _Value) -> FxNode | None:
-    """The FX node a value is, or that a buffer holds; None where the buffer is no single node's."""
-    graph = next((graph for graph in trial.graphs if graph.name == value[0]), None)
-    if graph is None:
-        return None
-    held = next((buffer.source_node for buffer in graph.buffers if buffer.name == value[1]), None)
-    return next((node for node in graph.nodes if node.name == (held or value[1])), None)
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, repeated: Sequence[_Repeated]) -> Finding:
@@ -199,7 +201,7 @@ def _message(trial: Trial, repeated: Sequence[_Repeated], seconds: float | None,
 
 
 def _facts(trial: Trial, value: _Value, conversions: Sequence[Conversion]) -> str:
-    first, maker = conversions[0], _maker(trial, value)
+    first, maker = conversions[0], _Index(trial).maker(value)
     shape = wording.shape_words(first.source.shape) if first.source is not None else ""
     readers = list(dict.fromkeys(name for c in conversions if (name := c.node or c.value) is not None))
     made_by = "" if maker is None or maker.op == "placeholder" else f", made by {wording.op_words(maker.target)}"

@@ -96,7 +96,7 @@ def _fact(breaker: LayoutBreaker) -> tuple[str, str | None, str]:
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
     """Those of a trial, without the model's own calls (LD501 tells of them) and compiled backward graphs (LD206)."""
-    conversions = evidence.all_conversions_of(trial)
+    asked = {(c.graph, c.node) for c in evidence.all_conversions_of(trial) if c.owner == "user"}
     return [
         breaker
         for graph in trial.graphs
@@ -104,7 +104,7 @@ def _breakers(trial: Trial) -> list[LayoutBreaker]:
         if graph.direction != "backward"
         and channels_last_only(breaker.source) is not None
         and _op(breaker) not in _USER_CALLS
-        and not any(c.owner == "user" and (c.graph, c.node) == (graph.name, breaker.node) for c in conversions)
+        and (graph.name, breaker.node) not in asked
     ]
 
 

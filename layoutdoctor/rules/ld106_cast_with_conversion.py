@@ -63,6 +63,9 @@ _DTYPES = {
 _SEVERAL = 2
 
 
+_Nodes = dict[str, "dict[str, FxNode]"]  # of each graph, by name
+
+
 @dataclass(frozen=True)
 class _Weight:
     """One parameter that is cast: the graph and name it goes by, from and to which dtype, and what converts it."""
@@ -95,21 +98,22 @@ def _is_told(diagnosis: Diagnosis, weights: list[_Weight]) -> bool:
 
 def _cast_weights(trial: Trial) -> list[_Weight]:
     """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
+    nodes = {graph.name: nodes_by_name(graph) for graph in trial.graphs}
     casts: dict[tuple[str | None, str], FxNode] = {
         (graph.name, node.inputs[0]): node
         for graph in trial.graphs
         if graph.direction != "backward"
         for node in graph.nodes
-        if _is_cast_of_a_weight(node, nodes_by_name(graph))
+        if _is_cast_of_a_weight(node, nodes[graph.name])
     }
     conversions: dict[tuple[str | None, str], list[Conversion]] = {}
     for conversion in evidence.all_conversions_of(trial):
         if conversion.tensor == "weight":
-            conversions.setdefault(_weight_of(trial, conversion), []).append(conversion)
+            conversions.setdefault(_weight_of(nodes, conversion), []).append(conversion)
     found: list[_Weight] = []
     for key in dict.fromkeys((*casts, *conversions)):
         own, cast = tuple(conversions.get(key, ())), casts.get(key)
-        dtypes = _dtypes_of_cast(trial, key, cast) or next((pair for c in own if (pair := _dtypes(c))), None)
+        dtypes = _dtypes_of_cast(nodes, key, cast) or next((pair for c in own if (pair := _dtypes(c))), None)
         if dtypes is not None:
             found.append(_Weight(key, dtypes, own, cast))
     return found
@@ -132,24 +136,23 @@ def _dtypes(conversion: Conversion) -> tuple[str, str] | None:
     return (before, after) if before != after else None
 
 
-def _dtypes_of_cast(trial: Trial, key: tuple[str | None, str], cast: FxNode | None) -> tuple[str, str] | None:
-    if cast is None or cast.dtype is None:
+def _dtypes_of_cast(nodes: _Nodes, key: tuple[str | None, str], cast: FxNode | None) -> tuple[str, str] | None:
+    if cast is None or cast.dtype is None or key[0] is None:
         return None
-    source = next(nodes_by_name(graph)[key[1]] for graph in trial.graphs if graph.name == key[0])
+    source = nodes[key[0]][key[1]]
     return None if source.dtype is None else (source.dtype, cast.dtype)
 
 
-def _weight_of(trial: Trial, conversion: Conversion) -> tuple[str | None, str]:
+def _weight_of(graphs: _Nodes, conversion: Conversion) -> tuple[str | None, str]:
     """Which parameter a conversion converts; the conversion's own id where the graph leaves several."""
-    for graph in trial.graphs:
-        if conversion.graph in (None, graph.name):
-            nodes = nodes_by_name(graph)
+    for graph, nodes in graphs.items():
+        if conversion.graph in (None, graph):
             reader = nodes.get(conversion.node or "")
             names = (conversion.source_value, *(reader.inputs if reader is not None else ()), conversion.node)
             for start in (names[:1], names[1:]):
                 found = {placeholder for name in start if (placeholder := _placeholder(name, nodes)) is not None}
                 if len(found) == 1:
-                    return (graph.name, found.pop())
+                    return (graph, found.pop())
     return (None, conversion.id)
 
 

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.compile
 
-FAST_SEEDS, SLOW_SEEDS = range(8), range(8, 68)
+# Among the fast ones are networks (5, 17, 23, 40) in which shuffles, slices and permutes move into another order.
+FAST_SEEDS = (1, 3, 4, 5, 7, 17, 23, 40)
+SLOW_SEEDS = [seed for seed in range(68) if seed not in FAST_SEEDS]
 SETTINGS = [(True, "contiguous"), (False, "channels_last")]
 OTHER_SETTINGS = [(True, "channels_last"), (False, "contiguous")]
 NUMBERS = itertools.count()

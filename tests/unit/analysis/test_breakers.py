@@ -136,6 +136,20 @@ def test_an_operation_that_a_convolution_reads_contiguous_breaks_where_it_is_con
             "another library call lies between",
             (A, call("m", "a", node="mm", layout=PLAIN), last("back", a_read("m", PLAIN)), B),
         ),
+        (
+            "what the convolution reads is written in channels-last from it",
+            (A, NORM, last("u", BufferRead(name="n", stride=None)), call("b", "u", node="conv_b")),
+        ),
+        (
+            "what is converted was contiguous since the convolution",
+            (
+                A,
+                plain("n", BufferRead(name="a", stride=None)),
+                last("m", BufferRead(name="n", stride=None)),
+                plain("o", a_read("m", LAST), source_node="norm"),
+                call("b", "o", node="conv_b"),
+            ),
+        ),
         ("it stays channels-last", (A, last("n", a_read("a", LAST)), call("b", "n", node="conv_b"))),
     ],
 )
@@ -147,14 +161,15 @@ def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nea
     first = plain("n", a_read("a", LAST), source_node="norm", operations=("mul",))
     back = last("back", a_read("n", PLAIN), origins=("conv_b",))
     again = plain("m", a_read("b", LAST), source_node="shuffle", operations=("mul",))
-    total = plain("t", a_read("n", PLAIN), a_read("m", PLAIN), source_node="relu", operations=("add",))
+    kept = plain("k", a_read("n", PLAIN), source_node="relu", operations=("relu",))
+    total = plain("t", a_read("k", PLAIN), a_read("m", PLAIN), source_node="relu", operations=("add",))
     last_back = last("back2", a_read("t", PLAIN), origins=("conv_b",))
-    found = compiled(A, first, back, B, again, total, last_back, call("c", "back2", node="conv_b"))
-    known = graph_conversions(a_graph(nodes=NODES, buffers=(A, first, back, B, again, total, last_back)))
+    buffers = (A, first, back, B, again, kept, total, last_back, call("c", "back2", node="conv_b"))
+    found, known = compiled(*buffers), graph_conversions(a_graph(nodes=NODES, buffers=buffers))
     value = {c.id: c.value for c in known}
 
     assert {b.node: [value[id_] for id_ in b.conversions] for b in found} == {
-        "norm": ["n", "back", "back2"],
+        "norm": ["n", "back"],
         "shuffle": ["m", "back2"],
     }
 

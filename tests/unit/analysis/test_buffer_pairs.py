@@ -144,7 +144,7 @@ def test_the_branches_of_a_concatenation_go_with_the_pair() -> None:
         ),
         (
             "a loop that was not understood reads it",
-            (RELU, BACK, B, plain("u", reads=("r",), problem="symbolic sizes")),
+            (RELU, BACK, B, last("u", reads=("r",), problem="symbolic sizes")),
         ),
     ],
 )

@@ -113,11 +113,22 @@ def test_a_masked_read_of_a_concatenation_is_a_part_with_its_own_layout() -> Non
     assert sources(whole) == (Source("x", None, PLAIN),)  # nothing says that it is a concatenation
 
 
-@pytest.mark.parametrize("stride", [(288, 36, 12, 1), (288, 36, 1, 6), None])
-def test_a_masked_read_that_does_not_walk_its_own_dimensions_is_no_part(stride: tuple[int, ...] | None) -> None:
+@pytest.mark.parametrize(
+    ("stride", "shape"),
+    [
+        ((288, 36, 12, 1), (2, 16, 6, 6)),
+        ((288, 36, 1, 6), (2, 16, 6, 6)),
+        (None, (2, 16, 6, 6)),
+        (PLAIN.stride, (2, 16, 12, 6)),
+        (PLAIN.stride, IMAGE),
+    ],
+)
+def test_a_masked_read_that_does_not_walk_its_own_dimensions_is_no_part(
+    stride: tuple[int, ...] | None, shape: tuple[int, ...]
+) -> None:
     cat = a_node("cat", "aten.cat.default", ("x", "x"))
     read = BufferRead(name="x", stride=stride, is_masked=True)
-    whole = buffer("buf0", read, layout=channels_last((2, 16, 6, 6)), source_node="cat")
+    whole = buffer("buf0", read, layout=channels_last(shape), source_node="cat")
 
     assert sources(whole, nodes=(cat,)) == (Source("x", None, PLAIN),)
 

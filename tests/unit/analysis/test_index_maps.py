@@ -41,6 +41,7 @@ def test_backward_steps_are_negative_strides() -> None:
 def test_a_dimension_that_no_loop_covers_has_no_stride() -> None:
     assert seen_strides((2, 3), (3, 1), [Loop(3, 1, 1)]) is None
     assert seen_strides((2, 3), (3, 1), [Loop(2, 3, 3), Loop(3, 0, 1)]) is None
+    assert seen_strides((6,), (1,), [Loop(4, 1, 1)]) is None
 
 
 def test_a_loop_cut_across_two_dimensions_is_not_followed() -> None:

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.measure import bandwidth
 from layoutdoctor.measure.bandwidth import REPETITIONS, measure_copy_bandwidth
@@ -31,8 +32,28 @@ def test_the_fastest_of_the_copies_counts_read_and_written(monkeypatch: pytest.M
     assert measure_copy_bandwidth("cpu") == pytest.approx(2 * SMALL / 2e-6, rel=1e-3)
 
 
+class Counting(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
 @pytest.mark.usefixtures("_small")
-def test_one_copy_more_than_is_timed_warms_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_copy_more_than_is_timed_warms_the_memory() -> None:
+    with Counting() as counting:
+        measure_copy_bandwidth("cpu")
+
+    assert counting.counts["aten.copy_.default"] == REPETITIONS + 1
+
+
+@pytest.mark.usefixtures("_small")
+def test_what_is_timed_copies_a_whole_tensor_of_the_size_for_that_device(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: Counter[str] = Counter()
 
     def timed(copy: Callable[[], object]) -> float:
