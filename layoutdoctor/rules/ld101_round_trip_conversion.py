@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Conversion, Diagnosis, RedundantPair, Severity, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, FxNode, RedundantPair, Severity, Trial
 
 CODE = "LD101"
 NAME = "round-trip-conversion"
@@ -78,11 +78,12 @@ def _grouped(diagnosis: Diagnosis, trial: Trial) -> list[tuple[RedundantPair, ..
 
 def _by_kind(trial: Trial, pairs: Sequence[RedundantPair]) -> dict[str, tuple[RedundantPair, ...]]:
     conversions = {conversion.id: conversion for conversion in evidence.all_conversions_of(trial)}
-    kinds: dict[str, tuple[RedundantPair, ...]] = {}
+    nodes = {graph.name: nodes_by_name(graph) for graph in trial.graphs}
+    kinds: dict[str, list[RedundantPair]] = {}
     for pair in pairs:
-        kind = _concatenation(trial, pair, conversions) or _kind(pair, conversions)
-        kinds[kind] = (*kinds.get(kind, ()), pair)
-    return kinds
+        kind = _concatenation(nodes, pair, conversions) or _kind(pair, conversions)
+        kinds.setdefault(kind, []).append(pair)
+    return {kind: tuple(members) for kind, members in kinds.items()}
 
 
 def _kind(pair: RedundantPair, conversions: dict[str, Conversion]) -> str:
@@ -96,7 +97,9 @@ def _kind(pair: RedundantPair, conversions: dict[str, Conversion]) -> str:
     return f"{' -> '.join(wording.layout_words(x) for x in (first.source, first.target, second.target))} {around}"
 
 
-def _concatenation(trial: Trial, pair: RedundantPair, conversions: dict[str, Conversion]) -> str | None:
+def _concatenation(
+    nodes: dict[str, dict[str, FxNode]], pair: RedundantPair, conversions: dict[str, Conversion]
+) -> str | None:
     """The branches of a concatenation, its format and who wants them back; None for any other round trip."""
     first, second = conversions.get(pair.first), conversions.get(pair.second)
     cat = next((op for op in pair.between if base_name(op) == "cat"), None)
@@ -107,7 +110,7 @@ def _concatenation(trial: Trial, pair: RedundantPair, conversions: dict[str, Con
     through = f", with {wording.listing(rest)} between," if rest else ""
     return (
         f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {_format_words(second.source)} at "
-        f"{cat.removesuffix('.default')}{through} and converted back{_reader_words(trial, pair, second)}"
+        f"{cat.removesuffix('.default')}{through} and converted back{_reader_words(nodes, pair, second)}"
     )
 
 
@@ -120,12 +123,11 @@ def _format_words(layout: Layout | None) -> str:
     return "contiguous_format" if words == "contiguous" else words
 
 
-def _reader_words(trial: Trial, pair: RedundantPair, back: Conversion) -> str:
+def _reader_words(nodes: dict[str, dict[str, FxNode]], pair: RedundantPair, back: Conversion) -> str:
     """Who reads what was converted back, where that is a convolution."""
-    name = pair.graph or back.graph
-    nodes = next((nodes_by_name(graph) for graph in trial.graphs if graph.name == name), {})
+    own = nodes.get(pair.graph or back.graph or "", {})
     readers = [*back.required_by, *([back.node] if back.node is not None else [])]
-    return " for the next convolution" if any(is_convolution_named(reader, nodes) for reader in readers) else ""
+    return " for the next convolution" if any(is_convolution_named(reader, own) for reader in readers) else ""
 
 
 def _cost(pairs: Sequence[RedundantPair]) -> tuple[float, int]:
