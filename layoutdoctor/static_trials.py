@@ -15,20 +15,18 @@ import torch
 from torch.utils import _pytree as pytree
 
 from layoutdoctor._version import __version__
-from layoutdoctor.analysis.breakers import with_breaker_costs, without_round_trips
-from layoutdoctor.analysis.dataflow import redundant_pairs
 from layoutdoctor.analysis.graph_conversions import with_graph_conversions
 from layoutdoctor.capture.compat import compile_settings, triton_version
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
+from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.measure.environment import describe_environment
 from layoutdoctor.measure.step import Step, check_runs
 from layoutdoctor.progress import Progress
 from layoutdoctor.records import Diagnosis, Failure, Recommendation, Trial
 from layoutdoctor.subjects.prepare import effective_options, formats_in_effect, prepare, same_preparation_key
 from layoutdoctor.subjects.subject import describe, owned_module, with_something_to_train
-from layoutdoctor.trials import LiveTrial, own_frame
+from layoutdoctor.trials import LiveTrial, own_frame, prove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,7 +189,7 @@ def lower_trial(
         if twin is not None:
             trial.stand_for(twin, "the generated code is the same")
             return trial
-        _prove(trial)
+        prove(trial)
     except (Exception, SystemExit) as error:  # the user's model may raise anything
         # What Dynamo wraps around an exception of the backend says less than that one.
         cause = getattr(error, "inner_exception", None) or error
@@ -241,15 +239,3 @@ def _lower(trial: LiveTrial, step: Step, target: Target) -> None:
 def _same_code(other: LiveTrial, trial: LiveTrial) -> bool:
     complete = bool(trial.graphs) and None not in trial.code and not trial.graph_break_reasons
     return trial.failure is None and other.code == trial.code and complete
-
-
-def _prove(trial: LiveTrial) -> None:
-    """Redundant pairs and layout breakers, as far as the graphs prove them; a failure here costs only these."""
-    try:
-        in_graphs = tuple(conversion for graph in trial.graphs for conversion in graph.conversions)
-        trial.pairs = redundant_pairs(trial.graphs, ())
-        trial.graphs = tuple(
-            with_breaker_costs(without_round_trips(graph, trial.pairs), in_graphs) for graph in trial.graphs
-        )
-    except Exception as error:  # what was lowered stays
-        trial.notes.append(f"round trips were not looked for: {first_line(error)}")

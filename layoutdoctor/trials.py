@@ -304,11 +304,16 @@ def _profile(
             trial.onednn = (recording.log.version, recording.log.isa)
     except Exception as error:  # the configuration still has its times and outputs
         trial.notes.append(f"the kernel list was not recorded: {first_line(error)}")
-    _prove(trial)
+    prove(trial)
 
 
-def _prove(trial: LiveTrial) -> None:
-    """Redundant pairs, and what layout breakers cost; without a kernel list, what the graphs alone prove."""
+def prove(trial: LiveTrial) -> None:
+    """
+    Redundant pairs, and what layout breakers cost; a failure here costs only these.
+
+    Args:
+        trial: With its graphs; without a kernel list, what the graphs alone prove.
+    """
     library = trial.kernels.conversions if trial.kernels is not None else ()
     try:
         in_graphs = tuple(conversion for graph in trial.graphs for conversion in graph.conversions)
