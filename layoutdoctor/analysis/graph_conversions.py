@@ -257,8 +257,8 @@ def _gradient_nodes(flow: BufferGraph) -> set[str]:
 def _role(flow: BufferGraph, buffer: Buffer, source_name: str, kind: TensorKind) -> ConversionRole | None:
     if kind == "weight":
         return None
-    if buffer.is_output and buffer.is_user_output is not False:
-        return "exit"
+    if buffer.is_output and (buffer.is_user_output is not False or flow.graph.direction == "backward"):
+        return "exit"  # a backward graph returns gradients, which are as visible as outputs
     given = source_name in flow.inputs
     # What the forward saved is no input of the user's: between the two halves of a step it is in the middle.
     from_outside = given and (flow.graph.direction != "backward" or kind == "gradient")
@@ -275,6 +275,8 @@ def _cause(
 ) -> str:
     if asked is not None:
         return f"the model's own .{asked.called}() asks for it"
+    if role == "exit" and flow.graph.direction == "backward":
+        return "a gradient is returned in the strides of what it belongs to"
     if role == "exit":
         return "the caller is given the strides that eager returns (keep_output_stride)"
     if required_by:

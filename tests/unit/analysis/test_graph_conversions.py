@@ -280,6 +280,14 @@ def test_what_is_only_saved_for_the_backward_is_no_exit() -> None:
     assert (found.role, found.cause) == ("interior", "saved for the backward in these strides")
 
 
+def test_a_gradient_that_the_backward_returns_is_an_exit() -> None:
+    before = call("buf9", "x", node="relu")
+    returned = buffer("buf0", reading("buf9", LAST), layout=PLAIN, is_output=True, is_user_output=False)
+    found = only(graph(before, returned, direction="backward"))
+
+    assert (found.role, found.cause) == ("exit", "a gradient is returned in the strides of what it belongs to")
+
+
 def test_an_input_that_a_convolution_wants_otherwise_is_an_entry() -> None:
     made = buffer("buf0", reading(), origins=("convolution",))
     found = only(graph(made, call("buf1", "buf0"), nodes=(convolution(inputs=("x", "w")),)))
