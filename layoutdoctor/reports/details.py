@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Equivalence,
         Graph,
         InputTensor,
+        LayoutBreaker,
         RedundantPair,
         Trial,
     )
@@ -79,7 +80,7 @@ def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
     if conversions:
         yield Detail(
             f"Conversions under {name}: {len(conversions)} listed, {len(counted_conversions(trial))} counted",
-            ("id", "owner", "tensor", "from", "to", "time", "bytes", "where"),
+            ("id", "owner", "tensor", "from", "to", "time", "bytes", "why", "where"),
             tuple(_conversion_row(conversion) for conversion in conversions[:most]),
             _left_out(conversions, most),
         )
@@ -89,6 +90,14 @@ def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
             ("conversions", "between", "time", "bytes", "why it may go", "where"),
             tuple(_pair_row(pair) for pair in trial.redundant_pairs[:most]),
             _left_out(trial.redundant_pairs, most),
+        )
+    breakers = [breaker for graph in trial.graphs for breaker in graph.breakers]
+    if breakers:
+        yield Detail(
+            f"Layout breakers under {name}: {len(breakers)}",
+            ("operation", "given", "returned", "conversions", "time", "bytes", "where"),
+            tuple(_breaker_row(breaker) for breaker in breakers[:most]),
+            _left_out(breakers, most),
         )
     if trial.graph_break_reasons:
         reasons = tuple((clean(reason, 300),) for reason in trial.graph_break_reasons[:most])
@@ -215,17 +224,30 @@ def _conversion_row(conversion: Conversion) -> tuple[str, ...]:
         conversion.tensor + remark + fused,
         _layout(conversion.source),
         _layout(conversion.target),
-        _seconds(conversion.seconds),
+        _seconds(conversion.seconds) + (" (estimated)" if conversion.seconds_source == "estimated" else ""),
         _bytes(conversion.bytes_moved),
+        clean(conversion.cause, 160) if conversion.cause else UNKNOWN,
         place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN),
+    )
+
+
+def _breaker_row(breaker: LayoutBreaker) -> tuple[str, ...]:
+    return (
+        clean_name(breaker.op),
+        _layout(breaker.source),
+        _layout(breaker.target),
+        cut_list([clean_name(id_) for id_ in breaker.conversions], 4) or UNKNOWN,
+        _seconds(breaker.seconds),
+        _bytes(breaker.bytes_moved),
+        place_of(breaker.location, breaker.module) or UNKNOWN,
     )
 
 
 def _pair_row(pair: RedundantPair) -> tuple[str, ...]:
     return (
-        f"{clean_name(pair.first)}, {clean_name(pair.second)}",
+        ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also, pair.second)),
         cut_list([clean_name(op) for op in pair.between], 6) or "nothing",
-        _seconds(pair.seconds),
+        _seconds(pair.seconds) + (" (estimated)" if pair.seconds_source == "estimated" else ""),
         _bytes(pair.bytes_moved),
         clean(pair.proof, 300) if pair.proof else NOT_RECORDED,
         place_of(pair.location, pair.module) or UNKNOWN,

@@ -91,7 +91,7 @@ def test_markdown_keeps_its_tables_and_folds() -> None:
     assert outside_code.count("<details>") == outside_code.count("</details>")
     assert outside_code.count("<pre>") == outside_code.count("</pre>") == 1
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", report)
-    assert _table_shapes(report) == [{6}, {9}, {7}, {9}, {7}, {2}, {3}]
+    assert _table_shapes(report) == [{6}, {9}, {7}, {10}, {7}, {2}, {3}]
 
 
 def _without_code(report: str) -> str:

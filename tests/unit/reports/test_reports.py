@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from builders import (
+    a_breaker,
     a_comparison,
     a_configuration,
     a_conversion,
@@ -352,3 +353,25 @@ def test_a_configuration_of_ones_own_stands_in_the_table() -> None:
     rows = build_rows(a_diagnosis(a_trial(configuration=a_configuration("mine", layout_optimization="on"))))
 
     assert [row.name for row in rows] == ["mine"]
+
+
+def test_markdown_says_why_each_conversion_is_there_which_times_are_estimates_and_where_regions_end() -> None:
+    conversion = a_conversion(
+        "graph 0 conversion 0", owner="compiler", cause="required by convolution body.1", seconds_source="estimated"
+    )
+    graph = a_graph(conversions=(conversion,), breakers=(a_breaker(conversions=("graph 0 conversion 0",)),))
+    report = render(a_diagnosis(a_trial(graphs=(graph,))), "markdown")
+
+    (row,) = (line for line in report.splitlines() if line.startswith("| graph 0 conversion 0"))
+    assert "required by convolution body.1" in row
+    assert "1.00 ms (estimated)" in row
+    assert "Layout breakers under inductor: 1" in report
+    assert any(line.startswith("| instance_norm ") for line in report.splitlines())
+
+
+def test_what_a_graph_could_not_follow_is_named_with_its_configuration() -> None:
+    graph = a_graph(not_understood=("symbolic sizes: arg0_1",))
+
+    assert build_not_understood(a_diagnosis(a_trial(graphs=(graph,)))) == (
+        "not followed in the graph: symbolic sizes: arg0_1: inductor",
+    )
