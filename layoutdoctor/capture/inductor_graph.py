@@ -218,6 +218,8 @@ def _read_body(node: Any, output: Any, layout: Layout | None) -> _Body:
         return _Body()
     try:
         operations = _operations(body)
+        if layout is None:
+            return _Body((), operations, "written in place through a view")
         shape, stride = _known_sizes(layout), _known_strides(layout)
         if shape is None or stride is None:
             return _Body((), operations, "symbolic sizes")

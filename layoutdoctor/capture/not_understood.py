@@ -78,7 +78,7 @@ def _operator_problems(node: Any) -> Iterator[str]:
     foreign = operator_problem(target)
     if foreign is not None:
         yield foreign
-    elif str(target) == "aten.copy_.default" and _has_layout(node.meta.get("val")):
+    elif str(target) == "aten.copy_.default" and _changes_input(node):
         yield "change of an input in place"
     elif "as_strided" in str(target) and "as_strided" in (called_name(node) or ""):
         # Inductor's own passes insert as_strided as well, to fix the strides of what a library call returns.
@@ -98,9 +98,12 @@ def operator_problem(target: Any) -> str | None:
     return f"quantised operation ({target})" if "quantize" in str(target) else None
 
 
-def _has_layout(value: Any) -> bool:
-    """Whether a tensor has more than one dimension, so that its strides can differ; running statistics have one."""
-    return not isinstance(value, torch.Tensor) or value.dim() > 1
+def _changes_input(node: Any) -> bool:
+    """Whether a copy is into a graph input of more than one dimension, whose strides can differ."""
+    target = node.args[0] if node.args else None
+    value = node.meta.get("val")
+    is_input = getattr(target, "op", "") == "placeholder"
+    return is_input and (not isinstance(value, torch.Tensor) or value.dim() > 1)
 
 
 def tensor_problem(value: Any) -> str | None:
