@@ -15,6 +15,7 @@ import msgspec
 from layoutdoctor.analysis.buffers import densified, is_only_channels_last, is_only_contiguous
 from layoutdoctor.analysis.join import is_convolution
 from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.analysis.regions import known_sum
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.records import LayoutBreaker
 
@@ -263,13 +264,11 @@ def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
     breakers = []
     for breaker in graph.breakers:
         parts = [by_id[id_] for id_ in breaker.conversions if id_ in by_id]
-        seconds = [part.seconds for part in parts]
-        moved = [part.bytes_moved for part in parts]
         breakers.append(
             msgspec.structs.replace(
                 breaker,
-                seconds=None if None in seconds or not parts else sum(s for s in seconds if s is not None),
-                bytes_moved=None if None in moved or not parts else sum(m for m in moved if m is not None),
+                seconds=known_sum(*(part.seconds for part in parts)) if parts else None,
+                bytes_moved=known_sum(*(part.bytes_moved for part in parts)) if parts else None,
             )
         )
     return msgspec.structs.replace(graph, breakers=tuple(breakers))

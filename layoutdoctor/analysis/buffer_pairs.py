@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import networkx as nx
 
 from layoutdoctor.analysis.buffers import BufferGraph, is_only_channels_last
-from layoutdoctor.analysis.graph_conversions import ITEM_BYTES, layout_change
+from layoutdoctor.analysis.graph_conversions import conversion_bytes, layout_change
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.analysis.regions import Region, known_sum, shortest_ways
 from layoutdoctor.records import RedundantPair
@@ -218,13 +218,7 @@ def _saved_bytes(flow: BufferGraph, region: Region) -> int | None:
         pinned=region.pinned - region.leaving.keys(),
         foreign=region.foreign,
     )
-    return costly.saved_bytes(lambda name: _conversion_bytes(flow.buffers[name]))
-
-
-def _conversion_bytes(buffer: Buffer) -> int | None:
-    elements = buffer.layout.element_count if buffer.layout is not None else None
-    item = ITEM_BYTES.get(buffer.dtype or "")
-    return None if elements is None or item is None else 2 * elements * item
+    return costly.saved_bytes(lambda name: conversion_bytes(flow.buffers[name]))
 
 
 def _pair(
@@ -237,7 +231,6 @@ def _pair(
     moving = [part for part in parts if _moves(flow, part)]
     seconds = known_sum(*(part.seconds for part in moving)) if moving else None
     sources = {part.seconds_source for part in moving}
-    moved = known_sum(*(part.bytes_moved for part in parts))
     return RedundantPair(
         kind="through" if between else "adjacent",
         evidence="graph",
@@ -245,7 +238,7 @@ def _pair(
         second=second.id,
         between=between,
         seconds=seconds,
-        bytes_moved=None if moved is None else int(moved),
+        bytes_moved=known_sum(*(part.bytes_moved for part in parts)),
         location=place.location if place is not None and place.location is not None else second.location,
         module=second.module or first.module,
         proof=_proof(region, reader_count, parts, way),

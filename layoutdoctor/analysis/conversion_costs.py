@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.analysis.buffers import BufferGraph
-from layoutdoctor.analysis.graph_conversions import ITEM_BYTES
+from layoutdoctor.analysis.graph_conversions import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,13 +117,7 @@ def _with_cost(
 
 
 def _share(buffer: Buffer, together: Sequence[Buffer]) -> float | None:
-    sizes = [_bytes(other) for other in together]
-    own = _bytes(buffer)
+    sizes = [tensor_bytes(other.layout, other.dtype) for other in together]
+    own = tensor_bytes(buffer.layout, buffer.dtype)
     known = [size for size in sizes if size is not None]
     return None if own is None or len(known) < len(sizes) or not sum(known) else own / sum(known)
-
-
-def _bytes(buffer: Buffer) -> int | None:
-    elements = buffer.layout.element_count if buffer.layout is not None else None
-    item = ITEM_BYTES.get(buffer.dtype or "")
-    return None if elements is None or item is None else elements * item

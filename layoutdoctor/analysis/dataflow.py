@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import networkx as nx
 
 from layoutdoctor.analysis.buffer_pairs import buffer_pairs
-from layoutdoctor.analysis.graph_conversions import ITEM_BYTES
+from layoutdoctor.analysis.graph_conversions import conversion_bytes
 from layoutdoctor.analysis.join import is_convolution
 from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
-from layoutdoctor.analysis.regions import Region, same_format, shortest_ways
+from layoutdoctor.analysis.regions import Region, known_sum, same_format, shortest_ways
 from layoutdoctor.records import RedundantPair
 
 if TYPE_CHECKING:
@@ -41,13 +41,6 @@ Operations whose ports count the same arguments as their node's inputs; a fused 
 
 A copy that the model makes itself (``.contiguous()``) starts a region as a convolution's result does.
 """
-
-
-def _conversion_bytes(node: FxNode) -> int | None:
-    """Bytes read and written by a conversion of a value."""
-    elements = node.layout.element_count if node.layout is not None else None
-    item = ITEM_BYTES.get(node.dtype or "")
-    return None if elements is None or item is None else 2 * elements * item
 
 
 def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> tuple[RedundantPair, ...]:
@@ -231,7 +224,7 @@ class _Flow:
 
 def _choose_pairs(flow: _Flow, region: Region) -> list[RedundantPair]:
     """The pairs of a region, shortest way first, as many as the balance of conversions and of bytes allows."""
-    count, saved = region.removable_pair_count(), region.saved_bytes(lambda name: _conversion_bytes(flow.nodes[name]))
+    count, saved = region.removable_pair_count(), region.saved_bytes(lambda name: conversion_bytes(flow.nodes[name]))
     if count == 0 or saved is None:
         return []
     # What something else needs in B keeps its own conversion: another one of the region goes with the way back.
@@ -270,8 +263,7 @@ def _changes_size(node: FxNode) -> bool:
 
 def _pair(flow: _Flow, region: Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:
     between = tuple(node.target for node in way if base_name(node.target) not in ALIASES)
-    seconds = None if first.seconds is None or second.seconds is None else first.seconds + second.seconds
-    moved = None if first.bytes_moved is None or second.bytes_moved is None else first.bytes_moved + second.bytes_moved
+    seconds = known_sum(first.seconds, second.seconds)
     return RedundantPair(
         kind="through" if between else "adjacent",
         evidence="kernels",
@@ -279,7 +271,7 @@ def _pair(flow: _Flow, region: Region, first: Conversion, second: Conversion, wa
         second=second.id,
         between=between,
         seconds=seconds,
-        bytes_moved=moved,
+        bytes_moved=known_sum(first.bytes_moved, second.bytes_moved),
         location=second.location or first.location,
         module=second.module or first.module,
         proof=_proof(region, first, second, between),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.analysis.breakers import eager_breakers
-from layoutdoctor.analysis.graph_conversions import ITEM_BYTES, is_copy, is_user_call, layout_change
+from layoutdoctor.analysis.graph_conversions import is_copy, is_user_call, layout_change, tensor_bytes
 from layoutdoctor.analysis.join import is_convolution
 from layoutdoctor.analysis.kernel_list import is_backward, outermost_name
 from layoutdoctor.layout import strided_layout
@@ -90,7 +90,7 @@ def _conversion(
         direction=direction,
         tensor=kind,
         seconds=seconds,
-        bytes_moved=_bytes_moved(target, dtypes),
+        bytes_moved=tensor_bytes(target, *dtypes),
         start_seconds=None,
         dtype=dtypes[0],
         target_dtype=dtypes[1] if dtypes[1] != dtypes[0] else None,
@@ -174,11 +174,6 @@ def _dtypes(node: FxNode | None, nodes: dict[str, FxNode]) -> tuple[str | None, 
     before = next((nodes[name].dtype for name in node.inputs if name in nodes), None)
     after = node.dtype if not is_convolution(node.target) else before
     return before, after
-
-
-def _bytes_moved(layout: Layout, dtypes: tuple[str | None, str | None]) -> int | None:
-    elements, sizes = layout.element_count, [ITEM_BYTES.get(dtype or "") for dtype in dtypes]
-    return None if elements is None or None in sizes else elements * sum(size for size in sizes if size is not None)
 
 
 def _cause(entry: HostOperation, node: FxNode | None, *, asked: bool) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Buffer, ConversionDirection, ConversionRole, FxNode, Graph, Owner, TensorKind
 
-ITEM_BYTES = {
+_ITEM_BYTES = {
     "complex128": 16,
     "complex64": 8,
     "float64": 8,
@@ -165,7 +165,7 @@ def _conversion(
         direction=direction,
         tensor=kind,
         seconds=None,
-        bytes_moved=_bytes_moved(target, dtypes),
+        bytes_moved=tensor_bytes(target, *dtypes),
         fused=not flow.only_moves(buffer),
         dtype=dtypes[0],
         graph=flow.graph.name,
@@ -182,10 +182,27 @@ def _module_of(flow: BufferGraph, names: Sequence[str]) -> str | None:
     return next((flow.nodes[name].module for name in names if flow.nodes[name].module is not None), None)
 
 
-def _bytes_moved(layout: Layout, dtypes: tuple[str | None, str | None]) -> int | None:
-    elements = layout.element_count
-    sizes = [ITEM_BYTES.get(dtype or "") for dtype in dtypes]
+def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
+    """
+    Bytes of one tensor in each of some dtypes, added up; None where its size or a dtype is not known.
+
+    Args:
+        layout: Of the tensor, None where not recorded.
+        dtypes: By torch's names. A conversion reads in one and writes in another, so it moves the bytes of both.
+    """
+    elements = layout.element_count if layout is not None else None
+    sizes = [_ITEM_BYTES.get(dtype or "") for dtype in dtypes]
     return None if elements is None or None in sizes else elements * sum(size for size in sizes if size is not None)
+
+
+def conversion_bytes(value: Buffer | FxNode) -> int | None:
+    """
+    Bytes that a conversion of a value reads and writes when its dtype stays; None where not known.
+
+    Args:
+        value: A buffer or a node of a graph.
+    """
+    return tensor_bytes(value.layout, value.dtype, value.dtype)
 
 
 def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | None:

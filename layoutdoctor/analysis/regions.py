@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.analysis.buffers import densified
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Conversion
+
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass
@@ -157,7 +159,7 @@ def same_format(one: Layout, other: Layout) -> bool:
     return bool(set(first.memory_formats) & set(second.memory_formats)) or first == second
 
 
-def known_sum(first: float | None, *others: float | None) -> float | None:
+def known_sum(first: _Number | None, *others: _Number | None) -> _Number | None:
     """
     A sum; None where one of its terms is not known.
 

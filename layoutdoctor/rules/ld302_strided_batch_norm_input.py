@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.graph_conversions import ITEM_BYTES
+from layoutdoctor.analysis.graph_conversions import tensor_bytes
 from layoutdoctor.analysis.layout_agnostic import base_name, is_layout_agnostic
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.records import Finding
@@ -168,8 +168,8 @@ def _seconds_of(trial: Trial, node: FxNode) -> float | None:
 
 
 def _copy_words(seen: _Seen) -> str:
-    count, item = seen.layout.element_count, ITEM_BYTES.get(seen.dtype or "")
-    return f" of {format_bytes(2 * count * item)}, read and written" if count is not None and item is not None else ""
+    moved = tensor_bytes(seen.layout, seen.dtype, seen.dtype)
+    return f" of {format_bytes(moved)}, read and written" if moved is not None else ""
 
 
 RULE = document_rule(CODE, NAME, check, __doc__)
