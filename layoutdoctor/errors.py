@@ -38,6 +38,10 @@ class RecordError(LayoutDoctorError):
     """A saved diagnosis could not be read (exit status 3)."""
 
 
+class TraceError(LayoutDoctorError):
+    """A recorded trace could not be read, or is none (exit status 3)."""
+
+
 class UnsupportedTorchError(LayoutDoctorError):
     """This torch lacks something layoutdoctor needs (exit status 3)."""
 

@@ -33,6 +33,8 @@ TensorKind = Literal["activation", "weight", "gradient", "unknown"]
 ConvolutionClass = Literal["grouped", "small", "in_out", "default"]
 ConversionRole = Literal["entry", "exit", "interior"]
 CostSource = Literal["measured", "estimated"]
+Confidence = Literal["shapes", "grid", "order"]
+TotalKind = Literal["kernel", "operation", "module", "step"]
 Verdict = Literal["faster", "slower", "no measurable difference"]
 Severity = Literal["error", "warning", "note"]
 OptionValue = bool | int | float | str | None
@@ -207,6 +209,11 @@ class Conversion(Record, frozen=True, kw_only=True):
         source_value: Inductor buffer or graph input that it was converted from.
         seconds_source: Whether ``seconds`` was measured in the profiled iteration or estimated from ``bytes_moved`` and
             the device's measured copy bandwidth; None where there are no seconds.
+        count: How many launches this entry stands for: more than 1 only where a table of totals was recorded.
+        confidence: In a recorded trace, what its direction and tensor rest on: ``shapes`` that the operation recorded,
+            the launch ``grid``, or the ``order`` of kernels alone; None elsewhere, and where only the name is known.
+        exposed_seconds: In a recorded trace, the part of ``seconds`` in which nothing else ran on the device.
+        step: In a recorded trace, the profiler's step it ran in, such as ``ProfilerStep#3``.
     """
 
     id: str
@@ -236,6 +243,10 @@ class Conversion(Record, frozen=True, kw_only=True):
     value: str | None = None
     source_value: str | None = None
     seconds_source: CostSource | None = None
+    count: int = 1
+    confidence: Confidence | None = None
+    exposed_seconds: float | None = None
+    step: str | None = None
 
 
 class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
@@ -502,9 +513,32 @@ class Kernel(Record, frozen=True, kw_only=True):
     graph: str | None = None
 
 
+class Total(Record, frozen=True, kw_only=True):
+    """
+    Kernels of a recorded trace, added up.
+
+    Attributes:
+        kind: What they have in common: the same ``kernel`` name, the same ``operation``, ``module`` or profiler ``step``.
+        name: Its name.
+        count: Kernels.
+        seconds: Their time, summed.
+        conversion_count: How many of them are library conversions that change a layout.
+        conversion_seconds: Time of these.
+        library: Whose kernels they are; for ``kernel`` only, None where not known.
+    """
+
+    kind: TotalKind
+    name: str
+    count: int
+    seconds: float
+    conversion_count: int = 0
+    conversion_seconds: float = 0.0
+    library: str | None = None
+
+
 class KernelSummary(Record, frozen=True, kw_only=True):
     """
-    What ran in one warm, profiled iteration.
+    What ran in one warm, profiled iteration, or in the whole of a recorded trace.
 
     Attributes:
         count: Kernels in the list.
@@ -517,6 +551,11 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         kernels: The list itself, in order.
         sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: What could not be recorded and why; empty where all was.
+        exposed_conversion_seconds: In a recorded trace, the part of ``conversion_seconds`` in which nothing else ran on
+            the device: what the run really waited for.
+        convolution_count: In a recorded trace, kernels that ran for a convolution, its conversions included.
+        convolution_seconds: Their time; None where not known.
+        totals: In a recorded trace, the kernels added up by name, operation, module and step; longest first.
     """
 
     count: int
@@ -529,6 +568,10 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     kernels: tuple[Kernel, ...] = ()
     sources: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    exposed_conversion_seconds: float | None = None
+    convolution_count: int | None = None
+    convolution_seconds: float | None = None
+    totals: tuple[Total, ...] = ()
 
 
 class RedundantPair(Record, frozen=True, kw_only=True):
@@ -550,6 +593,9 @@ class RedundantPair(Record, frozen=True, kw_only=True):
         also: Ids of further conversions that go with the first one, such as the other branches of a concatenation.
         seconds_source: Whether ``seconds`` was measured or estimated from bytes; None where there are no seconds.
         graph: Name of the graph that proves it.
+        confidence: In a recorded trace, what says that both convert the same value: ``shapes`` agree all along the way,
+            only the launch ``grid`` of both agrees, or nothing but the ``order`` of kernels; None elsewhere.
+        exposed_seconds: In a recorded trace, the part of ``seconds`` in which nothing else ran on the device.
     """
 
     kind: Literal["adjacent", "through"]
@@ -566,6 +612,8 @@ class RedundantPair(Record, frozen=True, kw_only=True):
     also: tuple[str, ...] = ()
     seconds_source: CostSource | None = None
     graph: str | None = None
+    confidence: Confidence | None = None
+    exposed_seconds: float | None = None
 
 
 class Measurement(Record, frozen=True, kw_only=True):
