@@ -2,7 +2,8 @@
 layoutdoctor finds out why a PyTorch model loses time to memory layouts, and what to do about it.
 
 ``diagnose(model, example_input)`` runs a model under several layout configurations and returns a ``Diagnosis``.
-Importing this package does not import torch; ``diagnose`` does, on first use.
+``examine_trace(path)`` finds the layout conversions in a recorded run. Importing this package does not import torch;
+``diagnose`` does, on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from layoutdoctor.reports import render
 from layoutdoctor.rules import ALL_RULES, Rule, run_rules
 
 if TYPE_CHECKING:
+    from layoutdoctor.changes import compare
     from layoutdoctor.doctor import diagnose
+    from layoutdoctor.examination import examine_trace
 
 __all__ = [
     "ALL_RULES",
@@ -33,7 +36,9 @@ __all__ = [
     "Rule",
     "Trial",
     "__version__",
+    "compare",
     "diagnose",
+    "examine_trace",
     "load",
     "render",
     "run_rules",
@@ -41,7 +46,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Loads ``diagnose``, and torch with it, on first use."""
+    """Loads what is not always needed on first use: ``diagnose`` brings torch with it, the others numpy."""
+    if name == "examine_trace":
+        from layoutdoctor.examination import examine_trace
+
+        return examine_trace
+    if name == "compare":
+        from layoutdoctor.changes import compare
+
+        return compare
     if name == "diagnose":
         try:
             from layoutdoctor.doctor import diagnose

@@ -518,7 +518,7 @@ class Total(Record, frozen=True, kw_only=True):
     Kernels of a recorded trace, added up.
 
     Attributes:
-        kind: What they have in common: the same ``kernel`` name, the same ``operation``, ``module`` or profiler ``step``.
+        kind: What they have in common: their ``kernel`` name, ``operation``, ``module`` or profiler ``step``.
         name: Its name.
         count: Kernels.
         seconds: Their time, summed.

@@ -30,6 +30,7 @@ from layoutdoctor.records import (
     SourceLocation,
     Speedup,
     Subject,
+    Total,
     Trial,
 )
 
@@ -314,3 +315,41 @@ def a_buffer(name: str = "buf0", *accesses: BufferRead, **changes: Any) -> Buffe
         "launch": 0,
     }
     return Buffer(name=name, **{**fields, **changes})
+
+
+def a_total(kind: str = "operation", name: str = "aten::convolution", **changes: Any) -> Total:
+    fields: dict[str, Any] = {"kind": kind, "name": name, "count": 10, "seconds": 2e-3}
+    return Total(**{**fields, **changes})
+
+
+def recorded(*conversions: Conversion, seconds: float | None = 15e-3, **changes: Any) -> KernelSummary:
+    """The kernel list of a recorded trace; everything the library conversions add up to is added up."""
+    real = [c for c in conversions if c.direction != "none"]
+    spent = sum(c.seconds or 0.0 for c in real)
+    exposed = [c.exposed_seconds for c in real]
+    fields: dict[str, Any] = {
+        "count": 100,
+        "seconds": seconds,
+        "conversion_count": sum(c.count for c in real),
+        "conversion_seconds": spent,
+        "share": spent / seconds if seconds else None,
+        "conversions": conversions,
+        "not_understood_count": 0,
+        "sources": ("Kineto trace",),
+        "exposed_conversion_seconds": None if None in exposed else sum(e for e in exposed if e is not None),
+    }
+    return KernelSummary(**{**fields, **changes})
+
+
+def a_trace(kernels: KernelSummary | None = None, **changes: Any) -> Diagnosis:
+    """
+    A diagnosis of a recorded trace: one trial, nothing measured.
+
+    The changes are those of the trial, but for ``subject``, ``environment``, ``findings`` and ``interrupted``.
+    """
+    subject = {"name": "trace.json.gz", "mode": "trace", "device": "cuda", "inputs": ()} | changes.pop("subject", {})
+    environment = {"torch": None, "device_name": "NVIDIA H100 80GB HBM3"} | changes.pop("environment", {})
+    whole = {name: changes.pop(name) for name in ("findings", "interrupted") if name in changes}
+    configuration = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)
+    trial = Trial(**{"configuration": configuration, "status": "ok", "kernels": kernels, **changes})
+    return a_diagnosis(trial, subject=Subject(**subject), environment=Environment(**environment), **whole)

@@ -61,6 +61,16 @@ def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
     return total
 
 
+def launch_count(conversions: Iterable[Conversion]) -> int:
+    """
+    How many launches conversions stand for: more than there are entries only where a table of totals was recorded.
+
+    Args:
+        conversions: Any conversions.
+    """
+    return sum(conversion.count for conversion in conversions)
+
+
 def conversion_share(trial: Trial | None) -> float | None:
     """
     Time of all counted conversions over the time of all kernels.

@@ -191,11 +191,11 @@ def summarize_host(
     items = iter(annotated)
     for entry in tree:
         for _ in entry.primitives:
-            _add_primitive(kernels, conversions, next(items), entry, profile.base_seconds + origin)
+            add_primitive(kernels, conversions, next(items), entry, profile.base_seconds + origin)
         if not entry.primitives and _is_kernel(entry):
             kernels.append(_host_kernel(entry, origin))
     for primitive in homeless:
-        _add_primitive(kernels, conversions, describe_primitive(primitive), None, profile.base_seconds + origin)
+        add_primitive(kernels, conversions, describe_primitive(primitive), None, profile.base_seconds + origin)
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     not_understood = profile.not_understood_count + (len(log.not_understood) if log is not None else 0)
     not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
@@ -300,13 +300,23 @@ def is_backward(entry: HostOperation) -> bool:
     return False
 
 
-def _add_primitive(
+def add_primitive(
     kernels: list[Kernel],
     conversions: list[Conversion],
     item: AnnotatedPrimitive,
     entry: HostOperation | None,
     origin_unix: float,
 ) -> None:
+    """
+    Puts a primitive into the kernel list, and a reorder among the conversions as well.
+
+    Args:
+        kernels: The list so far.
+        conversions: The conversions among them.
+        item: The primitive with what it converts.
+        entry: The operation that ran it; None where that is not known.
+        origin_unix: Unix time in seconds that starts in the list count from.
+    """
     primitive = item.primitive
     start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)
     backward = entry is not None and is_backward(entry)

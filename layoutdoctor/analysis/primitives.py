@@ -97,10 +97,16 @@ def annotate_primitives(operations: Sequence[tuple[Operation, Sequence[Primitive
     Args:
         operations: Each operation with the primitives that ran in it, in order.
     """
-    return [item for operation, primitives in operations for item in _annotate(operation, primitives)]
+    return [item for _, primitives in operations for item in annotate_sequence(primitives)]
 
 
-def _annotate(operation: Operation, primitives: Sequence[Primitive]) -> list[AnnotatedPrimitive]:
+def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitive]:
+    """
+    The primitives of one operation with what they convert, in the same order.
+
+    Args:
+        primitives: What ran one after the other on one thread.
+    """
     places = _places(primitives)
     return [
         _described(primitive, places[index])
@@ -275,6 +281,8 @@ def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
     if not {"mb", "ic", "oc"} <= values.keys():
         return {}
     axes = [axis for axis in "dhw" if f"i{axis}" in values]
+    if not {f"{role}{axis}" for role in "ok" for axis in axes} <= values.keys():
+        return {}
     groups, ic, oc = values.get("g", 1), values["ic"], values["oc"]
     weight = [groups, oc // groups, ic // groups] if groups > 1 else [oc, ic]
     return {
@@ -285,16 +293,21 @@ def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
     }
 
 
+_MOST_DIGITS = 18
+"""Of a size; more of them are a damaged line."""
+
+
 def _problem_values(problem: str) -> dict[str, int]:
     """``mb4_ic3oc64_...`` as {"mb": 4, "ic": 3, "oc": 64, ...}."""
     values: dict[str, int] = {}
     name, digits = "", ""
     for character in problem + "_":
-        if character.isdigit() and name:
+        if character in "0123456789" and name:
             digits += character
             continue
         if digits:
-            values[name] = int(digits)
+            if len(digits) <= _MOST_DIGITS:
+                values[name] = int(digits)
             name, digits = "", ""
         name = name + character if character.isalpha() else ""
     return values

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor._version import __version__
+from layoutdoctor.commands.fail_on import EXIT_FOUND, add_fail_on_option, check_fail_on, has_failing_finding
 from layoutdoctor.commands.output import (
     OutputError,
     OutputFile,
@@ -33,7 +34,6 @@ from layoutdoctor.commands.progress_display import choose_display
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError, UsageError, first_line
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
-from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.targets import TARGETS, find_target
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Configuration, Diagnosis
 
-EXIT_FOUND = 1
 EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130
 
@@ -100,11 +99,7 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
         default=DEFAULT_BUDGET_SECONDS,
         help="for the timing rounds; capturing and profiling come on top (default: %(default)g)",
     )
-    parser.add_argument(
-        "--fail-on",
-        metavar="CODE|error|warning",
-        help="exit with 1 where there is such a finding, or a more severe one",
-    )
+    add_fail_on_option(parser)
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     add_output_options(parser)
     _add_talk_options(parser)
@@ -166,28 +161,6 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         print_report(diagnosis, arguments.format)
     return exit_status(diagnosis, len(configurations), fail_on)
-
-
-def check_fail_on(fail_on: str | None) -> str | None:
-    """
-    Refuses what can never be found.
-
-    Args:
-        fail_on: A severity, a rule's code in either case, or None.
-
-    Returns:
-        It as findings have it.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    codes = [rule.code for rule in ALL_RULES]
-    if fail_on is None:
-        return None
-    known = {name.lower(): name for name in ("error", "warning", *codes)}
-    if fail_on.lower() not in known:
-        raise UsageError(f"cannot fail on {fail_on!r}: expected error, warning or one of {', '.join(sorted(codes))}")
-    return known[fail_on.lower()]
 
 
 def check_target(target: str | None, device: str | None) -> None:
@@ -330,8 +303,7 @@ def exit_status(diagnosis: Diagnosis, configuration_count: int, fail_on: str | N
         configuration_count: How many configurations were asked for.
         fail_on: A severity, a rule's code, or None.
     """
-    severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
-    if any(finding.severity in severities or finding.code == fail_on for finding in diagnosis.findings):
+    if has_failing_finding(diagnosis, fail_on):
         return EXIT_FOUND
     if diagnosis.subject.target is not None:
         return 0 if any(trial.status == "ok" for trial in diagnosis.trials) else EXIT_INCONCLUSIVE

@@ -13,6 +13,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -24,7 +25,7 @@ from layoutdoctor.reports.text import render_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.records import Diagnosis
 
@@ -32,6 +33,7 @@ WIDEST_REPORT = 140
 _STYLES = (
     (r"^(Fastest|Keep|Tie|No recommendation|Layout does not matter)\b.*", "bold"),
     (r"^(Nothing could be concluded|Only|Not compared)\b.*", "bold"),
+    (r"^(Layout conversions take|No layout conversion)\b.*", "bold"),
     (r"^Not finished: .*", "bold yellow"),
     (r"^LD\d{3} error\b", "bold red"),
     (r"^LD\d{3} warning\b", "yellow"),
@@ -81,13 +83,16 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace output files that exist")
 
 
-def prepare_outputs(paths: Sequence[str], *, force: bool) -> tuple[OutputFile, ...]:
+def prepare_outputs(
+    paths: Sequence[str], *, force: bool, further: Mapping[str, str] = MappingProxyType({})
+) -> tuple[OutputFile, ...]:
     """
     The files to write, each proved to be writable; none is changed yet.
 
     Args:
         paths: What the user gave with ``--output``.
         force: Whether an existing file may be replaced.
+        further: Formats that no report has, by the end of the file's name.
 
     Raises:
         UsageError: A file's suffix names no format, it exists already, it is named twice, or it cannot be written.
@@ -95,7 +100,8 @@ def prepare_outputs(paths: Sequence[str], *, force: bool) -> tuple[OutputFile, .
     outputs: dict[Path, OutputFile] = {}
     for name in paths:
         path = Path(name)
-        output = OutputFile(path, format_of_suffix(name))
+        other = next((kind for end, kind in further.items() if name.lower().endswith(end)), None)
+        output = OutputFile(path, other or format_of_suffix(name))
         if path.resolve() in outputs:
             raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
         _check_writable(path, force=force)
@@ -149,14 +155,24 @@ def save_reports(diagnosis: Diagnosis, outputs: Sequence[OutputFile]) -> None:
     failures = []
     for output in outputs:
         try:
-            _replace(output.path, render(diagnosis, output.report_format).encode("utf-8", "backslashreplace"))
+            replace_file(output.path, render(diagnosis, output.report_format).encode("utf-8", "backslashreplace"))
         except OSError as error:
             failures.append(f"cannot write {str(output.path)!r}: {error.strerror or error}")
     if failures:
         raise OutputError("; ".join(failures))
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """
+    Writes a file; a reader sees the old one or the new one, never half of one.
+
+    Args:
+        path: Where to; a link stays a link.
+        data: What to write.
+
+    Raises:
+        OSError: It could not be written.
+    """
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return

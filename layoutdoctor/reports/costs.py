@@ -29,22 +29,27 @@ class Waste:
         seconds: Time of all conversions in them, each counted once; None where not measured for every one.
         bytes_moved: Bytes the same conversions move; None where not known for every one.
         owners: Who inserted these conversions, sorted.
+        exposed_seconds: In a recorded trace, the part of ``seconds`` in which nothing else ran on the device; None
+            where not known for every one.
     """
 
     pair_count: int
     seconds: float | None
     bytes_moved: int | None
     owners: tuple[str, ...]
+    exposed_seconds: float | None = None
 
 
 def count_by_tensor(conversions: Iterable[Conversion]) -> dict[str, int]:
     """
-    How many conversions there are of each kind of tensor, in a fixed order.
+    How many conversions there are of each kind of tensor, in a fixed order; each as many times as it was launched.
 
     Args:
         conversions: Any conversions.
     """
-    counts = Counter(conversion.tensor for conversion in conversions)
+    counts: Counter[str] = Counter()
+    for conversion in conversions:
+        counts[conversion.tensor] += conversion.count
     return {kind: counts[kind] for kind in ("activation", "weight", "gradient", "unknown") if counts[kind]}
 
 
@@ -62,11 +67,13 @@ def waste_of(trial: Trial) -> Waste | None:
     parts = [known[id_] for id_ in ids if id_ in known]
     complete = len(parts) == len(ids)
     moved = [part.bytes_moved for part in parts]
+    exposed = [part.exposed_seconds for part in parts]
     return Waste(
         pair_count=len(trial.redundant_pairs),
         seconds=sum_seconds(parts) if complete else _sum_of_pairs(trial),
         bytes_moved=sum(m for m in moved if m is not None) if complete and None not in moved else None,
         owners=tuple(sorted({part.owner for part in parts})),
+        exposed_seconds=sum(e for e in exposed if e is not None) if complete and None not in exposed else None,
     )
 
 

@@ -67,7 +67,7 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
     details = [_measurements(diagnosis, most)] if diagnosis.subject.target is None else []
     for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
         details += _trial_details(trial, most)
-    details.append(_environment(diagnosis, most))
+    details.append(environment_detail(diagnosis, most))
     return tuple(detail for detail in details if detail.rows or detail.text or detail.log)
 
 
@@ -82,14 +82,14 @@ def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
             f"Conversions under {name}: {len(conversions)} listed, {len(counted_conversions(trial))} counted",
             ("id", "owner", "tensor", "from", "to", "time", "bytes", "why", "where"),
             tuple(_conversion_row(conversion) for conversion in conversions[:most]),
-            _left_out(conversions, most),
+            left_out_of(conversions, most),
         )
     if trial.redundant_pairs:
         yield Detail(
             f"Round trips under {name}: {len(trial.redundant_pairs)}",
             ("conversions", "between", "time", "bytes", "why it may go", "where"),
             tuple(_pair_row(pair) for pair in trial.redundant_pairs[:most]),
-            _left_out(trial.redundant_pairs, most),
+            left_out_of(trial.redundant_pairs, most),
         )
     breakers = [breaker for graph in trial.graphs for breaker in graph.breakers]
     if breakers:
@@ -97,17 +97,24 @@ def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
             f"Layout breakers under {name}: {len(breakers)}",
             ("operation", "given", "returned", "conversions", "time", "bytes", "where"),
             tuple(_breaker_row(breaker) for breaker in breakers[:most]),
-            _left_out(breakers, most),
+            left_out_of(breakers, most),
         )
     if trial.graph_break_reasons:
         reasons = tuple((clean(reason, 300),) for reason in trial.graph_break_reasons[:most])
-        left_out = _left_out(trial.graph_break_reasons, most)
+        left_out = left_out_of(trial.graph_break_reasons, most)
         yield Detail(f"Graph breaks under {name}: {len(trial.graph_break_reasons)}", ("reason",), reasons, left_out)
     if trial.failure is not None and trial.failure.log and most:
         yield Detail(f"Log of {name}", text=(clean(trial.failure.message),), log=trial.failure.log[-LOG_LENGTH:])
 
 
-def _left_out(entries: Sequence[object], most: int) -> int:
+def left_out_of(entries: Sequence[object], most: int) -> int:
+    """
+    How many entries of a list are not shown.
+
+    Args:
+        entries: The whole list.
+        most: Entries to show.
+    """
     return max(0, len(entries) - most)
 
 
@@ -133,7 +140,7 @@ def _measurements(diagnosis: Diagnosis, most: int) -> Detail:
             "outputs",
         ),
         tuple(_measurement_row(trial) for trial in trials[:most]),
-        _left_out(trials, most),
+        left_out_of(trials, most),
     )
 
 
@@ -146,15 +153,21 @@ def _measurement_row(trial: Trial) -> tuple[str, ...]:
         clean_name(trial.name),
         str(len(measurement.round_seconds)) if measurement else UNKNOWN,
         str(measurement.calls_per_round) if measurement else UNKNOWN,
-        _seconds(measurement.compile_seconds if measurement else None),
+        seconds_cell(measurement.compile_seconds if measurement else None),
         _bytes(measurement.peak_memory_bytes if measurement else None),
-        _seconds(known) if known is not None else NOT_RECORDED,
-        _seconds(spent) + share if kernels else NOT_RECORDED,
+        seconds_cell(known) if known is not None else NOT_RECORDED,
+        seconds_cell(spent) + share if kernels else NOT_RECORDED,
         _equivalence_cell(trial.equivalence),
     )
 
 
-def _seconds(value: float | None) -> str:
+def seconds_cell(value: float | None) -> str:
+    """
+    A time in a table.
+
+    Args:
+        value: In seconds; None where not known.
+    """
     return UNKNOWN if value is None else format_seconds(value)
 
 
@@ -188,19 +201,25 @@ def _decision_card(name: str, graph: Graph, decision: Decision, most: int) -> De
             (
                 clean_name(convolution.node),
                 convolution.class_,
-                UNKNOWN if convolution.weight_shape is None else _shape(convolution.weight_shape),
+                UNKNOWN if convolution.weight_shape is None else shape_cell(convolution.weight_shape),
                 UNKNOWN if convolution.groups is None else str(convolution.groups),
                 {True: "yes", False: "no", None: NOT_RECORDED}[convolution.channels_last],
                 place_of(convolution.location, convolution.module) or UNKNOWN,
             )
             for convolution in decision.convolutions[:most]
         ),
-        _left_out(decision.convolutions, most),
+        left_out_of(decision.convolutions, most),
         tuple(text),
     )
 
 
-def _shape(sizes: tuple[int | str, ...]) -> str:
+def shape_cell(sizes: tuple[int | str, ...]) -> str:
+    """
+    A shape, or strides, in a table: ``"[4, 64, 56, 56]"``.
+
+    Args:
+        sizes: As recorded.
+    """
     return clean_name(f"[{', '.join(str(size) for size in sizes)}]")
 
 
@@ -208,11 +227,11 @@ def _layout(layout: Layout | None) -> str:
     if layout is None:
         return UNKNOWN
     if layout.format is not None:
-        return f"{clean_name(layout.format)} {_shape(layout.shape)}"
+        return f"{clean_name(layout.format)} {shape_cell(layout.shape)}"
     formats = " or ".join(layout.memory_formats)
     if formats:
-        return f"{formats} {_shape(layout.shape)}"
-    return f"{_shape(layout.shape)}" + (f" stride {_shape(layout.stride)}" if layout.stride is not None else "")
+        return f"{formats} {shape_cell(layout.shape)}"
+    return f"{shape_cell(layout.shape)}" + (f" stride {shape_cell(layout.stride)}" if layout.stride is not None else "")
 
 
 def _conversion_row(conversion: Conversion) -> tuple[str, ...]:
@@ -224,7 +243,7 @@ def _conversion_row(conversion: Conversion) -> tuple[str, ...]:
         conversion.tensor + remark + fused,
         _layout(conversion.source),
         _layout(conversion.target),
-        _seconds(conversion.seconds) + (" (estimated)" if conversion.seconds_source == "estimated" else ""),
+        seconds_cell(conversion.seconds) + (" (estimated)" if conversion.seconds_source == "estimated" else ""),
         _bytes(conversion.bytes_moved),
         clean(conversion.cause, 160) if conversion.cause else UNKNOWN,
         place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN),
@@ -237,7 +256,7 @@ def _breaker_row(breaker: LayoutBreaker) -> tuple[str, ...]:
         _layout(breaker.source),
         _layout(breaker.target),
         cut_list([clean_name(id_) for id_ in breaker.conversions], 4) or UNKNOWN,
-        _seconds(breaker.seconds),
+        seconds_cell(breaker.seconds),
         _bytes(breaker.bytes_moved),
         place_of(breaker.location, breaker.module) or UNKNOWN,
     )
@@ -247,14 +266,21 @@ def _pair_row(pair: RedundantPair) -> tuple[str, ...]:
     return (
         ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also, pair.second)),
         cut_list([clean_name(op) for op in pair.between], 6) or "nothing",
-        _seconds(pair.seconds) + (" (estimated)" if pair.seconds_source == "estimated" else ""),
+        seconds_cell(pair.seconds) + (" (estimated)" if pair.seconds_source == "estimated" else ""),
         _bytes(pair.bytes_moved),
         clean(pair.proof, 300) if pair.proof else NOT_RECORDED,
         place_of(pair.location, pair.module) or UNKNOWN,
     )
 
 
-def _environment(diagnosis: Diagnosis, most: int) -> Detail:
+def environment_detail(diagnosis: Diagnosis, most: int) -> Detail:
+    """
+    What was diagnosed, on which machine, with which versions, as far as known.
+
+    Args:
+        diagnosis: Any diagnosis.
+        most: Inputs and settings to keep.
+    """
     environment, subject = diagnosis.environment, diagnosis.subject
     facts: dict[str, object] = {
         "model": subject.model,
@@ -275,7 +301,7 @@ def _environment(diagnosis: Diagnosis, most: int) -> Detail:
         **dict(list(environment.settings.items())[:most]),
     }
     rows = tuple((clean_name(name), clean(str(fact), 200)) for name, fact in facts.items() if fact not in (None, ""))
-    left_out = _left_out(subject.inputs, most) + _left_out(tuple(environment.settings), most)
+    left_out = left_out_of(subject.inputs, most) + left_out_of(tuple(environment.settings), most)
     return Detail(
         "Environment", ("what", "value"), rows, left_out, (f"Recorded at {clean_name(diagnosis.created_at)}.",)
     )
@@ -287,4 +313,4 @@ def _counts(counts: dict[str, int]) -> str:
 
 def _input(tensor: InputTensor) -> str:
     formats = " or ".join(tensor.memory_formats) or "in no memory format"
-    return f"{tensor.dtype} {_shape(tensor.shape)} {formats}"
+    return f"{tensor.dtype} {shape_cell(tensor.shape)} {formats}"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.reports.details import build_details
 from layoutdoctor.reports.tables import markdown_table
+from layoutdoctor.reports.trace_details import build_trace_details
 from layoutdoctor.reports.view import build_view
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.wording import clean, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from layoutdoctor.records import Diagnosis
     from layoutdoctor.reports.answer import Answer
     from layoutdoctor.reports.details import Detail
+    from layoutdoctor.reports.rows import Table
     from layoutdoctor.reports.view import FindingEntry, View
 
 MOST_CHARACTERS = 60_000
@@ -43,8 +45,9 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         Fewer than 60,000 characters.
     """
     view = build_view(diagnosis)
+    build = build_trace_details if diagnosis.subject.mode == "trace" else build_details
     for most in LIST_LENGTHS:
-        report = "\n\n".join(_parts(view, build_details(diagnosis, most), most)) + "\n"
+        report = "\n\n".join(_parts(view, build(diagnosis, most), most)) + "\n"
         if len(report) < MOST_CHARACTERS:
             return report
     return "\n\n".join(_shortest(view)) + "\n"
@@ -66,11 +69,8 @@ def _parts(view: View, details: Sequence[Detail], most: int) -> Iterator[str]:
     if view.interrupted:
         yield f"**{escape(view.interrupted)}.**"
     yield from _answer(view.answer)
-    table = _table(view)
-    if view.answer.is_short:
-        yield _folded("All configurations", table)
-    else:
-        yield table
+    for table in view.tables:
+        yield _folded("All configurations", _table(table)) if view.answer.is_short else _table(table)
     if view.remarks:
         yield _list(view.remarks, max(most, FEWEST_FINDINGS))
     yield from _findings(view.findings, max(most, FEWEST_FINDINGS))
@@ -86,9 +86,10 @@ def _shortest(view: View) -> Iterator[str]:
     """For a record so long that even its table does not fit."""
     yield f"## {escape(' · '.join(view.title))}"
     yield from _answer(view.answer)
+    rows = [f"{len(table.rows)} {table.head[0]}s" for table in view.tables]
     yield (
-        f"The rest is left out, as it would not fit into an issue: {len(view.rows)} configurations and "
-        f"{len(view.findings)} findings; the JSON report has them."
+        "The rest is left out, as it would not fit into an issue: "
+        f"{in_words((*rows, f'{len(view.findings)} findings'))}; the JSON report has them."
     )
 
 
@@ -114,15 +115,15 @@ def _list(lines: Sequence[str], most: int) -> str:
     return "\n".join(shown)
 
 
-def _table(view: View) -> str:
+def _table(table: Table) -> str:
     rows = []
-    for row in view.rows:
-        cells = row.cells
+    for row in table.rows:
+        cells = list(row.cells)
         if row.clause is not None:
-            # Under "vs default" in a table of times, as the first cell else.
-            cells = (row.clause, "") if row.is_static else ("", row.clause, "", "")
-        rows.append([escape(cell) for cell in (row.name, *cells)])
-    return markdown_table([escape(column) for column in view.columns], rows)
+            cells = [cells[0], *[""] * (len(table.head) - 1)]
+            cells[table.clause_column] = row.clause
+        rows.append([escape(cell) for cell in cells])
+    return markdown_table([escape(column) for column in table.head], rows)
 
 
 def _findings(findings: Sequence[FindingEntry], most: int) -> Iterator[str]:

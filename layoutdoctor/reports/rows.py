@@ -1,5 +1,5 @@
 """
-The table of configurations: one row per trial, fastest first, every cell as text.
+What a table of a report is, and the table of configurations: one row per trial, fastest first, every cell as text.
 
 Faces the view; imports records, units and the sums only.
 """
@@ -22,6 +22,38 @@ if TYPE_CHECKING:
 CLAUSE_LENGTH = 160
 _DIRECTION_WORDS = {"inference": "", "forward": "fwd ", "backward": "bwd "}
 _STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashed", "skipped": "skipped"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """
+    One row of a table, ready to be laid out.
+
+    Attributes:
+        cells: As many as the table has heads.
+        clause: In place of all cells after the first; None for an ordinary row.
+    """
+
+    cells: tuple[str, ...]
+    clause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """
+    A table of a report, the same for all formats.
+
+    Attributes:
+        head: Heads of the columns.
+        rows: The rows.
+        clause_column: Where a format that cannot let a clause span the other columns puts it.
+        wraps_names: Whether names in the first column may be broken over several lines where they are long.
+    """
+
+    head: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    clause_column: int = 1
+    wraps_names: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +84,18 @@ class Row:
         """What stands behind the name, under the heads of ``build_columns``."""
         recorded = (self.conversions, self.decision)
         return recorded if self.is_static else (self.median, self.ratio, *recorded)
+
+
+def build_table(diagnosis: Diagnosis) -> Table:
+    """
+    The table of configurations.
+
+    Args:
+        diagnosis: One of a model.
+    """
+    rows = tuple(TableRow((row.name, *row.cells), row.clause) for row in build_rows(diagnosis))
+    # A clause stands under "vs default" in a table of times, as the first cell else.
+    return Table(build_columns(diagnosis), rows, clause_column=2 if diagnosis.subject.target is None else 1)
 
 
 def build_columns(diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -19,7 +19,12 @@ NARROWEST_COLUMN = 12
 
 
 def plain_table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], width: int, clauses: Sequence[str | None] = ()
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    clauses: Sequence[str | None] = (),
+    *,
+    wraps_names: bool = False,
 ) -> str:
     """
     A table without lines that wraps inside its cells rather than exceed a width.
@@ -29,6 +34,7 @@ def plain_table(
         rows: Cells, as many in each row as there are heads.
         width: Characters per line, if the first column allows it at all.
         clauses: For each row: text that stands in place of all cells after the first; None for an ordinary row.
+        wraps_names: Whether the first column is narrowed like the others; no row may have a clause then.
 
     Returns:
         Ordinary rows first, in their order, then those with a clause; no line ends in a space.
@@ -40,12 +46,14 @@ def plain_table(
     lines = []
     if ordinary:
         # The head goes in as a row: tabulate would make a column wider than a head of its own.
-        body = [[row[0].ljust(first_column), *row[1:]] for row in (head, *ordinary)]
-        widths = _column_widths(body, width)
-        narrowed = [None, *widths[1:]]
+        padding = 0 if wraps_names else first_column
+        body = [[row[0].ljust(padding), *row[1:]] for row in (head, *ordinary)]
+        widths = _column_widths(body, width, first=0 if wraps_names else 1)
+        narrowed = [widths[0] if wraps_names else None, *widths[1:]]
         table = tabulate(body, (), "plain", disable_numparse=True, maxcolwidths=narrowed, break_on_hyphens=False)
         lines = table.splitlines()
-        lines = _widen_first_column(lines, max(len(row[0]) for row in (head, *ordinary)), first_column)
+        if spanning:
+            lines = _widen_first_column(lines, max(len(row[0]) for row in (head, *ordinary)), first_column)
     for name, clause in spanning:
         lines += _clause_lines(name, clause, first_column + GAP, width)
     return "\n".join(line.rstrip() for line in lines)
@@ -56,12 +64,12 @@ def _widen_first_column(lines: Sequence[str], now: int, wanted: int) -> list[str
     return [line[:now].ljust(wanted) + line[now:] for line in lines]
 
 
-def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Natural widths, with the widest columns after the first narrowed until the table fits."""
+def _column_widths(rows: Sequence[Sequence[str]], width: int, first: int) -> list[int]:
+    """Natural widths, with the widest columns from the given one on narrowed until the table fits."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     while sum(widths) + GAP * (len(widths) - 1) > width:
-        widest = max(range(1, len(widths)), key=lambda column: widths[column], default=0)
-        if not widest or widths[widest] <= NARROWEST_COLUMN:
+        widest = max(range(first, len(widths)), key=lambda column: widths[column], default=None)
+        if widest is None or widths[widest] <= NARROWEST_COLUMN:
             break
         widths[widest] -= 1
     return widths

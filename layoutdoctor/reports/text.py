@@ -55,8 +55,9 @@ def _all_sections(view: View, width: int) -> Iterable[list[str]]:
     interruption = _wrap(f"{view.interrupted}.", width) if view.interrupted else []
     yield [*_wrap(" · ".join(view.title), width), *interruption]
     yield _answer_lines(view.answer, width)
-    cells = [(row.name, *row.cells) for row in view.rows]
-    yield [plain_table(view.columns, cells, width, [row.clause for row in view.rows])]
+    for table in view.tables:
+        rows, clauses = [row.cells for row in table.rows], [row.clause for row in table.rows]
+        yield [plain_table(table.head, rows, width, clauses, wraps_names=table.wraps_names)]
     yield [line for remark in view.remarks for line in _wrap(remark, width)]
     yield _findings_section(view.findings, width)
     yield [*_measurement_lines(view, width), *_wrap(f"More: {' · '.join(view.hints)}", width)]

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.reports.answer import Answer, build_answer
 from layoutdoctor.reports.remarks import build_hints, build_measurement, build_not_understood, build_remarks
-from layoutdoctor.reports.rows import Row, build_columns, build_rows
+from layoutdoctor.reports.rows import Table, build_table
 from layoutdoctor.reports.static_answer import build_static_answer
-from layoutdoctor.reports.wording import clean, clean_name, count_of, place_of
+from layoutdoctor.reports.trace_answer import build_trace_answer
+from layoutdoctor.reports.trace_remarks import (
+    build_trace_hints,
+    build_trace_measurement,
+    build_trace_not_understood,
+    build_trace_remarks,
+)
+from layoutdoctor.reports.trace_rows import build_trace_tables
+from layoutdoctor.reports.wording import clean, clean_name, count_of, in_words, place_of
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Diagnosis, Finding
@@ -28,7 +36,7 @@ class FindingEntry:
         code: The rule's code.
         severity: ``error``, ``warning`` or ``note``.
         rule: The rule's name.
-        configuration: The trial it is about, unless that is the baseline or the whole diagnosis.
+        configuration: The trial it is about, unless that is the baseline, the recorded one, or the whole diagnosis.
         message: The fact.
         place: File, line and module, where known.
         suggestion: What to do.
@@ -52,8 +60,7 @@ class View:
         title: What was diagnosed where, in parts.
         interrupted: What stopped the diagnosis, as a sentence; None where it ran to its end.
         answer: The first lines.
-        columns: Heads of the table.
-        rows: The table.
+        tables: The configurations; of a trace, the places where conversions cost most, and the steps.
         remarks: Facts about the subject and single trials.
         findings: What the rules found, most severe first.
         not_understood: What could not be recorded or read.
@@ -64,8 +71,7 @@ class View:
     title: tuple[str, ...]
     interrupted: str | None
     answer: Answer
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    tables: tuple[Table, ...]
     remarks: tuple[str, ...]
     findings: tuple[FindingEntry, ...]
     not_understood: tuple[str, ...]
@@ -80,17 +86,45 @@ def build_view(diagnosis: Diagnosis) -> View:
     Args:
         diagnosis: Any diagnosis, also an interrupted one.
     """
+    if diagnosis.subject.mode == "trace":
+        return _trace_view(diagnosis)
     return View(
         title=_title(diagnosis),
         interrupted=_interruption(diagnosis),
         answer=build_answer(diagnosis) if diagnosis.subject.target is None else build_static_answer(diagnosis),
-        columns=build_columns(diagnosis),
-        rows=build_rows(diagnosis),
+        tables=(build_table(diagnosis),),
         remarks=build_remarks(diagnosis),
         findings=tuple(_finding_entry(diagnosis, finding) for finding in diagnosis.findings),
         not_understood=build_not_understood(diagnosis),
         measurement=build_measurement(diagnosis),
         hints=build_hints(diagnosis),
+    )
+
+
+def _trace_view(diagnosis: Diagnosis) -> View:
+    return View(
+        title=_trace_title(diagnosis),
+        interrupted=_interruption(diagnosis),
+        answer=build_trace_answer(diagnosis),
+        tables=build_trace_tables(diagnosis),
+        remarks=build_trace_remarks(diagnosis),
+        findings=tuple(_finding_entry(diagnosis, finding) for finding in diagnosis.findings),
+        not_understood=build_trace_not_understood(diagnosis),
+        measurement=build_trace_measurement(diagnosis),
+        hints=build_trace_hints(diagnosis),
+    )
+
+
+def _trace_title(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """As for a model, with what wrote the file; torch's version only where the file says it, as hardly any does."""
+    sources = dict.fromkeys(source for trial in diagnosis.trials if trial.kernels for source in trial.kernels.sources)
+    torch = diagnosis.environment.torch
+    return (
+        f"layoutdoctor {clean_name(diagnosis.layoutdoctor_version)}",
+        clean_name(diagnosis.subject.name),
+        in_words(clean_name(source) for source in sources) or diagnosis.subject.mode,
+        _device(diagnosis),
+        *([f"torch {clean_name(torch)}"] if torch else []),
     )
 
 
@@ -124,7 +158,8 @@ def _interruption(diagnosis: Diagnosis) -> str | None:
 
 def _finding_entry(diagnosis: Diagnosis, finding: Finding) -> FindingEntry:
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else None
-    about = finding.configuration if finding.configuration != baseline else None
+    only_one = diagnosis.subject.mode == "trace"
+    about = finding.configuration if finding.configuration != baseline and not only_one else None
     return FindingEntry(
         code=clean_name(finding.code),
         severity=finding.severity,

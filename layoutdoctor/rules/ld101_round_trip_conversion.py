@@ -5,8 +5,16 @@ What it finds:
     Redundant pairs: a conversion of a tensor from layout A to B and a later one of the same value from B to A, with
     nothing between (``adjacent``) or only operations that work in any layout (``through``), no consumer in between
     that needs B, and no graph output or alias that pins B. The branches of a concatenation that is written in B and
-    converted back are one round trip. In the baseline, one finding per kind of round trip; in any other trial, one
-    finding for all of them.
+    converted back are one round trip. In the baseline, one finding per kind of round trip; in any other trial, and in
+    a recorded trace, one finding for all of them.
+
+    No trace says which tensor a kernel reads, so there each round trip says what speaks for it. ``shapes``: the
+    recorded shapes (and strides) of every operation from the one conversion to the other agree, so that a tensor of
+    that shape is handed on all the way. ``grid``: shapes were not recorded, but both kernels were launched with
+    the same grid, which the library derives from the size of the tensor, rounded up. ``order``: the kernels follow one
+    another that way, and nothing more. What can still be wrong: what the second one converts may be a sibling of the
+    same shape, such as the other branch of a residual block; and what reads the value in between without a kernel of
+    its own, or keeps it for later, is not seen.
 
 Why it costs:
     Each conversion reads and writes the whole tensor: 2 x element count x element size, in bytes. The pair moves
@@ -20,11 +28,14 @@ Example:
 
 What to do:
     Let the layers between hand the layout on: give the model and its input channels_last, or keep Inductor's layout
-    optimization on. Where the code itself calls ``.contiguous()`` between two channels_last layers, remove it.
+    optimization on. Where the code itself calls ``.contiguous()`` between two channels_last layers, remove it. After a
+    trace, in which one configuration ran, record the other memory format as well, or diagnose the model.
 
 When it is fine:
     The pair costs less than 2 % of the kernel time (then this is a note), or the configuration it is in is not used.
-    A single conversion at the entry and one at the exit of a graph are no round trip.
+    A single conversion at the entry and one at the exit of a graph are no round trip. In a trace: where little of it
+    was exposed, other kernels ran meanwhile, and without it the run ends hardly sooner. What the order of kernels
+    alone suggests is never more than a note.
 
 Source:
     oneDNN, "Understanding Memory Formats": layout propagation; ``GraphLowering.find_nodes_prefer_channels_last`` in
@@ -40,6 +51,8 @@ from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_name
+from layoutdoctor.rules.recorded import recorded_trial
+from layoutdoctor.rules.recorded_round_trips import recorded_finding
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -57,11 +70,16 @@ _SHAPES_NAMED = 3
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
-    The round trips of every trial, those of the baseline first.
+    The round trips of every trial, those of the baseline first; those of a trace as one.
 
     Args:
         diagnosis: Any diagnosis.
     """
+    recorded = recorded_trial(diagnosis)
+    if recorded is not None:
+        found = recorded_finding(recorded, CODE, NAME)
+        yield from () if found is None else (found,)
+        return
     for trial in evidence.own_trials(diagnosis):
         if trial.redundant_pairs:
             for pairs in _grouped(diagnosis, trial):

@@ -6,7 +6,8 @@ What it finds:
     only where the graph proves it: each conversion belongs to an operation in the graph, that operation reads exactly
     one value of the converted shape, it is the same value for all of them, and nothing changes it in place. A forward
     activation saved for the backward counts as the same value. Copies that the compiler makes of one buffer count
-    likewise, by the buffer they are made from.
+    likewise, by the buffer they are made from. In a recorded trace only where the shapes and the order of forward and
+    backward prove that it is one tensor, such as the activation that a convolution's forward and backward both read.
 
 Why it costs:
     A library converts inside its own operation and forgets the result: each reader pays for reading and writing the
@@ -18,7 +19,8 @@ Example:
 
 What to do:
     Let the producer write the layout its readers want: give the model and its input channels_last, or convert once by
-    hand (``x = x.contiguous(memory_format=torch.channels_last)``) in front of the readers.
+    hand (``x = x.contiguous(memory_format=torch.channels_last)``) in front of the readers. What the backward converts
+    again cannot be kept from the forward by hand: only a model in that layout saves both.
 
 When it is fine:
     The repetitions cost less than 2 % of the kernel time (then this is a note); or keeping the converted copy until
@@ -35,7 +37,7 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
 
@@ -61,6 +63,11 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     Args:
         diagnosis: Any diagnosis.
     """
+    trial = recorded.recorded_trial(diagnosis)
+    if trial is not None:
+        tensors = _repeated_in_trace(trial)
+        yield from (_finding_in_trace(trial, tensors),) if tensors else ()
+        return
     for trial in evidence.own_trials(diagnosis):
         repeated = sorted(_repeated(trial), key=_cost_order)
         if repeated:
@@ -219,6 +226,71 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
     if trial.configuration.input_format == "channels_last":
         return "convert the value once by hand, in front of its readers, and give them the copy"
     return "let the producer write the layout its readers want: give the model and its input channels_last"
+
+
+_Tensor = tuple["Conversion", ...]  # all conversions of one tensor, the one that has to stay first
+
+
+def _repeated_in_trace(trial: Trial) -> list[_Tensor]:
+    """Tensors converted more than once alike, the one whose repetitions cost most first; weights are LD103's."""
+    found: dict[tuple[str, Layout, Layout], list[Conversion]] = {}
+    for conversion in evidence.conversions_of(trial):
+        if conversion.source_value is None or conversion.tensor == "weight":
+            continue
+        if conversion.source is not None and conversion.target is not None:
+            found.setdefault((conversion.source_value, conversion.source, conversion.target), []).append(conversion)
+    tensors = [tuple(sorted(own, key=lambda c: -(c.seconds or 0.0))) for own in found.values() if len(own) > 1]
+    return sorted(tensors, key=lambda own: -(evidence.sum_known(c.seconds for c in own[1:]) or 0.0))
+
+
+def _finding_in_trace(trial: Trial, tensors: Sequence[_Tensor]) -> Finding:
+    again = [conversion for own in tensors for conversion in own[1:]]
+    seconds = evidence.sum_known(c.seconds for c in again)
+    cost = recorded.conversion_cost_words(trial, again)
+    costs = "" if cost is None else f": {cost}"
+    facts = _facts_in_trace(tensors[0])
+    message = f"{facts}; all but one is repetition{costs}"
+    if len(tensors) > 1:
+        count = sum(len(own) for own in tensors)
+        message = (
+            f"{len(tensors)} tensors are converted {count} times, where {len(tensors)} would do{costs}; "
+            f"the dearest: {facts}"
+        )
+    found = recorded.conversion_places(again)
+    return Finding(
+        code=CODE,
+        rule=NAME,
+        severity=evidence.severity_of_cost(trial, seconds),
+        configuration=trial.name,
+        message=message,
+        suggestion=_suggestion_in_trace(tensors[0][0]),
+        location=found[0].location if found else None,
+        module=found[0].module if found else None,
+        seconds=seconds,
+        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in again),
+        evidence=tuple(c.id for own in tensors for c in own),
+    )
+
+
+def _facts_in_trace(conversions: _Tensor) -> str:
+    first = conversions[0]
+    shape = wording.shape_words(first.source.shape) if first.source is not None else ""
+    kind = {"activation": "an activation", "gradient": "a gradient"}.get(first.tensor, "a tensor")
+    readers = list(dict.fromkeys(wording.op_words(c.op) for c in conversions if c.op is not None))
+    return (
+        f"{kind} ({shape}) is converted {len(conversions)} times from {wording.layout_words(first.source)} to "
+        f"{wording.layout_words(first.target)}" + (f", for {wording.listing(readers)}" if readers else "")
+    )
+
+
+def _suggestion_in_trace(conversion: Conversion) -> str:
+    advice = "let the producer write the layout its readers want"
+    if conversion.direction == "to_contiguous":
+        return f"{advice}: {recorded.try_words('torch.contiguous_format')}"
+    if conversion.direction in ("to_channels_last", "to_blocked") and conversion.source is not None:
+        wanted = recorded.channels_last_words([len(conversion.source.shape)])
+        return f"{advice}: {recorded.try_words(wanted)}"
+    return f"{advice}: {recorded.try_other_words()}"
 
 
 RULE = document_rule(CODE, NAME, check, __doc__)

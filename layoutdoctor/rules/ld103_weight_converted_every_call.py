@@ -3,7 +3,8 @@ Weights are converted on every call, though they do not change between calls.
 
 What it finds:
     Conversions of weights in the profiled iteration, in the baseline, or else in eager. In training the weights do
-    change, so there it is told only where it costs 5 % of the kernel time or more.
+    change, so there it is told only where it costs 5 % of the kernel time or more. In a recorded trace: all of them,
+    with the steps they ran in. A trace does not say its mode; one with a backward in it is training.
 
 Why it costs:
     A weight is small beside an activation, but it is converted again on each call: at a small batch, with many
@@ -16,7 +17,8 @@ Example:
 What to do:
     In inference, freeze: ``torch._inductor.config.freezing = True`` set globally, before the first call, under
     ``torch.no_grad()``. Or convert the parameters once, ``model.to(memory_format=torch.channels_last)``, where that
-    leaves fewer conversions.
+    leaves fewer conversions. Parameters keep the format they were given also in training: each step changes their
+    values only, so converting the model before the optimizer is made saves a library's conversion to channels_last.
 
 When it is fine:
     Training; a large batch, where the conversions of the weights are lost in the rest; a model that is short of
@@ -32,7 +34,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
@@ -54,6 +56,10 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     Args:
         diagnosis: Any diagnosis.
     """
+    found = recorded.recorded_trial(diagnosis)
+    if found is not None:
+        yield from _check_trace(found)
+        return
     for trial in (evidence.main_trial(diagnosis), diagnosis.measured_trial("eager")):
         weights = _weight_conversions(trial) if trial is not None else ()
         if trial is None or not weights:
@@ -112,6 +118,68 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, count: int) -> str:
         "torch.no_grad() (given as an option of torch.compile it has no effect); "
         "--configurations all measures it as inductor-freezing"
     )
+
+
+def _check_trace(trial: Trial) -> Iterator[Finding]:
+    """One finding at most; what only the order of kernels calls a weight makes it no loss."""
+    weights = _weight_conversions(trial)
+    is_training = recorded.is_training(trial)
+    seconds = evidence.sum_known(conversion.seconds for conversion in weights)
+    proven = evidence.sum_known(conversion.seconds for conversion in weights if conversion.confidence != "order")
+    share = evidence.share_of_kernels(trial, seconds if is_training else proven)
+    is_dear = share is not None and share >= _LOSS_SHARE
+    if not weights or (is_training and not is_dear):
+        return
+    found = recorded.conversion_places(weights)
+    yield Finding(
+        code=CODE,
+        rule=NAME,
+        severity="warning" if is_dear and not is_training else "note",
+        configuration=trial.name,
+        message=_message_in_trace(trial, weights, found),
+        suggestion=_suggestion_in_trace(weights, is_training=is_training),
+        location=found[0].location if found else None,
+        module=found[0].module if found else None,
+        seconds=seconds,
+        bytes_moved=evidence.sum_bytes(conversion.bytes_moved for conversion in weights),
+        evidence=tuple(conversion.id for conversion in weights),
+    )
+
+
+def _message_in_trace(trial: Trial, weights: tuple[Conversion, ...], found: list[recorded.Place]) -> str:
+    owners = sorted({conversion.owner for conversion in weights})
+    guessed = recorded.launch_count(c for c in weights if c.confidence == "order")
+    facts = [
+        wording.count_of(recorded.launch_count(weights), "weight conversion"),
+        recorded.step_words(weights),
+        f"{guessed} of them known by the order of kernels only" if guessed else None,
+        f"inserted by the {wording.listing(owners)}",
+    ]
+    parts = [recorded.conversion_cost_words(trial, weights), recorded.dearest_words(found)]
+    cost = "; ".join(part for part in parts if part is not None)
+    return ", ".join(fact for fact in facts if fact is not None) + (f": {cost}" if cost else "")
+
+
+def _suggestion_in_trace(weights: tuple[Conversion, ...], *, is_training: bool) -> str:
+    """By the direction that most of them have: what the library asks for."""
+    directions = recorded.dearest_direction(weights)
+    wanted = recorded.channels_last_words(len(c.source.shape) for c in weights if c.source is not None)
+    wanted = "torch.contiguous_format" if directions == "to_contiguous" else wanted
+    is_blocked = directions in ("to_blocked", "from_blocked")
+    if is_training and is_blocked:
+        return "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
+    if is_training:
+        return (
+            f"convert the parameters once: model.to(memory_format={wanted}) before the optimizer is made, since a step "
+            "changes their values and not their layout; record again"
+        )
+    freeze = (
+        "torch.compile with torch._inductor.config.freezing = True, set before the first compiled call, under "
+        "torch.no_grad()"
+    )
+    if is_blocked:
+        return f"pack the weights once: {freeze}"
+    return f"convert the parameters once: model.to(memory_format={wanted}); or freeze them: {freeze}"
 
 
 RULE = document_rule(CODE, NAME, check, __doc__)

@@ -4,11 +4,13 @@ Parameters are cast to another dtype on every call, and re-laid out with it.
 What it finds:
     Weights that are converted from one dtype to another in the profiled iteration or in the graph: a conversion that
     casts as well, or a cast of a parameter whose result is then converted. In inference also two or more parameters
-    that are only cast. In the baseline, or else in eager. Casts of activations are not looked at.
+    that are only cast. In the baseline, or else in eager. Casts of activations are not looked at. In a recorded trace:
+    every kernel that casts and converts the layout at once, of weights, activations and gradients.
 
 Why it costs:
     Autocast keeps the parameters in float32 and casts each of them on each call; what it makes is contiguous or is
     laid out anew for the convolution, so every call reads and writes every weight before it computes anything.
+    A kernel that does both is cheaper than two, but it is there on every call as well.
 
 Example:
     A stack of Conv3d under ``torch.autocast("cuda", torch.bfloat16)`` in inference: one cast and one layout
@@ -35,14 +37,14 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, FxNode, Severity, SourceLocation, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, FxNode, Severity, SourceLocation, TensorKind, Trial
 
 CODE = "LD106"
 NAME = "cast-with-conversion"
@@ -58,6 +60,13 @@ _DTYPES = {
     "u8": "uint8",
 }
 """oneDNN's names of dtypes, in torch's words."""
+
+_TENSOR_WORDS: dict[TensorKind, str] = {
+    "activation": "activations",
+    "weight": "weights",
+    "gradient": "gradients",
+    "unknown": "tensors of unknown kind",
+}
 
 # One parameter that is cast and not re-laid out is a detail; several of them are a model under autocast.
 _SEVERAL = 2
@@ -83,6 +92,10 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     Args:
         diagnosis: Any diagnosis.
     """
+    found = recorded.recorded_trial(diagnosis)
+    if found is not None:
+        yield from _check_trace(found)
+        return
     for trial in (evidence.main_trial(diagnosis), diagnosis.measured_trial("eager")):
         weights = _cast_weights(trial) if trial is not None else []
         if trial is not None and _is_told(diagnosis, weights):
@@ -238,6 +251,67 @@ def _suggestion(diagnosis: Diagnosis, weights: list[_Weight]) -> str:
     return (
         f"convert the parameters once: {once}, with an input of that dtype, instead of autocast; compare the outputs, "
         "since autocast keeps some operations in float32"
+    )
+
+
+def _check_trace(trial: Trial) -> Iterator[Finding]:
+    """One finding at most, for all kernels that cast and convert the layout at once."""
+    casts = [c for c in evidence.conversions_of(trial) if _dtypes(c) is not None]
+    if not casts:
+        return
+    is_training = recorded.is_training(trial)
+    seconds = evidence.sum_known(c.seconds for c in casts)
+    found = recorded.conversion_places(casts)
+    yield Finding(
+        code=CODE,
+        rule=NAME,
+        severity="note" if is_training else evidence.severity_of_cost(trial, seconds),
+        configuration=trial.name,
+        message=_message_in_trace(trial, casts, found),
+        suggestion=_suggestion_in_trace(casts, is_training=is_training),
+        location=found[0].location if found else None,
+        module=found[0].module if found else None,
+        seconds=seconds,
+        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in casts),
+        evidence=tuple(c.id for c in casts),
+    )
+
+
+def _message_in_trace(trial: Trial, casts: Sequence[Conversion], found: Sequence[recorded.Place]) -> str:
+    count = recorded.launch_count(casts)
+    kinds = recorded.named_counts((" -> ".join(_dtypes(c) or ()), c.count) for c in casts)
+    tensors = recorded.named_counts((_TENSOR_WORDS[c.tensor], c.count) for c in casts)
+    verb = "casts and converts" if count == 1 else "cast and convert"
+    parts = [
+        f"{wording.count_of(count, 'kernel')} {verb} the layout at once: {kinds}, of {tensors}",
+        recorded.conversion_cost_words(trial, casts),
+        recorded.dearest_words(found),
+    ]
+    return "; ".join(part for part in parts if part is not None)
+
+
+def _ranks(conversions: Sequence[Conversion]) -> list[int]:
+    return [len(c.source.shape) for c in conversions if c.source is not None]
+
+
+def _suggestion_in_trace(casts: Sequence[Conversion], *, is_training: bool) -> str:
+    wanted = list(dict.fromkeys(dtypes[1] for c in casts if (dtypes := _dtypes(c)) is not None))
+    dtype = f"torch.{wanted[0]}" if len(wanted) == 1 else "dtype"
+    if {c.tensor for c in casts} != {"weight"}:
+        contiguous = recorded.dearest_direction(casts) == "to_contiguous"
+        wanted_format = "torch.contiguous_format" if contiguous else recorded.channels_last_words(_ranks(casts))
+        return (
+            "look at what stands in front of these kernels: where it returns that dtype and layout already, both steps "
+            f"go; an input is best made so once: x.to({dtype}, memory_format={wanted_format})"
+        )
+    if is_training:
+        return (
+            "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a "
+            "smaller part"
+        )
+    return (
+        f"convert the parameters once: model.to({dtype}), with an input of that dtype, instead of autocast; compare "
+        "the outputs, since autocast keeps some operations in float32"
     )
 
 

@@ -5,7 +5,8 @@ What it finds:
     Conversions that a line of the model asked for (``.contiguous()``, ``.to(memory_format=...)``,
     ``.clone(memory_format=...)``): one finding per line, in the configuration where it costs something, the
     baseline's if it does there. A call that converts to channels_last is what we recommend, and is not told. A strided
-    tensor that is no channels-last one is told only where it takes 2 % of the kernel time.
+    tensor that is no channels-last one is told only where it takes 2 % of the kernel time; in a recorded trace it is
+    among the copies of LD108.
 
 Why it costs:
     The call writes the whole activation anew, and the next convolution, whose weights are channels_last, converts it
@@ -30,19 +31,20 @@ Source:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_convolution_named, is_recorded, nodes_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Severity, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, Severity, TensorKind, Trial
 
 CODE = "LD501"
 NAME = "user-contiguous-call"
@@ -59,6 +61,21 @@ _Line = tuple[str, int]  # file and line; for a call whose line was not recorded
 _Called = tuple["Trial", list["Conversion"]]
 
 
+class _Totals:
+    """A trial's conversions by kind of tensor, all of them and those that the model's own calls make."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.every = _by_tensor(evidence.all_conversions_of(trial))
+        self.users = _by_tensor(_user_conversions(trial))
+
+
+def _by_tensor(conversions: Iterable[Conversion]) -> Counter[TensorKind]:
+    counts: Counter[TensorKind] = Counter()
+    for conversion in conversions:
+        counts[conversion.tensor] += conversion.count
+    return counts
+
+
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
     One finding per line of the model.
@@ -67,13 +84,17 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         diagnosis: Any diagnosis.
     """
     called: dict[_Line, list[_Called]] = {}
+    totals: dict[str, _Totals] = {}
     for trial in evidence.own_trials(diagnosis):
         for line, conversions in _calls(trial).items():
             called.setdefault(line, []).append((trial, conversions))
     for calls in called.values():
         trial, conversions = _dearest(diagnosis, calls)
         if _leaves_channels_last(conversions) or _is_felt(trial, conversions):
-            yield _finding(diagnosis, trial, conversions, [other for other, _ in calls])
+            if trial.name not in totals:
+                totals[trial.name] = _Totals(trial)
+            part = _part_words(trial, conversions, totals[trial.name])
+            yield _finding(diagnosis, trial, conversions, [other for other, _ in calls], part)
 
 
 def _calls(trial: Trial) -> dict[_Line, list[Conversion]]:
@@ -94,7 +115,12 @@ def _user_conversions(trial: Trial) -> list[Conversion]:
         and conversion.direction != "to_channels_last"
         and conversion.source is not None
         and len(conversion.source.shape) in CHANNELS_LAST_BY_RANK
+        and (not _is_trace(trial) or recorded.is_call_out_of_channels_last(conversion))
     ]
+
+
+def _is_trace(trial: Trial) -> bool:
+    return trial.configuration.backend == "recorded"
 
 
 def _dearest(diagnosis: Diagnosis, calls: Sequence[_Called]) -> _Called:
@@ -123,7 +149,9 @@ def _is_felt(trial: Trial, conversions: Sequence[Conversion]) -> bool:
     return share is not None and share >= evidence.NEGLIGIBLE_SHARE
 
 
-def _finding(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], trials: Sequence[Trial]) -> Finding:
+def _finding(
+    diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], trials: Sequence[Trial], part: str
+) -> Finding:
     worst = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0))
     needed_by = _needed_by(trial, conversions)
     seconds = evidence.sum_known(c.seconds for c in conversions)
@@ -132,7 +160,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversio
         rule=NAME,
         severity=_severity(trial, conversions, needed_by, seconds),
         configuration=trial.name,
-        message=_message(diagnosis, trial, conversions, trials, needed_by),
+        message=_message(diagnosis, trial, conversions, trials, needed_by, part),
         suggestion=_suggestion(trial, worst, conversions, needed_by),
         location=worst.location,
         module=worst.module,
@@ -165,16 +193,15 @@ def _message(
     conversions: Sequence[Conversion],
     trials: Sequence[Trial],
     needed_by: Sequence[str],
+    part: str,
 ) -> str:
     first = conversions[0]
     line = wording.line_words(first.location) if first.location is not None else first.module or "the model"
     shape = wording.shape_words(first.source.shape) if first.source is not None else ""
     formats = list(dict.fromkeys(channels_last_only(c.source) or "strided" for c in conversions))
-    parts = [
-        f"{line} calls {_call_words(trial, first)} on a {' or '.join(formats)} tensor ({shape}): "
-        f"{_part_words(trial, conversions)}"
-    ]
-    cost = wording.conversion_cost_words(trial, conversions)
+    parts = [f"{line} calls {_call_words(trial, first)} on a {' or '.join(formats)} tensor ({shape}): {part}"]
+    words = recorded.conversion_cost_words if _is_trace(trial) else wording.conversion_cost_words
+    cost = words(trial, conversions)
     if cost is not None:
         parts[0] += f", {cost}"
     if needed_by:
@@ -189,16 +216,17 @@ def _message(
     return "; ".join(parts)
 
 
-def _part_words(trial: Trial, conversions: Sequence[Conversion]) -> str:
+def _part_words(trial: Trial, conversions: Sequence[Conversion], totals: _Totals) -> str:
     """``"1 of the 3 conversions of activations in eager-channels-last (2 with the model's other calls)"``."""
     kinds = {conversion.tensor for conversion in conversions}
     noun = f"{kinds.copy().pop()}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
-    every = [c for c in evidence.all_conversions_of(trial) if c.tensor in kinds]
-    users = [c for c in _user_conversions(trial) if c.tensor in kinds]
-    words = f"{len(conversions)} of the {wording.count_of(len(every), 'conversion')} of {noun} in {trial.name}"
-    if len(every) == len(conversions):
-        words = f"the only {'conversion' if len(every) == 1 else f'{len(every)} conversions'} of {noun} in {trial.name}"
-    remarks = [f"{len(users)} with the model's other calls"] if len(users) > len(conversions) else []
+    own = sum(c.count for c in conversions)
+    every, users = (sum(counts[kind] for kind in kinds) for counts in (totals.every, totals.users))
+    where = "the trace" if _is_trace(trial) else trial.name
+    words = f"{own} of the {wording.count_of(every, 'conversion')} of {noun} in {where}"
+    if every == own:
+        words = f"the only {'conversion' if every == 1 else f'{every} conversions'} of {noun} in {where}"
+    remarks = [f"{users} with the model's other calls"] if users > own else []
     if all(c.fused for c in conversions):
         remarks.append("fused")
     return words + (f" ({', '.join(remarks)})" if remarks else "")

@@ -126,7 +126,7 @@ class LaunchEvents:
 
 @dataclass(frozen=True, slots=True)
 class FrameEvents:
-    """Python frames and ``nn.Module`` calls (``python_function``), or annotated ranges; sorted by start, longer first."""
+    """Python frames and ``nn.Module`` calls, or annotated ranges; sorted by start, longer ones first."""
 
     name: Column
     start: Column
@@ -169,10 +169,12 @@ class Problem:
     Attributes:
         what: In words, such as ``"the file ends in the middle of an event"``.
         count: How many events or places.
+        is_loss: Whether these events are missing; False for what was mended or is told for information.
     """
 
     what: str
     count: int = 1
+    is_loss: bool = False
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""One diagnosis for each shape of story that a report has to tell, made by hand."""
+"""One diagnosis for each shape of story that a report has to tell, made by hand; those of traces stand beside this."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from builders import (
     contiguous,
     kernels,
 )
+from golden.trace_stories import TRACE_STORIES
 
 from layoutdoctor.records import (
     Conversion,
@@ -457,4 +458,4 @@ STORIES = {
         unfinished_comparison,
         wasted_in_the_default,
     )
-}
+} | TRACE_STORIES

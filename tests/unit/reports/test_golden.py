@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from golden.stories import STORIES
+from golden.trace_stories import TRACE_STORIES
 
 from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.records import from_json
 from layoutdoctor.reports import RENDERERS, render
+from layoutdoctor.reports.view import build_view
 
 GOLDEN = Path(__file__).parents[2] / "golden"
+MODEL_STORIES = [story for story in STORIES if story not in TRACE_STORIES]
 SUFFIXES = {"json": "json", "markdown": "md", "text": "txt"}
 
 
@@ -44,7 +47,7 @@ def test_a_report_has_no_escape_sequence_and_no_line_that_ends_in_a_space(story:
     assert not report.endswith("\n\n")
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", MODEL_STORIES)
 def test_text_and_markdown_say_the_same_about_every_configuration(story: str) -> None:
     diagnosis = STORIES[story]()
     text, markdown = render(diagnosis), render(diagnosis, "markdown")
@@ -59,7 +62,7 @@ def test_text_and_markdown_say_the_same_about_every_configuration(story: str) ->
         assert trial.name in markdown
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", MODEL_STORIES)
 def test_counts_in_the_table_add_up_to_the_conversions_of_the_record(story: str) -> None:
     diagnosis = STORIES[story]()
     rows = [line for line in render(diagnosis, "markdown").splitlines() if line.startswith("| ")]
@@ -70,6 +73,30 @@ def test_counts_in_the_table_add_up_to_the_conversions_of_the_record(story: str)
             int(count) for count in re.findall(r"(\d+) (?:activation|weight|gradient|other)", row.split("|")[4])
         )
         assert shown == len(counted_conversions(trial))
+
+
+@pytest.mark.parametrize("story", TRACE_STORIES)
+def test_text_and_markdown_have_the_same_places_of_a_trace(story: str) -> None:
+    diagnosis = TRACE_STORIES[story]()
+    text, markdown = render(diagnosis), render(diagnosis, "markdown")
+    rows = {re.sub(r"[\s|\\]+", " ", line).strip() for line in markdown.splitlines() if line.startswith("| ")}
+
+    for table in build_view(diagnosis).tables:
+        assert " ".join(table.head) in rows
+        assert " ".join(table.head) in " ".join(text.split())
+        for row in table.rows:
+            assert " ".join(" ".join(row.cells).split()) in rows
+            assert " ".join(" ".join(row.cells[1:]).split()) in " ".join(text.split())
+
+
+@pytest.mark.parametrize("story", TRACE_STORIES)
+def test_the_tables_of_a_trace_add_up_to_the_conversions_of_its_kernel_list(story: str) -> None:
+    diagnosis = TRACE_STORIES[story]()
+    (trial,) = diagnosis.trials
+
+    for table in build_view(diagnosis).tables:
+        column = table.head.index("conversions")
+        assert sum(int(row.cells[column]) for row in table.rows) == trial.kernels.conversion_count
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -184,7 +184,7 @@ def test_a_call_of_contiguous_between_the_layers_is_named_as_the_thing_to_remove
     ]
 
 
-def test_in_a_recorded_trace_and_without_times_it_is_a_warning_with_the_bytes() -> None:
+def test_without_times_it_is_a_warning_with_the_bytes() -> None:
     pair = a_pair(seconds=None, location=None)
     trial = a_trial("recorded", kernels=None, measurement=None, redundant_pairs=(pair,))
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from builders import (
     a_comparison,
     a_conversion,
@@ -16,6 +17,7 @@ from builders import (
     contiguous,
     kernels,
 )
+from trace_builders import a_recorded_trial, a_trace_diagnosis, to_channels_last, to_contiguous
 
 from layoutdoctor.records import Buffer, Conversion, Diagnosis, Finding, FxNode, Graph, Trial
 from layoutdoctor.rules.ld102_repeated_conversion import check
@@ -269,3 +271,70 @@ def test_a_buffer_of_a_value_that_is_changed_in_place_is_excused() -> None:
     nodes = (RELU, a_node("add_", "aten.add_.Tensor", ("relu", "x")))
 
     assert findings(a_compiled(a_copy("c0"), a_copy("c1"), nodes=nodes)) == []
+
+
+def in_trace(*conversions: Conversion) -> list[Finding]:
+    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+
+
+def test_in_a_trace_what_forward_and_backward_convert_of_one_tensor_is_repeated() -> None:
+    forward = to_channels_last("k0", source_value="t1", module="conv_1")
+    backward = to_channels_last(
+        "k1", source_value="t1", op="aten::convolution_backward", seconds=3e-4, exposed_seconds=3e-4
+    )
+
+    assert in_trace(forward, backward) == [
+        Finding(
+            code="LD102",
+            rule="repeated-conversion",
+            severity="note",
+            configuration="recorded",
+            message="an activation (4x64x56x56) is converted 2 times from contiguous to channels_last, for "
+            "convolution_backward and cudnn_convolution; all but one is repetition: 100 us of 15.0 ms kernel time "
+            "(0.7 %, 2.5 % of the convolution time), 40.0 us of it while nothing else ran",
+            suggestion="let the producer write the layout its readers want: record it again with model = "
+            "model.to(memory_format=torch.channels_last) and x = x.to(memory_format=torch.channels_last); "
+            "or diagnose the model itself, which measures: python -m layoutdoctor model.py",
+            location=a_location(),
+            module="conv_1",
+            seconds=1e-4,
+            bytes_moved=6_422_528,
+            evidence=("k1", "k0"),
+        )
+    ]
+
+
+def test_in_a_trace_only_the_same_value_in_the_same_two_layouts_is_proven_to_be_one_tensor() -> None:
+    first = to_channels_last("k0", source_value="t1")
+
+    assert in_trace(first, to_channels_last("k1", source_value="t2")) == []
+    assert in_trace(first, to_channels_last("k1", source_value="t1", target=blocked())) == []
+    assert in_trace(to_channels_last("k0", source_value=None), to_channels_last("k1", source_value=None)) == []
+    assert in_trace(*(to_channels_last(f"k{i}", source_value="t1", source=None) for i in range(2))) == []
+
+
+def test_in_a_trace_weights_and_what_changes_no_layout_are_told_elsewhere() -> None:
+    assert in_trace(*(to_channels_last(f"k{i}", source_value="t1", tensor="weight") for i in range(2))) == []
+    assert in_trace(*(to_channels_last(f"k{i}", source_value="t1", direction="none") for i in range(2))) == []
+
+
+def test_in_a_trace_many_tensors_are_one_finding_about_the_dearest_and_a_loss_together() -> None:
+    gradients = [to_contiguous(f"g{i}", source_value="t2", tensor="gradient", op=None, seconds=2e-4) for i in range(3)]
+
+    (found,) = in_trace(*(to_channels_last(f"k{i}", source_value="t1") for i in range(2)), *gradients)
+
+    assert (found.severity, found.seconds) == ("warning", pytest.approx(5e-4))
+    assert found.message == (
+        "2 tensors are converted 5 times, where 2 would do: 500 us of 15.0 ms kernel time (3.3 %, 12 % of the "
+        "convolution time), 120 us of it while nothing else ran; the dearest: a gradient (4x64x56x56) is converted 3 "
+        "times from channels_last to contiguous"
+    )
+    assert found.suggestion is not None
+    assert "model.to(memory_format=torch.contiguous_format)" in found.suggestion
+
+
+def test_in_a_trace_a_direction_that_is_not_known_is_answered_by_trying_the_other_format() -> None:
+    (found,) = in_trace(*(to_channels_last(f"k{i}", source_value="t1", direction="other") for i in range(2)))
+
+    assert found.suggestion is not None
+    assert "with model and input in the other memory format" in found.suggestion

@@ -12,9 +12,11 @@ from builders import (
     a_subject,
     a_trial,
     blocked,
+    channels_last,
     contiguous,
     kernels,
 )
+from trace_builders import a_recorded_trial, a_trace_diagnosis, to_channels_last
 
 from layoutdoctor.records import Conversion, Finding, Trial
 from layoutdoctor.rules.ld103_weight_converted_every_call import check
@@ -142,3 +144,91 @@ def test_without_times_the_place_is_that_of_the_weight_that_moves_most() -> None
     large = a_weight("b", seconds=None, bytes_moved=16, module="body.1")
 
     assert [f.module for f in findings(a_trial_with(small, large))] == ["body.1"]
+
+
+ONCE = "convert the parameters once: model.to(memory_format=torch.channels_last)"
+PACKED = (
+    "torch.compile with torch._inductor.config.freezing = True, set before the first compiled call, under "
+    "torch.no_grad()"
+)
+
+
+def a_recorded_weight(id: str, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {"source": contiguous(SHAPE), "target": channels_last(SHAPE), "tensor": "weight"}
+    return to_channels_last(id, **{**fields, **changes})
+
+
+def in_trace(*conversions: Conversion) -> list[Finding]:
+    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+
+
+def test_in_a_trace_weights_are_counted_with_the_steps_they_ran_in_and_what_only_their_order_says() -> None:
+    weights = (
+        a_recorded_weight("w0", step="ProfilerStep#1", seconds=2e-4, bytes_moved=10),
+        a_recorded_weight("w1", step="ProfilerStep#2", confidence="order", module="body.3", bytes_moved=10),
+    )
+
+    assert in_trace(*weights, to_channels_last("a0")) == [
+        Finding(
+            code="LD103",
+            rule="weight-converted-every-call",
+            severity="note",
+            configuration="recorded",
+            message="2 weight conversions, 1 in each of 2 recorded steps, 1 of them known by the order of kernels "
+            "only, inserted by the library: 300 us of 15.0 ms kernel time (2.0 %, 7.5 % of the convolution time), "
+            "80.0 us of it while nothing else ran; most in body.0.0 (model.py:9): 1 of them, 200 us",
+            suggestion=f"{ONCE}; or freeze them: {PACKED}",
+            location=a_location(),
+            module="body.0.0",
+            seconds=2e-4 + 1e-4,
+            bytes_moved=20,
+            evidence=("w0", "w1"),
+        )
+    ]
+
+
+def test_in_a_trace_from_five_percent_on_it_is_a_warning_unless_only_their_order_calls_them_weights() -> None:
+    assert [f.severity for f in in_trace(a_recorded_weight("w0", seconds=7.5e-4))] == ["warning"]
+    assert [f.severity for f in in_trace(a_recorded_weight("w0", seconds=9e-3, confidence="order"))] == ["note"]
+
+
+def test_a_trace_with_a_backward_in_it_is_training_and_told_only_where_it_is_dear() -> None:
+    backward = to_channels_last("a0", op="aten::convolution_backward")
+
+    assert in_trace(a_recorded_weight("w0", seconds=7.4e-4), backward) == []
+    assert [(f.severity, f.suggestion) for f in in_trace(a_recorded_weight("w0", seconds=7.5e-4), backward)] == [
+        (
+            "note",
+            f"{ONCE} before the optimizer is made, since a step changes their values and not their layout; "
+            "record again",
+        )
+    ]
+
+
+def test_in_a_trace_the_cure_follows_what_the_library_converts_to() -> None:
+    video = (64, 64, 3, 3, 3)
+    back = a_recorded_weight("w0", source=channels_last(SHAPE), target=contiguous(SHAPE), direction="to_contiguous")
+    flat = a_recorded_weight("w0", source=contiguous(video), target=channels_last(video))
+    packed = a_recorded_weight("w0", target=blocked(SHAPE), direction="to_blocked", seconds=9e-4)
+    gradient = to_channels_last("g0", tensor="gradient")
+
+    assert [f.suggestion for f in in_trace(back)] == [
+        f"{ONCE.replace('channels_last', 'contiguous_format')}; or freeze them: {PACKED}"
+    ]
+    assert [f.suggestion for f in in_trace(flat)] == [
+        f"{ONCE.replace('channels_last', 'channels_last_3d')}; or freeze them: {PACKED}"
+    ]
+    assert [f.suggestion for f in in_trace(packed)] == [f"pack the weights once: {PACKED}"]
+    assert [f.suggestion for f in in_trace(packed, gradient)] == [
+        "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
+    ]
+
+
+def test_in_a_trace_without_weights_nothing_is_told() -> None:
+    assert in_trace(to_channels_last("a0"), a_recorded_weight("w0", direction="none")) == []
+
+
+def test_in_a_trace_without_times_the_message_has_no_cost() -> None:
+    assert [f.message for f in in_trace(a_recorded_weight("w0", seconds=None))] == [
+        "1 weight conversion, inserted by the library"
+    ]

@@ -16,6 +16,7 @@ from builders import (
     contiguous,
     kernels,
 )
+from trace_builders import a_recorded_trial, a_trace_diagnosis, to_channels_last
 
 from layoutdoctor.records import Conversion, Finding, FxNode, Kernel, Trial
 from layoutdoctor.rules.ld106_cast_with_conversion import check
@@ -179,3 +180,67 @@ def test_two_dtypes_are_both_named() -> None:
             TO_BFLOAT16.replace("torch.bfloat16", "dtype"),
         )
     ]
+
+
+def in_trace(*conversions: Conversion) -> list[Finding]:
+    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+
+
+def a_recorded_cast(id: str, **changes: Any) -> Conversion:
+    return to_channels_last(id, **{"dtype": "float32", "target_dtype": "float16", **changes})
+
+
+def test_in_a_trace_kernels_that_cast_and_convert_at_once_are_told_whatever_the_tensor() -> None:
+    casts = (
+        a_recorded_cast("k0", seconds=2e-4, bytes_moved=10),
+        a_recorded_cast("k1", tensor="weight", module="body.3", bytes_moved=10),
+        a_recorded_cast("k2", tensor="weight", module="body.3", dtype="f32", target_dtype="bf16", bytes_moved=10),
+    )
+
+    assert in_trace(*casts) == [
+        Finding(
+            code="LD106",
+            rule="cast-with-conversion",
+            severity="warning",
+            configuration="recorded",
+            message="3 kernels cast and convert the layout at once: float32 -> float16 (2) and float32 -> bfloat16 "
+            "(1), of weights (2) and activations (1); 400 us of 15.0 ms kernel time (2.7 %, 10 % of the convolution "
+            "time), 120 us of it while nothing else ran; most in body.3 (model.py:9): 2 of them, 200 us",
+            suggestion="look at what stands in front of these kernels: where it returns that dtype and layout already, "
+            "both steps go; an input is best made so once: x.to(dtype, memory_format=torch.channels_last)",
+            location=a_location(),
+            module="body.3",
+            seconds=pytest.approx(4e-4),
+            bytes_moved=30,
+            evidence=("k0", "k1", "k2"),
+        )
+    ]
+
+
+def test_in_a_trace_a_conversion_of_one_dtype_and_a_cast_of_one_layout_are_none() -> None:
+    same, unknown = a_recorded_cast("a", target_dtype="float32"), a_recorded_cast("b", target_dtype=None)
+
+    assert in_trace(same, unknown, a_recorded_cast("c", direction="none")) == []
+
+
+def test_in_a_trace_weights_alone_are_better_cast_once() -> None:
+    weight = a_recorded_cast("k0", tensor="weight", target_dtype="bfloat16", seconds=2.9e-4)
+
+    assert [(f.severity, f.suggestion) for f in in_trace(weight)] == [("note", TO_BFLOAT16)]
+
+
+def test_in_a_trace_of_training_it_is_a_note_that_expects_the_casts_of_weights() -> None:
+    weight = a_recorded_cast("k0", tensor="weight", seconds=9e-3)
+
+    (found,) = in_trace(weight, to_channels_last("k1", tensor="gradient"))
+
+    assert found.severity == "note"
+    assert found.suggestion is not None
+    assert found.suggestion.startswith("expected under autocast")
+
+
+def test_in_a_trace_a_library_that_casts_back_to_contiguous_is_met_in_that_format() -> None:
+    (found,) = in_trace(a_recorded_cast("k0", direction="to_contiguous"))
+
+    assert found.suggestion is not None
+    assert found.suggestion.endswith("x.to(torch.float16, memory_format=torch.contiguous_format)")

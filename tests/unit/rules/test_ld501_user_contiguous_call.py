@@ -17,6 +17,7 @@ from builders import (
     contiguous,
     kernels,
 )
+from trace_builders import a_recorded_trial, a_trace_diagnosis, an_eager_copy, to_channels_last
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Conversion, Finding, FxNode, Trial
@@ -205,3 +206,37 @@ def test_without_a_line_the_module_stands_for_it() -> None:
     )
 
     assert found[0].message.startswith("block.1 calls .contiguous() on a channels_last tensor")
+
+
+def a_recorded_call(id: str, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {
+        "owner": "user",
+        "op": "aten::contiguous",
+        "source": channels_last(),
+        "target": contiguous(),
+        "direction": "to_contiguous",
+    }
+    return an_eager_copy(id, **{**fields, **changes})
+
+
+def in_trace(*conversions: Conversion) -> list[Finding]:
+    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+
+
+def test_in_a_trace_a_call_is_told_by_its_line_with_its_launches_and_exposed_time() -> None:
+    calls = [a_recorded_call(f"c{i}", seconds=2e-4) for i in range(2)]
+
+    (found,) = in_trace(*calls, a_recorded_call("c2", location=None, module=None), to_channels_last("k0"))[:1]
+
+    assert (found.severity, found.seconds, found.evidence) == ("warning", 4e-4, ("c0", "c1"))
+    assert found.message == (
+        "model.py:9 calls .contiguous() on a channels_last tensor (4x64x56x56): 2 of the 4 conversions of activations "
+        "in the trace (3 with the model's other calls), 400 us of 15.0 ms kernel time (2.7 %), 80.0 us of it while "
+        "nothing else ran"
+    )
+
+
+def test_in_a_trace_a_strided_tensor_is_left_to_the_eager_copies() -> None:
+    strided = strided_layout((4, 64, 56, 56), (64 * 56 * 56, 56 * 56, 1, 56))
+
+    assert in_trace(a_recorded_call("c0", source=strided, seconds=9e-3)) == []

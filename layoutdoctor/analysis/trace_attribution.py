@@ -1,0 +1,245 @@
+"""
+Which operation launched each device kernel of a recorded trace, within which convolution, and in which profiler step.
+
+A launch is found by correlation; its operation by External id, except in the generation of traces in which that is the
+correlation once more, and by nesting in time otherwise. Faces the other ``trace_`` modules; no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from layoutdoctor.traces.recorded import NONE
+
+if TYPE_CHECKING:
+    from layoutdoctor.traces.recorded import Column, FrameEvents, LaunchEvents, OperationEvents, RecordedTrace
+
+STEP_PREFIX = "ProfilerStep#"
+
+# From this share of kernels on whose External id is their correlation, it says nothing: files of 2022-08 to 2024-02.
+_DEGENERATE_SHARE = 0.9
+
+_CONVOLUTION = re.compile(
+    r"^(?:aten::|torch_ipex::|mkldnn::)?(?:"
+    r"_?convolution|_?conv[123]d|conv_transpose[123]d|_convolution_mode|convolution_overrideable|convolution_pointwise"
+    r"|cudnn_convolution|miopen_(?:depthwise_)?convolution|mkldnn_convolution|mps_convolution|thnn_conv"
+    r"|_?slow_conv|_?conv_depthwise|conv_tbc|cudnn_conv"
+    r")(?:[._a-z0-9]*)$"
+)
+_OPERATOR = re.compile(r"^(?!autograd::)[A-Za-z_]\w*::|^triton_")
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """
+    Where each kernel of a trace comes from; one entry per kernel or operation, ``NONE`` where it is not known.
+
+    Attributes:
+        launch: Of each kernel: row of the runtime call that launched it.
+        operation: Of each kernel: row of the innermost operation around that call.
+        convolution: Of each kernel: row of the outermost convolution around that operation.
+        step: Of each kernel: index into ``step_names``.
+        step_names: The profiler's steps, in order.
+        parent: Of each operation: row of the operation it was called from.
+        convolution_of: Of each operation: row of the outermost convolution that it is or runs in.
+        outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; itself where
+            there is none, as in what autograd or a region of the compiler wraps around.
+        replayed_count: Kernels that share a launch with others: what a graph replay ran.
+        unlaunched_count: Kernels without a launch in the trace.
+        is_external_degenerate: Whether External ids said nothing.
+    """
+
+    launch: Column
+    operation: Column
+    convolution: Column
+    step: Column
+    step_names: tuple[str, ...]
+    parent: Column
+    convolution_of: Column
+    outermost: Column
+    replayed_count: int
+    unlaunched_count: int
+    is_external_degenerate: bool
+
+
+def is_convolution(name: str) -> bool:
+    """
+    Whether an operation is a convolution, forward or backward.
+
+    Args:
+        name: As recorded, such as ``aten::cudnn_convolution``.
+    """
+    return _CONVOLUTION.match(name) is not None
+
+
+def attribute(trace: RecordedTrace) -> Attribution:
+    """
+    Finds launch, operation, convolution and step of every kernel.
+
+    Args:
+        trace: Any recorded trace.
+    """
+    parent, convolution_of, outermost = _nesting(trace)
+    launch, replayed = _launches(trace)
+    is_degenerate = _is_external_degenerate(trace)
+    operation = np.full(len(trace.kernels), NONE, np.int64)
+    if not is_degenerate:
+        operation = _by_external(trace.operations, trace.kernels.external)
+    operation = _by_nesting(trace, parent, launch, operation)
+    convolution = np.full(len(trace.kernels), NONE, np.int64)
+    known = operation != NONE
+    convolution[known] = convolution_of[operation[known]]
+    step, names = _steps(trace, launch)
+    return Attribution(
+        launch=launch,
+        operation=operation,
+        convolution=convolution,
+        step=step,
+        step_names=names,
+        parent=parent,
+        convolution_of=convolution_of,
+        outermost=outermost,
+        replayed_count=replayed,
+        unlaunched_count=int((launch == NONE).sum()),
+        is_external_degenerate=is_degenerate,
+    )
+
+
+def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
+    """Parent, outermost convolution and outermost operator of each operation, which are sorted parents first."""
+    operations = trace.operations
+    parents: list[int] = []
+    convolutions: list[int] = []
+    outermost: list[int] = []
+    open_by_thread: dict[int, list[tuple[int, int]]] = {}
+    is_convolution_name = [is_convolution(name) for name in trace.names]
+    is_operator_name = [_OPERATOR.match(name) is not None for name in trace.names]
+    ends = operations.start + operations.duration
+    names = operations.name.tolist()
+    columns = (names, operations.thread.tolist(), operations.start.tolist(), ends.tolist())
+    for row, (name, thread, start, end) in enumerate(zip(*columns, strict=True)):
+        stack = open_by_thread.get(thread)
+        if stack is None:
+            stack = open_by_thread[thread] = []
+        while stack and stack[-1][0] <= start:
+            stack.pop()
+        parent = stack[-1][1] if stack else NONE
+        parents.append(parent)
+        outer, around = (convolutions[parent], outermost[parent]) if parent != NONE else (NONE, NONE)
+        convolutions.append(row if outer == NONE and is_convolution_name[name] else outer)
+        outermost.append(row if around == NONE or not is_operator_name[names[around]] else around)
+        stack.append((end, row))
+    return np.array(parents, np.int64), np.array(convolutions, np.int64), np.array(outermost, np.int64)
+
+
+def _launches(trace: RecordedTrace) -> tuple[Column, int]:
+    """Row of each kernel's launch, and how many kernels share theirs."""
+    kernels, launches = trace.kernels, trace.launches
+    row = _lookup(launches.correlation, kernels.correlation)
+    ambiguous = _shared_across_processes(launches)
+    if len(ambiguous):
+        row[np.isin(kernels.correlation, ambiguous)] = NONE
+    known = row[row != NONE]
+    counts = np.bincount(known) if len(known) else np.zeros(0, np.int64)
+    return row, int(counts[counts > 1].sum())
+
+
+def _shared_across_processes(launches: LaunchEvents) -> Column:
+    """Correlations that two recorded processes both use: in a merged trace these name no launch."""
+    if len(launches) == 0 or not launches.process.any():
+        return np.zeros(0, np.int64)
+    pairs = np.unique(np.stack([launches.correlation, launches.process]), axis=1)
+    values, counts = np.unique(pairs[0], return_counts=True)
+    shared: Column = values[(counts > 1) & (values != NONE)]
+    return shared
+
+
+def _lookup(keys: Column, wanted: Column) -> Column:
+    """Row of the first key that equals each wanted value; ``NONE`` where there is none."""
+    found = np.full(len(wanted), NONE, np.int64)
+    if len(keys) == 0 or len(wanted) == 0:
+        return found
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], wanted)
+    place[place == len(keys)] = 0
+    row = order[place]
+    is_there = (keys[row] == wanted) & (wanted != NONE)
+    found[is_there] = row[is_there]
+    return found
+
+
+def _is_external_degenerate(trace: RecordedTrace) -> bool:
+    kernels = trace.kernels
+    both = (kernels.external != NONE) & (kernels.correlation != NONE)
+    if not both.any():
+        return False
+    return bool((kernels.external == kernels.correlation)[both].mean() > _DEGENERATE_SHARE)
+
+
+def _by_external(operations: OperationEvents, external: Column) -> Column:
+    """The operation of that External id; 0 stood for "none" in 2020."""
+    wanted = np.where(external == 0, NONE, external)
+    return _lookup(operations.external, wanted)
+
+
+def _by_nesting(trace: RecordedTrace, parent: Column, launch: Column, operation: Column) -> Column:
+    """The innermost operation around each launch whose operation is not known yet."""
+    wanted = np.flatnonzero((operation == NONE) & (launch != NONE))
+    if not len(wanted) or not len(trace.operations):
+        return operation
+    rows = launch[wanted]
+    inner = innermost(trace.operations, parent, trace.launches.thread[rows], trace.launches.start[rows])
+    operation[wanted] = inner
+    return operation
+
+
+def innermost(operations: OperationEvents, parent: Column, threads: Column, moments: Column) -> Column:
+    """
+    The innermost operation that was running on a thread at a moment.
+
+    Args:
+        operations: The trace's.
+        parent: From ``Attribution``.
+        threads: Thread index of each question.
+        moments: Nanoseconds since the trace's base.
+    """
+    found = np.full(len(moments), NONE, np.int64)
+    ends = operations.start + operations.duration
+    for thread in np.unique(threads):
+        rows = np.flatnonzero(operations.thread == thread)
+        asked = np.flatnonzero(threads == thread)
+        if not len(rows):
+            continue
+        place = np.searchsorted(operations.start[rows], moments[asked], side="right") - 1
+        candidate = np.where(place >= 0, rows[np.maximum(place, 0)], NONE)
+        over = (candidate != NONE) & (ends[candidate] < moments[asked])
+        while over.any():
+            candidate[over] = parent[candidate[over]]
+            over = (candidate != NONE) & (ends[candidate] < moments[asked])
+        found[asked] = candidate
+    return found
+
+
+def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...]]:
+    """The profiler's step in which each kernel was launched; where no launch is known, in which it started."""
+    is_step = np.array([name.startswith(STEP_PREFIX) for name in trace.names] or [False])
+    step = np.full(len(trace.kernels), NONE, np.int64)
+    ranges: FrameEvents | OperationEvents = trace.annotations
+    rows = np.flatnonzero(is_step[ranges.name])
+    if not len(rows):  # torch 1.8 to 1.9 recorded steps as operations
+        ranges = trace.operations
+        rows = np.flatnonzero(is_step[ranges.name])
+    if not len(rows):
+        return step, ()
+    starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
+    moments = trace.kernels.start.copy()
+    known = launch != NONE
+    moments[known] = trace.launches.start[launch[known]]
+    place = np.searchsorted(starts, moments, side="right") - 1
+    inside = (place >= 0) & (moments <= ends[np.maximum(place, 0)])
+    step[inside] = place[inside]
+    return step, tuple(trace.names[name] for name in ranges.name[rows].tolist())

@@ -1,0 +1,316 @@
+"""
+What a recorded trace proves, as records: conversions, round trips, the kernel list, sums by operation and module.
+
+Faces ``examination``; no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from layoutdoctor.analysis.trace_attribution import attribute
+from layoutdoctor.analysis.trace_convolutions import classify, groups_of, library_conversions
+from layoutdoctor.analysis.trace_copies import find_copies
+from layoutdoctor.analysis.trace_exposure import exposed_nanoseconds
+from layoutdoctor.analysis.trace_lacks import describe_lacks
+from layoutdoctor.analysis.trace_pairs import find_pairs
+from layoutdoctor.analysis.trace_places import Places
+from layoutdoctor.analysis.trace_sums import convolution_sums, kernel_records, totals_of
+from layoutdoctor.kernel_names import dtypes_of
+from layoutdoctor.layout import Layout, dense_stride, strided_layout
+from layoutdoctor.records import Conversion, KernelSummary, RedundantPair
+from layoutdoctor.traces.recorded import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.analysis.convolution_shapes import Shape
+    from layoutdoctor.analysis.trace_attribution import Attribution
+    from layoutdoctor.analysis.trace_convolutions import KernelClasses, LibraryConversion
+    from layoutdoctor.analysis.trace_copies import TraceCopy
+    from layoutdoctor.analysis.trace_pairs import TracePair
+    from layoutdoctor.records import SourceLocation
+    from layoutdoctor.traces.recorded import RecordedTrace
+
+SECONDS_PER_NANOSECOND = 1e-9
+
+_DTYPES = {
+    "float": ("float32", 4),
+    "double": ("float64", 8),
+    "c10::Half": ("float16", 2),
+    "c10::BFloat16": ("bfloat16", 2),
+    "signed char": ("int8", 1),
+    "unsigned char": ("uint8", 1),
+    "c10::Float8_e4m3fn": ("float8_e4m3fn", 1),
+    "c10::Float8_e5m2": ("float8_e5m2", 1),
+}
+"""Element types as the profiler writes them, in torch's words, with their bytes."""
+
+_ITEM_BYTES = dict(_DTYPES.values())
+_CALLED_FROM_PYTHON = frozenset({"aten::contiguous", "aten::to", "aten::clone", "aten::copy_"})
+
+_PROOFS = {
+    "shapes": "both are of the same sizes by the arguments of their operations, and only operations that work in "
+    "either format ran between; a sibling of the same sizes cannot be excluded",
+    "grid": "both were launched with the same grid, and only operations that work in either format ran between; "
+    "a sibling of about the same sizes cannot be excluded",
+    "order": "only operations that work in either format ran between; sizes were not recorded, so another value "
+    "cannot be excluded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """
+    What a trace proves.
+
+    Attributes:
+        kernels: The kernel list with the conversions of libraries.
+        conversions: Conversions that no library ran: eager and generated copies, permuted ones with direction ``none``.
+        pairs: Round trips.
+    """
+
+    kernels: KernelSummary
+    conversions: tuple[Conversion, ...]
+    pairs: tuple[RedundantPair, ...]
+
+
+def examine_recorded(trace: RecordedTrace) -> TraceFacts:
+    """
+    Everything that a trace proves about layouts.
+
+    Args:
+        trace: Any recorded trace, also an empty one.
+    """
+    attribution, classes = attribute(trace), classify(trace)
+    groups = groups_of(trace, attribution, classes)
+    found = library_conversions(trace, attribution, classes, groups)
+    pairs = find_pairs(trace, attribution, classes, groups, found)
+    copies = find_copies(trace, attribution, classes)
+    return _Records(trace, attribution, classes, found, copies).facts(groups, pairs)
+
+
+class _Records:
+    """Turns rows into records."""
+
+    def __init__(
+        self,
+        trace: RecordedTrace,
+        attribution: Attribution,
+        classes: KernelClasses,
+        found: Sequence[LibraryConversion],
+        copies: Sequence[TraceCopy],
+    ) -> None:
+        self.trace, self.attribution, self.classes = trace, attribution, classes
+        self.found, self.copies = found, copies
+        self.places = Places(trace, attribution)
+        self.is_padding = np.array([role == "padding" for role in classes.roles] or [False])[trace.kernels.name]
+        self.is_library = np.zeros(len(trace.kernels), bool)
+        self.is_library[[conversion.row for conversion in found]] = True
+        is_copy = np.zeros(len(trace.kernels), bool)
+        is_copy[[copy.row for copy in copies if copy.direction != "none"]] = True
+        self.exposed_total, self.exposed = exposed_nanoseconds(trace, self.is_library)
+        _, self.exposed_copies = exposed_nanoseconds(trace, is_copy)
+        padding = np.flatnonzero(self.is_padding).tolist()
+        rows = sorted({c.row for c in found} | {c.row for c in copies} | set(padding))
+        self.locations = dict(zip(rows, self.places.locations(rows), strict=True))
+        self.modules = self.places.modules(range(len(trace.kernels)))
+
+    def facts(self, groups: Sequence[int], pairs: Sequence[TracePair]) -> TraceFacts:
+        """The records."""
+        conversions = [self._library(number, conversion) for number, conversion in enumerate(self.found)]
+        padding = [self._padding(number, row) for number, row in enumerate(np.flatnonzero(self.is_padding).tolist())]
+        listed = sorted((*conversions, *padding), key=lambda conversion: conversion.start_seconds or 0.0)
+        return TraceFacts(
+            kernels=self._summary(listed, groups),
+            conversions=tuple(self._copy(number, copy) for number, copy in enumerate(self.copies)),
+            pairs=tuple(self._pair(pair, conversions) for pair in pairs),
+        )
+
+    def _summary(self, listed: Sequence[Conversion], groups: Sequence[int]) -> KernelSummary:
+        trace = self.trace
+        whole = int(trace.kernels.duration.sum())
+        spent = int(trace.kernels.duration[self.is_library].sum())
+        count, seconds = convolution_sums(trace, groups)
+        possible = np.array([role == "possible" for role in self.classes.roles] or [False])[trace.kernels.name]
+        lost = sum(problem.count for problem in trace.problems if problem.is_loss)
+        return KernelSummary(
+            count=len(trace.kernels),
+            seconds=whole * SECONDS_PER_NANOSECOND,
+            conversion_count=int(self.is_library.sum()),
+            conversion_seconds=spent * SECONDS_PER_NANOSECOND,
+            share=spent / whole if whole else None,
+            conversions=tuple(listed),
+            not_understood_count=lost + int(possible.sum()),
+            kernels=kernel_records(trace, self.attribution),
+            sources=(trace.source,),
+            lacks=describe_lacks(trace, self.attribution, self.places, possible),
+            exposed_conversion_seconds=self.exposed_total * SECONDS_PER_NANOSECOND,
+            convolution_count=count,
+            convolution_seconds=seconds * SECONDS_PER_NANOSECOND if seconds is not None else None,
+            totals=totals_of(trace, self.attribution, self.modules, self.is_library),
+        )
+
+    def _common(self, row: int, *, is_copy: bool = False) -> dict[str, object]:
+        """What every conversion record says of its kernel."""
+        trace, attribution = self.trace, self.attribution
+        step, exposed = int(attribution.step[row]), self.exposed_copies if is_copy else self.exposed
+        return {
+            "kernel": trace.names[int(trace.kernels.name[row])],
+            "node": None,
+            "op": self._operation_name(int(attribution.operation[row]), outermost=is_copy),
+            "location": self.locations.get(row),
+            "module": self.modules[row],
+            "seconds": int(trace.kernels.duration[row]) * SECONDS_PER_NANOSECOND,
+            "stream": int(trace.kernels.stream[row]),
+            "start_seconds": int(trace.kernels.start[row]) * SECONDS_PER_NANOSECOND,
+            "seconds_source": "measured",
+            "exposed_seconds": int(exposed[row]) * SECONDS_PER_NANOSECOND,
+            "step": attribution.step_names[step] if step != NONE else None,
+        }
+
+    def _operation_name(self, operation: int, *, outermost: bool) -> str | None:
+        if operation == NONE:
+            return None
+        row = int(self.attribution.outermost[operation]) if outermost else operation
+        return self.trace.names[int(self.trace.operations.name[row])]
+
+    def _library(self, number: int, found: LibraryConversion) -> Conversion:
+        common = self._common(found.row)
+        shape = found.tensor.shape if found.tensor is not None else None
+        source, target = _layouts(shape, found.direction)
+        dtype, target_dtype, item_bytes = self._dtypes(found)
+        moved = math.prod(shape) * sum(item_bytes) if shape is not None and item_bytes is not None else None
+        is_buffer = found.tensor is not None and found.direction == "to_channels_last" and found.tensor.role in _WRITTEN
+        return Conversion(
+            id=f"conversion {number}",
+            owner="library",
+            source=source,
+            target=target,
+            direction=found.direction,
+            tensor=found.tensor.kind if found.tensor is not None else "unknown",
+            bytes_moved=moved,
+            dtype=dtype,
+            target_dtype=target_dtype if target_dtype != dtype else None,
+            port=found.tensor.port if found.tensor is not None else None,
+            cause="the library converts the buffer of its result before it writes it" if is_buffer else None,
+            source_value=self._value(found),
+            confidence=found.confidence,
+            **common,  # type: ignore[arg-type]
+        )
+
+    def _dtypes(self, found: LibraryConversion) -> tuple[str | None, str | None, tuple[int, int] | None]:
+        """Element types before and after, and their bytes, from the kernel's name or the operation's arguments."""
+        named = dtypes_of(self.trace.names[int(self.trace.kernels.name[found.row])])
+        if named is not None:
+            sizes = (_ITEM_BYTES.get(named[0]), _ITEM_BYTES.get(named[1]))
+            return named[0], named[1], (sizes[0], sizes[1]) if sizes[0] and sizes[1] else None
+        recorded = _DTYPES.get(found.dtype or "")
+        if recorded is None:
+            return None, None, None
+        return recorded[0], recorded[0], (recorded[1], recorded[1])
+
+    def _value(self, found: LibraryConversion) -> str | None:
+        """A label that conversions of one and the same tensor share, where the sizes leave no other."""
+        if found.tensor is None or found.confidence != "shapes" or found.group < 0 or found.tensor.role in _WRITTEN:
+            return None
+        role, convolution = found.tensor.role, found.group
+        name = self.trace.names[int(self.trace.operations.name[convolution])]
+        if "backward" in name and role in ("input", "weight"):
+            forward = self.places.forward_of(convolution)
+            convolution = int(self.attribution.convolution_of[forward]) if forward != NONE else NONE
+            if convolution == NONE:
+                return None
+            name = self.trace.names[int(self.trace.operations.name[convolution])]
+        return f"{role} of {name} ({convolution})"
+
+    def _padding(self, number: int, row: int) -> Conversion:
+        return Conversion(
+            id=f"padding {number}",
+            owner="library",
+            source=None,
+            target=None,
+            direction="none",
+            tensor="unknown",
+            bytes_moved=None,
+            cause="channels are padded or folded, which changes no layout",
+            **self._common(row),  # type: ignore[arg-type]
+        )
+
+    def _copy(self, number: int, copy: TraceCopy) -> Conversion:
+        common = self._common(copy.row, is_copy=True)
+        owner = "compiler" if copy.kind == "generated" else "framework"
+        if copy.kind != "generated" and common["op"] in _CALLED_FROM_PYTHON:
+            owner = "user"
+        causes = {
+            "converted": None,
+            "permuted": "permutes dimensions, which is no change between memory formats",
+            "generated": "the generated kernel walks two dimensions apart, as one between two layouts does",
+        }
+        return Conversion(
+            id=f"copy {number}",
+            owner=owner,  # type: ignore[arg-type]
+            source=copy.source,
+            target=copy.target,
+            direction=copy.direction,
+            tensor="unknown",
+            bytes_moved=None,
+            cause=causes[copy.kind],
+            confidence="shapes" if copy.source is not None else None,
+            graph="recorded",
+            fused=False,
+            **common,  # type: ignore[arg-type]
+        )
+
+    def _pair(self, pair: TracePair, conversions: Sequence[Conversion]) -> RedundantPair:
+        first, second = conversions[pair.first], conversions[pair.second]
+        place = second if second.location or second.module else first
+        moved = [conversion.bytes_moved for conversion in (first, second)]
+        known = [count for count in moved if count is not None]
+        return RedundantPair(
+            kind="through" if pair.between else "adjacent",
+            evidence="kernels",
+            first=first.id,
+            second=second.id,
+            between=tuple(_short(name) for name in pair.between),
+            seconds=_sum(first.seconds, second.seconds),
+            bytes_moved=sum(known) if len(known) == len(moved) else None,
+            location=_first_place(place.location, first.location),
+            module=place.module,
+            proof=_PROOFS[pair.confidence],
+            tensor_shape=pair.shape,
+            seconds_source="measured",
+            confidence=pair.confidence,
+            exposed_seconds=_sum(first.exposed_seconds, second.exposed_seconds),
+        )
+
+
+_WRITTEN = ("output", "grad_input", "grad_weight")
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
+
+
+def _first_place(place: SourceLocation | None, other: SourceLocation | None) -> SourceLocation | None:
+    return place if place is not None else other
+
+
+def _short(name: str) -> str:
+    """An operation's name, or a kernel's without result, template and arguments."""
+    plain = name.removeprefix("void ")
+    ends = [place for place in (plain.find("<"), plain.rfind("(")) if place > 0]
+    return plain[: min(ends)] if ends and " " in name else plain
+
+
+def _layouts(shape: Shape | None, direction: str) -> tuple[Layout | None, Layout | None]:
+    """Layouts before and after a conversion between the two dense formats of a tensor."""
+    if shape is None or direction not in ("to_channels_last", "to_contiguous"):
+        return None, None
+    contiguous = strided_layout(shape, dense_stride(shape, range(len(shape))))
+    last = strided_layout(shape, dense_stride(shape, (0, *range(2, len(shape)), 1)))
+    return (contiguous, last) if direction == "to_channels_last" else (last, contiguous)

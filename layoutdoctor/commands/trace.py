@@ -1,0 +1,157 @@
+"""
+``trace``: the layout conversions in recorded runs. No model, no torch and no GPU.
+
+Faces ``__main__``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.commands.fail_on import EXIT_FOUND, add_fail_on_option, check_fail_on, has_failing_finding
+from layoutdoctor.commands.output import (
+    OutputError,
+    add_output_options,
+    prepare_outputs,
+    print_report,
+    print_text,
+    save_reports,
+)
+from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.examination import examine_trace
+from layoutdoctor.records import to_json
+from layoutdoctor.reports.annotated_trace import write_annotated_trace
+from layoutdoctor.reports.wording import clean
+from layoutdoctor.traces import DEFAULT_MOST_BYTES
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from layoutdoctor.commands.output import OutputFile
+    from layoutdoctor.records import Diagnosis
+
+EXIT_INCONCLUSIVE = 4
+ANNOTATED = "annotated trace"
+
+
+def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """
+    Adds the subcommand.
+
+    Args:
+        subparsers: The command line's.
+    """
+    parser = subparsers.add_parser(
+        "trace",
+        allow_abbrev=False,
+        help="the layout conversions in recorded traces, without the model and without torch",
+        description="Finds the layout conversions in recorded runs: Chrome traces of torch.profiler (.json, .json.gz), "
+        "SQLite exports and kernel summaries of Nsight Systems, verbose logs of oneDNN. Needs no torch.",
+        epilog="Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 a file could not be examined; "
+        "4 nothing could be concluded, as where no kernels were recorded. An output that ends in .json.gz is the trace "
+        "itself with its conversions and round trips marked, to be opened in Perfetto.",
+    )
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a recorded trace; several are examined one by one")
+    parser.add_argument(
+        "--max-bytes",
+        metavar="BYTES",
+        type=int,
+        default=DEFAULT_MOST_BYTES,
+        help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
+    )
+    add_fail_on_option(parser)
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """
+    Examines every file and prints its report.
+
+    Args:
+        arguments: The parsed command line.
+
+    Raises:
+        TraceError: The only file cannot be read, or is no trace.
+        UsageError: The command line is wrong, or an output file cannot be written.
+    """
+    fail_on = check_fail_on(arguments.fail_on)
+    if arguments.max_bytes < 1:
+        raise UsageError(f"cannot read at most {arguments.max_bytes} bytes: expected a number above 0 for --max-bytes")
+    if len(arguments.files) > 1 and arguments.output:
+        raise UsageError(
+            f"cannot write one output for {len(arguments.files)} traces: expected one FILE with --output; "
+            "examine them one at a time"
+        )
+    outputs = prepare_outputs(arguments.output, force=arguments.force, further={".json.gz": ANNOTATED})
+    if len(arguments.files) == 1:
+        diagnosis = examine_trace(arguments.files[0], max_bytes=arguments.max_bytes)
+        _write(diagnosis, arguments.files[0], arguments.max_bytes, outputs, arguments.format)
+        return exit_status(diagnosis, fail_on)
+    return _run_several(arguments, fail_on)
+
+
+def _write(
+    diagnosis: Diagnosis, source: str, max_bytes: int, outputs: Sequence[OutputFile], report_format: str
+) -> None:
+    """Every output and the report; one that fails does not cost the others."""
+    try:
+        save_reports(diagnosis, [output for output in outputs if output.report_format != ANNOTATED])
+        for output in outputs:
+            if output.report_format == ANNOTATED:
+                _annotate(diagnosis, source, max_bytes, output)
+    finally:
+        print_report(diagnosis, report_format)
+
+
+def _annotate(diagnosis: Diagnosis, source: str, max_bytes: int, output: OutputFile) -> None:
+    try:
+        write_annotated_trace(diagnosis, source, output.path, max_bytes=max_bytes)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(output.path)!r}: {error.strerror or error}") from error
+
+
+def _run_several(arguments: argparse.Namespace, fail_on: str | None) -> int:
+    """
+    One report after the other, or one JSON list.
+
+    A file that cannot be examined is named on standard error, and the others are examined all the same.
+    """
+    diagnoses: list[Diagnosis] = []
+    statuses: list[int] = []
+    for file in arguments.files:
+        try:
+            diagnosis = examine_trace(file, max_bytes=arguments.max_bytes)
+        except LayoutDoctorError as error:
+            print(f"layoutdoctor: error: {clean(str(error))}", file=sys.stderr)
+            statuses.append(error.exit_status)
+            continue
+        diagnoses.append(diagnosis)
+        statuses.append(exit_status(diagnosis, fail_on))
+        if arguments.format != "json":
+            if len(diagnoses) > 1:
+                print_text("\n")
+            print_report(diagnosis, arguments.format)
+    if arguments.format == "json":
+        text = b"[" + b",".join(to_json(diagnosis) for diagnosis in diagnoses) + b"]"
+        print_text(msgspec.json.format(text, indent=1).decode() + "\n")
+    return next((status for status in (3, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
+
+
+def exit_status(diagnosis: Diagnosis, fail_on: str | None) -> int:
+    """
+    What the command ends with.
+
+    Args:
+        diagnosis: The examined trace.
+        fail_on: From ``check_fail_on``.
+    """
+    if has_failing_finding(diagnosis, fail_on):
+        return EXIT_FOUND
+    kernels = diagnosis.trials[0].kernels
+    return 0 if kernels is not None and kernels.count else EXIT_INCONCLUSIVE

@@ -1,0 +1,124 @@
+"""
+The report of a comparison as text, Markdown and JSON; what is said is decided in the views, a format only arranges it.
+
+Faces the command ``compare`` and the public API.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from layoutdoctor.comparison_records import ModelComparison, TraceComparison, comparison_to_json
+from layoutdoctor.errors import UsageError
+from layoutdoctor.reports.markdown import LIST_LENGTHS, MOST_CHARACTERS, escape
+from layoutdoctor.reports.model_comparison_view import build_model_view
+from layoutdoctor.reports.tables import markdown_table, plain_table
+from layoutdoctor.reports.trace_comparison_view import build_trace_view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from layoutdoctor.reports.comparison_wording import ComparisonView, TitledTable
+
+DEFAULT_WIDTH = 100
+NARROWEST = 40
+MOST_ROWS = 10
+INDENT = "  "
+
+Comparison = TraceComparison | ModelComparison
+
+
+def render_comparison(comparison: Comparison, report_format: str = "text", width: int | None = None) -> str:
+    """
+    The report of a comparison.
+
+    Args:
+        comparison: Of two traces, or of two diagnoses of models.
+        report_format: ``text``, ``markdown`` or ``json``.
+        width: Characters per line of the text; None for 100.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    if report_format == "text":
+        return _text(build_comparison_view(comparison), max(width or DEFAULT_WIDTH, NARROWEST))
+    if report_format not in _RENDERERS:
+        known = ", ".join(sorted((*_RENDERERS, "text")))
+        raise UsageError(f"cannot render as {report_format!r}: expected one of {known}")
+    return _RENDERERS[report_format](comparison)
+
+
+def build_comparison_view(comparison: Comparison) -> ComparisonView:
+    """
+    The report of a comparison, in sections.
+
+    Args:
+        comparison: Of two traces, or of two diagnoses of models.
+    """
+    return build_trace_view(comparison) if isinstance(comparison, TraceComparison) else build_model_view(comparison)
+
+
+def _json(comparison: Comparison) -> str:
+    return comparison_to_json(comparison).decode()
+
+
+def _markdown(comparison: Comparison) -> str:
+    view = build_comparison_view(comparison)
+    for most in LIST_LENGTHS:
+        report = "\n\n".join(_markdown_parts(view, most)) + "\n"
+        if len(report) < MOST_CHARACTERS:
+            break
+    return report
+
+
+_RENDERERS: Mapping[str, Callable[[Comparison], str]] = MappingProxyType({"json": _json, "markdown": _markdown})
+
+
+def _text(view: ComparisonView, width: int) -> str:
+    sections = [_wrap(" · ".join(view.title), width)]
+    sections.append([*_wrap(view.headline, width), *(line for text in view.lines for line in _wrap(text, width))])
+    sections += [_text_table(titled, width) for titled in view.tables]
+    sections.append([line for remark in view.remarks for line in _wrap(remark, width)])
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def _text_table(titled: TitledTable, width: int) -> list[str]:
+    table, shown = titled.table, titled.table.rows[:MOST_ROWS]
+    cells, clauses = [row.cells for row in shown], [row.clause for row in shown]
+    lines = [titled.title, plain_table(table.head, cells, width, clauses, wraps_names=table.wraps_names)]
+    left_out = len(table.rows) - len(shown)
+    return [*lines, f"and {left_out} more: --output report.json lists them"] if left_out else lines
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=INDENT, break_on_hyphens=False)
+
+
+def _markdown_parts(view: ComparisonView, most: int) -> Iterator[str]:
+    yield f"## {escape(' · '.join(view.title))}"
+    yield f"**{escape(view.headline)}**"
+    if view.lines:
+        yield "\n".join(f"- {escape(line)}" for line in view.lines)
+    for titled in view.tables:
+        table = _markdown_table(titled, most)
+        if titled.is_long:
+            yield f"<details><summary>{titled.title}: {len(titled.table.rows)}</summary>\n\n{table}\n\n</details>"
+        else:
+            yield f"### {titled.title}\n\n{table}"
+    if view.remarks:
+        yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)
+
+
+def _markdown_table(titled: TitledTable, most: int) -> str:
+    table = titled.table
+    rows = []
+    for row in table.rows[:most]:
+        cells = [*row.cells, *[""] * (len(table.head) - len(row.cells))]
+        if row.clause is not None:
+            cells[table.clause_column] = row.clause
+        rows.append([escape(cell) for cell in cells])
+    left_out = len(table.rows) - len(rows)
+    shown = markdown_table([escape(head) for head in table.head], rows)
+    return f"{shown}\n\n{left_out} more left out here; the JSON report has them." if left_out > 0 else shown

@@ -1,0 +1,98 @@
+"""
+Kernels that Inductor generated look like copies between layouts (experimental).
+
+What it finds:
+    In a recorded trace: launches of Triton kernels that walk a two-dimensional tile, or whose recorded operands lie in
+    different stride orders, and that seem to compute nothing. The finding says which of these it rests on. It is
+    experimental: the name of a Triton kernel proves nothing (``triton_poi_fused_convolution_3`` can be a copy in one
+    graph and the addition of a bias in another), and a tile of two dimensions is what the compiler chooses for mixed
+    strides, whatever the loop computes besides.
+
+Why it costs:
+    A copy reads and writes the whole tensor and computes nothing. Where Inductor makes convolutions channels-last, it
+    adds them at every border to what stays contiguous.
+
+Example:
+    A compiled U-Net whose trace shows ``triton_poi_fused_convolution_12`` with ``YBLOCK=32`` in front of each
+    convolution: the graph is contiguous there, and every convolution input is written anew.
+
+What to do:
+    Diagnose the model itself: there the loops of each generated kernel are read, and the conversions have their
+    cause. Or look at the code (``TORCH_LOGS=output_code``), and record with layout optimization off and on.
+
+When it is fine:
+    The entry and the exit of a channels-last graph need one each, for all convolutions between. It is always a note.
+
+Source:
+    ``torch/_inductor/runtime/triton_heuristics.py``, torch 2.13: a kernel gets a YBLOCK where it is tiled in two
+    dimensions; pytorch/pytorch PR #99773 adds the copies in front of convolutions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules.base import document_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import Conversion, Diagnosis, Trial
+
+CODE = "LD109"
+NAME = "generated-copy"
+
+_KERNELS_NAMED = 3
+_CAUSES_NAMED = 2
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most, for all such kernels of a trace.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    trial = recorded.recorded_trial(diagnosis)
+    copies = _copies(trial) if trial is not None else []
+    if trial is None or not copies:
+        return
+    found = recorded.conversion_places(copies)
+    yield Finding(
+        code=CODE,
+        rule=NAME,
+        severity="note",
+        configuration=trial.name,
+        message=_message(trial, copies, found),
+        suggestion="a trace cannot tell what a generated kernel does: diagnose the model itself (python -m "
+        "layoutdoctor model.py), which reads its loops; or look at its code with TORCH_LOGS=output_code",
+        location=found[0].location if found else None,
+        module=found[0].module if found else None,
+        seconds=evidence.sum_known(c.seconds for c in copies),
+        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in copies),
+        evidence=tuple(c.id for c in copies),
+    )
+
+
+def _copies(trial: Trial) -> list[Conversion]:
+    return [conversion for conversion in evidence.conversions_of(trial) if conversion.owner == "compiler"]
+
+
+def _message(trial: Trial, copies: Sequence[Conversion], found: Sequence[recorded.Place]) -> str:
+    count = recorded.launch_count(copies)
+    names = recorded.named_counts(((c.kernel, c.count) for c in copies if c.kernel is not None), _KERNELS_NAMED)
+    causes = list(dict.fromkeys(c.cause for c in copies if c.cause is not None))
+    one, several = "launch of a generated kernel looks like a copy", "launches of generated kernels look like copies"
+    parts = [
+        f"experimental: {count} {one if count == 1 else several} between layouts"
+        + (f": {names}" if names is not None else ""),
+        f"evidence: {wording.listing(causes, _CAUSES_NAMED)}" if causes else None,
+        recorded.conversion_cost_words(trial, copies),
+        recorded.dearest_words(found),
+    ]
+    return "; ".join(part for part in parts if part is not None)
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)

@@ -1,0 +1,352 @@
+"""
+Reads a Chrome trace as profilers of PyTorch write it: Kineto's since 2020, torch's own exporter, what tools re-dump.
+
+One pass, typed, batch by batch; what is kept are columns of numbers (``recorded``). Faces ``analysis``; no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from layoutdoctor.errors import TraceError
+from layoutdoctor.traces.chrome_events import NO_TEXT, decode_events, decode_loosely
+from layoutdoctor.traces.event_stream import EventStream
+from layoutdoctor.traces.recorded import (
+    NONE,
+    FrameEvents,
+    KernelEvents,
+    LaunchEvents,
+    OperationArguments,
+    OperationEvents,
+    Problem,
+    RecordedTrace,
+    TransferEvents,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from layoutdoctor.traces.chrome_events import ChromeEvent, EventArguments, EventId
+    from layoutdoctor.traces.files import TraceFile
+    from layoutdoctor.traces.recorded import Column
+
+_NANOSECONDS_PER_MICROSECOND = 1000
+_MOST_MICROSECONDS = float(1 << 53)  # beyond it a double cannot tell neighbouring microseconds apart
+_LONGEST_MICROSECONDS = 7 * 24 * 3600 * 1e6  # CUPTI's counters overflow into years; no kernel runs for a week
+_INT64 = 1 << 63
+_DIGITS = re.compile(r"\d+")
+
+_KERNEL, _TRANSFER, _OPERATION, _LAUNCH, _FRAME, _ANNOTATION = range(6)
+_KINDS = {
+    "kernel": _KERNEL,
+    "gpu_memcpy": _TRANSFER,
+    "gpu_memset": _TRANSFER,
+    "memcpy": _TRANSFER,
+    "memset": _TRANSFER,
+    "cpu_op": _OPERATION,
+    "operator": _OPERATION,
+    "cuda_runtime": _LAUNCH,
+    "cuda_driver": _LAUNCH,
+    "xpu_runtime": _LAUNCH,
+    "xpu_driver": _LAUNCH,
+    "mtia_runtime": _LAUNCH,
+    "privateuse1_runtime": _LAUNCH,
+    "privateuse1_driver": _LAUNCH,
+    "runtime": _LAUNCH,
+    "python_function": _FRAME,
+    "user_annotation": _ANNOTATION,
+}
+"""Categories, in lower case: those of 2020 began with a capital."""
+
+
+def read_chrome_trace(file: TraceFile) -> RecordedTrace:
+    """
+    Reads a Chrome trace.
+
+    Args:
+        file: An opened file.
+
+    Raises:
+        TraceError: It cannot be read, or is no Chrome trace.
+    """
+    reader = _Reader()
+    stream = EventStream(file.pieces(), decode_events, decode_loosely)
+    try:
+        for batch in stream.batches():
+            reader.add(batch)
+    except TraceError as error:
+        known = str(error)
+        raise TraceError(
+            known if known.startswith("cannot read") else f"cannot read {str(file.path)!r}: {known}"
+        ) from error
+    trace = reader.finish()
+    trace.metadata = stream.metadata
+    trace.is_truncated = stream.is_truncated or file.is_cut
+    trace.problems = _problems(stream, reader, trace)
+    return trace
+
+
+def _problems(stream: EventStream[ChromeEvent], reader: _Reader, trace: RecordedTrace) -> list[Problem]:
+    found = [Problem(f"mended: {kind}", count) for kind, count in sorted(stream.damage.items())]
+    lost = stream.lost_count + reader.unreadable_count
+    if lost:
+        found.append(Problem("events that could not be read", lost, is_loss=True))
+    if trace.is_truncated:
+        found.append(Problem("the file ends before its document does; what was complete is kept"))
+    return found
+
+
+class _Interned(dict[Any, int]):
+    """Numbers things in the order in which they are first asked for."""
+
+    def __missing__(self, key: Any) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+class _Columns:
+    """Rows of one table, batch by batch."""
+
+    def __init__(self, count: int) -> None:
+        self.parts: list[list[Column]] = [[] for _ in range(count)]
+
+    def add(self, *columns: Column) -> None:
+        for part, values in zip(self.parts, columns, strict=True):
+            part.append(values)
+
+    def sorted(self, *, longest_first: bool) -> list[Column]:
+        """The columns by their second (start), and by falling third (duration)."""
+        joined = [np.concatenate(part) if part else np.zeros(0, np.int64) for part in self.parts]
+        self.parts = []
+        order = np.lexsort((-joined[2], joined[1])) if longest_first else np.argsort(joined[1], kind="stable")
+        return [values[order] for values in joined]
+
+
+class _Reader:
+    """Collects the columns of a trace."""
+
+    def __init__(self) -> None:
+        self.event_count = 0
+        self.unreadable_count = 0
+        self.names = _Interned()
+        self.threads = _Interned()
+        self.grids = _Interned()
+        self.arguments = _Interned()
+        self.categories: dict[str, int | None] = {}
+        self.base: float | int | None = None
+        self.tables = {
+            _KERNEL: _Columns(8),
+            _TRANSFER: _Columns(5),
+            _OPERATION: _Columns(8),
+            _LAUNCH: _Columns(6),
+            _FRAME: _Columns(4),
+            _ANNOTATION: _Columns(4),
+        }
+        self.adders: dict[int, Callable[[list[ChromeEvent], Column, Column, Column], None]] = {
+            _KERNEL: self._add_kernels,
+            _TRANSFER: self._add_transfers,
+            _OPERATION: self._add_operations,
+            _LAUNCH: self._add_launches,
+            _FRAME: self._add_frames,
+            _ANNOTATION: self._add_annotations,
+        }
+
+    def add(self, batch: list[ChromeEvent]) -> None:
+        """Takes the events of one batch that matter."""
+        self.event_count += len(batch)
+        kinds: dict[int, list[ChromeEvent]] = {kind: [] for kind in self.tables}
+        sinks = {category: None if kind is None else kinds[kind] for category, kind in self.categories.items()}
+        for event in batch:
+            try:
+                sink = sinks[event.cat]
+            except KeyError:
+                kind = self.categories[event.cat] = _KINDS.get(event.cat.lower())
+                sink = sinks[event.cat] = None if kind is None else kinds[kind]
+            if sink is not None and event.ph == "X":
+                sink.append(event)
+        for kind, events in kinds.items():
+            if events:
+                self._add_kind(kind, events)
+
+    def _add_kind(self, kind: int, events: list[ChromeEvent]) -> None:
+        start = np.array([event.ts for event in events], np.float64)
+        duration = np.array([event.dur for event in events], np.float64)
+        with np.errstate(invalid="ignore"):
+            good = (np.abs(start) < _MOST_MICROSECONDS) & (duration >= 0) & (duration < _LONGEST_MICROSECONDS)
+        if not good.all():
+            self.unreadable_count += int(len(events) - good.sum())
+            events = [event for event, is_good in zip(events, good, strict=True) if is_good]
+            start, duration = start[good], duration[good]
+        if not events:
+            return
+        if self.base is None:
+            self.base = float(start[0])
+        start_nanoseconds = np.rint((start - self.base) * _NANOSECONDS_PER_MICROSECOND).astype(np.int64)
+        duration_nanoseconds = np.rint(duration * _NANOSECONDS_PER_MICROSECOND).astype(np.int64)
+        names = self.names
+        name = np.array([names[event.name] for event in events], np.int64)
+        self.adders[kind](events, name, start_nanoseconds, duration_nanoseconds)
+
+    def _threads_of(self, events: list[ChromeEvent]) -> Column:
+        threads = self.threads
+        return np.array([threads[event.pid, event.tid] for event in events], np.int64)
+
+    def _add_kernels(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
+        arguments = [event.args for event in events]
+        grids = self.grids
+        self.tables[_KERNEL].add(
+            name,
+            start,
+            duration,
+            _ids([event.pid if event.args.device is None else event.args.device for event in events]),
+            _ids([event.tid if event.args.stream is None else event.args.stream for event in events]),
+            _ids([a.correlation for a in arguments]),
+            _external(arguments),
+            np.array([grids[bytes(a.grid)] if a.grid is not NO_TEXT else NONE for a in arguments], np.int64),
+        )
+
+    def _add_transfers(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
+        self.tables[_TRANSFER].add(
+            name,
+            start,
+            duration,
+            _ids([event.pid if event.args.device is None else event.args.device for event in events]),
+            _ids([event.tid if event.args.stream is None else event.args.stream for event in events]),
+        )
+
+    def _add_operations(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
+        arguments = [event.args for event in events]
+        self.tables[_OPERATION].add(
+            name,
+            start,
+            duration,
+            self._threads_of(events),
+            _external(arguments),
+            _ids([a.sequence for a in arguments]),
+            _ids([a.forward_thread for a in arguments]),
+            np.array([self._arguments_of(a) for a in arguments], np.int64),
+        )
+
+    def _arguments_of(self, recorded: EventArguments) -> int:
+        shapes = recorded.shapes if recorded.shapes is not NO_TEXT else recorded.shapes_2020
+        if shapes is NO_TEXT and recorded.call_stack is NO_TEXT and recorded.kernel_file is NO_TEXT:
+            return NONE
+        key = (
+            bytes(shapes),
+            bytes(recorded.strides),
+            bytes(recorded.types),
+            bytes(recorded.values),
+            bytes(recorded.kernel_file),
+            bytes(recorded.kernel_options),
+            bytes(recorded.call_stack),
+        )
+        return self.arguments[key]
+
+    def _add_launches(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
+        arguments = [event.args for event in events]
+        self.tables[_LAUNCH].add(
+            name,
+            start,
+            duration,
+            self._threads_of(events),
+            _ids([a.correlation for a in arguments]),
+            _external(arguments),
+        )
+
+    def _add_frames(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
+        self.tables[_FRAME].add(name, start, duration, self._threads_of(events))
+
+    def _add_annotations(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
+        self.tables[_ANNOTATION].add(name, start, duration, self._threads_of(events))
+
+    def finish(self) -> RecordedTrace:
+        """The trace, sorted, with its times from its first event on."""
+        kernels = self.tables[_KERNEL].sorted(longest_first=False)
+        transfers = self.tables[_TRANSFER].sorted(longest_first=False)
+        operations = self.tables[_OPERATION].sorted(longest_first=True)
+        launches = self.tables[_LAUNCH].sorted(longest_first=False)
+        frames = self.tables[_FRAME].sorted(longest_first=True)
+        annotations = self.tables[_ANNOTATION].sorted(longest_first=True)
+        first = min((int(table[1][0]) for table in (kernels, operations, launches) if len(table[1])), default=0)
+        for table in (kernels, transfers, operations, launches, frames, annotations):
+            table[1] -= first
+        processes = _Interned()
+        of_thread = np.array([processes[str(pid)] for pid, _ in self.threads] or [0], np.int64)
+        base = (self.base or 0) * _NANOSECONDS_PER_MICROSECOND
+        return RecordedTrace(
+            source="Kineto trace",
+            names=list(self.names),
+            kernels=KernelEvents(**_named(kernels, _KERNEL_COLUMNS), process=np.zeros_like(kernels[0])),
+            transfers=TransferEvents(**_named(transfers, _KERNEL_COLUMNS[:5]), process=np.zeros_like(transfers[0])),
+            operations=OperationEvents(*operations),
+            launches=LaunchEvents(
+                name=launches[0],
+                start=launches[1],
+                thread=launches[3],
+                correlation=launches[4],
+                external=launches[5],
+                process=of_thread[launches[3]],
+            ),
+            frames=FrameEvents(*frames),
+            annotations=FrameEvents(*annotations),
+            threads=[(str(pid), str(tid)) for pid, tid in self.threads],
+            processes=list(processes),
+            grids=[_grid(text) for text in self.grids],
+            arguments=[_operation_arguments(key) for key in self.arguments],
+            event_count=self.event_count,
+            base_nanoseconds=round(base) + first,
+        )
+
+
+_KERNEL_COLUMNS = ("name", "start", "duration", "device", "stream", "correlation", "external", "grid")
+
+
+def _named(columns: Sequence[Column], names: Sequence[str]) -> dict[str, Column]:
+    return dict(zip(names, columns, strict=True))
+
+
+def _ids(values: Sequence[EventId]) -> Column:
+    """A column of identifiers, ``NONE`` for what is missing or no number."""
+    try:
+        return np.array([NONE if value is None else value for value in values], np.int64)
+    except (ValueError, TypeError, OverflowError):
+        return np.array([_id(value) for value in values], np.int64)
+
+
+def _id(value: EventId) -> int:
+    if isinstance(value, str):
+        digits = _DIGITS.search(value)
+        value = int(digits[0][:19]) if digits else None
+    if value is None or not -_INT64 <= value < _INT64:  # also where it is not a number
+        return NONE
+    return int(value)
+
+
+def _external(arguments: Sequence[EventArguments]) -> Column:
+    return _ids([a.external_2020 if a.external is None else a.external for a in arguments])
+
+
+def _grid(text: bytes) -> tuple[int, int, int]:
+    numbers = [int(number[:18]) for number in re.findall(r"\d+", text.decode("utf-8", "replace"))[:3]]
+    x, y, z = (*numbers, *([1] * (3 - len(numbers))))
+    return (x, y, z)
+
+
+def _operation_arguments(key: tuple[bytes, ...]) -> OperationArguments:
+    shapes, strides, types, values, *texts = key
+    return OperationArguments(shapes, strides, types, values, *(_text(text) for text in texts))
+
+
+def _text(text: bytes) -> str:
+    """What a JSON string says; empty where there is none."""
+    if not text:
+        return ""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return value if isinstance(value, str) else ""

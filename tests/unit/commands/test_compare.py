@@ -1,0 +1,308 @@
+"""``compare`` in this process: what it reads, what it prints, what it ends with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from builders import a_conversion, a_diagnosis, a_pair, a_total, a_trace, a_trial, kernels, recorded
+
+from layoutdoctor.__main__ import main
+from layoutdoctor.changes import compare, is_saved_diagnosis
+from layoutdoctor.comparison_records import ModelComparison, TraceComparison
+from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
+from layoutdoctor.examination import examine_trace
+from layoutdoctor.records import to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from layoutdoctor.records import Diagnosis
+
+OPERATIONS = ("aten::cudnn_convolution", "aten::relu", "aten::add", "aten::batch_norm")
+
+
+def a_run(
+    conversion_count: int = 2, pairs: int = 0, count: int = 10, operations: tuple[str, ...] = OPERATIONS
+) -> Diagnosis:
+    found = tuple(a_conversion(f"c{n}", seconds=1.3e-4, op=operations[0]) for n in range(conversion_count))
+    totals = tuple(a_total("operation", name, count=count) for name in operations)
+    redundant = tuple(a_pair("c0", "c1", module=f"layer{n}") for n in range(pairs))
+    return a_trace(recorded(*found, totals=totals), redundant_pairs=redundant)
+
+
+def saved(folder: Path, name: str, diagnosis: Diagnosis) -> str:
+    path = folder / name
+    diagnosis.save(path)
+    return str(path)
+
+
+def run(folder: Path, old: Diagnosis, new: Diagnosis, *options: str) -> int:
+    return main(["compare", saved(folder, "old.json", old), saved(folder, "new.json", new), *options])
+
+
+def test_two_examined_traces_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, a_run(4), a_run(1)) == 0
+
+    out, err = capsys.readouterr()
+    assert "Saved: 390 us of layout conversions" in out
+    assert err == ""
+
+
+def test_two_diagnoses_of_models_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = a_diagnosis(a_trial(kernels=kernels(a_conversion()))), a_diagnosis()
+
+    assert run(tmp_path, old, new) == 0
+    assert "comparison of diagnoses" in capsys.readouterr().out
+
+
+def test_a_trace_and_a_diagnosis_of_a_model_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, a_run(), a_diagnosis()) == 2
+    assert run(tmp_path, a_diagnosis(), a_run()) == 2
+
+    err = capsys.readouterr().err
+    assert err.count("cannot compare 'trace.json.gz', a recorded trace, with 'model.py', a diagnosis of a model") == 2
+    assert "Traceback" not in err
+
+
+def test_the_same_file_twice_is_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, "a.json", a_run())
+
+    assert main(["compare", path, path, "--fail-on", "regression"]) == 0
+    assert "No difference: the two say the same, number by number" in capsys.readouterr().out
+
+
+def test_little_in_common_is_a_warning_and_nothing_in_common_an_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = tuple(f"aten::attention_{n}" for n in range(20))
+
+    assert run(tmp_path, a_run(), a_run(0, operations=("aten::add", *others))) == 0
+    assert "These two seem to be different runs: 1 of 24 operations in common" in capsys.readouterr().out
+    assert run(tmp_path, a_run(), a_run(0, operations=others)) == 4
+    assert "Nothing in common" in capsys.readouterr().out
+
+
+def test_models_without_a_configuration_in_common_cannot_be_compared(tmp_path: Path) -> None:
+    assert run(tmp_path, a_diagnosis(a_trial("eager")), a_diagnosis(a_trial("inductor"))) == 4
+
+
+def test_fail_on_regression_fails_on_one_and_only_where_asked(tmp_path: Path) -> None:
+    assert run(tmp_path, a_run(2), a_run(9)) == 0
+    assert run(tmp_path, a_run(2), a_run(9), "--fail-on", "regression") == 1
+    assert run(tmp_path, a_run(9), a_run(2), "--fail-on", "regression") == 0
+    assert run(tmp_path, a_run(2), a_run(2, pairs=1), "--fail-on", "regression") == 1
+
+
+def test_a_regression_that_cannot_be_judged_is_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, a_run(count=30), a_run(count=50), "--fail-on", "regression") == 4
+    assert "cannot judge a regression: the two seem not to have done the same work" in capsys.readouterr().err
+
+
+def test_fail_on_takes_regression_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, a_run(), a_run(), "--fail-on", "error") == 2
+    assert "regression" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("report_format", ["text", "markdown", "json"])
+def test_each_format_goes_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], report_format: str
+) -> None:
+    assert run(tmp_path, a_run(4), a_run(1), "--format", report_format) == 0
+
+    out = capsys.readouterr().out
+    start = {"text": "layoutdoctor ", "markdown": "## layoutdoctor ", "json": "{"}[report_format]
+    assert out.startswith(start)
+
+
+def test_reports_are_written_by_suffix_and_existing_files_need_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / name for name in ("r.json", "r.md", "r.txt")]
+    options = [word for file in files for word in ("--output", str(file))]
+
+    assert run(tmp_path, a_run(4), a_run(1), *options) == 0
+    assert json.loads(files[0].read_bytes())["kind"] == "trace-comparison"
+    assert files[1].read_text().startswith("## ")
+    assert files[2].read_text() == capsys.readouterr().out
+    assert run(tmp_path, a_run(4), a_run(1), *options) == 2
+    assert "pass --force to replace it" in capsys.readouterr().err
+    assert run(tmp_path, a_run(1), a_run(4), *options, "--force") == 0
+    assert "Lost: " in files[2].read_text()
+
+
+def test_an_output_of_unknown_format_is_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "missing.json", "missing.json", "--output", "r.xlsx"]) == 2
+    assert "cannot tell the format of 'r.xlsx'" in capsys.readouterr().err
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "x.json")
+
+    assert main(["compare", saved(tmp_path, "a.json", a_run()), missing]) == 3
+    err = capsys.readouterr().err
+    assert f"cannot read {missing!r}: No such file or directory; expected a saved diagnosis or a recorded trace" in err
+
+
+def test_a_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(tmp_path), saved(tmp_path, "a.json", a_run())]) == 3
+    assert "Is a directory" in capsys.readouterr().err
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    assert main(["compare", str(pipe), str(pipe)]) == 3
+    assert "it is a pipe or a device; write it to a file first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"schema_version": 99}', "it has schema_version 99, expected 1"),
+        (b'{"schema_version": 1}', "it is no diagnosis of schema_version 1"),
+        (b'{"schema_version": "x"}', "cannot read"),
+        (to_json(a_run())[:900], "cannot read"),
+        (to_json(a_run()).replace(b'"trials"', b'"trails"'), "it is no diagnosis"),
+    ],
+    ids=["newer", "nothing else", "no number", "truncated", "a field missing"],
+)
+def test_a_broken_diagnosis_is_refused_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str
+) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_bytes(content)
+
+    assert main(["compare", saved(tmp_path, "a.json", a_run()), str(broken)]) == 3
+    err = capsys.readouterr().err
+    assert words in err
+    assert "broken.json" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("content", "is_diagnosis"),
+    [
+        (to_json(a_run()), True),
+        (to_json(a_run())[:300], True),
+        (json.dumps(json.loads(to_json(a_run())), sort_keys=True).encode(), True),
+        (b'{"a": "' + b"x" * 100_000 + b'", "layoutdoctor_version": "0.1.0", "schema_version": 1}', True),
+        (b'{"a": "' + b"x" * 100_000 + b'"}', False),
+        (b'{"schemaVersion": 1, "traceEvents": []}', False),
+        (b'{"schema_version": 1, "traceEvents": [{"ph": "X", "name": "a"}]}', False),
+        (b'[{"ph": "X", "name": "a"}]', False),
+        (b"onednn_verbose,v1,primitive,exec,cpu,reorder", False),
+        (b"SQLite format 3\x00", False),
+        (b"", False),
+    ],
+)
+def test_a_saved_diagnosis_is_told_from_a_trace_by_what_is_in_it(
+    tmp_path: Path, content: bytes, is_diagnosis: bool
+) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(content)
+
+    assert is_saved_diagnosis(path) is is_diagnosis
+
+
+def test_compare_takes_records_and_paths(tmp_path: Path) -> None:
+    path = saved(tmp_path, "a.json", a_run(4))
+
+    assert isinstance(compare(path, a_run(1)), TraceComparison)
+    assert isinstance(compare(tmp_path / "a.json", path), TraceComparison)
+    assert isinstance(compare(a_diagnosis(), a_diagnosis()), ModelComparison)
+    with pytest.raises(UsageError, match="expected two of the same kind"):
+        compare(path, a_diagnosis())
+    with pytest.raises(RecordError, match="No such file"):
+        compare(a_run(), tmp_path / "missing")
+
+
+def write_chrome_trace(path: Path, conversion_count: int) -> str:
+    """Three steps of one convolution each, every one with some conversions before it."""
+    events: list[dict[str, object]] = []
+    kernels = ["nchwToNhwcKernel<float, float>(int)"] * conversion_count + ["sm80_xmma_fprop_implicit_gemm_nhwc"]
+    for step in range(3):
+        start = step * 1000
+        events.append(
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": f"ProfilerStep#{step}",
+                "ts": start,
+                "dur": 900,
+                "pid": 1,
+                "tid": 1,
+            }
+        )
+        events.append(
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": "aten::cudnn_convolution",
+                "ts": start + 10,
+                "dur": 500,
+                "pid": 1,
+                "tid": 1,
+                "args": {"External id": step + 1},
+            }
+        )
+        for number, name in enumerate(kernels):
+            at, correlation = start + 20 + 100 * number, 100 * step + number + 7
+            link = {"External id": step + 1, "correlation": correlation}
+            launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at, "dur": 5, "pid": 1, "tid": 1}
+            kernel = {"cat": "kernel", "name": name, "ts": at + 10, "dur": 50.5, "pid": 0, "tid": 7}
+            events.append({"ph": "X", **launch, "args": link})
+            events.append({"ph": "X", **kernel, "args": {**link, "device": 0, "stream": 7, "grid": [1, 1, 1]}})
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return str(path)
+
+
+def test_recorded_traces_are_examined_and_compared_per_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = write_chrome_trace(tmp_path / "old.json", 2)
+    new = write_chrome_trace(tmp_path / "new.json", 1)
+
+    assert main(["compare", old, new, "--format", "json"]) == 0
+    comparison = json.loads(capsys.readouterr().out)
+    assert comparison["basis"] == "step"
+    assert comparison["difference"]["conversion_count"] == -1
+    assert comparison["difference"]["conversion_seconds"] == pytest.approx(-50.5e-6)
+    assert comparison["unequal_work"] is None
+    assert main(["compare", new, old, "--fail-on", "regression"]) == 1
+    assert "Lost: 50.5 us of layout conversions per step (1 -> 2 conversions" in capsys.readouterr().out
+
+
+def test_a_saved_examination_and_the_trace_itself_say_the_same(tmp_path: Path) -> None:
+    trace = write_chrome_trace(tmp_path / "trace.json", 2)
+    record = saved(tmp_path, "saved.json", examine_trace(trace))
+
+    comparison = compare(record, trace)
+    assert isinstance(comparison, TraceComparison)
+    assert comparison.is_same
+
+
+def test_a_file_of_neither_kind_is_no_bug(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary\n")
+
+    with pytest.raises(LayoutDoctorError, match=r"notes\.txt"):
+        compare(path, a_run())
+
+
+def test_it_starts_without_torch(tmp_path: Path) -> None:
+    paths = [saved(tmp_path, f"{n}.json", a_run(n)) for n in (1, 4)]
+    code = (
+        "from layoutdoctor.__main__ import main\n"
+        f"assert main(['compare', *{paths!r}]) == 0\n"
+        "import sys\nassert not {'torch', 'triton', 'networkx'} & set(sys.modules)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr

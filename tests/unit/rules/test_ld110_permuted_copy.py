@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from builders import a_diagnosis, a_graph, a_location, a_trial, contiguous, kernels
+from trace_builders import (
+    a_generated_copy,
+    a_permuted_copy,
+    a_recorded_trial,
+    a_trace_diagnosis,
+    an_eager_copy,
+    to_channels_last,
+)
+
+from layoutdoctor.layout import strided_layout
+from layoutdoctor.records import Conversion, Finding
+from layoutdoctor.rules.ld110_permuted_copy import check
+
+
+def findings(*conversions: Conversion) -> list[Finding]:
+    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+
+
+def test_copies_of_attention_are_a_note_that_keeps_them_apart_from_layout_conversions() -> None:
+    copies = (a_permuted_copy("p0"), a_permuted_copy("p1", location=a_location(31), module="blocks.1"))
+
+    assert findings(*copies) == [
+        Finding(
+            code="LD110",
+            rule="permuted-copy",
+            severity="note",
+            configuration="recorded",
+            message="2 copies permute a tensor and change no memory format, on 8x12x197x64; it permutes dimensions, as "
+            "attention does; 200 us of 15.0 ms kernel time (1.3 %), 80.0 us of it while nothing else ran; "
+            "1 in body.0.0 (model.py:9) and 1 in blocks.1 (model.py:31)",
+            suggestion="nothing about memory formats: no format saves them; where they feed attention, "
+            "scaled_dot_product_attention takes the permuted views as they are",
+            location=a_location(),
+            module="body.0.0",
+            seconds=2e-4,
+            bytes_moved=2 * 6_422_528,
+            evidence=("p0", "p1"),
+        )
+    ]
+
+
+def test_below_one_percent_of_the_time_nothing_is_told() -> None:
+    assert [f.code for f in findings(a_permuted_copy("p0", seconds=1.5e-4))] == ["LD110"]
+    assert findings(a_permuted_copy("p0", seconds=1.49e-4)) == []
+
+
+def test_without_times_nothing_is_told() -> None:
+    assert findings(a_permuted_copy("p0", seconds=None)) == []
+
+
+def test_a_copy_in_the_same_order_is_none_of_them() -> None:
+    sliced = strided_layout((8, 12, 197, 64), (12 * 200 * 64, 200 * 64, 64, 1))
+
+    assert findings(a_permuted_copy("p0", source=sliced, seconds=1e-3)) == []
+
+
+def test_dimensions_of_size_one_have_no_order() -> None:
+    shape = (8, 1, 197, 64)
+    strided = strided_layout(shape, (197 * 64, 64, 64, 1))
+
+    assert findings(a_permuted_copy("p0", source=strided, target=contiguous(shape), seconds=1e-3)) == []
+
+
+def test_a_copy_whose_layouts_were_not_recorded_proves_nothing() -> None:
+    assert findings(a_permuted_copy("p0", source=None, seconds=1e-3)) == []
+    assert findings(a_permuted_copy("p0", target=None, seconds=1e-3)) == []
+
+
+def test_what_changes_a_layout_is_told_elsewhere() -> None:
+    assert findings(an_eager_copy("c0"), a_generated_copy("g0"), to_channels_last("k0", direction="none")) == []
+
+
+def test_in_the_diagnosis_of_a_model_nothing_is_told() -> None:
+    trial = a_trial(kernels=kernels(), graphs=(a_graph(conversions=(a_permuted_copy("p0", seconds=1e-3),)),))
+
+    assert list(check(a_diagnosis(trial))) == []

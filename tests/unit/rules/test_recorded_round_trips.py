@@ -1,0 +1,225 @@
+"""LD101 on recorded traces: what proves each round trip, what it costs, and which way the library wants it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_location, contiguous
+from trace_builders import (
+    a_recorded_pair,
+    a_recorded_trial,
+    a_trace_diagnosis,
+    an_eager_copy,
+    recorded_kernels,
+    to_channels_last,
+    to_contiguous,
+)
+
+from layoutdoctor.records import Finding, RedundantPair, Trial
+from layoutdoctor.rules.ld101_round_trip_conversion import check
+
+OUT, BACK = to_contiguous("k1"), to_channels_last("k2")
+MEASURE = "or diagnose the model itself, which measures: python -m layoutdoctor model.py"
+TRY_CHANNELS_LAST = (
+    "nothing was tried here: record it again with model = model.to(memory_format=torch.channels_last) and "
+    f"x = x.to(memory_format=torch.channels_last); {MEASURE}"
+)
+TRY_THE_OTHER = (
+    "nothing was tried here: record it again with model and input in the other memory format, channels_last if they "
+    f"are contiguous now; {MEASURE}"
+)
+
+
+def a_trial_with(*pairs: RedundantPair, **changes: Any) -> Trial:
+    return a_recorded_trial(OUT, BACK, redundant_pairs=pairs, **changes)
+
+
+def findings(*pairs: RedundantPair, **changes: Any) -> list[Finding]:
+    return list(check(a_trace_diagnosis(a_trial_with(*pairs, **changes))))
+
+
+def a_pair_proved_by(confidence: str, seconds: float | None = 4e-4, **changes: Any) -> RedundantPair:
+    return a_recorded_pair("k1", "k2", confidence=confidence, seconds=seconds, **changes)
+
+
+def test_a_round_trip_that_shapes_prove_is_told_with_its_costs_and_what_to_record_next() -> None:
+    assert findings(a_pair_proved_by("shapes", exposed_seconds=1.6e-4)) == [
+        Finding(
+            code="LD101",
+            rule="round-trip-conversion",
+            severity="warning",
+            configuration="recorded",
+            message="1 round trip with shapes that agree all along the way; channels_last -> contiguous -> "
+            "channels_last around batch_norm and relu; on 4x64x56x56; 400 us of 15.0 ms kernel time (2.7 %, 10 % of "
+            "the convolution time), 160 us of it while nothing else ran, 12.2 MiB moved",
+            suggestion=TRY_CHANNELS_LAST,
+            location=a_location(),
+            module="body.1.0",
+            seconds=4e-4,
+            bytes_moved=12_845_056,
+            evidence=("k1", "k2"),
+        )
+    ]
+
+
+def test_a_trace_without_round_trips_has_no_finding() -> None:
+    assert findings() == []
+
+
+def test_all_round_trips_are_one_finding_that_counts_them_by_what_proves_them() -> None:
+    pairs = (
+        *(a_pair_proved_by("shapes", 1e-5) for _ in range(63)),
+        *(a_pair_proved_by("order", 1e-5, between=()) for _ in range(18)),
+    )
+
+    (found,) = findings(*pairs)
+
+    assert found.message.startswith(
+        "81 round trips: 63 with shapes that agree all along the way and 18 by the order of kernels only; "
+        "channels_last -> contiguous -> channels_last: 63 around batch_norm and relu, 18 with nothing between; "
+    )
+
+
+@pytest.mark.parametrize(
+    ("confidence", "seconds", "severity"),
+    [
+        ("shapes", 3e-4, "warning"),
+        ("grid", 3e-4, "warning"),
+        ("shapes", 2.9e-4, "note"),
+        ("grid", 2.9e-4, "note"),
+        ("order", 9e-3, "note"),
+        (None, 9e-3, "note"),
+    ],
+)
+def test_it_is_a_warning_where_shapes_or_grids_prove_two_percent(
+    confidence: str, seconds: float, severity: str
+) -> None:
+    assert [f.severity for f in findings(a_pair_proved_by(confidence, seconds))] == [severity]
+
+
+def test_what_the_order_of_kernels_suggests_does_not_help_a_small_proven_cost_over_the_line() -> None:
+    pairs = (a_pair_proved_by("shapes", 2e-4), a_pair_proved_by("order", 2e-4))
+
+    assert [(f.severity, f.seconds) for f in findings(*pairs)] == [("note", 4e-4)]
+
+
+def test_many_small_proven_ones_are_a_loss_together() -> None:
+    pairs = (a_pair_proved_by("shapes", 1e-4), a_pair_proved_by("grid", 2e-4))
+
+    assert [f.severity for f in findings(*pairs)] == ["warning"]
+
+
+def test_without_any_time_it_is_a_note() -> None:
+    (found,) = findings(a_pair_proved_by("shapes", seconds=None, exposed_seconds=None))
+
+    assert (found.severity, found.seconds) == ("note", None)
+    assert found.message == (
+        "1 round trip with shapes that agree all along the way; channels_last -> contiguous -> channels_last around "
+        "batch_norm and relu; on 4x64x56x56; 12.2 MiB moved"
+    )
+
+
+@pytest.mark.parametrize(
+    ("exposed", "words"),
+    [
+        (4e-4, "(2.7 %, 10 % of the convolution time), all of it while nothing else ran, 12.2"),
+        (0.0, "(2.7 %, 10 % of the convolution time), none of it while nothing else ran, 12.2"),
+        (None, "(2.7 %, 10 % of the convolution time), 12.2"),
+    ],
+)
+def test_how_much_of_it_the_run_waited_for_is_told_where_it_was_recorded(exposed: float | None, words: str) -> None:
+    (found,) = findings(a_pair_proved_by("shapes", exposed_seconds=exposed))
+
+    assert words in found.message
+
+
+def test_the_place_is_the_one_that_costs_most_together() -> None:
+    cheap = a_pair_proved_by("shapes", 2e-4, module="conv_1", location=a_location(10))
+    dear = [a_pair_proved_by("shapes", 1.5e-4, module="conv_2", location=a_location(20)) for _ in range(2)]
+
+    (found,) = findings(cheap, *dear)
+
+    assert (found.module, found.location) == ("conv_2", a_location(20))
+    assert found.message.endswith("; most in conv_2 (model.py:20): 2 of them, 300 us")
+
+
+def test_without_a_place_none_is_named() -> None:
+    pairs = [a_pair_proved_by("shapes", module=None, location=None, tensor_shape=None) for _ in range(2)]
+
+    (found,) = findings(*pairs)
+
+    assert (found.module, found.location) == (None, None)
+    assert found.message.endswith("24.5 MiB moved")
+    assert " on " not in found.message
+
+
+def test_where_no_layout_was_recorded_the_direction_says_which_way_it_goes() -> None:
+    out, back = (to_contiguous("k1", source=None, target=None), to_channels_last("k2", source=None, target=None))
+    trial = a_recorded_trial(out, back, redundant_pairs=(a_pair_proved_by("order", between=()),))
+
+    (found,) = check(a_trace_diagnosis(trial))
+
+    assert found.message.startswith(
+        "1 round trip by the order of kernels only; to contiguous and back with nothing between; on 4x64x56x56"
+    )
+
+
+def test_where_not_even_a_direction_is_known_only_what_is_between_is_told() -> None:
+    unknown = to_contiguous("k1", source=None, target=None, direction="other")
+    trial = a_recorded_trial(unknown, BACK, redundant_pairs=(a_pair_proved_by("order"),))
+
+    (found,) = check(a_trace_diagnosis(trial))
+
+    assert found.message.startswith("1 round trip by the order of kernels only; around batch_norm and relu; on ")
+    assert found.suggestion == TRY_THE_OTHER
+
+
+def test_a_library_that_computes_contiguous_is_met_with_a_contiguous_model() -> None:
+    (found,) = findings(a_recorded_pair("k2", "k1"))
+
+    assert found.suggestion == (
+        "the library computes contiguous here: record it again with model = "
+        "model.to(memory_format=torch.contiguous_format) and x = x.to(memory_format=torch.contiguous_format); "
+        + MEASURE
+    )
+
+
+def test_five_dimensions_are_channels_last_3d() -> None:
+    (found,) = findings(a_pair_proved_by("shapes", tensor_shape=(1, 64, 8, 56, 56)))
+
+    assert found.suggestion == TRY_CHANNELS_LAST.replace("torch.channels_last", "torch.channels_last_3d")
+
+
+def test_pairs_whose_conversions_are_not_in_the_record_are_still_told() -> None:
+    trial = a_recorded_trial(redundant_pairs=(a_pair_proved_by("shapes"),))
+
+    (found,) = check(a_trace_diagnosis(trial))
+
+    assert found.message.startswith(
+        "1 round trip with shapes that agree all along the way; around batch_norm and relu;"
+    )
+    assert found.suggestion == TRY_THE_OTHER
+
+
+def test_round_trips_that_no_library_made_are_no_part_of_the_convolution_time() -> None:
+    copy = an_eager_copy("k1", target=contiguous(), direction="to_contiguous")
+    trial = a_recorded_trial(copy, BACK, redundant_pairs=(a_pair_proved_by("shapes"),))
+
+    (found,) = check(a_trace_diagnosis(trial))
+
+    assert "convolution time" not in found.message
+
+
+def test_more_kinds_than_can_be_named_are_counted() -> None:
+    pairs = [a_pair_proved_by("shapes", between=(f"aten::op{i}",)) for i in range(5)]
+
+    (found,) = findings(*pairs)
+
+    assert ": 1 around op0, 1 around op1, 1 around op2, 2 more kinds; on" in found.message
+
+
+def test_the_library_conversions_of_a_trace_without_a_total_time_have_no_share() -> None:
+    (found,) = findings(a_pair_proved_by("shapes"), kernels=recorded_kernels(OUT, BACK, convolution_seconds=None))
+
+    assert "400 us of 15.0 ms kernel time (2.7 %), 80.0 us of it while nothing else ran" in found.message

@@ -1,0 +1,208 @@
+"""All rules over the diagnoses of recorded traces: which speak, which stay silent, and what it costs them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_location, a_subject, channels_last, contiguous
+from trace_builders import (
+    PADDING,
+    TO_NCHW,
+    TO_NHWC,
+    a_generated_copy,
+    a_permuted_copy,
+    a_recorded_kernel,
+    a_recorded_pair,
+    a_recorded_trial,
+    a_total,
+    a_trace_diagnosis,
+    an_eager_copy,
+    recorded_kernels,
+    to_channels_last,
+    to_contiguous,
+)
+
+from layoutdoctor.records import Diagnosis, Environment, KernelSummary
+from layoutdoctor.rules import run_rules
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from layoutdoctor.records import Conversion
+
+WEIGHT = (64, 64, 3, 3)
+
+
+def codes(diagnosis: Diagnosis) -> list[str]:
+    findings = run_rules(diagnosis)
+
+    assert [f.message for f in findings if "rule failed" in f.message] == []
+    return sorted(f.code for f in findings)
+
+
+def a_weight(id: str, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {"tensor": "weight", "source": contiguous(WEIGHT), "target": channels_last(WEIGHT)}
+    return to_channels_last(id, **{**fields, **changes})
+
+
+def a_call(id: str, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {"source": channels_last(), "target": contiguous(), "direction": "to_contiguous"}
+    return an_eager_copy(id, **{"owner": "user", **fields, **changes})
+
+
+def everything(count: int) -> Diagnosis:
+    """A trace with that many of everything a trace can show, at as many lines, modules and tensors."""
+    conversions: list[Conversion] = []
+    pairs = []
+    for i in range(count):
+        place = {"module": f"Conv2d_{i}", "location": a_location(i + 1), "step": f"ProfilerStep#{i % 5}"}
+        conversions += [
+            to_contiguous(f"out {i}", **place),
+            to_channels_last(f"in {i}", source_value=f"t{i // 2}", **place),
+            a_weight(f"weight {i}", dtype="float32", target_dtype="float16", **place),
+            to_channels_last(f"pad {i}", kernel=PADDING, direction="none", **place),
+            an_eager_copy(f"copy {i}", **place),
+            a_call(f"call {i}", **place),
+            a_generated_copy(f"generated {i}", kernel=f"triton_poi_fused_clone_{i}", **place),
+            a_permuted_copy(f"permuted {i}", **place),
+        ]
+        pairs.append(a_recorded_pair(f"out {i}", f"in {i}", between=("aten::relu",) if i % 2 else (), **place_of(i)))
+    return a_trace_diagnosis(a_recorded_trial(*conversions, redundant_pairs=tuple(pairs)))
+
+
+def place_of(i: int) -> dict[str, Any]:
+    return {"module": f"Conv2d_{i}", "location": a_location(i + 1)}
+
+
+def test_a_trace_without_conversions_has_no_finding() -> None:
+    trial = a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel(), a_recorded_kernel("volta_sgemm"))))
+
+    assert codes(a_trace_diagnosis(trial)) == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, None])
+def test_a_trace_without_kernels_has_no_finding(seconds: float | None) -> None:
+    trial = a_recorded_trial(
+        kernels=KernelSummary(
+            count=0,
+            seconds=seconds,
+            conversion_count=0,
+            conversion_seconds=seconds,
+            share=None,
+            conversions=(),
+            not_understood_count=0,
+            lacks=("no kernel was recorded",),
+        )
+    )
+
+    assert codes(a_trace_diagnosis(trial)) == []
+    assert codes(a_trace_diagnosis(a_recorded_trial(kernels=None, graphs=()))) == []
+
+
+def test_library_conversions_that_nothing_undoes_or_repeats_are_in_the_ledger_and_no_finding() -> None:
+    assert codes(a_trace_diagnosis(a_recorded_trial(to_channels_last("a"), to_contiguous("b")))) == []
+
+
+def test_every_rule_for_traces_speaks_once_and_the_models_own_calls_once_per_line() -> None:
+    found = codes(everything(6))
+
+    assert found == ["LD101", "LD102", "LD103", "LD106", "LD107", "LD108", "LD109", "LD110", *["LD501"] * 6]
+
+
+@pytest.mark.parametrize(
+    ("conversion", "code"),
+    [
+        (a_weight("a"), "LD103"),
+        (to_channels_last("a", dtype="float32", target_dtype="float16"), "LD106"),
+        (to_channels_last("a", kernel=PADDING, direction="none"), "LD107"),
+        (an_eager_copy("a"), "LD108"),
+        (an_eager_copy("a", owner="user"), "LD108"),
+        (a_generated_copy("a"), "LD109"),
+        (a_permuted_copy("a", seconds=1e-3), "LD110"),
+        (a_call("a"), "LD501"),
+    ],
+)
+def test_a_conversion_alone_is_told_by_one_rule(conversion: Conversion, code: str) -> None:
+    assert codes(a_trace_diagnosis(a_recorded_trial(conversion))) == [code]
+
+
+def test_a_table_of_totals_is_silent_but_for_what_its_names_prove_to_be_padding() -> None:
+    unknown: dict[str, Any] = {
+        "tensor": "unknown",
+        "source": None,
+        "target": None,
+        "op": None,
+        "location": None,
+        "module": None,
+        "confidence": None,
+        "exposed_seconds": None,
+        "bytes_moved": None,
+    }
+    lines = (
+        to_channels_last("row 0", kernel=TO_NHWC, count=7210, seconds=2.0, **unknown),
+        to_contiguous("row 1", kernel=TO_NCHW, count=5918, seconds=1.5, **unknown),
+    )
+    padding = to_channels_last("row 2", **{**unknown, "kernel": PADDING, "direction": "none", "count": 24})
+    totals = (a_total(TO_NHWC, 2.0, count=7210), a_total("sm90_xmma_wgrad_nhwc", 4.0))
+    alone = a_recorded_trial(kernels=recorded_kernels(*lines, seconds=20.0, totals=totals), graphs=())
+    padded = a_recorded_trial(kernels=recorded_kernels(*lines, padding, seconds=20.0, totals=totals), graphs=())
+
+    assert codes(a_trace_diagnosis(alone)) == []
+    assert codes(a_trace_diagnosis(padded)) == ["LD107"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu", "mps", None])
+@pytest.mark.parametrize("torch", ["2.9.0+cu128", "1.9.0", "not a version", None])
+def test_what_a_trace_says_of_its_device_and_torch_is_no_finding_by_itself(device: str, torch: str | None) -> None:
+    subject = a_subject(mode="trace", device=device, inputs=(), model=None, parameter_formats={})
+    environment = Environment(torch=torch, cudnn="91002")
+
+    assert codes(a_trace_diagnosis(subject=subject, environment=environment)) == []
+
+
+def test_a_trace_without_any_time_is_told_without_costs() -> None:
+    conversions = [
+        to_contiguous("out", seconds=None, exposed_seconds=None),
+        to_channels_last("in", seconds=None, exposed_seconds=None),
+        an_eager_copy("copy", seconds=None, exposed_seconds=None),
+    ]
+    pair = a_recorded_pair("out", "in", seconds=None, exposed_seconds=None)
+    kernels = recorded_kernels(*conversions[:2], convolution_seconds=None)
+    trial = a_recorded_trial(*conversions, kernels=kernels, redundant_pairs=(pair,))
+    findings = run_rules(a_trace_diagnosis(trial))
+
+    assert [(f.code, f.severity, f.seconds) for f in findings] == [("LD101", "note", None), ("LD108", "note", None)]
+    assert not any("kernel time" in f.message for f in findings)
+
+
+def test_a_trace_whose_kernels_have_no_total_time_is_told_without_shares() -> None:
+    trial = a_recorded_trial(an_eager_copy("copy"), a_permuted_copy("permuted", seconds=1e-3), kernels=None)
+
+    assert [(f.code, f.severity) for f in run_rules(a_trace_diagnosis(trial))] == [("LD108", "note")]
+
+
+def test_ten_times_the_conversions_are_ten_times_the_work() -> None:
+    small, large = (_steps_of(everything(count)) for count in (40, 400))
+
+    assert large < 12 * small
+
+
+def _steps_of(diagnosis: Diagnosis) -> int:
+    """Bytecode instructions that all rules take together: the same on every machine, which no clock is."""
+    steps = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        steps += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run_rules(diagnosis)
+    finally:
+        sys.settrace(before)
+    return steps
