@@ -8,6 +8,7 @@ layoutdoctor finds out why a PyTorch model loses time to memory layouts, and wha
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from layoutdoctor._version import __version__
@@ -15,13 +16,13 @@ from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError
 from layoutdoctor.layout import Layout, MemoryFormat
 from layoutdoctor.records import Configuration, Diagnosis, Finding, Measurement, Trial, load
-from layoutdoctor.reports import render
-from layoutdoctor.rules import ALL_RULES, Rule, run_rules
 
 if TYPE_CHECKING:
     from layoutdoctor.changes import compare
     from layoutdoctor.doctor import diagnose
     from layoutdoctor.examination import examine_trace
+    from layoutdoctor.reports import render
+    from layoutdoctor.rules import ALL_RULES, Rule, run_rules
 
 __all__ = [
     "ALL_RULES",
@@ -45,25 +46,28 @@ __all__ = [
 ]
 
 
+_HOMES = {
+    "ALL_RULES": "layoutdoctor.rules",
+    "Rule": "layoutdoctor.rules",
+    "compare": "layoutdoctor.changes",
+    "diagnose": "layoutdoctor.doctor",
+    "examine_trace": "layoutdoctor.examination",
+    "render": "layoutdoctor.reports",
+    "run_rules": "layoutdoctor.rules",
+}
+"""Where names are found that are loaded on first use: what one user needs, another need not wait for."""
+
+
 def __getattr__(name: str) -> object:
-    """Loads what is not always needed on first use: ``diagnose`` brings torch with it, the others numpy."""
-    if name == "examine_trace":
-        from layoutdoctor.examination import examine_trace
-
-        return examine_trace
-    if name == "compare":
-        from layoutdoctor.changes import compare
-
-        return compare
-    if name == "diagnose":
-        try:
-            from layoutdoctor.doctor import diagnose
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise UnsupportedTorchError(NO_TORCH) from error
-        return diagnose
-    raise AttributeError(f"module 'layoutdoctor' has no attribute {name!r}")
+    """Loads a name's module on first use; that of ``diagnose`` brings torch with it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'layoutdoctor' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UnsupportedTorchError(NO_TORCH) from error
 
 
 def __dir__() -> list[str]:

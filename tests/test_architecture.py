@@ -39,6 +39,7 @@ LINES = (
         "layoutdoctor.layout",
         "layoutdoctor.units",
         "layoutdoctor.errors",
+        "layoutdoctor.limits",
         "layoutdoctor.progress",
         "layoutdoctor._version",
     ),

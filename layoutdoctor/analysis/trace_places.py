@@ -90,6 +90,8 @@ class Places:
         recomputed forward do: what lies around it is the call of ``backward()``.
         """
         frames = self.trace.frames
+        if not len(own):
+            return np.full(len(rows), NONE, np.int64)
         threads, moments, begins = self._launch_moments(rows)
         own_nearby = own[_holds_any(frames, own, threads, moments)]
         found = _innermost_range(frames, own_nearby, threads, moments)

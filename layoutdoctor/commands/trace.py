@@ -21,11 +21,9 @@ from layoutdoctor.commands.output import (
     save_reports,
 )
 from layoutdoctor.errors import LayoutDoctorError, UsageError
-from layoutdoctor.examination import examine_trace
+from layoutdoctor.limits import DEFAULT_MOST_BYTES
 from layoutdoctor.records import to_json
-from layoutdoctor.reports.annotated_trace import write_annotated_trace
 from layoutdoctor.reports.wording import clean
-from layoutdoctor.traces import DEFAULT_MOST_BYTES
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -90,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     outputs = prepare_outputs(arguments.output, force=arguments.force, further={".json.gz": ANNOTATED})
     if len(arguments.files) == 1:
-        diagnosis = examine_trace(arguments.files[0], max_bytes=arguments.max_bytes)
+        diagnosis = _examine(arguments.files[0], arguments.max_bytes)
         _write(diagnosis, arguments.files[0], arguments.max_bytes, outputs, arguments.format)
         return exit_status(diagnosis, fail_on)
     return _run_several(arguments, fail_on)
@@ -109,7 +107,15 @@ def _write(
         print_report(diagnosis, report_format)
 
 
+def _examine(file: str, max_bytes: int) -> Diagnosis:
+    from layoutdoctor.examination import examine_trace  # late: it brings numpy, which no other command needs
+
+    return examine_trace(file, max_bytes=max_bytes)
+
+
 def _annotate(diagnosis: Diagnosis, source: str, max_bytes: int, output: OutputFile) -> None:
+    from layoutdoctor.reports.annotated_trace import write_annotated_trace
+
     try:
         write_annotated_trace(diagnosis, source, output.path, max_bytes=max_bytes)
     except OSError as error:
@@ -126,7 +132,7 @@ def _run_several(arguments: argparse.Namespace, fail_on: str | None) -> int:
     statuses: list[int] = []
     for file in arguments.files:
         try:
-            diagnosis = examine_trace(file, max_bytes=arguments.max_bytes)
+            diagnosis = _examine(file, arguments.max_bytes)
         except LayoutDoctorError as error:
             print(f"layoutdoctor: error: {clean(str(error))}", file=sys.stderr)
             statuses.append(error.exit_status)

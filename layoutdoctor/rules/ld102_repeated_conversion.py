@@ -289,7 +289,7 @@ def _suggestion_in_trace(conversion: Conversion) -> str:
         return f"{advice}: {recorded.try_words('torch.contiguous_format')}"
     if conversion.direction in ("to_channels_last", "to_blocked") and conversion.source is not None:
         wanted = recorded.channels_last_words([len(conversion.source.shape)])
-        return f"{advice}: {recorded.try_words(wanted)}"
+        return f"{advice}: {recorded.try_words(wanted)}{recorded.miopen_words([conversion])}"
     return f"{advice}: {recorded.try_other_words()}"
 
 

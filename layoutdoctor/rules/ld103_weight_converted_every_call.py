@@ -164,14 +164,16 @@ def _suggestion_in_trace(weights: tuple[Conversion, ...], *, is_training: bool) 
     """By the direction that most of them have: what the library asks for."""
     directions = recorded.dearest_direction(weights)
     wanted = recorded.channels_last_words(len(c.source.shape) for c in weights if c.source is not None)
-    wanted = "torch.contiguous_format" if directions == "to_contiguous" else wanted
+    is_contiguous = directions == "to_contiguous"
+    wanted = "torch.contiguous_format" if is_contiguous else wanted
+    further = "" if is_contiguous else recorded.miopen_words(weights)
     is_blocked = directions in ("to_blocked", "from_blocked")
     if is_training and is_blocked:
         return "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
     if is_training:
         return (
             f"convert the parameters once: model.to(memory_format={wanted}) before the optimizer is made, since a step "
-            "changes their values and not their layout; record again"
+            f"changes their values and not their layout; record again{further}"
         )
     freeze = (
         "torch.compile with torch._inductor.config.freezing = True, set before the first compiled call, under "
@@ -179,7 +181,7 @@ def _suggestion_in_trace(weights: tuple[Conversion, ...], *, is_training: bool) 
     )
     if is_blocked:
         return f"pack the weights once: {freeze}"
-    return f"convert the parameters once: model.to(memory_format={wanted}); or freeze them: {freeze}"
+    return f"convert the parameters once: model.to(memory_format={wanted}); or freeze them: {freeze}{further}"
 
 
 RULE = document_rule(CODE, NAME, check, __doc__)

@@ -45,7 +45,6 @@ NAME = "permuted-copy"
 
 # Below this they explain nothing that anybody sees in the run.
 _LEAST_SHARE = 0.01
-_CAUSES_NAMED = 2
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -98,14 +97,12 @@ def _order(layout: Layout | None) -> tuple[int, ...] | None:
 
 def _message(trial: Trial, copies: Sequence[Conversion], found: Sequence[recorded.Place]) -> str:
     count = recorded.launch_count(copies)
-    causes = list(dict.fromkeys(c.cause for c in copies if c.cause is not None))
     dearest = sorted(copies, key=lambda c: -(c.seconds or 0.0))
     permutes = "copy permutes a tensor and changes" if count == 1 else "copies permute a tensor and change"
     facts = [f"{count} {permutes} no memory format", recorded.shape_words(c.source for c in dearest)]
     parts = [
         ", ".join(fact for fact in facts if fact is not None),
-        wording.listing(causes, _CAUSES_NAMED) if causes else None,
-        recorded.conversion_cost_words(trial, copies),
+        wording.cost_words(trial, evidence.sum_known(c.seconds for c in copies)),
         recorded.places_words(found),
     ]
     return "; ".join(part for part in parts if part is not None)

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.kernel_names import library_of
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.graph_evidence import channels_last_only
@@ -233,7 +234,7 @@ def dearest_words(found: Sequence[Place]) -> str | None:
         return None
     first = found[0]
     cost = "" if first.seconds is None else f", {format_seconds(first.seconds)}"
-    return f"most {_place_words(first)}: {first.count} of them{cost}"
+    return f"most {place_words(first)}: {first.count} of them{cost}"
 
 
 def places_words(found: Sequence[Place]) -> str | None:
@@ -245,13 +246,19 @@ def places_words(found: Sequence[Place]) -> str | None:
     """
     if len(found) < 2:
         return None
-    named = [f"{place.count} {_place_words(place)}" for place in found[:_PLACES_NAMED]]
+    named = [f"{place.count} {place_words(place)}" for place in found[:_PLACES_NAMED]]
     if len(found) > _PLACES_NAMED:
         named.append(f"the others at {wording.count_of(len(found) - _PLACES_NAMED, 'more place')}")
     return wording.listing(named)
 
 
-def _place_words(place: Place) -> str:
+def place_words(place: Place) -> str:
+    """
+    A place as it stands in a sentence: ``"in layer3.0 (model.py:15)"``, ``"at model.py:15"``.
+
+    Args:
+        place: With a module or a line.
+    """
     line = wording.line_words(place.location) if place.location is not None else None
     if place.module is None:
         return f"at {line}"
@@ -327,6 +334,22 @@ def try_words(memory_format: str) -> str:
         f"record it again with model = model.to(memory_format={memory_format}) and x = x.to(memory_format="
         f"{memory_format}); {_DIAGNOSE}"
     )
+
+
+def miopen_words(conversions: Iterable[Conversion]) -> str:
+    """
+    What else an AMD GPU needs for channels_last to take effect, to follow an advice; empty for other libraries.
+
+    Args:
+        conversions: Those the advice is about.
+
+    Source:
+        ``miopen_conv_use_channels_last`` in aten/src/ATen/native/ConvUtils.h; pytorch/pytorch PR #170947: on by default
+        only from ROCm 7.0 on.
+    """
+    if not any(c.kernel is not None and library_of(c.kernel) == "miopen" for c in conversions):
+        return ""
+    return "; before ROCm 7, channels_last takes effect only with PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment"
 
 
 def try_other_words() -> str:

@@ -107,7 +107,7 @@ def _kind_words(pairs: Sequence[RedundantPair], conversions: Mapping[str, Conver
         return " ".join(part for part in (ways, *counts) if part is not None)
     around = [f"{count} {words}" for words, count in counts.most_common(_KINDS_NAMED)]
     if len(counts) > _KINDS_NAMED:
-        around.append(f"{len(counts) - _KINDS_NAMED} more kinds")
+        around.append(f"{wording.count_of(len(counts) - _KINDS_NAMED, 'more kind')}")
     return ": ".join(part for part in (ways, ", ".join(around)) if part is not None)
 
 
@@ -123,8 +123,13 @@ def _way(pair: RedundantPair, conversions: Mapping[str, Conversion]) -> str | No
 
 
 def _around(pair: RedundantPair) -> str:
-    names = [wording.op_words(base_name(op)) for op in pair.between]
+    names = [_operation_words(op) for op in pair.between]
     return f"around {wording.listing(names)}" if names else "with nothing between"
+
+
+def _operation_words(name: str) -> str:
+    """An operation or, where none was recorded, a kernel, without where it stands in torch's sources."""
+    return wording.op_words(base_name(name)).replace("(anonymous namespace)::", "").removeprefix("at::native::")
 
 
 def _weight(
@@ -143,4 +148,5 @@ def _suggestion(pairs: Sequence[RedundantPair], conversions: Mapping[str, Conver
     if back > out:
         return f"the library computes contiguous here: {recorded.try_words('torch.contiguous_format')}"
     wanted = recorded.channels_last_words(len(pair.tensor_shape) for pair in pairs if pair.tensor_shape)
-    return f"nothing was tried here: {recorded.try_words(wanted)}"
+    own = [conversions[pair.first] for pair in pairs if pair.first in conversions]
+    return f"nothing was tried here: {recorded.try_words(wanted)}{recorded.miopen_words(own)}"

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import TraceError
+from layoutdoctor.limits import DEFAULT_MOST_BYTES
 from layoutdoctor.traces.chrome import read_chrome_trace
-from layoutdoctor.traces.files import DEFAULT_MOST_BYTES, TraceFile
-from layoutdoctor.traces.kernel_csv import read_kernel_csv
-from layoutdoctor.traces.nsys import read_nsys_export
+from layoutdoctor.traces.files import TraceFile
 from layoutdoctor.traces.onednn import OnednnLog, read_onednn_log
 from layoutdoctor.traces.recognize import recognize
 from layoutdoctor.traces.recorded import KernelTotals, RecordedTrace
@@ -42,8 +41,12 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
     if kind == "nsys_sqlite":
         if file.is_packed:
             raise TraceError(f"cannot read {str(path)!r}: it is a packed SQLite database; unpack it first")
+        from layoutdoctor.traces.nsys import read_nsys_export  # late: few traces are databases
+
         return read_nsys_export(path)
     if kind == "kernel_csv":
+        from layoutdoctor.traces.kernel_csv import read_kernel_csv
+
         return read_kernel_csv(path, most_bytes)
     if kind == "onednn_log":
         text = b"".join(file.pieces()).decode("utf-8", "replace")

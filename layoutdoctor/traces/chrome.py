@@ -7,6 +7,7 @@ One pass, typed, batch by batch; what is kept are columns of numbers (``recorded
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -100,6 +101,10 @@ def _problems(stream: EventStream[ChromeEvent], reader: _Reader, trace: Recorded
     return found
 
 
+_NAME, _START, _DURATION = attrgetter("name"), attrgetter("ts"), attrgetter("dur")
+_THREAD = attrgetter("pid", "tid")
+
+
 class _Interned(dict[Any, int]):
     """Numbers things in the order in which they are first asked for."""
 
@@ -173,8 +178,8 @@ class _Reader:
                 self._add_kind(kind, events)
 
     def _add_kind(self, kind: int, events: list[ChromeEvent]) -> None:
-        start = np.array([event.ts for event in events], np.float64)
-        duration = np.array([event.dur for event in events], np.float64)
+        start = np.fromiter(map(_START, events), np.float64, len(events))
+        duration = np.fromiter(map(_DURATION, events), np.float64, len(events))
         with np.errstate(invalid="ignore"):
             good = (np.abs(start) < _MOST_MICROSECONDS) & (duration >= 0) & (duration < _LONGEST_MICROSECONDS)
         if not good.all():
@@ -187,13 +192,11 @@ class _Reader:
             self.base = float(start[0])
         start_nanoseconds = np.rint((start - self.base) * _NANOSECONDS_PER_MICROSECOND).astype(np.int64)
         duration_nanoseconds = np.rint(duration * _NANOSECONDS_PER_MICROSECOND).astype(np.int64)
-        names = self.names
-        name = np.array([names[event.name] for event in events], np.int64)
+        name = np.fromiter(map(self.names.__getitem__, map(_NAME, events)), np.int64, len(events))
         self.adders[kind](events, name, start_nanoseconds, duration_nanoseconds)
 
     def _threads_of(self, events: list[ChromeEvent]) -> Column:
-        threads = self.threads
-        return np.array([threads[event.pid, event.tid] for event in events], np.int64)
+        return np.fromiter(map(self.threads.__getitem__, map(_THREAD, events)), np.int64, len(events))
 
     def _add_kernels(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
         arguments = [event.args for event in events]

@@ -29,7 +29,9 @@ MOST_PENDING_BYTES = 64 << 20
 _MOST_CUTS_TRIED = 6
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_HEAD_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _NEXT_EVENT = re.compile(rb"\s*\{")
+_BETWEEN_EVENTS = re.compile(rb"\}\s*(?:,\s*)?\{")
 _BEHIND_EVENTS = re.compile(rb'\s*(?:,\s*"|\}|\])')
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _WHERE = re.compile(r"\(byte (\d+)\)")
@@ -54,12 +56,14 @@ class EventStream(Generic[EventType]):
         pieces: Iterator[bytes],
         decode: Callable[[bytes], list[EventType]],
         decode_loosely: Callable[[bytes], EventType | None],
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         """
         Args:
             pieces: The document's bytes.
             decode: Events from the text of a JSON array; raises ``msgspec.DecodeError`` on what it does not accept.
             decode_loosely: One event from its JSON text, whatever the types of its fields; None where it is no event.
+            batch_bytes: How much text a batch is made of, at least; what is read does not depend on it.
         """
         self.metadata: dict[str, Any] = {}
         self.damage: Counter[str] = Counter()
@@ -68,6 +72,7 @@ class EventStream(Generic[EventType]):
         self._pieces = pieces
         self._decode = decode
         self._decode_loosely = decode_loosely
+        self._batch_bytes = batch_bytes
         self._buffer = b""
         self._has_ended = False
         self._is_array_closed = False
@@ -83,7 +88,7 @@ class EventStream(Generic[EventType]):
         """
         self._skip_head()
         while not self._is_array_closed:
-            self._fill(BATCH_BYTES)
+            self._fill(self._batch_bytes)
             batch = self._last_batch() if self._has_ended else self._next_batch()
             if batch:
                 yield batch
@@ -106,8 +111,10 @@ class EventStream(Generic[EventType]):
 
     def _skip_head(self) -> None:
         """Moves behind the bracket that opens the events."""
-        self._fill(BATCH_BYTES)
-        start = self._buffer.removeprefix(_BYTE_ORDER_MARK).lstrip()
+        start = b""
+        while not start and not self._has_ended:
+            self._fill(max(self._batch_bytes, 2 * len(self._buffer), len(_BYTE_ORDER_MARK)))
+            start = self._buffer.removeprefix(_BYTE_ORDER_MARK).lstrip()
         if start[:1] == b"[":
             self._buffer = start[1:]
             self._is_list = True

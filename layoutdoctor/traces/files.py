@@ -11,6 +11,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import TraceError
+from layoutdoctor.limits import DEFAULT_MOST_BYTES
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 1 << 20
 HEAD_BYTES = 1 << 16
-DEFAULT_MOST_BYTES = 8 << 30
-"""Unpacked bytes that are read without being asked for more: a trace of 8 GiB takes a minute or two."""
 
 MOST_WHITE_SPACE_BYTES = 64 << 20
 

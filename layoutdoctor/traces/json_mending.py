@@ -71,7 +71,7 @@ _MISSING_COMMA = _pattern("<likely key>~<value starts>")
 # Most members and items are plain; these are only quicker ways to read them.
 _PLAIN_MEMBER = _pattern(
     r'"([A-Za-z_][^"\\\x00-\x1f\x7f-\xff]{0,99})"~:~(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,30})?|true|false|null|<plain text>)'
-    r"(?:~,~(?=<likely key>)|~(?=<object closes>))"
+    r"(?:~,~(?=<likely key>)|(?=<object closes>))"
 )
 _PLAIN_ITEMS = _pattern(r"(?:-?(?:0|[1-9][0-9]*)~,~)*(?=[-0-9])")
 _STRING = _pattern(r'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)

@@ -10,6 +10,7 @@ Source:
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from layoutdoctor.layout import Layout, blocked_layout, dense_stride, strided_la
 _MARKER = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,")
 _SECONDS_PER_MILLISECOND = 1e-3
 _ITEM_BYTES = {"f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1, "f8_e5m2": 1, "f8_e4m3": 1}
+_SIZES = re.compile(r"^[0-9]{1,18}(?:x[0-9]{1,18}){0,11}\Z")  # oneDNN has at most 12 dimensions
 _PLAIN_TAG = re.compile(r"^[a-l]+$")
 
 
@@ -94,8 +96,7 @@ class Primitive:
     @property
     def shape(self) -> tuple[int, ...] | None:
         """Logical sizes of a reorder's tensor; None where the problem text is none."""
-        parts = self.problem.split("x")
-        return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else None
+        return tuple(map(int, self.problem.split("x"))) if _SIZES.match(self.problem) else None
 
 
 @dataclass
@@ -174,9 +175,8 @@ def _primitive(fields: list[str], number: int) -> Primitive | None:
         return None
     if "graph" in fields[:at]:
         return None  # a fused partition of oneDNN Graph: its parts are not listed
-    try:
-        seconds = float(rest[-1]) * _SECONDS_PER_MILLISECOND
-    except ValueError:
+    seconds = _duration(rest[-1])
+    if seconds is None:
         return None
     return Primitive(
         kind=rest[1],
@@ -190,10 +190,19 @@ def _primitive(fields: list[str], number: int) -> Primitive | None:
     )
 
 
+def _duration(text: str) -> float | None:
+    """A primitive's time, printed in milliseconds; None for what is none, such as ``nan`` in a damaged line."""
+    try:
+        seconds = float(text) * _SECONDS_PER_MILLISECOND
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
 def _timestamp(fields: list[str]) -> float | None:
     """Start of a primitive, printed in milliseconds of Unix time before the word ``primitive``."""
     for item in fields:
-        if re.fullmatch(r"\d+\.\d+", item):
+        if re.fullmatch(r"[0-9]{1,16}\.[0-9]{1,12}", item):
             return float(item) * _SECONDS_PER_MILLISECOND
     return None
 

@@ -137,6 +137,8 @@ def test_launches_of_a_table_of_totals_count_as_many() -> None:
 
     assert comparison.difference.conversion_count == -2
     assert comparison.old.costs.conversion_count == 7
+    assert comparison.conversions[0].old is not None
+    assert comparison.conversions[0].old.count == 7
 
 
 def test_fused_conversions_and_those_that_change_no_layout_are_left_out() -> None:
@@ -247,8 +249,7 @@ def test_more_steps_without_their_marks_are_unequal_work() -> None:
 def test_conversions_inside_the_convolutions_are_no_unequal_work() -> None:
     def run(conversion_count: int) -> Diagnosis:
         convolution = a_total("operation", CONVOLUTION, count=10 + conversion_count, conversion_count=conversion_count)
-        others = tuple(a_total("operation", name) for name in OPERATIONS)
-        return a_run(*several(conversion_count), totals=(convolution, *others))
+        return a_run(*several(conversion_count), totals=(convolution,))
 
     assert compared(run(20), run(0)).unequal_work is None
 
@@ -388,9 +389,9 @@ def test_versions_and_devices_that_differ_are_listed() -> None:
 
 
 def test_a_device_that_one_does_not_name_is_no_other_device() -> None:
-    comparison = compared(a_run(environment={"device_name": None}), a_run(*several(30)))
+    (loss,) = losses(a_run(environment={"device_name": None}), a_run(*several(30)))
 
-    assert comparison.regression.losses
+    assert loss.startswith("layout conversions take 3.0")
 
 
 def losses(old: Diagnosis, new: Diagnosis) -> tuple[str, ...]:

@@ -101,21 +101,28 @@ def test_a_trace_without_kernels_has_no_finding(seconds: float | None) -> None:
     assert codes(a_trace_diagnosis(a_recorded_trial(kernels=None, graphs=()))) == []
 
 
-def test_library_conversions_that_nothing_undoes_or_repeats_are_in_the_ledger_and_no_finding() -> None:
-    assert codes(a_trace_diagnosis(a_recorded_trial(to_channels_last("a"), to_contiguous("b")))) == []
+def test_library_conversions_that_nothing_undoes_or_repeats_are_told_as_what_they_cost_and_nothing_else() -> None:
+    assert codes(a_trace_diagnosis(a_recorded_trial(to_channels_last("a"), to_contiguous("b")))) == ["LD111"]
+
+
+def test_library_conversions_that_nobody_feels_are_in_the_ledger_and_no_finding() -> None:
+    few = (to_channels_last("a", seconds=3e-5), to_contiguous("b", seconds=3e-5))
+
+    assert codes(a_trace_diagnosis(a_recorded_trial(*few))) == []
 
 
 def test_every_rule_for_traces_speaks_once_and_the_models_own_calls_once_per_line() -> None:
     found = codes(everything(6))
 
-    assert found == ["LD101", "LD102", "LD103", "LD106", "LD107", "LD108", "LD109", "LD110", *["LD501"] * 6]
+    assert found == ["LD101", "LD102", "LD103", "LD106", "LD107", "LD108", "LD109", "LD110", "LD111", *["LD501"] * 6]
 
 
 @pytest.mark.parametrize(
     ("conversion", "code"),
     [
-        (a_weight("a"), "LD103"),
-        (to_channels_last("a", dtype="float32", target_dtype="float16"), "LD106"),
+        (to_channels_last("a"), "LD111"),
+        (a_weight("a", seconds=7e-5), "LD103"),
+        (to_channels_last("a", dtype="float32", target_dtype="float16", seconds=7e-5), "LD106"),
         (to_channels_last("a", kernel=PADDING, direction="none"), "LD107"),
         (an_eager_copy("a"), "LD108"),
         (an_eager_copy("a", owner="user"), "LD108"),
@@ -128,7 +135,14 @@ def test_a_conversion_alone_is_told_by_one_rule(conversion: Conversion, code: st
     assert codes(a_trace_diagnosis(a_recorded_trial(conversion))) == [code]
 
 
-def test_a_table_of_totals_is_silent_but_for_what_its_names_prove_to_be_padding() -> None:
+@pytest.mark.parametrize("changes", [{"tensor": "weight"}, {"dtype": "float32", "target_dtype": "float16"}])
+def test_what_a_rule_tells_of_a_library_is_told_once_more_in_the_sum_where_that_is_felt(changes: dict[str, str]) -> None:
+    own = codes(a_trace_diagnosis(a_recorded_trial(to_channels_last("a", **changes))))
+
+    assert own in (["LD103", "LD111"], ["LD106", "LD111"])
+
+
+def test_a_table_of_totals_is_told_by_what_its_names_prove() -> None:
     unknown: dict[str, Any] = {
         "tensor": "unknown",
         "source": None,
@@ -149,8 +163,8 @@ def test_a_table_of_totals_is_silent_but_for_what_its_names_prove_to_be_padding(
     alone = a_recorded_trial(kernels=recorded_kernels(*lines, seconds=20.0, totals=totals), graphs=())
     padded = a_recorded_trial(kernels=recorded_kernels(*lines, padding, seconds=20.0, totals=totals), graphs=())
 
-    assert codes(a_trace_diagnosis(alone)) == []
-    assert codes(a_trace_diagnosis(padded)) == ["LD107"]
+    assert codes(a_trace_diagnosis(alone)) == ["LD111"]
+    assert codes(a_trace_diagnosis(padded)) == ["LD107", "LD111"]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu", "mps", None])

@@ -1,0 +1,8 @@
+"""
+Limits that both a reader and the command line know. Faces everybody; imports nothing.
+"""
+
+from __future__ import annotations
+
+DEFAULT_MOST_BYTES = 8 << 30
+"""Unpacked bytes that are read of a trace without being asked for more: 8 GiB take a minute or two."""

@@ -1,0 +1,372 @@
+"""
+A library converts layouts around the convolutions, so that its faster kernels can run.
+
+What it finds:
+    In a recorded trace: all conversions that a library (cuDNN, MIOpen, oneDNN) makes around its convolutions, whether
+    or not two of them are a proven round trip. How many go which way, of which tensors, what they cost, summed and
+    while nothing else ran, and which operations and modules pay most. It is the sum: the round trips (LD101), repeated
+    conversions (LD102) and weights (LD103) in it are counted there once more, and the finding says how many they are.
+
+    A kernel that reads channels_last and writes contiguous (``nhwckrsc_nchw`` in cuDNN's names) converts its result on
+    the way, so that there are conversions of inputs and none back. MIOpen's transposes between NCHW and CNHW are
+    neither memory format: it computes 1x1 convolutions with a stride as one matrix product over all images, in
+    contiguous models only.
+
+Why it costs:
+    The library wants another layout than it is given, and converts input, weight and result around every call. Each of
+    these reads and writes the whole tensor and computes nothing.
+
+Example:
+    A video VAE of Conv3d in its default, contiguous layout and bfloat16, on an H100: 13,128 of 18,051 convolution
+    kernels only convert, and take 26.6 % of the convolution time.
+
+What to do:
+    Where most of them go to channels_last, give model and input channels_last (channels_last_3d for Conv3d): then the
+    library finds what it wants. The backward follows, since gradients take the layout of the forward's results. Where
+    most go to contiguous, leave channels_last away for these modules. Where one convolution alone is converted, such as
+    the patch embedding of a vision transformer, convert that module only: with a channels_last weight its result is
+    channels_last, which is what ``flatten(2).transpose(1, 2)`` behind it wants. On an AMD GPU
+    before ROCm 7 set ``PYTORCH_MIOPEN_SUGGEST_NHWC=1`` as well. Nothing was tried here: record again and compare.
+
+When it is fine:
+    The library chose a converted path because it is the fastest it has for contiguous tensors; forbidding it costs more
+    than it saves. It is a note below 5 % of the recorded time (or below 10 % of the convolution time where that is 2 %
+    of the recorded time or more), and nothing is told below 0.5 %. What overlapped with other kernels saves less than
+    its sum.
+
+Source:
+    Wan 2.1 recorded on an H100, among the test files of AMD-AGI/TraceLens; NVIDIA, "Convolutional Layers User's Guide":
+    tensor layouts; MIOpen, ``src/solver/conv/gemm.cpp`` (1x1 with stride 2, default layout only);
+    ``miopen_conv_use_channels_last`` in aten/src/ATen/native/ConvUtils.h.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from layoutdoctor.kernel_names import library_of, output_layout_of
+from layoutdoctor.records import Finding
+from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.ld101_round_trip_conversion import check as check_round_trips
+from layoutdoctor.rules.ld102_repeated_conversion import check as check_repeated
+from layoutdoctor.rules.ld103_weight_converted_every_call import check as check_weights
+from layoutdoctor.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.records import (
+        Confidence,
+        Conversion,
+        ConversionDirection,
+        Diagnosis,
+        KernelSummary,
+        Severity,
+        TensorKind,
+        Trial,
+    )
+
+CODE = "LD111"
+NAME = "library-conversion"
+
+# Below this share of the recorded time nobody sees it in the run; what is proved of it is told by other rules.
+_LEAST_SHARE = 0.005
+# A warning from here on; or from the second on where the third, of the convolution time, is reached.
+_LOSS_SHARE = 0.05
+_FELT_SHARE = evidence.NEGLIGIBLE_SHARE
+_LOSS_SHARE_OF_CONVOLUTIONS = 0.10
+
+_OPERATIONS_NAMED = 3
+_PLACES_NAMED = 3
+
+_LIBRARIES = {"cudnn": "cuDNN", "miopen": "MIOpen", "onednn": "oneDNN", "tensorrt": "TensorRT", "cutensor": "cuTENSOR"}
+_DIRECTIONS: dict[ConversionDirection, str] = {
+    "to_channels_last": "to channels_last",
+    "to_contiguous": "to contiguous",
+    "to_blocked": "to a blocked layout",
+    "from_blocked": "out of a blocked layout",
+    "other": "between other layouts",
+}
+# What the library wants where it makes its inputs so; oneDNN takes channels_last instead of its blocked layouts.
+_WANTED: dict[ConversionDirection, str] = {
+    "to_channels_last": "torch.channels_last",
+    "to_blocked": "torch.channels_last",
+    "to_contiguous": "torch.contiguous_format",
+}
+_TENSORS: dict[TensorKind, str] = {
+    "activation": "activations",
+    "weight": "weights",
+    "gradient": "gradients",
+    "unknown": "tensors of unknown kind",
+}
+_CONFIDENCES: dict[Confidence | None, str] = {
+    "shapes": "shapes",
+    "grid": "launch grids",
+    "order": "the order of kernels alone",
+    None: "the kernels' names alone",
+}
+_RANKS = {"conv2d": 4, "conv_transpose2d": 4, "conv3d": 5, "conv_transpose3d": 5}
+_TO_CNHW = ("transpose_NCHW2CNHW", "transpose_CNHW2NCHW")
+_READS_LAST_WRITES_CONTIGUOUS = "nhwckrsc_nchw"
+_LOG = "oneDNN verbose log"
+# Its input and its weight; besides these it writes one result.
+_READ_BY_A_CONVOLUTION = 2
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding at most, for all conversions by libraries in a trace.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    trial = recorded.recorded_trial(diagnosis)
+    if trial is None or trial.kernels is None:
+        return
+    conversions = [c for c in evidence.conversions_of(trial) if c.owner == "library"]
+    severity = _severity(trial, trial.kernels, conversions)
+    if severity is None:
+        return
+    found = recorded.conversion_places(conversions)
+    yield Finding(
+        code=CODE,
+        rule=NAME,
+        severity=severity,
+        configuration=trial.name,
+        message=_message(diagnosis, trial, trial.kernels, conversions),
+        suggestion=_suggestion(trial, conversions),
+        location=found[0].location if found else None,
+        module=found[0].module if found else None,
+        seconds=evidence.sum_known(c.seconds for c in conversions),
+        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
+        evidence=tuple(c.id for c in conversions),
+    )
+
+
+def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
+    """None where they are too little to tell, or took no time that was recorded."""
+    share = evidence.share_of_kernels(trial, evidence.sum_known(c.seconds for c in conversions))
+    if share is None or share < _LEAST_SHARE:
+        return None
+    own = evidence.sum_known(c.seconds for c in _of_convolutions(kernels, conversions))
+    whole = kernels.convolution_seconds
+    of_convolutions = own / whole if own is not None and whole else 0.0
+    is_loss = share >= _LOSS_SHARE or (share >= _FELT_SHARE and of_convolutions >= _LOSS_SHARE_OF_CONVOLUTIONS)
+    return "warning" if is_loss else "note"
+
+
+def _of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) -> Sequence[Conversion]:
+    """Those whose time is a part of the convolution time: in a log, what stands beside a convolution and fits it."""
+    if not kernels.convolution_count:
+        return ()
+    return [c for c in conversions if c.tensor != "unknown"] if _LOG in kernels.sources else conversions
+
+
+def _message(diagnosis: Diagnosis, trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
+    found = recorded.conversion_places(conversions)
+    parts = [
+        _count_words(kernels, conversions),
+        _cost_words(trial, kernels, conversions),
+        _operation_words(conversions),
+        _place_words(found),
+        _buffer_words(conversions),
+        _fused_words(kernels, conversions),
+        _told_words(diagnosis, conversions),
+    ]
+    return "; ".join(part for part in parts if part is not None)
+
+
+def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
+    count = recorded.launch_count(conversions)
+    places = " around convolutions" if kernels.convolution_count else ""
+    facts = [
+        f"{wording.count_of(count, 'layout conversion')} by {_library_words(kernels, conversions)}{places}: "
+        f"{recorded.named_counts((_direction_words(c), c.count) for c in conversions)}",
+        _tensor_words(conversions),
+        recorded.step_words(conversions),
+    ]
+    return ", ".join(fact for fact in facts if fact is not None)
+
+
+def _tensor_words(conversions: Sequence[Conversion]) -> str:
+    """Of which tensors, and what says so."""
+    if all(c.tensor == "unknown" for c in conversions):
+        return "of which tensors was not recorded"
+    tensors = recorded.named_counts((_TENSORS[c.tensor], c.count) for c in conversions)
+    known_by = recorded.named_counts((_CONFIDENCES[c.confidence], c.count) for c in conversions)
+    return f"of {tensors}, going by {known_by}"
+
+
+def _library_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
+    if _LOG in kernels.sources:
+        return _LIBRARIES["onednn"]
+    libraries = {library_of(c.kernel) for c in conversions if c.kernel is not None}
+    known = sorted(_LIBRARIES[library] for library in libraries if library in _LIBRARIES)
+    return wording.listing(known) if known else "the library"
+
+
+def _direction_words(conversion: Conversion) -> str:
+    return "to or from CNHW" if _is_to_cnhw(conversion) else _DIRECTIONS.get(conversion.direction, "between layouts")
+
+
+def _is_to_cnhw(conversion: Conversion) -> bool:
+    return conversion.kernel is not None and conversion.kernel.startswith(_TO_CNHW)
+
+
+def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
+    """With the share of the convolution time only where all of them are a part of it."""
+    if len(_of_convolutions(kernels, conversions)) == len(conversions):
+        return recorded.conversion_cost_words(trial, conversions)
+    seconds = evidence.sum_known(c.seconds for c in conversions)
+    return recorded.cost_words(trial, seconds, recorded.exposed_seconds(conversions))
+
+
+def _operation_words(conversions: Sequence[Conversion]) -> str | None:
+    """The operations that pay most; None where none was recorded, or all are of one."""
+    seconds: dict[str, float] = {}
+    for conversion in conversions:
+        name = wording.op_words(conversion.op) if conversion.op is not None else "operations not known"
+        seconds[name] = seconds.get(name, 0.0) + (conversion.seconds or 0.0)
+    if len(seconds) < 2:
+        return None
+    dearest = sorted(seconds.items(), key=lambda item: -item[1])
+    named = [f"{format_seconds(spent)} in {name}" for name, spent in dearest]
+    return wording.listing(named, _OPERATIONS_NAMED)
+
+
+def _place_words(found: Sequence[recorded.Place]) -> str | None:
+    """The places that pay most; None of one alone, which the finding names as its own."""
+    if len(found) < 2:
+        return None
+    named = [
+        recorded.place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
+        for place in found[:_PLACES_NAMED]
+    ]
+    return f"most {wording.listing(named)}"
+
+
+def _buffer_words(conversions: Sequence[Conversion]) -> str | None:
+    """MIOpen converts what the result is to be written to as well, although nothing is in it yet."""
+    count = recorded.launch_count(c for c in conversions if c.direction == "to_channels_last" and _is_at(c, "output"))
+    if not count or _wanted(conversions) != "torch.channels_last":
+        return None
+    return f"{count} of them {'converts' if count == 1 else 'convert'} the buffer of a result before it is written"
+
+
+def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
+    """Why conversions of inputs have no counterpart; None where all have theirs, as far as names tell."""
+    if not any(c.direction == "to_channels_last" for c in conversions):
+        return None
+    totals = [(total.name, total.count) for total in kernels.totals if total.kind == "kernel"]
+    launched = totals or [(kernel.name, 1) for kernel in kernels.kernels]
+    count = sum(launches for name, launches in launched if _converts_its_result(name))
+    if not count:
+        return None
+    reads = "convolution kernel reads" if count == 1 else "convolution kernels read"
+    own = "writes contiguous itself" if count == 1 else "write contiguous themselves"
+    return f"{count} {reads} channels_last and {own}, so that no conversion back is seen there"
+
+
+def _converts_its_result(name: str) -> bool:
+    return _READS_LAST_WRITES_CONTIGUOUS in name and output_layout_of(name) == "contiguous"
+
+
+def _told_words(diagnosis: Diagnosis, conversions: Sequence[Conversion]) -> str | None:
+    """How many of them other findings tell as well, so that nobody adds their costs up."""
+    counts = {c.id: c.count for c in conversions}
+    named = []
+    for code, check_other, words in (
+        ("LD101", check_round_trips, "round trips"),
+        ("LD102", check_repeated, "tensors converted more than once"),
+        ("LD103", check_weights, "weights"),
+    ):
+        ids = {id for finding in check_other(diagnosis) for id in finding.evidence}
+        told = sum(counts[id] for id in ids if id in counts)
+        if told:
+            named.append(f"{code} counts {told} too ({words})")
+    return f"of these, {wording.listing(named)}" if named else None
+
+
+def _suggestion(trial: Trial, conversions: Sequence[Conversion]) -> str:
+    wanted = _wanted(conversions)
+    if wanted is None:
+        return f"nothing was tried here: {recorded.try_other_words()}"
+    ranks = _ranks(trial, conversions)
+    memory_format = recorded.channels_last_words(ranks) if wanted == "torch.channels_last" else wanted
+    if _is_one_convolution(conversions):
+        advice = [_advice_for_one(memory_format)]
+    else:
+        advice = [_advice_for_all(trial, conversions, memory_format)]
+    if wanted == "torch.channels_last" and len(ranks) != 1:
+        advice.append("where a convolution is 3-D, its format is torch.channels_last_3d")
+    return "; ".join(advice) + recorded.miopen_words(conversions)
+
+
+def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
+    """Dimensions of what is converted, by its shapes, else by the names of the convolutions that were called."""
+    ranks = {len(c.source.shape) for c in conversions if c.source is not None}
+    if ranks or trial.kernels is None:
+        return ranks
+    called = {wording.op_words(total.name) for total in trial.kernels.totals if total.kind == "operation"}
+    return {rank for name, rank in _RANKS.items() if name in called}
+
+
+def _wanted(conversions: Sequence[Conversion]) -> str | None:
+    """
+    The memory format to try, by what most conversions of inputs make; None where that is no answer.
+
+    By number and not by time: each call converts an input and a weight, and one result back, which may be the largest.
+    """
+    read = [c for c in conversions if _is_at(c, "input")] or conversions
+    counts: Counter[str | None] = Counter()
+    for conversion in read:
+        wanted = "torch.channels_last" if _is_to_cnhw(conversion) else _WANTED.get(conversion.direction)
+        counts[wanted] += conversion.count
+    (first, most), *others = counts.most_common(2)
+    return None if others and others[0][1] == most else first
+
+
+def _is_at(conversion: Conversion, side: str) -> bool:
+    return conversion.port is not None and conversion.port.startswith(side)
+
+
+def _is_one_convolution(conversions: Sequence[Conversion]) -> bool:
+    """Whether one convolution of the model has them all: by its module, else by how few there are in each step."""
+    modules = {c.module for c in conversions}
+    if modules != {None}:
+        return len(modules) == 1
+    ways: Counter[tuple[str | None, str]] = Counter()
+    for conversion in conversions:
+        ways[conversion.step, conversion.direction] += conversion.count
+    steps = {c.step for c in conversions}
+    return (
+        len({c.op for c in conversions}) == 1
+        and max(ways.values()) <= _READ_BY_A_CONVOLUTION
+        and recorded.launch_count(conversions) <= len(steps) * (_READ_BY_A_CONVOLUTION + 1)
+    )
+
+
+def _advice_for_one(memory_format: str) -> str:
+    return (
+        f"one convolution alone pays: convert its weight once, that_module.to(memory_format={memory_format}), and give "
+        "it an input in that format if you can; its result then comes in that format, so look at what reads it, and "
+        "record again; the rest of the model can stay as it is"
+    )
+
+
+def _advice_for_all(trial: Trial, conversions: Sequence[Conversion], memory_format: str) -> str:
+    is_last = memory_format != "torch.contiguous_format"
+    way = "wants channels_last and is given contiguous tensors" if is_last else "computes contiguous here"
+    if any(c.direction == "to_blocked" for c in conversions):
+        way = "computes in a layout of its own, and takes channels_last without conversions of activations"
+    elif all(_is_to_cnhw(c) for c in conversions):
+        way = "computes 1x1 convolutions of contiguous tensors as matrix products, and channels_last ones otherwise"
+    backward = ""
+    if recorded.is_training(trial):
+        backward = "; the backward follows, since gradients take the layout of the forward's results"
+    return f"the library {way}: {recorded.try_words(memory_format)}{backward}"
+
+
+RULE = document_rule(CODE, NAME, check, __doc__)
