@@ -20,6 +20,7 @@ that says so. ``--check`` checks the making of large files, and reads nothing el
 from __future__ import annotations
 
 import argparse
+import compileall
 import datetime
 import functools
 import gzip
@@ -211,7 +212,8 @@ def survey(path: Path) -> Survey:
         path: The file, also gzip.
     """
     events = ids = 0
-    starts, ends, steps = [math.inf], [-math.inf], set()
+    first, last = math.inf, -math.inf
+    steps: set[int] = set()
     for kind, text in pieces(path):
         if kind != "event":
             continue
@@ -223,9 +225,8 @@ def survey(path: Path) -> Survey:
         ids = max(ids, *(id_of(*item) or 0 for item in known), 0)
         start = float(bytes(fields.get("ts", b"0")))
         if start > 0 and bytes(fields.get("ph", b"")) != b'"M"':
-            starts[0] = min(starts[0], start)
-            ends[0] = max(ends[0], start + float(bytes(fields.get("dur", b"0"))))
-    span = math.ceil(ends[0] - starts[0]) + 1 if events and starts[0] <= ends[0] else 0
+            first, last = min(first, start), max(last, start + float(bytes(fields.get("dur", b"0"))))
+    span = math.ceil(last - first) + 1 if first <= last else 0
     return Survey(events, span, ids + 1, max(steps) - min(steps) + 1 if steps else 0)
 
 
@@ -405,7 +406,7 @@ def run(python: str, code: str, argument: str, timeout_seconds: float) -> Run:
         argument: ``sys.argv[1]``.
         timeout_seconds: It is ended after this.
     """
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     if python == sys.executable:
         environment["PYTHONPATH"] = str(ROOT)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -576,13 +577,14 @@ def plain_bytes(path: Path) -> int:
 
 def compare(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Runs everything, and returns what is to be saved."""
+    compileall.compile_dir(ROOT / "layoutdoctor", quiet=1)  # as pip does with what it installs
     there, versions = chosen_readers(options)
     imports = {name: (python, reader.imports) for name, (python, reader) in there.items()}
     reads = {
         name: (python, f"{reader.imports}{reader.read}print(json.dumps(found))")
         for name, (python, reader) in there.items()
     }
-    results = {
+    results: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "command": command_line(),
         "machine": machine(),

@@ -21,13 +21,13 @@ from layoutdoctor.analysis.trace_tables import summarize_table
 from layoutdoctor.records import Configuration, Diagnosis, Environment, Graph, Subject, Trial
 from layoutdoctor.rules import run_rules
 from layoutdoctor.traces import DEFAULT_MOST_BYTES, read_trace
-from layoutdoctor.traces.onednn import OnednnLog
 from layoutdoctor.traces.recorded import KernelTotals, RecordedTrace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from layoutdoctor.rules import Rule
+    from layoutdoctor.traces.onednn import OnednnLog
     from layoutdoctor.traces.recorded import Problem
 
 RECORDED = Configuration(

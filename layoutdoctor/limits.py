@@ -1,6 +1,4 @@
-"""
-Limits that both a reader and the command line know. Faces everybody; imports nothing.
-"""
+"""Limits that both a reader and the command line know. Faces everybody; imports nothing."""
 
 from __future__ import annotations
 

@@ -63,14 +63,19 @@ def format_bytes(count: Bytes) -> str:
     return f"{count} B"
 
 
+_SMALLEST_PERCENT = 0.05
+
+
 def format_share(share: float) -> str:
     """
-    A part of a whole as a percentage: ``"19 %"``, ``"2.6 %"``, ``"0.4 %"``.
+    A part of a whole as a percentage: ``"19 %"``, ``"2.6 %"``, ``"0.4 %"``, ``"below 0.1 %"``.
 
     Args:
         share: The part divided by the whole, 0 to 1.
     """
     percent = 100 * share
+    if 0 < percent < _SMALLEST_PERCENT:
+        return "below 0.1 %"
     return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
 
 

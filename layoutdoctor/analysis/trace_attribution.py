@@ -16,7 +16,9 @@ import numpy as np
 from layoutdoctor.traces.recorded import NONE
 
 if TYPE_CHECKING:
-    from layoutdoctor.traces.recorded import Column, FrameEvents, LaunchEvents, OperationEvents, RecordedTrace
+    from numpy.typing import NDArray
+
+    from layoutdoctor.traces.recorded import Column, FrameEvents, OperationEvents, RecordedTrace
 
 STEP_PREFIX = "ProfilerStep#"
 
@@ -40,7 +42,8 @@ class Attribution:
 
     Attributes:
         launch: Of each kernel: row of the runtime call that launched it.
-        operation: Of each kernel: row of the innermost operation around that call.
+        operation: Of each kernel: row of the innermost operation around that call; not known for what a graph replays,
+            since the call then stands for all of its kernels.
         convolution: Of each kernel: row of the outermost convolution around that operation.
         step: Of each kernel: index into ``step_names``.
         step_names: The profiler's steps, in order.
@@ -84,12 +87,13 @@ def attribute(trace: RecordedTrace) -> Attribution:
         trace: Any recorded trace.
     """
     parent, convolution_of, outermost = _nesting(trace)
-    launch, replayed = _launches(trace)
+    launch, is_replayed = _launches(trace)
     is_degenerate = _is_external_degenerate(trace)
     operation = np.full(len(trace.kernels), NONE, np.int64)
     if not is_degenerate:
-        operation = _by_external(trace.operations, trace.kernels.external)
+        operation = _by_external(trace)
     operation = _by_nesting(trace, parent, launch, operation)
+    operation[is_replayed] = NONE
     convolution = np.full(len(trace.kernels), NONE, np.int64)
     known = operation != NONE
     convolution[known] = convolution_of[operation[known]]
@@ -103,7 +107,7 @@ def attribute(trace: RecordedTrace) -> Attribution:
         parent=parent,
         convolution_of=convolution_of,
         outermost=outermost,
-        replayed_count=replayed,
+        replayed_count=int(is_replayed.sum()),
         unlaunched_count=int((launch == NONE).sum()),
         is_external_degenerate=is_degenerate,
     )
@@ -136,23 +140,23 @@ def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
     return np.array(parents, np.int64), np.array(convolutions, np.int64), np.array(outermost, np.int64)
 
 
-def _launches(trace: RecordedTrace) -> tuple[Column, int]:
-    """Row of each kernel's launch, and how many kernels share theirs."""
+def _launches(trace: RecordedTrace) -> tuple[Column, NDArray[np.bool_]]:
+    """Row of each kernel's launch, and whether other kernels share it."""
     kernels, launches = trace.kernels, trace.launches
     row = _lookup(launches.correlation, kernels.correlation)
-    ambiguous = _shared_across_processes(launches)
+    ambiguous = _shared_across_processes(launches.correlation, launches.process)
     if len(ambiguous):
         row[np.isin(kernels.correlation, ambiguous)] = NONE
-    known = row[row != NONE]
-    counts = np.bincount(known) if len(known) else np.zeros(0, np.int64)
-    return row, int(counts[counts > 1].sum())
+    known = row != NONE
+    counts = np.bincount(row[known], minlength=1)
+    return row, known & (counts[row] > 1)
 
 
-def _shared_across_processes(launches: LaunchEvents) -> Column:
-    """Correlations that two recorded processes both use: in a merged trace these name no launch."""
-    if len(launches) == 0 or not launches.process.any():
+def _shared_across_processes(ids: Column, processes: Column) -> Column:
+    """Ids that two recorded processes both use: in a merged trace these name no event."""
+    if len(ids) == 0 or (processes == processes[0]).all():
         return np.zeros(0, np.int64)
-    pairs = np.unique(np.stack([launches.correlation, launches.process]), axis=1)
+    pairs = np.unique(np.stack([ids, processes]), axis=1)
     values, counts = np.unique(pairs[0], return_counts=True)
     shared: Column = values[(counts > 1) & (values != NONE)]
     return shared
@@ -180,10 +184,18 @@ def _is_external_degenerate(trace: RecordedTrace) -> bool:
     return bool((kernels.external == kernels.correlation)[both].mean() > _DEGENERATE_SHARE)
 
 
-def _by_external(operations: OperationEvents, external: Column) -> Column:
-    """The operation of that External id; 0 stood for "none" in 2020."""
-    wanted = np.where(external == 0, NONE, external)
-    return _lookup(operations.external, wanted)
+def _by_external(trace: RecordedTrace) -> Column:
+    """The operation of each kernel's External id; 0 stood for "none" in 2020."""
+    operations, external = trace.operations, trace.kernels.external
+    ambiguous = _shared_across_processes(operations.external, _processes(trace)[operations.thread])
+    is_id = (external != 0) & ~np.isin(external, ambiguous)
+    return _lookup(operations.external, np.where(is_id, external, NONE))
+
+
+def _processes(trace: RecordedTrace) -> Column:
+    """The process of each thread, as a number."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(process, len(numbers)) for process, _ in trace.threads] or [NONE], np.int64)
 
 
 def _by_nesting(trace: RecordedTrace, parent: Column, launch: Column, operation: Column) -> Column:

@@ -155,10 +155,11 @@ class _Records:
             totals=totals_of(trace, self.attribution, self.modules, self.is_library),
         )
 
-    def _common(self, row: int, *, is_copy: bool = False) -> dict[str, object]:
+    def _common(self, row: int, *, is_copy: bool = False, is_counted: bool = True) -> dict[str, object]:
         """What every conversion record says of its kernel."""
         trace, attribution = self.trace, self.attribution
-        step, exposed = int(attribution.step[row]), self.exposed_copies if is_copy else self.exposed
+        step = int(attribution.step[row])
+        exposed = int(self.exposed_copies[row] if is_copy else self.exposed[row])
         return {
             "kernel": trace.names[int(trace.kernels.name[row])],
             "node": None,
@@ -169,7 +170,7 @@ class _Records:
             "stream": int(trace.kernels.stream[row]),
             "start_seconds": int(trace.kernels.start[row]) * SECONDS_PER_NANOSECOND,
             "seconds_source": "measured",
-            "exposed_seconds": int(exposed[row]) * SECONDS_PER_NANOSECOND,
+            "exposed_seconds": exposed * SECONDS_PER_NANOSECOND if is_counted else None,
             "step": attribution.step_names[step] if step != NONE else None,
         }
 
@@ -238,11 +239,11 @@ class _Records:
             tensor="unknown",
             bytes_moved=None,
             cause="channels are padded or folded, which changes no layout",
-            **self._common(row),  # type: ignore[arg-type]
+            **self._common(row, is_counted=False),  # type: ignore[arg-type]
         )
 
     def _copy(self, number: int, copy: TraceCopy) -> Conversion:
-        common = self._common(copy.row, is_copy=True)
+        common = self._common(copy.row, is_copy=True, is_counted=copy.direction != "none")
         owner = "compiler" if copy.kind == "generated" else "framework"
         if copy.kind != "generated" and common["op"] in _CALLED_FROM_PYTHON:
             owner = "user"

@@ -23,7 +23,7 @@ from layoutdoctor.traces.recorded import NONE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.analysis.convolution_shapes import ConvolutionTensors, Role, Tensor
+    from layoutdoctor.analysis.convolution_shapes import ConvolutionTensors, Role, Shape, Tensor
     from layoutdoctor.analysis.trace_attribution import Attribution
     from layoutdoctor.records import Confidence, ConversionDirection
     from layoutdoctor.traces.recorded import RecordedTrace
@@ -68,6 +68,9 @@ class LibraryConversion:
         tensor: What it converts; None where not known.
         confidence: What direction and tensor rest on.
         dtype: Element type of what the convolution reads, as recorded; None where it was not.
+        is_result: Whether it converts what the convolution wrote, by its place behind the kernel that computes; None
+            where none is known to.
+        input_shape: Sizes of the convolution's input, whichever tensor this converts; None where not recorded.
     """
 
     row: int
@@ -76,6 +79,8 @@ class LibraryConversion:
     tensor: Tensor | None
     confidence: Confidence | None
     dtype: str | None = None
+    is_result: bool | None = None
+    input_shape: Shape | None = None
 
 
 def classify(trace: RecordedTrace) -> KernelClasses:
@@ -114,11 +119,11 @@ def groups_of(trace: RecordedTrace, attribution: Attribution, classes: KernelCla
     """
     groups: list[int] = attribution.convolution.tolist()
     kernels = trace.kernels
-    last: dict[tuple[int, int], int] = {}
+    last: dict[tuple[int, int, int], int] = {}
     next_group = NONE - 1
-    columns = (kernels.name.tolist(), kernels.device.tolist(), kernels.stream.tolist(), attribution.operation.tolist())
-    for row, (name, device, stream, operation) in enumerate(zip(*columns, strict=True)):
-        place = (device, stream)
+    places = zip(kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist(), strict=True)
+    columns = (kernels.name.tolist(), attribution.operation.tolist(), places)
+    for row, (name, operation, place) in enumerate(zip(*columns, strict=True)):
         is_own = classes.is_conversion[name] or classes.is_main[name] or classes.is_helper[name]
         if operation != NONE or not is_own:
             last.pop(place, None)
@@ -195,8 +200,11 @@ class _Group:
             if not self.is_conversion[place]:
                 continue
             named = self.classes.direction[self.names[place]]
-            direction = self._direction(place) if named == "other" else named
-            conversion = LibraryConversion(row, self.group, direction, None, self._confidence(place, named))
+            is_result = self._is_result(place)
+            direction = self._direction(place, is_result=is_result) if named == "other" else named
+            conversion = LibraryConversion(
+                row, self.group, direction, None, self._confidence(place, named), is_result=is_result
+            )
             yield self._with_tensor(conversion, place, taken)
 
     def _confidence(self, place: int, named: ConversionDirection) -> Confidence | None:
@@ -205,21 +213,32 @@ class _Group:
             return "order" if self.mains else None
         return "grid" if has_grid else "order"
 
-    def _direction(self, place: int) -> ConversionDirection:
+    def _direction(self, place: int, *, is_result: bool | None) -> ConversionDirection:
         """What a kernel without a direction in its name does, by its place; CNHW is neither of the two formats."""
-        if not self.trace.names[self.names[place]].startswith("batched_transpose"):
+        if is_result is None or not self.trace.names[self.names[place]].startswith("batched_transpose"):
             return "other"
+        return "to_contiguous" if is_result else "to_channels_last"
+
+    def _is_result(self, place: int) -> bool | None:
+        """Whether a conversion stands behind the kernel whose result it converts, not before one that reads it."""
         before = [main for main in self.mains if main < place]
         after = [main for main in self.mains if main > place]
         if not before and not after:
-            return "other"
-        if not after or not before:
-            return "to_contiguous" if before else "to_channels_last"
-        return "to_contiguous" if self._is_result(before[-1], place) else "to_channels_last"
+            return None
+        if not before or not after:
+            return bool(before)
+        named = self.classes.direction[self.names[place]]
+        return self._is_next_to(before[-1], place) if named == "other" else named != self._reading_direction()
 
-    def _is_result(self, main: int, place: int) -> bool:
+    def _reading_direction(self) -> ConversionDirection:
+        """Which way this convolution converts what it reads: a channels_last model may run a contiguous one."""
+        first = next(iter(self.mains), 0)
+        reads = [self.classes.direction[self.names[i]] for i in range(first) if self.is_conversion[i]]
+        return reads[0] if reads else "to_channels_last"
+
+    def _is_next_to(self, main: int, place: int) -> bool:
         """
-        Whether a conversion between two computing kernels belongs to the first one's result.
+        Whether a conversion of MIOpen between two computing kernels belongs to the first one's result.
 
         MIOpen launches it right behind that kernel (correlations without a gap), and one at most; the next part of the
         operation begins with a fill or with a call in between.
@@ -242,20 +261,20 @@ class _Group:
         tensors = self._tensors(int(self.attribution.operation[conversion.row]))
         if tensors is None:
             return conversion
+        conversion = replace(conversion, dtype=tensors.dtype, input_shape=_shape_of(tensors, "input"))
         part = sum(main < place for main in self.mains)
-        roles = self._roles(tensors, conversion.direction, place)
+        is_miopen = self.classes.library[self.names[place]] == "miopen"
+        roles = self._roles(tensors, conversion, place, is_miopen=is_miopen)
         candidates = [tensors.of_role(role) for role in roles if (part, role) not in taken]
         to_channels_last = conversion.direction == "to_channels_last"
         fitting = [t for t in candidates if t and self._fits(conversion.row, t, to_channels_last=to_channels_last)]
         if not fitting:
             return conversion
-        is_miopen = self.classes.library[self.names[place]] == "miopen"
         if len(fitting) > 1 and (tensors.is_backward or not is_miopen):
-            conversion = replace(conversion, dtype=tensors.dtype)
             return self._ambiguous(conversion, fitting, part, taken, is_miopen=is_miopen)
         # MIOpen's forward converts input, weight and the buffer of the output in this order.
         taken.add((part, fitting[0].role))
-        return replace(conversion, tensor=fitting[0], confidence="shapes", dtype=tensors.dtype)
+        return replace(conversion, tensor=fitting[0], confidence="shapes")
 
     def _ambiguous(
         self,
@@ -275,18 +294,35 @@ class _Group:
         taken.add((part, fitting[0].role))
         return replace(conversion, tensor=fitting[0])
 
-    def _roles(self, tensors: ConvolutionTensors, direction: ConversionDirection, place: int) -> tuple[Role, ...]:
-        """What the part of the operation at a place reads or writes, in the order in which MIOpen converts it."""
-        is_read = direction == "to_channels_last"
+    def _roles(
+        self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool
+    ) -> tuple[Role, ...]:
+        """
+        What the part of the operation at a place reads or writes, in the order in which MIOpen converts it.
+
+        MIOpen alone converts the buffer of a result before it computes.
+        """
+        is_read = not conversion.is_result
+        if conversion.is_result is None:
+            is_read = conversion.direction == "to_channels_last"
+        read, written = self._part(tensors, place, is_read=is_read)
+        if not is_read:
+            return written
+        return (*read, *written) if is_miopen and len(written) == 1 else read
+
+    def _part(
+        self, tensors: ConvolutionTensors, place: int, *, is_read: bool
+    ) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
+        """What the next kernel that computes reads, or the last one, and what it writes."""
         if not tensors.is_backward:
-            return ("input", "weight", "output") if is_read else ("output",)
+            return ("input", "weight"), ("output",)
         mains = [main for main in self.mains if (main > place if is_read else main < place)]
         name = self.trace.names[self.names[mains[0] if is_read else mains[-1]]] if mains else ""
         if _WEIGHT_GRADIENT.search(name):
-            return ("input", "grad_output", "grad_weight") if is_read else ("grad_weight",)
+            return ("input", "grad_output"), ("grad_weight",)
         if _DATA_GRADIENT.search(name):
-            return ("grad_output", "weight", "grad_input") if is_read else ("grad_input",)
-        return ("grad_output", "input", "weight") if is_read else ("grad_input", "grad_weight")
+            return ("grad_output", "weight"), ("grad_input",)
+        return ("grad_output", "input", "weight"), ("grad_input", "grad_weight")
 
     def _tensors(self, operation: int) -> ConvolutionTensors | None:
         """The tensors of the innermost operation around a kernel that says most of them."""
@@ -315,3 +351,8 @@ class _Group:
         if self.classes.library[int(self.trace.kernels.name[row])] == "cudnn":
             return cudnn_grid(tensor.shape) == grid
         return miopen_fits(name, tensor.shape, grid, to_channels_last=to_channels_last) is not False
+
+
+def _shape_of(tensors: ConvolutionTensors, role: Role) -> Shape | None:
+    tensor = tensors.of_role(role)
+    return tensor.shape if tensor is not None else None

@@ -1,18 +1,22 @@
 """
-Round trips in a recorded trace: a convolution's result converted to contiguous, and back for the next convolution.
+Round trips in a recorded trace: a convolution's result converted, and back for the next convolution.
 
-No trace holds the identity of a tensor. What says that both conversions are of one value are the sizes all along the
-way (``shapes``), the launch grid of both (``grid``), or that nothing else came between (``order``). Each of these can
-be deceived by a sibling of the same sizes, which is why a pair says on which of them it rests. Faces
-``trace_conversions``; no torch.
+No trace holds the identity of a tensor. What says that both conversions are of one value are the sizes of both
+(``shapes``), the launch grid of both (``grid``), or that nothing else came between (``order``). Each of these can be
+deceived by a sibling: a second convolution of the first one's own input, where input and result are of the same sizes,
+such as the queries and keys of an attention, or the branches of a reparametrized block. So nothing is claimed where
+no operation between took the value on, and no more than the order where only norms did. Faces ``trace_conversions``;
+no torch.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.convolution_shapes import parse_shapes
 from layoutdoctor.analysis.layout_agnostic import PER_CHANNEL, POINTWISE, base_name
 from layoutdoctor.analysis.trace_copies import copied_layouts, stride_order_of
 from layoutdoctor.traces.recorded import NONE
@@ -23,11 +27,22 @@ if TYPE_CHECKING:
     from layoutdoctor.analysis.convolution_shapes import Shape
     from layoutdoctor.analysis.trace_attribution import Attribution
     from layoutdoctor.analysis.trace_convolutions import KernelClasses, LibraryConversion
-    from layoutdoctor.records import Confidence
+    from layoutdoctor.records import Confidence, ConversionDirection
     from layoutdoctor.traces.recorded import RecordedTrace
 
-# Names of operations outside ATen that are known to work in either format; add one here.
+# Operations outside ATen that return each element where they read it; add one here.
 OTHER_OPERATIONS = frozenset({"aiter::_groupnorm_run", "apex::group_norm", "aiter::_groupnorm"})
+
+CONTIGUOUS_NORMS = frozenset(
+    {"aten::group_norm", "aten::native_group_norm", "aiter::_groupnorm_run", "aiter::_groupnorm"}
+)
+"""
+Group norms that make their input contiguous on a GPU: without another one, the conversions around it only become
+copies.
+
+Source:
+    ``aten/src/ATen/native/group_norm.cpp`` of torch 2.13, pytorch issue 111824; ``aiter/ops/groupnorm.py``.
+"""
 
 _NORMS = frozenset(
     """
@@ -54,7 +69,12 @@ _AGNOSTIC_KERNEL = re.compile(
     r"|cudnn::(?:ops::)?bn_fw_\w+|MIOpenBatchNormFwd\w*)"
 )
 _COPY_KERNEL = re.compile(r"direct_copy_kernel|_backward")
+_NORM_KERNEL = re.compile(r"batch_norm_|::bn_fw_|MIOpenBatchNorm")
 _GRADIENT = re.compile(r"dgrad|wgrad|_bwd_|_wrw_|bwd_weight|bwd_data|Bwd|Wrw")
+_BACK: dict[ConversionDirection, ConversionDirection] = {
+    "to_contiguous": "to_channels_last",
+    "to_channels_last": "to_contiguous",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +83,8 @@ class TracePair:
     A round trip.
 
     Attributes:
-        first: The conversion to contiguous: index into the list of library conversions.
-        second: The conversion to channels_last: likewise.
+        first: The conversion of a convolution's result: index into the list of library conversions.
+        second: The conversion back, of another convolution's input: likewise.
         between: Names of the operations between, in order, each once in a row.
         confidence: What it rests on.
         shape: Sizes of the value at the second conversion; None where not known.
@@ -115,7 +135,7 @@ class _Walk:
     What is open on one stream.
 
     Attributes:
-        first: The conversion to contiguous that waits for its counterpart; None where there is none.
+        first: The conversion of a result that waits for its counterpart; None where there is none.
         rows: Kernels since then that belong to no convolution.
         reader: The convolution that has begun to read since then; None where none has.
     """
@@ -158,11 +178,11 @@ class _Walker:
             if walk.reader in (None, group) and index is not None:
                 pair = self._pair(walk, index)
                 walk.reader = group
-            if pair is not None or (conversion is None and not self.classes.is_helper[self.kernel_names[row]]):
+            if pair is not None or (conversion is None and not self._prepares(row)):
                 walk.first = None  # found, or the next convolution computes
             if pair is not None:
                 return pair
-        if conversion is not None and conversion.direction == "to_contiguous" and self._is_result(conversion):
+        if conversion is not None and conversion.direction in _BACK and self._is_result(conversion):
             walk.first, walk.rows, walk.reader = index, [], None
         elif walk.first is not None and group == NONE:
             if self._agnostic(row) is None or walk.reader is not None:
@@ -174,6 +194,10 @@ class _Walker:
     def _group_of(self, walk: _Walk) -> int:
         return self.conversions[walk.first].group if walk.first is not None else NONE
 
+    def _prepares(self, row: int) -> bool:
+        """Whether a kernel of a convolution comes before it computes: a fill, or the cast of a weight or an input."""
+        return self.classes.is_helper[self.kernel_names[row]] or self._agnostic(row) is not None
+
     def _is_result(self, conversion: LibraryConversion) -> bool:
         """
         Whether a conversion's value is the output of a forward convolution.
@@ -181,11 +205,18 @@ class _Walker:
         Backward operations read what the forward saved as well, in a layout that no trace tells, so nothing says that
         they would take the gradient in another one.
         """
-        if conversion.tensor is not None:
-            return conversion.tensor.role == "output"
-        if conversion.group >= 0:
-            return "backward" not in self.trace.names[int(self.trace.operations.name[conversion.group])]
-        return conversion.group not in self.backward_groups
+        is_other = conversion.tensor is not None and conversion.tensor.role != "output"
+        return conversion.is_result is True and not is_other and self._is_forward(conversion.group)
+
+    def _is_input(self, conversion: LibraryConversion) -> bool:
+        """Whether a conversion's value can be the input of a forward convolution; a gradient is another value."""
+        is_other = conversion.tensor is not None and conversion.tensor.role != "input"
+        return conversion.is_result is False and not is_other and self._is_forward(conversion.group)
+
+    def _is_forward(self, group: int) -> bool:
+        if group >= 0:
+            return "backward" not in self.trace.names[int(self.trace.operations.name[group])]
+        return group not in self.backward_groups
 
     def _agnostic(self, row: int) -> str | None:
         """The operation's or kernel's name where it works in either format; None where it does not, or is not known."""
@@ -217,26 +248,71 @@ class _Walker:
         if walk.first is None:
             return None
         first, other = self.conversions[walk.first], self.conversions[second]
-        if other.direction != "to_channels_last":
+        if other.direction != _BACK[first.direction] or not self._is_input(other):
             return None
-        if other.tensor is not None and other.tensor.role not in ("input", "grad_output"):
+        if not self._is_one_step(first, other):
             return None
         confidence, shape = self._agreement(first, other)
+        rows = walk.rows or []
+        if confidence is not None and self._reads_alike(first, other):
+            taking = [row for row in rows if self._takes(row, shape if confidence == "shapes" else None)]
+            if not taking:
+                return None
+            confidence = "order" if all(self._is_norm(row) for row in taking) else confidence
         if confidence is None:
             return None
-        names = [self._agnostic(row) or "" for row in walk.rows or []]
+        names = [self._agnostic(row) or "" for row in rows]
         between = [name for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
         return TracePair(walk.first, second, tuple(between), confidence, shape)
 
     def _agreement(self, first: LibraryConversion, second: LibraryConversion) -> tuple[Confidence | None, Shape | None]:
         """What says that both convert one value; None where something says that they do not."""
+        if first.tensor is not None and second.input_shape is not None and first.tensor.shape != second.input_shape:
+            return None, None
         if first.tensor is not None and second.tensor is not None:
-            agrees = first.tensor.shape == second.tensor.shape
-            return ("shapes" if agrees else None), second.tensor.shape
+            return "shapes", second.tensor.shape
         shape = second.tensor.shape if second.tensor is not None else first.tensor.shape if first.tensor else None
         if first.confidence == second.confidence == "grid":
             return ("grid" if self._grid(first.row) == self._grid(second.row) else None), shape
         return "order", shape
+
+    def _is_one_step(self, first: LibraryConversion, second: LibraryConversion) -> bool:
+        """Whether both were launched in the same of the profiler's steps, as far as that was recorded."""
+        launched = [row for row in (first.row, second.row) if self.attribution.launch[row] != NONE]
+        return len({int(self.attribution.step[row]) for row in launched}) < 2
+
+    @cached_property
+    def _reads(self) -> dict[int, list[LibraryConversion]]:
+        """What the convolution of each group converts before it computes."""
+        found: dict[int, list[LibraryConversion]] = {}
+        for conversion in self.conversions:
+            if conversion.is_result is False:
+                found.setdefault(conversion.group, []).append(conversion)
+        return found
+
+    def _reads_alike(self, first: LibraryConversion, second: LibraryConversion) -> bool:
+        """Whether the second convolution can have read the first one's input, as far as their sizes tell."""
+        if first.tensor is not None and first.input_shape is not None:
+            return first.input_shape == first.tensor.shape
+        reads = self._reads.get(first.group, [])
+        if first.confidence != "grid" or not reads:
+            return True
+        return any(self._grid(conversion.row) == self._grid(second.row) for conversion in reads)
+
+    def _takes(self, row: int, shape: Shape | None) -> bool:
+        """Whether an operation between takes the value; unknown sizes do not speak against it."""
+        operation = self.operation_names[row]
+        arguments = int(self.trace.operations.arguments[operation]) if operation != NONE else NONE
+        shapes = parse_shapes(self.trace.arguments[arguments].shapes) if arguments != NONE else ()
+        return shape is None or not shapes or shape in shapes
+
+    def _is_norm(self, row: int) -> bool:
+        """Whether a kernel is of a norm, or only counts for one."""
+        operation = self.operation_names[row]
+        if operation == NONE:
+            return _NORM_KERNEL.search(self.trace.names[self.kernel_names[row]]) is not None
+        name = self.trace.names[int(self.trace.operations.name[operation])]
+        return name in OTHER_OPERATIONS or base_name_of(name) in _NORMS
 
     def _grid(self, row: int) -> tuple[int, int, int] | None:
         index = int(self.trace.kernels.grid[row])

@@ -7,12 +7,12 @@ For a backward kernel these are the ones around the forward operation of the sam
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from layoutdoctor.records import SourceLocation
+from layoutdoctor.traces.frames import FRAME, MODULE_PREFIX, is_module_call, is_user_function
 from layoutdoctor.traces.recorded import NONE
 
 if TYPE_CHECKING:
@@ -23,14 +23,7 @@ if TYPE_CHECKING:
     from layoutdoctor.analysis.trace_attribution import Attribution
     from layoutdoctor.traces.recorded import Column, FrameEvents, RecordedTrace
 
-MODULE_PREFIX = "nn.Module: "
 _ALWAYS = -(1 << 62)  # what runs in the forward is in no backward operation
-
-_FRAME = re.compile(r"^(?P<file>[^<>]+\.py)\((?P<line>\d{1,9})\): (?P<function>.+)$")
-_LIBRARY_FRAME = re.compile(
-    r"(?:^|/)(?:torch|torchvision/ops|functorch|triton)/|^(?:threading|contextlib|runpy|asyncio/.*)\.py$"
-    r"|^<frozen|/lib/python3\.\d+/(?!site-packages)"
-)
 
 
 class Places:
@@ -43,9 +36,9 @@ class Places:
 
     def __init__(self, trace: RecordedTrace, attribution: Attribution) -> None:
         self.trace, self.attribution = trace, attribution
-        self.has_frames = len(trace.frames) > 0 or any(a.call_stack for a in trace.arguments)
-        self._is_user_name = np.array([_is_user_frame(name) for name in trace.names] or [False])
-        self._is_module_name = np.array([name.startswith(MODULE_PREFIX) for name in trace.names] or [False])
+        self.has_frames = trace.has_stack or len(trace.frames) > 0 or any(a.call_stack for a in trace.arguments)
+        self._is_user_name = np.array([is_user_function(name) for name in trace.names] or [False])
+        self._is_module_name = np.array([is_module_call(name) for name in trace.names] or [False])
         self._forward = _ForwardOperations(trace)
         self._forward_thread: list[int] = trace.operations.forward_thread.tolist()
         self._parent: list[int] = attribution.parent.tolist()
@@ -165,7 +158,7 @@ class Places:
         while operation != NONE:
             arguments = int(self.trace.operations.arguments[operation])
             stack = self.trace.arguments[arguments].call_stack if arguments != NONE else ""
-            frame = next((part for part in stack.split(";") if _is_user_frame(part)), None)
+            frame = next((part for part in stack.split(";") if is_user_function(part)), None)
             if frame is not None:
                 return _location(frame)
             operation = int(self.attribution.parent[operation])
@@ -233,11 +226,6 @@ def _parents(starts: Sequence[int], ends: Sequence[int]) -> Column:
     return np.array(parents, np.int64)
 
 
-def _is_user_frame(name: str) -> bool:
-    frame = _FRAME.match(name)
-    return frame is not None and _LIBRARY_FRAME.search(frame["file"]) is None
-
-
 def _location(frame: str) -> SourceLocation | None:
-    match = _FRAME.match(frame)
+    match = FRAME.match(frame)
     return SourceLocation(file=match["file"], line=int(match["line"])) if match else None

@@ -49,6 +49,7 @@ _PAIR_WORDS: tuple[tuple[Confidence | None, str], ...] = (
     ("grid", "by launch grid alone"),
     ("order", "by order of kernels alone"),
 )
+_LIBRARY_RULES = ("LD101", "LD111")
 _TO_TRY = "To try: model and inputs in channels_last (5-D: channels_last_3d), where they are not yet"
 _TO_DIAGNOSE = "To find the fastest layout: python -m layoutdoctor model.py"
 
@@ -65,7 +66,7 @@ def build_trace_answer(diagnosis: Diagnosis) -> Answer:
         return _not_examined(diagnosis)
     counted = counted_conversions(trial)
     if counted:
-        return Answer(_headline(trial, terms), lines=tuple(_lines(trial, terms, counted)))
+        return Answer(_headline(trial, terms), lines=tuple(_lines(diagnosis, trial, terms, counted)))
     if trial.kernels is None or not trial.kernels.count:
         return _no_kernels(diagnosis, terms)
     return _no_conversion(diagnosis, trial, trial.kernels, terms)
@@ -159,7 +160,7 @@ def _headline(trial: Trial, terms: Terms) -> str:
     )
 
 
-def _lines(trial: Trial, terms: Terms, counted: Sequence[Conversion]) -> Iterator[str]:
+def _lines(diagnosis: Diagnosis, trial: Trial, terms: Terms, counted: Sequence[Conversion]) -> Iterator[str]:
     if trial.kernels is not None:
         yield from _convolution_lines(trial.kernels, terms)
     yield _owner_line(counted)
@@ -167,9 +168,18 @@ def _lines(trial: Trial, terms: Terms, counted: Sequence[Conversion]) -> Iterato
     yield _round_trips_line(trial, terms)
     yield from _source_lines(counted)
     yield from _uncounted_lines(trial, terms)
-    if terms.file != "log" and any(c.owner == "library" and c.tensor != "weight" for c in counted):
+    if terms.file != "log" and _wants_channels_last(diagnosis, counted):
         yield _TO_TRY
     yield _TO_DIAGNOSE
+
+
+def _wants_channels_last(diagnosis: Diagnosis, counted: Sequence[Conversion]) -> bool:
+    """Whether a rule found what libraries convert worth telling, and most of it is on the way into channels_last."""
+    if not any(finding.code in _LIBRARY_RULES for finding in diagnosis.findings):
+        return False
+    own = [conversion for conversion in counted if conversion.owner == "library"]
+    ways = [sum(c.count for c in own if c.direction == way) for way in ("to_channels_last", "to_contiguous")]
+    return ways[0] >= ways[1]
 
 
 def _owner_line(counted: Sequence[Conversion]) -> str:
@@ -187,7 +197,7 @@ def _directions(conversions: Iterable[Conversion]) -> str:
     counts: Counter[str] = Counter()
     for conversion in conversions:
         is_known = conversion.direction != "other" or conversion.source or conversion.target
-        counts[DIRECTION_WORDS[conversion.direction] if is_known else "in a direction not known"] += conversion.count
+        counts[DIRECTION_WORDS[conversion.direction] if is_known else "between other layouts, or which way is not known"] += conversion.count
     return ", ".join(f"{count} {words}" for words, count in counts.most_common())
 
 

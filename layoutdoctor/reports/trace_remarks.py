@@ -49,7 +49,7 @@ def build_trace_not_understood(diagnosis: Diagnosis) -> tuple[str, ...]:
     if trial.kernels is None:
         return ("the kernel list was not recorded",)
     lines = []
-    if trial.kernels.not_understood_count:
+    if trial.kernels.not_understood_count and not (trial.kernels.lacks or diagnosis.subject.notes):
         what = count_of(trial.kernels.not_understood_count, "event or conversion", "events or conversions")
         lines.append(f"{what} could not be read or described")
     lines += [clean(lack, 300) for lack in trial.kernels.lacks]

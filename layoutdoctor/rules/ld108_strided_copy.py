@@ -5,7 +5,8 @@ What it finds:
     In a recorded trace: copies by PyTorch's own kernels (``copy_``, ``contiguous``, ``clone``, ``to``) whose source and
     destination lie in different memory formats, as the recorded strides prove: which operations, at which lines, how
     often. What a line of the model asks for that leaves channels_last is LD501; what a library converts is LD101 to
-    LD103. In the diagnosis of a model these copies are told at the operation that causes them (LD104, LD501, LD502).
+    LD103 and LD111. In the diagnosis of a model these copies are told at the operation that causes them (LD104, LD501,
+    LD502).
 
 Why it costs:
     Such a copy reads and writes the whole tensor, one of the two with large steps between neighbouring elements, and

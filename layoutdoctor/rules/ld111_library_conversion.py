@@ -25,14 +25,14 @@ What to do:
     library finds what it wants. The backward follows, since gradients take the layout of the forward's results. Where
     most go to contiguous, leave channels_last away for these modules. Where one convolution alone is converted, such as
     the patch embedding of a vision transformer, convert that module only: with a channels_last weight its result is
-    channels_last, which is what ``flatten(2).transpose(1, 2)`` behind it wants. On an AMD GPU
-    before ROCm 7 set ``PYTORCH_MIOPEN_SUGGEST_NHWC=1`` as well. Nothing was tried here: record again and compare.
+    channels_last, which is what ``flatten(2).transpose(1, 2)`` behind it wants. On an AMD GPU before ROCm 7 set
+    ``PYTORCH_MIOPEN_SUGGEST_NHWC=1`` as well. Nothing was tried here: record again and compare.
 
 When it is fine:
     The library chose a converted path because it is the fastest it has for contiguous tensors; forbidding it costs more
-    than it saves. It is a note below 5 % of the recorded time (or below 10 % of the convolution time where that is 2 %
-    of the recorded time or more), and nothing is told below 0.5 %. What overlapped with other kernels saves less than
-    its sum.
+    than it saves. It is a warning from 5 % of the recorded time on, or from 10 % of the convolution time where that is
+    2 % of the recorded time or more; else a note, and below 0.5 % nothing. What overlapped with other kernels saves
+    less than its sum.
 
 Source:
     Wan 2.1 recorded on an H100, among the test files of AMD-AGI/TraceLens; NVIDIA, "Convolutional Layers User's Guide":

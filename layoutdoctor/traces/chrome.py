@@ -16,6 +16,7 @@ import numpy as np
 from layoutdoctor.errors import TraceError
 from layoutdoctor.traces.chrome_events import NO_TEXT, decode_events, decode_loosely
 from layoutdoctor.traces.event_stream import EventStream
+from layoutdoctor.traces.frames import is_module_call, is_user_function
 from layoutdoctor.traces.recorded import (
     NONE,
     FrameEvents,
@@ -30,6 +31,8 @@ from layoutdoctor.traces.recorded import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from layoutdoctor.traces.chrome_events import ChromeEvent, EventArguments, EventId
     from layoutdoctor.traces.files import TraceFile
@@ -113,6 +116,14 @@ class _Interned(dict[Any, int]):
         return number
 
 
+class _NamesPlace(dict[str, bool]):
+    """Whether a frame's name is that of a place in the user's program; asked once per name."""
+
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = is_module_call(name) or is_user_function(name)
+        return found
+
+
 class _Columns:
     """Rows of one table, batch by batch."""
 
@@ -142,7 +153,8 @@ class _Reader:
         self.grids = _Interned()
         self.arguments = _Interned()
         self.categories: dict[str, int | None] = {}
-        self.base: float | int | None = None
+        self.names_place = _NamesPlace()
+        self.has_stack = False
         self.tables = {
             _KERNEL: _Columns(8),
             _TRANSFER: _Columns(5),
@@ -173,13 +185,16 @@ class _Reader:
                 sink = sinks[event.cat] = None if kind is None else kinds[kind]
             if sink is not None and event.ph == "X":
                 sink.append(event)
+        if kinds[_FRAME]:
+            self.has_stack = True
+            names_place = self.names_place
+            kinds[_FRAME] = [event for event in kinds[_FRAME] if names_place[event.name]]
         for kind, events in kinds.items():
             if events:
                 self._add_kind(kind, events)
 
     def _add_kind(self, kind: int, events: list[ChromeEvent]) -> None:
-        start = np.fromiter(map(_START, events), np.float64, len(events))
-        duration = np.fromiter(map(_DURATION, events), np.float64, len(events))
+        start, duration = _microseconds(_START, events), _microseconds(_DURATION, events)
         with np.errstate(invalid="ignore"):
             good = (np.abs(start) < _MOST_MICROSECONDS) & (duration >= 0) & (duration < _LONGEST_MICROSECONDS)
         if not good.all():
@@ -188,12 +203,8 @@ class _Reader:
             start, duration = start[good], duration[good]
         if not events:
             return
-        if self.base is None:
-            self.base = float(start[0])
-        start_nanoseconds = np.rint((start - self.base) * _NANOSECONDS_PER_MICROSECOND).astype(np.int64)
-        duration_nanoseconds = np.rint(duration * _NANOSECONDS_PER_MICROSECOND).astype(np.int64)
         name = np.fromiter(map(self.names.__getitem__, map(_NAME, events)), np.int64, len(events))
-        self.adders[kind](events, name, start_nanoseconds, duration_nanoseconds)
+        self.adders[kind](events, name, _nanoseconds(start), _nanoseconds(duration))
 
     def _threads_of(self, events: list[ChromeEvent]) -> Column:
         return np.fromiter(map(self.threads.__getitem__, map(_THREAD, events)), np.int64, len(events))
@@ -279,7 +290,6 @@ class _Reader:
             table[1] -= first
         processes = _Interned()
         of_thread = np.array([processes[str(pid)] for pid, _ in self.threads] or [0], np.int64)
-        base = (self.base or 0) * _NANOSECONDS_PER_MICROSECOND
         return RecordedTrace(
             source="Kineto trace",
             names=list(self.names),
@@ -301,7 +311,8 @@ class _Reader:
             grids=[_grid(text) for text in self.grids],
             arguments=[_operation_arguments(key) for key in self.arguments],
             event_count=self.event_count,
-            base_nanoseconds=round(base) + first,
+            has_stack=self.has_stack,
+            base_nanoseconds=first,
         )
 
 
@@ -310,6 +321,21 @@ _KERNEL_COLUMNS = ("name", "start", "duration", "device", "stream", "correlation
 
 def _named(columns: Sequence[Column], names: Sequence[str]) -> dict[str, Column]:
     return dict(zip(names, columns, strict=True))
+
+
+def _microseconds(time_of: attrgetter[float | int], events: Sequence[ChromeEvent]) -> NDArray[np.float64]:
+    try:
+        return np.fromiter(map(time_of, events), np.float64, len(events))
+    except OverflowError:  # a number of hundreds of digits
+        times = (time_of(event) for event in events)
+        return np.array([time if abs(time) < _MOST_MICROSECONDS else np.nan for time in times], np.float64)
+
+
+def _nanoseconds(microseconds: NDArray[np.float64]) -> Column:
+    """Whole nanoseconds; in one number, those of a whole clock are more than a double can tell apart."""
+    whole = np.floor(microseconds)
+    parts = np.rint((microseconds - whole) * _NANOSECONDS_PER_MICROSECOND)
+    return whole.astype(np.int64) * _NANOSECONDS_PER_MICROSECOND + parts.astype(np.int64)
 
 
 def _ids(values: Sequence[EventId]) -> Column:

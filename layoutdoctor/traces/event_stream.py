@@ -10,29 +10,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.traces.json_repair import repair_events
+from layoutdoctor.traces.json_strings import NOT_UTF8
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 BATCH_BYTES = 1 << 20
 MOST_PENDING_BYTES = 64 << 20
 """An event, or what stands before the first one, may not be larger."""
 
 _MOST_CUTS_TRIED = 6
+_MOST_ENDS_TRIED = 100
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_HEAD_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_BRACKET_OR_STRING = re.compile(rb'[\[\]{}]|"[^"\\]*(?:\\(?:.|\Z)[^"\\]*)*(?:"|\Z)', re.DOTALL)
 _NEXT_EVENT = re.compile(rb"\s*\{")
 _BETWEEN_EVENTS = re.compile(rb"\}\s*(?:,\s*)?\{")
 _BEHIND_EVENTS = re.compile(rb'\s*(?:,\s*"|\}|\])')
+_END_OF_EVENTS = re.compile(rb'\}\s*(?:,\s*)?\]\s*(?:,\s*"|\}\s*\Z)')
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _WHERE = re.compile(r"\(byte (\d+)\)")
 _RAW_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -128,7 +131,7 @@ class EventStream(Generic[EventType]):
                 self._buffer = self._buffer[found:]
                 return
             if self._has_ended:
-                raise TraceError("it is JSON without 'traceEvents'; expected a Chrome trace from a profiler")
+                raise TraceError("it is JSON without a list 'traceEvents'; expected a Chrome trace from a profiler")
             if len(self._buffer) > MOST_PENDING_BYTES:
                 raise TraceError(
                     f"its first {format_bytes(MOST_PENDING_BYTES)} hold no 'traceEvents'; expected a Chrome trace"
@@ -137,40 +140,62 @@ class EventStream(Generic[EventType]):
 
     def _find_events(self) -> int | None:
         """Where the array of events starts: the key at the document's own level, else the first one of that name."""
-        first: int | None = None
+        nested: int | None = None
+        depth = 0
+        tokens = _BRACKET_OR_STRING.finditer(self._buffer)
         for match in _EVENTS_KEY.finditer(self._buffer):
-            first = match.end() if first is None else first
+            for token in tokens:
+                if token.start() >= match.start():
+                    break
+                depth += _step(token)
+            if token.start() == match.start() and depth > 1:
+                nested = nested or match.end()
+                continue
             try:
                 self.metadata = json.loads(self._buffer[: match.start()].decode("utf-8", "replace") + '"_":0}')
+                self.metadata.pop("_", None)
             except (ValueError, RecursionError):
-                continue
-            self.metadata.pop("_", None)
+                self.damage["a head that is no JSON"] += 1
             return match.end()
-        if first is not None:
-            self.damage["a head that is no JSON"] += 1
-        return first
+        if nested is not None and (self._has_ended or len(self._buffer) > MOST_PENDING_BYTES):
+            self.damage["events that stand within another object"] += 1
+            return nested
+        return None
 
     def _next_batch(self) -> list[EventType]:
-        """Events up to the last place in the buffer where one ends and another begins."""
+        """Events up to the last place in the buffer where one ends and another begins; none where more is needed."""
         cuts = self._cuts()
-        for cut in cuts:
-            batch = self._decode_array(b"".join((b"[", memoryview(self._buffer)[:cut], b"]")), self._buffer[cut:])
-            if batch is not None:
+        batch = self._decode_up_to(cuts)
+        if batch is not None:
+            return batch
+        is_damaged = self._is_damaged
+        if not is_damaged:  # each cut was in the middle of an event
+            closed = self._decode_array(b"[" + self._buffer + b"]", None)
+            if closed is not None:
+                return closed
+        size = len(self._buffer)
+        is_too_large = size > MOST_PENDING_BYTES
+        if is_damaged or is_too_large:
+            cut = cuts[0] if cuts else size
+            batch = self._repair(self._buffer[:cut], self._buffer[cut:])
+            if len(self._buffer) < size:
                 return batch
-            if self._is_damaged:
-                break
-        if cuts:
-            return self._repair(self._buffer[: cuts[0]], self._buffer[cuts[0] :])
-        closed = self._decode_array(b"[" + self._buffer + b"]", None)
-        if closed is not None:
-            return closed
-        if len(self._buffer) > MOST_PENDING_BYTES:
+        if is_too_large:
             raise TraceError(
                 f"{format_bytes(MOST_PENDING_BYTES)} of it hold no whole event; expected a Chrome trace, "
                 "whose events are small"
             )
-        self._fill(2 * len(self._buffer))
+        self._fill(2 * size)
         return []
+
+    def _decode_up_to(self, cuts: Sequence[int]) -> list[EventType] | None:
+        """The events up to the first of some places that is right; None where there is damage, or none is right."""
+        self._is_damaged = False
+        for cut in cuts:
+            batch = self._decode_array(b"".join((b"[", memoryview(self._buffer)[:cut], b"]")), self._buffer[cut:])
+            if batch is not None or self._is_damaged:
+                return batch
+        return None
 
     def _cuts(self) -> list[int]:
         """Ends of events behind which another one begins, the last one first."""
@@ -182,17 +207,26 @@ class EventStream(Generic[EventType]):
                 break
             if _NEXT_EVENT.match(self._buffer, at + 2):
                 found.append(at + 1)
+        if not found:  # a space before the comma, or no comma
+            places = deque(_BETWEEN_EVENTS.finditer(self._buffer), maxlen=_MOST_CUTS_TRIED)
+            found = [match.start() + 1 for match in reversed(places)]
         return found
 
     def _last_batch(self) -> list[EventType]:
-        """What is left when the file has ended."""
+        """What is left when the file has ended, or all of it but the event in whose middle the file ends."""
         batch = self._decode_array(b"[" + self._buffer + b"]", b"")
-        if batch is None:
-            batch = self._repair(self._buffer, b"")
-        elif not self._is_array_closed:  # complete events, but nothing closes the array
-            self.is_truncated = not self._is_list
+        if batch is not None:
+            self.is_truncated = not self._is_array_closed and not self._is_list
+        elif not self._is_damaged:
+            cuts = self._cuts()
+            batch = self._decode_up_to(cuts)
+            if batch is not None:
+                return batch
+            if len(cuts) < _MOST_CUTS_TRIED:  # no event is whole
+                self.is_truncated = True
+                batch = []
         self._is_array_closed = True
-        return batch
+        return self._repair_end() if batch is None else batch
 
     def _decode_array(self, text: bytes, further: bytes | None) -> list[EventType] | None:
         """
@@ -220,7 +254,8 @@ class EventStream(Generic[EventType]):
                 place = _place_of(error)
                 self._is_damaged = end is None and place is not None and place < len(text) - 1
             else:
-                return self._moved_on(self._decode_each([bytes(raw) for raw in raws]), further)
+                texts = [bytes(raw) for raw in raws]
+                return None if further is None else self._moved_on(self._decode_each(texts), further)
         if end is None:
             return None
         self._is_array_closed = True
@@ -243,6 +278,8 @@ class EventStream(Generic[EventType]):
         """Events one by one, for a batch in which some field has an unusual type."""
         events: list[EventType] = []
         for text in texts:
+            if not _is_utf8(text):
+                self.damage[NOT_UTF8] += 1
             event = self._decode_loosely(text)
             if event is None:
                 self.lost_count += 1
@@ -254,26 +291,63 @@ class EventStream(Generic[EventType]):
         repaired = repair_events(stretch)
         self.lost_count += repaired.lost_count
         self.damage.update(repaired.kinds)
-        if self._has_ended and not further:
-            self.is_truncated = bool(repaired.rest.strip(b", \t\r\n"))
-            self._buffer = b""
-        else:
-            self._buffer = repaired.rest + further
+        self._buffer = repaired.rest + further
         return self._decode_each(repaired.events)
+
+    def _repair_end(self) -> list[EventType]:
+        """The events of a damaged end, without taking the document's fields behind them for events."""
+        text = self._buffer
+        end = None if self._is_list else _end_of_events(text)
+        batch = self._repair(text if end is None else text[:end], b"")
+        self.is_truncated = end is None and (not self._is_list or bool(self._buffer.strip(b", \t\r\n")))
+        self._buffer = b"" if end is None else text[end + 1 :]
+        return batch
 
     def _read_tail(self) -> None:
         """The document's fields behind the events."""
         self._fill(MOST_PENDING_BYTES)
         tail = self._buffer.strip()
         self._buffer = b""
-        if self._is_list or not tail or self.is_truncated:
+        if self._is_list or self.is_truncated or not self._has_ended:
             return
-        try:
-            found = json.loads("{" + tail.lstrip(b", \t\r\n").decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            self.is_truncated = not tail.endswith(b"}")
-            return
-        self.metadata.update(found)
+        found = _fields(tail)
+        if found is not None:
+            self.metadata.update(found)
+        elif sum(map(_step, _BRACKET_OR_STRING.finditer(tail))) < 0:  # the document's own brace is closed
+            self.damage["an end that is no JSON"] += 1
+        else:
+            self.is_truncated = True
+
+
+def _step(token: re.Match[bytes]) -> int:
+    """How much deeper the text stands behind a bracket or a string."""
+    return (token[0] in b"{[") - (token[0] in b"}]")
+
+
+def _fields(tail: bytes) -> dict[str, Any] | None:
+    """The fields behind the events, up to the brace that closes the document; None where that is no JSON."""
+    try:
+        found = json.loads("{" + tail.lstrip(b", \t\r\n").decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _end_of_events(text: bytes) -> int | None:
+    """The bracket that closes the events of a damaged text; None where there is none, or none that is certain."""
+    ends = [match.start() + match[0].index(b"]") for match in _END_OF_EVENTS.finditer(text)][:_MOST_ENDS_TRIED]
+    likely = [end for end in ends if _fields(text[end + 1 :]) is not None][:1]
+    if not likely and text.rstrip().endswith(b"}") and ends and b'"ph"' not in text[ends[-1] :]:
+        likely = ends[-1:]
+    return next((end for end in likely if not repair_events(text[:end]).rest.strip(b", \t\r\n")), None)
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _place_of(error: Exception) -> int | None:

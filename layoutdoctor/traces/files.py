@@ -7,6 +7,7 @@ readers see nothing but bytes. Faces the readers; imports errors only.
 
 from __future__ import annotations
 
+import stat
 import zlib
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 PIECE_BYTES = 1 << 20
+PACKED_PIECE_BYTES = 1 << 16
 HEAD_BYTES = 1 << 16
 
 MOST_WHITE_SPACE_BYTES = 64 << 20
@@ -76,11 +78,18 @@ class TraceFile:
         self.byte_count = 0
         self.is_cut = False
         try:
+            if not stat.S_ISREG(mode := self.path.stat().st_mode) and not stat.S_ISDIR(mode):
+                raise TraceError(
+                    f"{self._cannot_read()}: it is a pipe or a device, and a trace is read more than once; "
+                    "write it to a file and name that"
+                )
             with self.path.open("rb") as stream:
                 start = stream.read(len(_GZIP_MAGIC))
                 self.is_packed = start == _GZIP_MAGIC
-                packed = _read(start, stream)
-                yield from self._checked(self._unpacked(packed) if self.is_packed else packed)
+                if self.is_packed:
+                    yield from self._checked(self._unpacked(_read(start, stream, PACKED_PIECE_BYTES)))
+                else:
+                    yield from self._checked(_read(start, stream, PIECE_BYTES))
         except IsADirectoryError as error:
             raise TraceError(f"{self._cannot_read()}: it is a directory; name the trace file in it") from error
         except FileNotFoundError as error:
@@ -113,10 +122,12 @@ class TraceFile:
         for piece in pieces:
             pending = piece
             while pending:
+                before = unpacker.copy()
                 try:
                     unpacked = unpacker.decompress(pending, PIECE_BYTES)
                 except zlib.error:
-                    self.is_cut = is_begun or self.byte_count == 0
+                    self.is_cut = is_begun or self.byte_count == 0  # else: something else behind the last member
+                    yield from _up_to_damage(before, pending)
                     return
                 is_begun = True
                 if unpacked:
@@ -126,9 +137,9 @@ class TraceFile:
                     pending = unpacker.unused_data.lstrip(b"\0")
                     unpacker = zlib.decompressobj(_GZIP_WINDOW)
                     is_begun = False
-        while is_begun and (unpacked := unpacker.decompress(unpacker.unconsumed_tail, PIECE_BYTES)):
-            yield unpacked
         self.is_cut = is_begun
+        if is_begun:
+            yield from _up_to_damage(unpacker, b"")
 
     def _cannot_read(self) -> str:
         return f"cannot read {str(self.path)!r}"
@@ -137,8 +148,24 @@ class TraceFile:
         return ", or cut off before its first byte" if self.is_packed else ""
 
 
-def _read(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
+def _read(start: bytes, stream: BinaryIO, piece_bytes: int) -> Iterator[bytes]:
     if start:
         yield start
-    while piece := stream.read(PIECE_BYTES):
+    while piece := stream.read(piece_bytes):
         yield piece
+
+
+def _up_to_damage(unpacker: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
+    """What can be unpacked before the damage: an unpacker that meets it keeps back what it unpacked in that call."""
+    for place in range(max(1, len(packed))):
+        pending = packed[place : place + 1]
+        while True:
+            try:
+                unpacked = unpacker.decompress(pending, PIECE_BYTES)
+            except zlib.error:
+                return
+            pending = unpacker.unconsumed_tail
+            if unpacked:
+                yield unpacked
+            elif not pending:
+                break

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layoutdoctor.traces.json_strings import (
     BACKSLASH,
+    NOT_UTF8,
     QUOTE,
+    has_quoted_words,
     looks_like_fields,
     mended_string,
     unescaped_quote_count,
@@ -56,7 +57,7 @@ _PARTS = {
 }
 
 
-def _pattern(text: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[bytes]:
+def _pattern(text: str, flags: int = 0) -> re.Pattern[bytes]:
     while "<" in text:
         text = re.sub("<([a-z ]+)>", lambda part: _PARTS[part[1]], text)
     return re.compile(text.replace("~", r"[ \t\r\n]*").encode(), flags)
@@ -70,8 +71,8 @@ _UNFINISHED_MEMBER = _pattern(r'"[^"\\\x00-\x1f]{0,100}(?:"~(?::~)?)?\Z')
 _MISSING_COMMA = _pattern("<likely key>~<value starts>")
 # Most members and items are plain; these are only quicker ways to read them.
 _PLAIN_MEMBER = _pattern(
-    r'"([A-Za-z_][^"\\\x00-\x1f\x7f-\xff]{0,99})"~:~(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,30})?|true|false|null|<plain text>)'
-    r"(?:~,~(?=<likely key>)|(?=<object closes>))"
+    r'"([A-Za-z_][^"\\\x00-\x1f\x7f-\xff]{0,99})"~:~'
+    r"(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,30})?|true|false|null|<plain text>)(?:~,~(?=<likely key>)|(?=<object closes>))"
 )
 _PLAIN_ITEMS = _pattern(r"(?:-?(?:0|[1-9][0-9]*)~,~)*(?=[-0-9])")
 _STRING = _pattern(r'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -84,11 +85,10 @@ _WORD = _pattern(r'[^ \t\r\n,\[\]{}":]*')
 _WHOLE_NUMBER = _pattern("<number>")
 _NO_NUMBER = _pattern(r"[-+]?(?:nan(?:\(\w*\))?|inf(?:inity)?|1\.#(?:inf|ind|qnan|snan)0*)", re.IGNORECASE)
 _ODD_NUMBER = _pattern(r"[-+]?(?:0[xX][0-9a-fA-F]+|(?=\.?[0-9])[0-9]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)")
-_COMMA, _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST, _MARK, _ESCAPE = b',{}[]"\\'
+_COMMA, _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST, _MARK, _ESCAPE, _BLANK = b',{}[]"\\ '
 
 
-@dataclass(frozen=True, slots=True)
-class EventReading:
+class EventReading(NamedTuple):
     """
     What came of reading one event.
 
@@ -140,6 +140,8 @@ class _IncompleteError(Exception):
 class _EventReader:
     """Walks through one event; what has to be written anew is kept as patches of the text."""
 
+    __slots__ = ("_has_key_twice", "_has_lone_quote", "_patches", "holds_events", "kinds", "starts", "text")
+
     def __init__(self, text: bytes, starts: Sequence[int]) -> None:
         self.text = text
         self.starts = starts
@@ -147,16 +149,15 @@ class _EventReader:
         self.holds_events = False
         self._patches: list[tuple[int, int, bytes]] = []
         self._has_key_twice = False
-        self._odd_string_count = 0
+        # One string with a lone quote in it has one reading; two may be one string with a comma and a key in it.
+        self._has_lone_quote = False
 
     def read(self, at: int) -> int:
         """Where the event that starts at the brace ends."""
         end = self._object(at + 1, 0)
         if not self._patches:
             return end
-        is_doubtful = self._has_key_twice and not _OPEN_TO_DOUBT.isdisjoint(self.kinds)
-        # One string with a lone quote in it has one reading; two may be one string with a comma and a key in it.
-        if is_doubtful or self._odd_string_count > 1:
+        if self._has_key_twice and not _OPEN_TO_DOUBT.isdisjoint(self.kinds):
             raise _UnreadableError(next(kind for kind in self.kinds if kind in _OPEN_TO_DOUBT), end)
         if self.holds_events:
             raise _UnreadableError(ENDS_EARLY, end)
@@ -177,10 +178,12 @@ class _EventReader:
 
     def _next(self, at: int) -> tuple[int, int]:
         """Where the next character stands that is no white space, and which it is."""
-        at = _SPACE.match(self.text, at).end()  # type: ignore[union-attr]  # it matches everywhere
-        if at >= len(self.text):
-            raise _IncompleteError
-        return at, self.text[at]
+        try:
+            if self.text[at] <= _BLANK:
+                at = _SPACE.match(self.text, at).end()  # type: ignore[union-attr]  # it matches everywhere
+            return at, self.text[at]
+        except IndexError:
+            raise _IncompleteError from None
 
     def _object(self, at: int, depth: int) -> int:
         """Reads from behind an object's brace to behind the one that closes it."""
@@ -210,8 +213,8 @@ class _EventReader:
         name = key[1]
         if depth == 0 and name == b"traceEvents":
             raise _UnreadableError(WHOLE_TRACE, key.end())
-        if not name.isascii():
-            self._mend_string(key.start(1), key.end(1))
+        if not name.isascii() and mended_string(name)[0] != name:  # which field it is cannot be known
+            raise _UnreadableError(NOT_UTF8, at)
         at = self._value(key.end(), depth, in_list=False)
         behind = at
         at, character = self._next(at)
@@ -221,17 +224,24 @@ class _EventReader:
             if character == _CLOSE:
                 self._patch(comma, at, b"", EXTRA_COMMA)
             elif b"," in self.text[comma + 1 : at]:
+                if self.text[comma - 1 : comma].isdigit():  # the second one may stand for a digit
+                    raise _UnreadableError(EXTRA_COMMA, at)
                 self._patch(comma + 1, at, b" ", EXTRA_COMMA)
         elif character == _MARK:
-            if _MISSING_COMMA.match(self.text, at):
-                self._patch(behind, behind, b",", MISSING_COMMA)
-            elif _UNFINISHED_MEMBER.match(self.text, at):
-                raise _IncompleteError
-            else:
-                raise self._failure(NO_VALUE, at)
+            self._add_comma(behind, at)
         elif character != _CLOSE:
             raise self._failure(NO_VALUE, at)
         return name, at
+
+    def _add_comma(self, behind: int, key: int) -> None:
+        """Puts a comma between a value and the key that follows, where that is what is missing."""
+        if _UNFINISHED_MEMBER.match(self.text, key):
+            raise _IncompleteError
+        if not _MISSING_COMMA.match(self.text, key):
+            raise _UnreadableError(NO_VALUE, key)
+        if self.text[behind - 1 : behind].isdigit():  # the number may have lost its last digits with the comma
+            raise _UnreadableError(MISSING_COMMA, key)
+        self._patch(behind, behind, b",", MISSING_COMMA)
 
     def _list(self, at: int, depth: int) -> int:
         """Reads from behind a list's bracket to behind the one that closes it."""
@@ -243,13 +253,9 @@ class _EventReader:
             at, character = self._next(self._value(at, depth, in_list=True))
             if character == _CLOSE_LIST:
                 return at + 1
-            if character != _COMMA:  # whether "[1 2]" is one size or two cannot be known
+            if character != _COMMA:  # how many sizes "[1 2]" has, and "[1, 2,]", cannot be known
                 raise self._failure(NO_VALUE, at)
-            comma = at
             at, character = self._next(at + 1)
-            if character == _CLOSE_LIST:
-                self._patch(comma, comma + 1, b"", EXTRA_COMMA)
-                return at + 1
 
     def _value(self, at: int, depth: int, *, in_list: bool) -> int:
         """Reads a value; returns the place behind it."""
@@ -326,10 +332,13 @@ class _EventReader:
         return (quote - before) % 2 == 1
 
     def _judge_inner_quotes(self, start: int, end: int, inner: int, *, in_list: bool) -> None:
-        """Refuses a string that may as well be several fields."""
-        self._odd_string_count += inner % 2
-        is_doubtful = inner > _MOST_INNER_QUOTES or (in_list and inner % 2 == 1)
-        if is_doubtful or looks_like_fields(self.text[start:end]):
+        """Refuses a string that may as well be several fields or items."""
+        content = self.text[start:end]
+        if inner > _MOST_INNER_QUOTES or looks_like_fields(content):
+            raise _UnreadableError(QUOTE, end)
+        if inner == 1 and not in_list and not self._has_lone_quote:
+            self._has_lone_quote = True
+        elif not has_quoted_words(content):
             raise _UnreadableError(QUOTE, end)
 
     def _mend_string(self, start: int, end: int) -> None:

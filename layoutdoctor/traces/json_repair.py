@@ -30,9 +30,18 @@ from layoutdoctor.traces.json_mending import (
 )
 
 OTHER_TEXT = "text between events"
+IN_RUINS = "an event in the middle of thousands that cannot be read"
 
 _LONGEST_UNSETTLED = 1 << 18
 """How much of the end of a stretch may be left for later because what follows may explain it; bytes."""
+_LEAST_CREDIT = 1 << 16
+_MOST_LOST_IN_A_ROW = 5_000
+"""Behind so many unreadable events, only those that are valid as they stand are looked for."""
+
+_LONGEST_IN_RUINS = 1 << 14
+"""And only as long ones; bytes."""
+
+_LONGEST_BEHIND = 2_000
 
 _WS = rb"[ \t\r\n]*"
 _FIRST_KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|bp|s|tts|tdur|cname|sf|esf|stack|scope|id2"
@@ -40,7 +49,7 @@ _START = re.compile(rb"\{" + _WS + rb'"(?:' + _FIRST_KEYS + rb')"' + _WS + rb":"
 _UNFINISHED_START = re.compile(rb"\{" + _WS + rb'(?:"[a-z0-9]{0,5}(?:"' + _WS + rb")?)?\Z")
 _BEHIND_EVENT = re.compile(rb"[ \t\r\n,\[\]\x00]*")
 _FOLLOWS_EVENT = re.compile(rb"[ \t\r\n]*(?:\Z|[{\[\]\x00]|,[ \t\r\n,]*(?:\Z|[^ \t\r\n,\"}:]))")
-_KEY_BEHIND_EVENT = re.compile(rb'[ \t\r\n,]*"(\w+)"[ \t\r\n]*:')
+_ONCE_IN_EVENT = re.compile(rb'"(ph|pid|tid|ts)"' + _WS + rb":")
 _ENDS_LIKE_AN_EVENT = re.compile(rb"\}[ \t\r\n,\]\x00]*\Z")
 _BOUNDARY = re.compile(rb"\}(?=[ \t\r\n,]*\{)")
 _FIELD = re.compile(rb'"(?:' + _FIRST_KEYS + rb')"' + _WS + rb":")
@@ -93,11 +102,12 @@ class _Repair:
         self._boundary = 0
         self._last_end = len(stretch.rstrip(b" \t\r\n,]\0"))
         # Text may be read twice where an event within an unreadable one is looked for, in all no more than this.
-        self._credit = len(stretch)
+        self._credit = _LEAST_CREDIT + len(stretch) // 4
         self._events: list[bytes] = []
         self._kinds: Counter[str] = Counter()
         self._repaired_count = 0
         self._lost_count = 0
+        self._lost_in_a_row = 0
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -116,6 +126,7 @@ class _Repair:
                 rest = self._text[at:]
                 break
             if reading.outcome == "unreadable":
+                self._lost_in_a_row += 1
                 if is_certain or not self._is_value(at):
                     self._lose(reading)
                 at, is_certain = self._start_behind(at, reading.end), False
@@ -132,9 +143,13 @@ class _Repair:
     def _read(self, at: int) -> tuple[EventReading, dict[str, Any]]:
         """The event that starts here: as it stands where it is valid up to the next one, mended else."""
         end = self._end_if_valid(at)
-        event = _decoded(self._view[at:end])
-        if event is not None and "traceEvents" not in event:
-            return EventReading("whole", end, self._text[at:end]), event
+        is_in_ruins = self._lost_in_a_row > _MOST_LOST_IN_A_ROW and self._next_start(at + 1) < len(self._text)
+        if not is_in_ruins or end - at <= _LONGEST_IN_RUINS:
+            event = _decoded(self._view[at:end])
+            if event is not None and "traceEvents" not in event:
+                return EventReading("whole", end, self._text[at:end]), event
+        if is_in_ruins:
+            return EventReading("unreadable", at + 1, kinds=(IN_RUINS,)), {}
         reading = read_event(self._text, at, self._starts)
         if reading.outcome != "whole":
             return reading, {}
@@ -149,8 +164,9 @@ class _Repair:
         """Whether the event is over here; else a brace in its middle ended it, or one of its objects."""
         if _FOLLOWS_EVENT.match(self._text, end):
             return True
-        key = _KEY_BEHIND_EVENT.match(self._text, end)  # one that it has already: of the next event, without its brace
-        return key is not None and key[1].decode("utf-8", "replace") in event
+        # What comes once in an event and was in this one already is of the next one, whose start is damaged.
+        behind = _ONCE_IN_EVENT.finditer(self._text, end, min(end + _LONGEST_BEHIND, self._next_start(end)))
+        return any(match[1].decode() in event for match in behind)
 
     def _end_if_valid(self, at: int) -> int:
         """Behind the first brace that is followed by another object."""
@@ -160,6 +176,7 @@ class _Repair:
         return self._boundary
 
     def _keep(self, reading: EventReading) -> None:
+        self._lost_in_a_row = 0
         self._events.append(reading.text)
         self._repaired_count += bool(reading.kinds)
         self._kinds.update(reading.kinds)

@@ -24,6 +24,7 @@ _TROUBLE = re.compile(
 )
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _FIELD = re.compile(rb'[,{][ \t\r\n]*"[^"\\]{1,100}"[ \t\r\n]*:|"(?:ph|cat|name|pid|tid|ts|dur|args|id|bp)"[ \t\r\n]*:')
+_QUOTED_WORDS = re.compile(rb'[^"]*(?:"(?=[\w<%./-])[^"]*(?<=[\w>%./-])"[^"]*)*')
 _KIND_OF_GROUP = {"half": HALF_PAIR, "backslash": BACKSLASH, "quote": QUOTE, "control": CONTROL}
 _SHORT_ESCAPES = {b"\n": rb"\n", b"\t": rb"\t", b"\r": rb"\r"}
 
@@ -84,3 +85,13 @@ def looks_like_fields(content: bytes) -> bool:
         content: What stands between the quotes.
     """
     return _FIELD.search(content) is not None
+
+
+def has_quoted_words(content: bytes) -> bool:
+    """
+    Whether the quotes in a string come in pairs with a word in each, as in ``f("a", "b")``.
+
+    Args:
+        content: What stands between the quotes.
+    """
+    return _QUOTED_WORDS.fullmatch(_ESCAPED.sub(b"", content)) is not None

@@ -189,7 +189,7 @@ class RecordedTrace:
         transfers: Copies and fills by the device's own engines.
         operations: Host operations.
         launches: Runtime calls.
-        frames: Python frames and module calls; empty where the stack was not recorded.
+        frames: Module calls and Python frames that name a place; empty where no stack was recorded.
         annotations: ``user_annotation`` ranges, among them the profiler's steps (``ProfilerStep#3``).
         threads: ``(process, thread)`` of each thread index, as text.
         processes: Process ids, as text.
@@ -200,6 +200,7 @@ class RecordedTrace:
         problems: What could not be read.
         is_truncated: Whether the file ends before its document does.
         base_nanoseconds: What ``start`` counts from, on the trace's own clock.
+        has_stack: Whether Python frames were recorded, also where none of them names a place.
     """
 
     source: str
@@ -219,6 +220,7 @@ class RecordedTrace:
     problems: list[Problem] = field(default_factory=list)
     is_truncated: bool = False
     base_nanoseconds: int = 0
+    has_stack: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,7 +315,7 @@ def test_a_full_disk_does_not_lose_the_report(
     def fail(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(output_module, "_replace", fail)
+    monkeypatch.setattr(output_module, "replace_file", fail)
 
     assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 3
 

@@ -170,10 +170,10 @@ def test_a_conversion_without_layouts_has_a_direction_that_is_not_known() -> Non
     other = launched(1, direction="other", target=channels_last(), tensor="unknown")
 
     assert line_of(a_trace(recorded(unknown, unknown)), "Conversions") == (
-        "Conversions: 1 in library calls (1 in a direction not known)"
+        "Conversions: 1 in library calls (1 between other layouts, or which way is not known)"
     )
     assert line_of(a_trace(recorded(unknown, other)), "Conversions") == (
-        "Conversions: 2 in library calls (1 in a direction not known, 1 other)"
+        "Conversions: 2 in library calls (1 between other layouts, or which way is not known, 1 other)"
     )
     assert line_of(a_trace(recorded(unknown, other)), "Tensors") is None
 
@@ -230,11 +230,15 @@ def test_the_costliest_lines_are_added_up_and_cut() -> None:
     assert line_of(a_trace(recorded(launched(0))), "Costliest lines") is None
 
 
-def test_weights_alone_are_no_reason_to_try_channels_last() -> None:
-    assert line_of(a_trace(recorded(launched(0, tensor="weight"))), "To try") is None
-    assert line_of(a_trace(recorded(launched(0))), "To try") == (
+def test_channels_last_is_to_be_tried_where_a_rule_found_conversions_into_it_worth_telling() -> None:
+    found = msgspec.structs.replace(a_finding("warning"), code="LD111")
+    back = launched(0, direction="to_contiguous")
+
+    assert line_of(a_trace(recorded(launched(0)), findings=(found,)), "To try") == (
         "To try: model and inputs in channels_last (5-D: channels_last_3d), where they are not yet"
     )
+    assert line_of(a_trace(recorded(launched(0))), "To try") is None
+    assert line_of(a_trace(recorded(back), findings=(found,)), "To try") is None
 
 
 def test_no_conversion_in_a_whole_trace_is_a_short_report() -> None:
@@ -460,10 +464,12 @@ def test_what_lacks_and_what_could_not_be_read_is_named_once() -> None:
     graph = a_graph(name="recorded", not_understood=("a sparse tensor", "a sparse tensor"))
 
     assert build_trace_not_understood(a_trace(kernels, graphs=(graph,))) == (
-        "2 events or conversions could not be read or described",
         "no shapes",
         "no Python stack",
         "a sparse tensor",
+    )
+    assert build_trace_not_understood(a_trace(recorded(not_understood_count=2))) == (
+        "2 events or conversions could not be read or described",
     )
     assert build_trace_not_understood(a_trace(recorded())) == ("nothing",)
     assert build_trace_not_understood(a_trace(None)) == ("the kernel list was not recorded",)

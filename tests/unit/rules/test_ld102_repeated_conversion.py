@@ -338,3 +338,13 @@ def test_in_a_trace_a_direction_that_is_not_known_is_answered_by_trying_the_othe
 
     assert found.suggestion is not None
     assert "with model and input in the other memory format" in found.suggestion
+
+
+def test_in_a_trace_of_an_amd_gpu_the_switch_is_named_that_channels_last_needs_there() -> None:
+    kernel = "batched_transpose_64x64_pack_4x4_ediv_2x2_half"
+
+    (found,) = in_trace(*(to_channels_last(f"k{i}", source_value="t1", kernel=kernel) for i in range(2)))
+
+    assert found.suggestion is not None
+    assert "memory_format=torch.channels_last); " in found.suggestion
+    assert found.suggestion.endswith("only with PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment")

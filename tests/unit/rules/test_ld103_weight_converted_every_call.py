@@ -232,3 +232,16 @@ def test_in_a_trace_without_times_the_message_has_no_cost() -> None:
     assert [f.message for f in in_trace(a_recorded_weight("w0", seconds=None))] == [
         "1 weight conversion, inserted by the library"
     ]
+
+
+def test_in_a_trace_of_an_amd_gpu_the_switch_is_named_where_channels_last_is_what_to_convert_to() -> None:
+    kernel: dict[str, Any] = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half", "seconds": 9e-4}
+    backward = to_channels_last("g0", tensor="gradient")
+    switch = "only with PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment"
+
+    def advice(*conversions: Conversion) -> str:
+        return " ".join(found.suggestion or "" for found in in_trace(*conversions))
+
+    assert advice(a_recorded_weight("w0", **kernel)).endswith(switch)
+    assert advice(a_recorded_weight("w0", **kernel), backward).endswith(switch)
+    assert switch not in advice(a_recorded_weight("w0", **kernel, direction="to_contiguous"))

@@ -128,3 +128,13 @@ def test_a_cost_without_a_time_is_none_and_one_that_no_library_made_has_no_part_
     assert recorded.conversion_cost_words(trial, [an_eager_copy("a")]) == (
         "100 us of 15.0 ms kernel time (0.7 %), 40.0 us of it while nothing else ran"
     )
+
+
+def test_an_amd_gpu_needs_a_switch_for_channels_last_and_no_other_does() -> None:
+    def words(*kernels: str | None) -> str:
+        return recorded.miopen_words([to_channels_last("a", kernel=kernel) for kernel in kernels])
+
+    switch = "; before ROCm 7, channels_last takes effect only with PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment"
+    assert words(None, "batched_transpose_64x64_pack_4x4_ediv_2x2_half") == switch
+    assert words("void cudnn::ops::nchwToNhwcKernel<float, float>", None) == ""
+    assert words() == ""

@@ -17,6 +17,7 @@ from trace_builders import (
 )
 
 from layoutdoctor.records import Finding, RedundantPair, Trial
+from layoutdoctor.rules import recorded
 from layoutdoctor.rules.ld101_round_trip_conversion import check
 
 OUT, BACK = to_contiguous("k1"), to_channels_last("k2")
@@ -223,3 +224,29 @@ def test_the_library_conversions_of_a_trace_without_a_total_time_have_no_share()
     (found,) = findings(a_pair_proved_by("shapes"), kernels=recorded_kernels(OUT, BACK, convolution_seconds=None))
 
     assert "400 us of 15.0 ms kernel time (2.7 %), 80.0 us of it while nothing else ran" in found.message
+
+
+def test_a_single_kind_that_cannot_be_named_is_one_more_kind() -> None:
+    pairs = [a_pair_proved_by("shapes", between=(f"aten::op{i}",)) for i in range(4)]
+
+    (found,) = findings(*pairs)
+
+    assert ": 1 around op0, 1 around op1, 1 around op2, 1 more kind; on" in found.message
+
+
+def test_a_kernel_between_is_named_without_where_it_stands_in_torch() -> None:
+    between = ("at::native::(anonymous namespace)::some_kernel", "at::native::other_kernel", "aiter::_groupnorm")
+
+    (found,) = findings(a_pair_proved_by("shapes", between=between))
+
+    assert " around some_kernel, other_kernel and aiter::_groupnorm; " in found.message
+
+
+def test_an_amd_gpu_is_told_of_the_switch_that_channels_last_needs_there() -> None:
+    miopen = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half"}
+    out, back = to_contiguous("k1", **miopen), to_channels_last("k2", **miopen)
+
+    (found,) = check(a_trace_diagnosis(a_recorded_trial(out, back, redundant_pairs=(a_pair_proved_by("shapes"),))))
+
+    assert found.suggestion == TRY_CHANNELS_LAST + recorded.miopen_words([out])
+    assert "PYTORCH_MIOPEN_SUGGEST_NHWC=1" in found.suggestion

@@ -1,0 +1,212 @@
+"""The trace command, on recorded files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import layoutdoctor
+from layoutdoctor.__main__ import main
+from layoutdoctor.records import load
+
+TRACES = Path(__file__).parents[2] / "traces"
+PATCH_EMBED = TRACES / "h100_vit_patch_embed.json.gz"
+WAN = TRACES / "h100_wan21_kernel_summary.csv"
+
+
+def kernel(number: int, name: str = "gemm") -> dict[str, object]:
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": 10 * number, "dur": 5, "args": {}}
+
+
+def a_file(folder: Path, *events: dict[str, object], name: str = "t.json") -> Path:
+    path = folder / name
+    path.write_text(json.dumps({"traceEvents": list(events)}), encoding="utf-8")
+    return path
+
+
+def test_the_report_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["trace", str(PATCH_EMBED)])
+
+    out, err = capsys.readouterr()
+    assert (status, err) == (0, "")
+    assert "Layout conversions take 23.1 us of 1.22 ms recorded GPU time (1.9 %)" in out
+
+
+def test_the_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["trace", str(PATCH_EMBED), "--format", "json"])
+
+    record = json.loads(capsys.readouterr().out)
+    (trial,) = record["trials"]
+    assert (record["subject"]["mode"], trial["configuration"]["name"], trial["measurement"]) == (
+        "trace",
+        "recorded",
+        None,
+    )
+    assert (trial["kernels"]["count"], trial["kernels"]["conversion_count"]) == (154, 3)
+    assert trial["kernels"]["conversion_seconds"] == pytest.approx(23.072e-6, abs=1e-12)
+
+
+def test_outputs_are_written_in_the_format_of_their_suffix(tmp_path: Path) -> None:
+    names = ("d.json", "r.md", "r.txt", "annotated.json.gz")
+
+    status = main(["trace", str(PATCH_EMBED), *(word for name in names for word in ("--output", str(tmp_path / name)))])
+
+    assert status == 0
+    assert load(tmp_path / "d.json").trials[0].name == "recorded"
+    assert (tmp_path / "r.md").read_text(encoding="utf-8").startswith("## layoutdoctor")
+    annotated = json.loads(gzip.decompress((tmp_path / "annotated.json.gz").read_bytes()))
+    assert any("layoutdoctor" in str(event.get("cat")) for event in annotated["traceEvents"])
+
+
+def test_an_annotated_trace_that_exists_is_not_replaced_unasked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "annotated.json.gz"
+    target.write_bytes(b"mine")
+
+    status = main(["trace", str(PATCH_EMBED), "--output", str(target)])
+
+    assert (status, target.read_bytes()) == (2, b"mine")
+    assert "pass --force to replace it" in capsys.readouterr().err
+
+
+def test_a_saved_examination_is_rendered_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "d.json")])
+    first = capsys.readouterr().out
+
+    assert main(["render", str(tmp_path / "d.json"), "--recheck"]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_several_traces_are_examined_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["trace", str(PATCH_EMBED), str(WAN)])
+
+    out = capsys.readouterr().out
+    assert status == 0
+    assert out.index("h100_vit_patch_embed.json.gz") < out.index("h100_wan21_kernel_summary.csv")
+    assert "26.6 % of that in layout conversions" in out
+
+
+def test_several_traces_in_json_are_one_list(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["trace", str(PATCH_EMBED), str(WAN), "--format", "json"])
+
+    names = [record["subject"]["name"] for record in json.loads(capsys.readouterr().out)]
+    assert names == [PATCH_EMBED.name, WAN.name]
+
+
+def test_a_file_that_cannot_be_read_does_not_cost_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["trace", str(tmp_path / "missing.json"), str(PATCH_EMBED)])
+
+    out, err = capsys.readouterr()
+    assert status == 3
+    assert "there is no such file" in err
+    assert "Layout conversions take 23.1 us" in out
+
+
+def test_one_output_for_several_traces_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["trace", str(PATCH_EMBED), str(WAN), "--output", str(tmp_path / "d.json")])
+
+    assert status == 2
+    assert "examine them one at a time" in capsys.readouterr().err
+
+
+def test_a_trace_without_kernels_concludes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["trace", str(a_file(tmp_path))])
+
+    assert status == 4
+    assert "Nothing could be concluded: the trace holds no device kernels" in capsys.readouterr().out
+
+
+def test_a_trace_without_conversions_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["trace", str(a_file(tmp_path, kernel(0), kernel(1)))])
+
+    assert status == 0
+    assert "No layout conversion in 2 kernels" in capsys.readouterr().out
+
+
+def test_a_finding_to_fail_on_is_an_exit_status() -> None:
+    assert main(["trace", str(PATCH_EMBED), "--fail-on", "LD103"]) == 1
+    assert main(["trace", str(PATCH_EMBED), "--fail-on", "error"]) == 0
+
+
+def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["trace", str(PATCH_EMBED), "--max-bytes", "100000"])
+
+    assert status == 3
+    assert "raise the limit: --max-bytes 200000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["0", "-5", "many"])
+def test_a_limit_that_is_none_is_wrong_usage(number: str) -> None:
+    assert main(["trace", str(PATCH_EMBED), f"--max-bytes={number}"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it is empty"),
+        (b"hello\n", "seems to be"),
+        (b'{"a": 1}', "without traceEvents"),
+        (b"\x1f\x8b\x08\x00", "empty"),
+        (b"PK\x03\x04rest", "seems to be"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+
+    status = main(["trace", str(path)])
+
+    err = capsys.readouterr().err
+    assert status == 3
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", str(tmp_path)]) == 3
+    assert "it is a directory" in capsys.readouterr().err
+
+
+def test_a_saved_diagnosis_is_sent_to_render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "d.json")])
+    capsys.readouterr()
+
+    assert main(["trace", str(tmp_path / "d.json")]) == 3
+    assert "layoutdoctor render" in capsys.readouterr().err
+
+
+def test_a_name_full_of_escapes_reaches_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "void cudnn::ops::nchwToNhwcKernel<\x1b[31m</script>\n>"
+
+    main(["trace", str(a_file(tmp_path, kernel(0, hostile)))])
+
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_python_and_the_command_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["trace", str(PATCH_EMBED)])
+
+    assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == capsys.readouterr().out
+
+
+def test_it_runs_without_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from layoutdoctor.__main__ import main\n"
+        f"assert main(['trace', {str(PATCH_EMBED)!r}]) == 0\n"
+        "assert not {'triton', 'networkx'} & set(sys.modules)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
