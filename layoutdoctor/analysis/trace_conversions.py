@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from layoutdoctor.analysis.convolution_shapes import convolution_tensors
 from layoutdoctor.analysis.trace_attribution import attribute
 from layoutdoctor.analysis.trace_convolutions import classify, groups_of, library_conversions
 from layoutdoctor.analysis.trace_copies import find_copies
 from layoutdoctor.analysis.trace_exposure import exposed_nanoseconds
 from layoutdoctor.analysis.trace_lacks import describe_lacks
-from layoutdoctor.analysis.trace_pairs import find_pairs
+from layoutdoctor.analysis.trace_pairs import CONTIGUOUS_NORMS, find_pairs
 from layoutdoctor.analysis.trace_places import Places
 from layoutdoctor.analysis.trace_sums import convolution_sums, kernel_records, totals_of
 from layoutdoctor.kernel_names import dtypes_of
@@ -28,7 +29,7 @@ from layoutdoctor.traces.recorded import NONE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.analysis.convolution_shapes import Shape
+    from layoutdoctor.analysis.convolution_shapes import Role, Shape
     from layoutdoctor.analysis.trace_attribution import Attribution
     from layoutdoctor.analysis.trace_convolutions import KernelClasses, LibraryConversion
     from layoutdoctor.analysis.trace_copies import TraceCopy
@@ -224,10 +225,18 @@ class _Records:
         if "backward" in name and role in ("input", "weight"):
             forward = self.places.forward_of(convolution)
             convolution = int(self.attribution.convolution_of[forward]) if forward != NONE else NONE
-            if convolution == NONE:
+            if convolution == NONE or self._shape_of(convolution, role) != found.tensor.shape:
                 return None
             name = self.trace.names[int(self.trace.operations.name[convolution])]
         return f"{role} of {name} ({convolution})"
+
+    def _shape_of(self, convolution: int, role: Role) -> Shape | None:
+        """Sizes of a tensor of a convolution, as its operation recorded them."""
+        arguments = int(self.trace.operations.arguments[convolution])
+        name = self.trace.names[int(self.trace.operations.name[convolution])]
+        tensors = convolution_tensors(name, self.trace.arguments[arguments]) if arguments != NONE else None
+        tensor = tensors.of_role(role) if tensors is not None else None
+        return tensor.shape if tensor is not None else None
 
     def _padding(self, number: int, row: int) -> Conversion:
         return Conversion(
@@ -282,7 +291,7 @@ class _Records:
             bytes_moved=sum(known) if len(known) == len(moved) else None,
             location=_first_place(place.location, first.location),
             module=place.module,
-            proof=_PROOFS[pair.confidence],
+            proof=_PROOFS[pair.confidence] + _contiguous_norm_words(pair.between),
             tensor_shape=pair.shape,
             seconds_source="measured",
             confidence=pair.confidence,
@@ -299,6 +308,11 @@ def _sum(first: float | None, second: float | None) -> float | None:
 
 def _first_place(place: SourceLocation | None, other: SourceLocation | None) -> SourceLocation | None:
     return place if place is not None else other
+
+
+def _contiguous_norm_words(between: Sequence[str]) -> str:
+    name = next((name for name in between if name in CONTIGUOUS_NORMS), None)
+    return f"; but {name} computes in contiguous_format on a GPU, so it has to be replaced as well" if name else ""
 
 
 def _short(name: str) -> str:

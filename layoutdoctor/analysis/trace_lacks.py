@@ -6,17 +6,16 @@ Faces ``trace_conversions``; no torch.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from layoutdoctor.analysis.trace_sums import MOST_KERNELS_LISTED
-from layoutdoctor.traces.recorded import NONE
 from layoutdoctor.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from layoutdoctor.analysis.trace_attribution import Attribution
@@ -26,6 +25,29 @@ if TYPE_CHECKING:
 _NANOSECONDS_PER_MICROSECOND = 1000
 _SECONDS_PER_NANOSECOND = 1e-9
 _NAME_LENGTH = 60
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """How to record each part of a trace, or why it is not there."""
+
+    kernels: str = "ProfilerActivity.CUDA"
+    operations: str = "ProfilerActivity.CPU"
+    strides: str = "torch before 2.3"
+    stack: str = "with_stack=True"
+
+
+_BY_TORCH = _Recording()
+_BY_NSIGHT = _Recording(
+    kernels="nsys profile --trace=cuda,nvtx",
+    operations="torch.autograd.profiler.emit_nvtx(record_shapes=True)",
+    strides="a trace of torch.profiler holds them",
+    stack="a trace of torch.profiler holds it, with_stack=True",
+)
+
+
+def _how_to_record(trace: RecordedTrace) -> _Recording:
+    return _BY_NSIGHT if trace.source.startswith("Nsight") else _BY_TORCH
 
 
 def describe_lacks(
@@ -41,7 +63,8 @@ def describe_lacks(
         is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
     """
     if not len(trace.kernels):
-        return ("device kernels were not recorded (ProfilerActivity.CUDA), so nothing can be said of conversions",)
+        how = _how_to_record(trace).kernels
+        return (f"device kernels were not recorded ({how}), so nothing can be said of conversions",)
     return tuple(_sentences(trace, attribution, places, is_possible))
 
 
@@ -50,9 +73,10 @@ def _sentences(
 ) -> Iterator[str]:
     count = len(trace.kernels)
     if not len(trace.operations):
-        yield "operations were not recorded (ProfilerActivity.CPU), so kernels belong to no operation, module or line"
+        how = _how_to_record(trace).operations
+        yield f"operations were not recorded ({how}), so kernels belong to no operation, module or line"
     else:
-        yield from _about_operations(trace, attribution, places)
+        yield from _about_operations(trace, places)
     if attribution.replayed_count:
         yield (
             f"{attribution.replayed_count} of {count} kernels were launched by graph replays, "
@@ -76,18 +100,15 @@ def _sentences(
         yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
 
 
-def _about_operations(trace: RecordedTrace, attribution: Attribution, places: Places) -> Iterator[str]:
-    used = attribution.operation[attribution.operation != NONE]
-    arguments = trace.operations.arguments[used]
-    recorded = np.array([bool(a.shapes) for a in trace.arguments] or [False])
-    strided = np.array([bool(a.strides) for a in trace.arguments] or [False])
-    has_shapes = bool(recorded[arguments[arguments != NONE]].any())
-    if not has_shapes:
+def _about_operations(trace: RecordedTrace, places: Places) -> Iterator[str]:
+    if not any(recorded.shapes for recorded in trace.arguments):
         yield (
             "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid "
             "or the order of kernels"
         )
-    elif not strided[arguments[arguments != NONE]].any():
-        yield "strides were not recorded (torch before 2.3), so eager copies between layouts cannot be told"
+    elif not any(recorded.strides for recorded in trace.arguments):
+        how = _how_to_record(trace).strides
+        yield f"strides were not recorded ({how}), so eager copies between layouts cannot be told"
     if not places.has_frames:
-        yield "the Python stack was not recorded (with_stack=True), so no module and no line is named"
+        how = _how_to_record(trace).stack
+        yield f"the Python stack was not recorded ({how}), so no module and no line is named"

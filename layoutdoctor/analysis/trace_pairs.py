@@ -70,6 +70,7 @@ _AGNOSTIC_KERNEL = re.compile(
 )
 _COPY_KERNEL = re.compile(r"direct_copy_kernel|_backward")
 _NORM_KERNEL = re.compile(r"batch_norm_|::bn_fw_|MIOpenBatchNorm")
+_COUNTING_KERNEL = re.compile(r"\blong\b")  # such as of num_batches_tracked
 _GRADIENT = re.compile(r"dgrad|wgrad|_bwd_|_wrw_|bwd_weight|bwd_data|Bwd|Wrw")
 _BACK: dict[ConversionDirection, ConversionDirection] = {
     "to_contiguous": "to_channels_last",
@@ -308,9 +309,11 @@ class _Walker:
 
     def _is_norm(self, row: int) -> bool:
         """Whether a kernel is of a norm, or only counts for one."""
-        operation = self.operation_names[row]
+        operation, kernel = self.operation_names[row], self.trace.names[self.kernel_names[row]]
+        if _COUNTING_KERNEL.search(kernel):
+            return True
         if operation == NONE:
-            return _NORM_KERNEL.search(self.trace.names[self.kernel_names[row]]) is not None
+            return _NORM_KERNEL.search(kernel) is not None
         name = self.trace.names[int(self.trace.operations.name[operation])]
         return name in OTHER_OPERATIONS or base_name_of(name) in _NORMS
 

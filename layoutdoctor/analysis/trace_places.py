@@ -166,10 +166,12 @@ class Places:
 
 
 class _ForwardOperations:
-    """Forward operations by sequence number."""
+    """Forward operations by sequence number, which each thread counts for itself."""
 
     def __init__(self, trace: RecordedTrace) -> None:
         self.operations = trace.operations
+        self.processes = [process for process, _ in trace.threads]
+        self.homes: dict[tuple[int, str], int] = {}
         operations = trace.operations
         rows = np.flatnonzero((operations.sequence != NONE) & (operations.forward_thread <= 0))
         order = np.lexsort((operations.start[rows], operations.sequence[rows]))
@@ -186,7 +188,31 @@ class _ForwardOperations:
         )
         earlier = self.rows[low:high]
         earlier = earlier[operations.start[earlier] < start]
+        home = self._home(operation)
+        if home != NONE:
+            earlier = earlier[operations.thread[earlier] == home]
         return int(earlier[-1]) if len(earlier) else NONE
+
+    def _home(self, operation: int) -> int:
+        """
+        The thread that a backward operation's forward ran on; ``NONE`` where several may be it.
+
+        The number that it gives is none of those that the trace calls threads by, so it is the thread on which most of
+        the backward operations with that number find their forward. A recomputed forward runs on another one.
+        """
+        number = int(self.operations.forward_thread[operation])
+        key = (number, self.processes[int(self.operations.thread[operation])])
+        if key not in self.homes:
+            self.homes[key] = self._find_home(*key)
+        return self.homes[key]
+
+    def _find_home(self, number: int, process: str) -> int:
+        operations, threads = self.operations, self.operations.thread[self.rows]
+        own = [thread for thread in np.unique(threads).tolist() if self.processes[thread] == process]
+        is_asking = (operations.forward_thread == number) & (operations.sequence != NONE)
+        asking = np.unique(operations.sequence[is_asking])
+        counts = [int(np.isin(asking, self.sequences[threads == thread]).sum()) for thread in own]
+        return own[counts.index(max(counts))] if counts and counts.count(max(counts)) == 1 else NONE
 
 
 def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Column) -> NDArray[np.bool_]:

@@ -113,9 +113,7 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]
         yield f"{cut} names are cut short, so kernels are known by their beginning only"
 
 
-def _totals(
-    kind: TotalKind, rows: Sequence[KernelTotal], key: Callable[[KernelTotal], str | None]
-) -> list[Total]:
+def _totals(kind: TotalKind, rows: Sequence[KernelTotal], key: Callable[[KernelTotal], str | None]) -> list[Total]:
     groups: dict[str, list[KernelTotal]] = {}
     for row in rows:
         name = key(row)

@@ -247,18 +247,11 @@ class _Reader:
 
     def _arguments_of(self, recorded: EventArguments) -> int:
         shapes = recorded.shapes if recorded.shapes is not NO_TEXT else recorded.shapes_2020
-        if shapes is NO_TEXT and recorded.call_stack is NO_TEXT and recorded.kernel_file is NO_TEXT:
-            return NONE
-        key = (
-            bytes(shapes),
-            bytes(recorded.strides),
-            bytes(recorded.types),
-            bytes(recorded.values),
-            bytes(recorded.kernel_file),
-            bytes(recorded.kernel_options),
-            bytes(recorded.call_stack),
-        )
-        return self.arguments[key]
+        key = (bytes(shapes), bytes(recorded.strides), bytes(recorded.types), bytes(recorded.values))
+        if recorded.call_stack is NO_TEXT and recorded.kernel_file is NO_TEXT:
+            return self.arguments[key] if shapes is not NO_TEXT else NONE
+        rare = (bytes(recorded.kernel_file), bytes(recorded.kernel_options), bytes(recorded.call_stack))
+        return self.arguments[key + rare]
 
     def _add_launches(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
         arguments = [event.args for event in events]

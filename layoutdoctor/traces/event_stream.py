@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, deque
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ from layoutdoctor.traces.json_strings import NOT_UTF8
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 BATCH_BYTES = 1 << 20
 MOST_PENDING_BYTES = 64 << 20
@@ -34,7 +35,7 @@ _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BRACKET_OR_STRING = re.compile(rb'[\[\]{}]|"[^"\\]*(?:\\(?:.|\Z)[^"\\]*)*(?:"|\Z)', re.DOTALL)
 _NEXT_EVENT = re.compile(rb"\s*\{")
 _BETWEEN_EVENTS = re.compile(rb"\}\s*(?:,\s*)?\{")
-_BEHIND_EVENTS = re.compile(rb'\s*(?:,\s*"|\}|\])')
+_BEHIND_EVENTS = re.compile(rb'\s*(?:,\s*(?:"|\]\Z)|\}|\])')
 _END_OF_EVENTS = re.compile(rb'\}\s*(?:,\s*)?\]\s*(?:,\s*"|\}\s*\Z)')
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _WHERE = re.compile(r"\(byte (\d+)\)")
@@ -52,6 +53,9 @@ class EventStream(Generic[EventType]):
         damage: How often each kind of damage was met and mended, in words.
         lost_count: Pieces that look like events and could not be read.
         is_truncated: Whether the document ends in the middle; known once ``batches`` has ended.
+        is_list: Whether the document is the list of its events itself; known from the first batch on.
+        head: What stands before the first event, from the document's bracket to that of the events; known likewise.
+        tail: What stands behind the bracket that closes the events; known once ``batches`` has ended.
     """
 
     def __init__(
@@ -72,6 +76,9 @@ class EventStream(Generic[EventType]):
         self.damage: Counter[str] = Counter()
         self.lost_count = 0
         self.is_truncated = False
+        self.is_list = False
+        self.head = b""
+        self.tail = b""
         self._pieces = pieces
         self._decode = decode
         self._decode_loosely = decode_loosely
@@ -80,7 +87,7 @@ class EventStream(Generic[EventType]):
         self._has_ended = False
         self._is_array_closed = False
         self._is_damaged = False
-        self._is_list = False
+        self._is_nested = False
 
     def batches(self) -> Iterator[list[EventType]]:
         """
@@ -119,8 +126,8 @@ class EventStream(Generic[EventType]):
             self._fill(max(self._batch_bytes, 2 * len(self._buffer), len(_BYTE_ORDER_MARK)))
             start = self._buffer.removeprefix(_BYTE_ORDER_MARK).lstrip()
         if start[:1] == b"[":
-            self._buffer = start[1:]
-            self._is_list = True
+            self.head, self._buffer = start[:1], start[1:]
+            self.is_list = True
             return
         if start[:1] != b"{":
             raise TraceError("it does not start as JSON; expected a Chrome trace, which starts with '{' or '['")
@@ -128,7 +135,7 @@ class EventStream(Generic[EventType]):
         while True:
             found = self._find_events()
             if found is not None:
-                self._buffer = self._buffer[found:]
+                self.head, self._buffer = self._buffer[:found], self._buffer[found:]
                 return
             if self._has_ended:
                 raise TraceError("it is JSON without a list 'traceEvents'; expected a Chrome trace from a profiler")
@@ -159,13 +166,13 @@ class EventStream(Generic[EventType]):
             return match.end()
         if nested is not None and (self._has_ended or len(self._buffer) > MOST_PENDING_BYTES):
             self.damage["events that stand within another object"] += 1
+            self._is_nested = True
             return nested
         return None
 
     def _next_batch(self) -> list[EventType]:
         """Events up to the last place in the buffer where one ends and another begins; none where more is needed."""
-        cuts = self._cuts()
-        batch = self._decode_up_to(cuts)
+        batch, cuts = self._whole_events()
         if batch is not None:
             return batch
         is_damaged = self._is_damaged
@@ -188,38 +195,43 @@ class EventStream(Generic[EventType]):
         self._fill(2 * size)
         return []
 
-    def _decode_up_to(self, cuts: Sequence[int]) -> list[EventType] | None:
-        """The events up to the first of some places that is right; None where there is damage, or none is right."""
+    def _whole_events(self) -> tuple[list[EventType] | None, list[int]]:
+        """The events up to the first cut that is right, and the cuts tried; None where none is, or there is damage."""
         self._is_damaged = False
-        for cut in cuts:
+        tried: list[int] = []
+        for cut in chain(self._usual_cuts(), self._other_cuts()):
+            if cut in tried:
+                continue
+            tried.append(cut)
             batch = self._decode_array(b"".join((b"[", memoryview(self._buffer)[:cut], b"]")), self._buffer[cut:])
             if batch is not None or self._is_damaged:
-                return batch
-        return None
+                return batch, tried
+        return None, tried
 
-    def _cuts(self) -> list[int]:
-        """Ends of events behind which another one begins, the last one first."""
-        found: list[int] = []
+    def _usual_cuts(self) -> Iterator[int]:
+        """Ends of events behind which a comma and another one follow, the last one first."""
         at = len(self._buffer)
-        while len(found) < _MOST_CUTS_TRIED:
+        count = 0
+        while count < _MOST_CUTS_TRIED:
             at = self._buffer.rfind(b"},", 0, at)
             if at < 0:
-                break
+                return
             if _NEXT_EVENT.match(self._buffer, at + 2):
-                found.append(at + 1)
-        if not found:  # a space before the comma, or no comma
-            places = deque(_BETWEEN_EVENTS.finditer(self._buffer), maxlen=_MOST_CUTS_TRIED)
-            found = [match.start() + 1 for match in reversed(places)]
-        return found
+                count += 1
+                yield at + 1
+
+    def _other_cuts(self) -> Iterator[int]:
+        """The same where there may be white space before the comma, or none of the two."""
+        for match in reversed(deque(_BETWEEN_EVENTS.finditer(self._buffer), maxlen=_MOST_CUTS_TRIED)):
+            yield match.start() + 1
 
     def _last_batch(self) -> list[EventType]:
         """What is left when the file has ended, or all of it but the event in whose middle the file ends."""
         batch = self._decode_array(b"[" + self._buffer + b"]", b"")
         if batch is not None:
-            self.is_truncated = not self._is_array_closed and not self._is_list
+            self.is_truncated = not self._is_array_closed and not self.is_list
         elif not self._is_damaged:
-            cuts = self._cuts()
-            batch = self._decode_up_to(cuts)
+            batch, cuts = self._whole_events()
             if batch is not None:
                 return batch
             if len(cuts) < _MOST_CUTS_TRIED:  # no event is whole
@@ -297,18 +309,18 @@ class EventStream(Generic[EventType]):
     def _repair_end(self) -> list[EventType]:
         """The events of a damaged end, without taking the document's fields behind them for events."""
         text = self._buffer
-        end = None if self._is_list else _end_of_events(text)
+        end = None if self.is_list else _end_of_events(text)
         batch = self._repair(text if end is None else text[:end], b"")
-        self.is_truncated = end is None and (not self._is_list or bool(self._buffer.strip(b", \t\r\n")))
+        self.is_truncated = end is None and (not self.is_list or bool(self._buffer.strip(b", \t\r\n")))
         self._buffer = b"" if end is None else text[end + 1 :]
         return batch
 
     def _read_tail(self) -> None:
         """The document's fields behind the events."""
         self._fill(MOST_PENDING_BYTES)
-        tail = self._buffer.strip()
+        self.tail = tail = self._buffer.strip()
         self._buffer = b""
-        if self._is_list or self.is_truncated or not self._has_ended:
+        if self.is_list or self._is_nested or self.is_truncated or not self._has_ended:
             return
         found = _fields(tail)
         if found is not None:

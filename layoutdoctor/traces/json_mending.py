@@ -19,6 +19,7 @@ from layoutdoctor.traces.json_strings import (
     QUOTE,
     has_quoted_words,
     looks_like_fields,
+    looks_like_path,
     mended_string,
     unescaped_quote_count,
 )
@@ -50,7 +51,7 @@ _PARTS = {
     "value starts": r'["\-0-9\[{tfnNI]',
     "plain text": r'"[^"\\\x00-\x1f\x7f-\xff]*"',
     "commas": r"~,[ \t\r\n,]*",
-    "object closes": r"~\}~(?:[,}\]{\x00]|\Z)",
+    "object closes": r"~\}~(?:[,}\]{\x00]|\Z|<likely key>)",
     "list closes": r"~\]~(?:[,}\]]|\Z|<likely key>)",
     "behind value": r"(?:<commas>(?:<key>|\})|<object closes>|~<likely key>~<value starts>)",
     "behind item": r"(?:~,~(?:<value starts>|\])|<list closes>)",
@@ -312,12 +313,10 @@ class _EventReader:
                 return found.start()
             escaped = found.start() if escaped is None else escaped
             found = closing.search(self.text, found.end(), limit)
-        if (
-            escaped is not None
-            and not unescaped_quote_count(self.text[at:escaped])
-            and (found or limit < len(self.text))
-        ):
-            return escaped
+        if escaped is not None and (found or limit < len(self.text)):
+            before = self.text[at : escaped - 1]  # without the backslash in front of the quote
+            if looks_like_path(before) and not unescaped_quote_count(before):
+                return escaped
         if found is not None:
             return found.start()
         if limit == len(self.text):

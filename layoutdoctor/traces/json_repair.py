@@ -48,7 +48,7 @@ _FIRST_KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|bp|s|tts|tdur|cname|sf|esf|s
 _START = re.compile(rb"\{" + _WS + rb'"(?:' + _FIRST_KEYS + rb')"' + _WS + rb":")
 _UNFINISHED_START = re.compile(rb"\{" + _WS + rb'(?:"[a-z0-9]{0,5}(?:"' + _WS + rb")?)?\Z")
 _BEHIND_EVENT = re.compile(rb"[ \t\r\n,\[\]\x00]*")
-_FOLLOWS_EVENT = re.compile(rb"[ \t\r\n]*(?:\Z|[{\[\]\x00]|,[ \t\r\n,]*(?:\Z|[^ \t\r\n,\"}:]))")
+_FOLLOWS_EVENT = re.compile(rb"[ \t\r\n]*(?:\Z|[{\[\]\x00]|,[ \t\r\n,]*(?:\Z|[^ \t\r\n,\"}:]|[\"}:][ \t\r\n,]*\{))")
 _ONCE_IN_EVENT = re.compile(rb'"(ph|pid|tid|ts)"' + _WS + rb":")
 _ENDS_LIKE_AN_EVENT = re.compile(rb"\}[ \t\r\n,\]\x00]*\Z")
 _BOUNDARY = re.compile(rb"\}(?=[ \t\r\n,]*\{)")

@@ -25,6 +25,7 @@ _TROUBLE = re.compile(
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _FIELD = re.compile(rb'[,{][ \t\r\n]*"[^"\\]{1,100}"[ \t\r\n]*:|"(?:ph|cat|name|pid|tid|ts|dur|args|id|bp)"[ \t\r\n]*:')
 _QUOTED_WORDS = re.compile(rb'[^"]*(?:"(?=[\w<%./-])[^"]*(?<=[\w>%./-])"[^"]*)*')
+_DRIVE = re.compile(rb"[A-Za-z]:\\")
 _KIND_OF_GROUP = {"half": HALF_PAIR, "backslash": BACKSLASH, "quote": QUOTE, "control": CONTROL}
 _SHORT_ESCAPES = {b"\n": rb"\n", b"\t": rb"\t", b"\r": rb"\r"}
 
@@ -95,3 +96,14 @@ def has_quoted_words(content: bytes) -> bool:
         content: What stands between the quotes.
     """
     return _QUOTED_WORDS.fullmatch(_ESCAPED.sub(b"", content)) is not None
+
+
+def looks_like_path(content: bytes) -> bool:
+    """
+    Whether a string was written without escaping its backslashes, as a path of Windows, and has no escaped quote.
+
+    Args:
+        content: What stands between the quotes.
+    """
+    is_path = _DRIVE.match(content) is not None or BACKSLASH in mended_string(content)[1]
+    return is_path and b'\\"' not in content

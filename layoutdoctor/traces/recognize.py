@@ -59,6 +59,7 @@ _ROCPROF = re.compile(
 )
 _NSYS_TABLE = re.compile(r"(?i)total ?time ?(?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)\b")
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)|[{}\[\]:]', re.DOTALL)
+_JSON_START = re.compile(r"[{\[]\s*[\"{]")
 _TEXT_CONTROLS = frozenset(b"\t\n\r\f\x1b\b")
 
 _KEYS: tuple[tuple[frozenset[str], str, str], ...] = (
@@ -143,7 +144,7 @@ def _binary(head: bytes, name: str) -> tuple[str, str]:
 def _text_kind(text: str, name: str, encoding: str) -> TraceKind:
     if _ONEDNN.search(text):
         return "onednn_log"
-    if has_kernel_table(text):
+    if not _JSON_START.match(text) and has_kernel_table(text):
         return "kernel_csv"
     if text.startswith(("{", "[")):
         if encoding != "utf-8":

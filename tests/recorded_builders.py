@@ -1,0 +1,260 @@
+"""
+Small recorded traces for tests: a ``Recorder`` lays operations, launches and kernels one after the other.
+
+Host calls take 10 ns, kernels 1000 ns unless told otherwise, each stream runs its kernels in the order of their
+launches. What is not asked for is as the profiler writes it: External ids of operations on kernels, one correlation
+for each launch.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from layoutdoctor.analysis.convolution_shapes import cudnn_grid
+from layoutdoctor.traces.recorded import (
+    NONE,
+    FrameEvents,
+    KernelEvents,
+    LaunchEvents,
+    OperationArguments,
+    OperationEvents,
+    RecordedTrace,
+    TransferEvents,
+    column,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Shape = tuple[int, ...]
+Grid = tuple[int, int, int]
+
+CUDNN = "cudnn::engines_precompiled::"
+TO_NHWC = f"void {CUDNN}nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"
+TO_NCHW = f"void {CUDNN}nhwcToNchwKernel<__half, __half, float, true, false, (cudnnKernelDataType_t)0>(x)"
+FORWARD = "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_cudnn"
+DATA_GRADIENT = "sm90_xmma_dgrad_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_cudnn"
+WEIGHT_GRADIENT = "sm90_xmma_wgrad_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_cudnn"
+TRANSPOSE = "batched_transpose_32x32_half"
+MIOPEN_FORWARD = "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt64x128x32"
+MIOPEN_DATA_GRADIENT = "igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt64x128x32"
+MIOPEN_WEIGHT_GRADIENT = "igemm_wrw_gtcx3_nhwc_bf16_bx0_ex1_bt64x128x32"
+FILL = "SubTensorOpWithScalar1d"
+CAST_RESULT = "SubTensorOpWithCastTensor1d"
+POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, x>(int, x)"
+STRIDED_COPY = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>(x)>(int, x)"
+)
+GEMM = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
+
+HOST_CALL = 10
+KERNEL = 1000
+STREAM = 7
+
+
+@dataclass
+class _Row:
+    """One event: its columns by name."""
+
+    values: dict[str, int]
+    order: int
+
+
+@dataclass
+class Recorder:
+    """
+    Collects the events of a trace.
+
+    Attributes:
+        external: What kernels carry as External id: ``"operation"`` that of the innermost one, ``"correlation"`` the
+            correlation once more, as from 2022 to 2024, ``None`` nothing.
+        has_shapes: Whether arguments of operations are kept.
+        now: The host's clock, in nanoseconds.
+    """
+
+    external: str | None = "operation"
+    has_shapes: bool = True
+    now: int = 0
+    names: dict[str, int] = field(default_factory=dict)
+    threads: dict[tuple[str, str], int] = field(default_factory=dict)
+    grids: dict[Grid, int] = field(default_factory=dict)
+    arguments: dict[OperationArguments, int] = field(default_factory=dict)
+    rows: dict[str, list[_Row]] = field(default_factory=dict)
+    stream_ends: dict[tuple[int, int], int] = field(default_factory=dict)
+    open_operations: list[int] = field(default_factory=list)
+    thread: int = 0
+    correlation: int = 100
+    external_id: int = 5000
+
+    def __post_init__(self) -> None:
+        self.on_thread("main")
+
+    def on_thread(self, name: str, process: str = "1") -> None:
+        """What follows runs on that thread."""
+        self.thread = self.threads.setdefault((process, name), len(self.threads))
+        self.open_operations = []
+
+    @contextmanager
+    def operation(self, name: str, **changes: Any) -> Iterator[None]:
+        """An operation around what is recorded inside; fields of its arguments and of its row by keyword."""
+        self.external_id += 1
+        row = {
+            "name": self._name(name),
+            "start": self._tick(),
+            "duration": 0,
+            "thread": self.thread,
+            "external": self.external_id,
+            "sequence": NONE,
+            "forward_thread": NONE,
+            "arguments": self._arguments(changes),
+            **changes,
+        }
+        self._add("operations", row)
+        self.open_operations.append(row["external"])
+        yield
+        self.open_operations.pop()
+        row["duration"] = self._tick() - row["start"]
+
+    @contextmanager
+    def frame(self, name: str) -> Iterator[None]:
+        """A Python frame or module call around what is recorded inside."""
+        with self._range("frames", name):
+            yield
+
+    @contextmanager
+    def annotation(self, name: str) -> Iterator[None]:
+        """An annotated range, such as a step of the profiler."""
+        with self._range("annotations", name):
+            yield
+
+    @contextmanager
+    def _range(self, table: str, name: str) -> Iterator[None]:
+        row = {"name": self._name(name), "start": self._tick(), "duration": 0, "thread": self.thread}
+        self._add(table, row)
+        yield
+        row["duration"] = self._tick() - row["start"]
+
+    def kernel(self, name: str, *, is_launched: bool = True, grid: Grid | None = None, **changes: Any) -> None:
+        """A kernel launched now; ``at`` and ``takes`` say when it runs on the device."""
+        takes, at = changes.pop("takes", KERNEL), changes.pop("at", None)
+        self.correlation += 1
+        moment, correlation = self._tick(), changes.setdefault("correlation", self.correlation)
+        device, stream = changes.setdefault("device", 0), changes.setdefault("stream", STREAM)
+        start = max(moment, self.stream_ends.get((device, stream), 0)) if at is None else at
+        self.stream_ends[device, stream] = start + takes
+        inner = self.open_operations[-1] if self.open_operations and is_launched else NONE
+        external = {"operation": inner, "correlation": correlation, None: NONE}[self.external]
+        row = {"name": self._name(name), "start": start, "duration": takes, "grid": NONE, "process": 0}
+        if grid is not None:
+            row["grid"] = self.grids.setdefault(grid, len(self.grids))
+        self._add("kernels", {**row, "external": external, **changes})
+        if is_launched:
+            self._launch("cudaLaunchKernel", moment, correlation)
+
+    def replay(self, *names: str, graph: str = "cudaGraphLaunch") -> None:
+        """Kernels that one launch of a graph runs."""
+        self.correlation += 1
+        correlation = self.correlation
+        self._launch(graph, self._tick(), correlation)
+        for name in names:
+            self.kernel(name, is_launched=False, correlation=correlation)
+
+    def _launch(self, name: str, moment: int, correlation: int) -> None:
+        process = list(self.threads)[self.thread][0]
+        numbers = list(dict.fromkeys(process for process, _ in self.threads))
+        row = {"name": self._name(name), "start": moment, "thread": self.thread, "correlation": correlation}
+        self._add("launches", {**row, "external": NONE, "process": numbers.index(process)})
+
+    def call(self) -> None:
+        """A call of the device runtime between two launches, which leaves a gap in the correlations."""
+        self.correlation += 1
+
+    def transfer(self, name: str = "Memcpy DtoH (Device -> Pageable)", **changes: int) -> None:
+        """A copy by the device's own engine, at ``start`` for ``duration``."""
+        row = {"start": self.now, "duration": KERNEL, "device": 0, "stream": STREAM, "process": 0, **changes}
+        self._add("transfers", {"name": self._name(name), **row})
+
+    def convolution(self, input: Shape, weight: Shape, *kernels: str, output: Shape | None = None, **more: Any) -> None:
+        """
+        A forward convolution of stride 1 that keeps the spatial sizes, with cuDNN's or MIOpen's kernels in order.
+
+        The conversions of cuDNN get the launch grids of input and weight, and behind them of the output.
+        """
+        output = (input[0], weight[0], *input[2:]) if output is None else output
+        grids = {TO_NHWC: [input, weight], TO_NCHW: [output]}
+        padding = [size // 2 for size in weight[2:]]
+        ones = [1] * len(padding)
+        values = ["", "", "", str(ones), str(padding), str(ones), "1"]
+        fields = {"shapes": [input, weight, (weight[0],), (), (), (), ()], "values": values}
+        name = more.pop("name", f"aten::conv{len(padding)}d")
+        with self.operation(name, types=[more.pop("dtype", "c10::Half")], **fields, **more):
+            for kernel in kernels:
+                waiting = grids.get(kernel, [])
+                self.kernel(kernel, grid=cudnn_grid(waiting.pop(0)) if waiting else None)
+
+    def pointwise(self, name: str, *shapes: Shape, kernel: str = POINTWISE, **more: Any) -> None:
+        """An operation of one kernel."""
+        with self.operation(name, shapes=list(shapes), **more):
+            self.kernel(kernel)
+
+    def trace(self, **changes: Any) -> RecordedTrace:
+        """The trace, as a reader returns it."""
+        return RecordedTrace(
+            **{
+                "source": "Kineto trace",
+                "names": list(self.names),
+                "kernels": KernelEvents(**self._columns("kernels", KernelEvents)),
+                "transfers": TransferEvents(**self._columns("transfers", TransferEvents)),
+                "operations": OperationEvents(**self._columns("operations", OperationEvents)),
+                "launches": LaunchEvents(**self._columns("launches", LaunchEvents)),
+                "frames": FrameEvents(**self._columns("frames", FrameEvents)),
+                "annotations": FrameEvents(**self._columns("annotations", FrameEvents)),
+                "threads": list(self.threads),
+                "processes": list(dict.fromkeys(process for process, _ in self.threads)),
+                "grids": list(self.grids),
+                "arguments": list(self.arguments),
+                **changes,
+            }
+        )
+
+    def _columns(self, table: str, kind: type) -> dict[str, Any]:
+        rows = self.rows.get(table, [])
+        longest_first = table in ("operations", "frames", "annotations")
+        lengths = [-row.values["duration"] if longest_first else row.order for row in rows]
+        order = np.lexsort((lengths, [row.values["start"] for row in rows])) if rows else []
+        return {name: column([rows[i].values[name] for i in order]) for name in kind.__slots__}  # type: ignore[attr-defined]
+
+    def _add(self, table: str, values: dict[str, int]) -> None:
+        rows = self.rows.setdefault(table, [])
+        rows.append(_Row(values, len(rows)))
+
+    def _name(self, name: str) -> int:
+        return self.names.setdefault(name, len(self.names))
+
+    def _tick(self) -> int:
+        self.now += HOST_CALL
+        return self.now
+
+    def _arguments(self, changes: dict[str, Any]) -> int:
+        """Takes the fields of the arguments out of the changes."""
+        lists = {key: _json(changes.pop(key)) for key in ("shapes", "strides", "types", "values") if key in changes}
+        texts = {key: changes.pop(key) for key in ("kernel_file", "kernel_options", "call_stack") if key in changes}
+        recorded = OperationArguments(**(lists if self.has_shapes else {}), **texts)
+        if recorded == OperationArguments():
+            return NONE
+        return self.arguments.setdefault(recorded, len(self.arguments))
+
+
+def _json(items: Sequence[Any]) -> bytes:
+    return json.dumps([list(item) if isinstance(item, tuple) else item for item in items]).encode()
+
+
+def name_of_operation(trace: RecordedTrace, row: int) -> str | None:
+    """The name of an operation's row; None where it is not known."""
+    return trace.names[int(trace.operations.name[row])] if row != NONE else None
