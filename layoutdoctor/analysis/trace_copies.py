@@ -28,7 +28,7 @@ CopyKind = Literal["converted", "permuted", "generated"]
 
 _COPY = re.compile(r"^aten::(?:copy_|clone|contiguous|_to_copy|to)$")
 _DESTINATION_FIRST = "aten::copy_"
-_TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK\s*[=:]\s*'?(\d+)")
+_TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
 _GENERATED = re.compile(r"^triton_(?:poi|red|per|for)_")
 
 

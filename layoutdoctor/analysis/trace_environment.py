@@ -41,7 +41,8 @@ def describe_environment(trace: RecordedTrace) -> Environment:
     metadata = trace.metadata
     names = _device_names(trace)
     inner = metadata.get("metadata")
-    versions = [source for source in (metadata, inner) if isinstance(source, dict)]
+    collected = inner.get("torch_env_info") if isinstance(inner, dict) else None  # torch.utils.collect_env
+    versions = [source for source in (metadata, inner, collected) if isinstance(source, dict)]
     return Environment(
         torch=_first(versions, "torch_version", "pytorch_version"),
         cuda=_cuda_version(metadata.get("cuda_runtime_version")),
@@ -54,7 +55,7 @@ def _device_names(trace: RecordedTrace) -> list[str]:
     """Names of the devices that ran kernels, else of all that are listed."""
     listed = trace.metadata.get("deviceProperties")
     devices = [device for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []
-    used = set(np.unique(trace.kernels.device).tolist())
+    used: list[object] = np.unique(trace.kernels.device).tolist()  # a list: an id may be anything
     chosen = [device for device in devices if device.get("id") in used] or (devices[:1] if used else devices)
     return [_text(device["name"]) for device in chosen if isinstance(device.get("name"), str)]
 

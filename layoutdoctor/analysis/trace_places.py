@@ -153,15 +153,16 @@ class Places:
         return self._forwards[backward]
 
     def _from_call_stack(self, row: int) -> SourceLocation | None:
-        """The same from the call stack that torch 1.9 to 1.13 wrote into the operation."""
-        operation = int(self.attribution.operation[row])
-        while operation != NONE:
-            arguments = int(self.trace.operations.arguments[operation])
-            stack = self.trace.arguments[arguments].call_stack if arguments != NONE else ""
-            frame = next((part for part in stack.split(";") if is_user_function(part)), None)
-            if frame is not None:
-                return _location(frame)
-            operation = int(self.attribution.parent[operation])
+        """The same from the call stack that torch 1.9 to 1.13 wrote into the operation, or into its forward one."""
+        own = int(self.attribution.operation[row])
+        for operation in (own, self.forward_of(own)):
+            while operation != NONE:
+                arguments = int(self.trace.operations.arguments[operation])
+                stack = self.trace.arguments[arguments].call_stack if arguments != NONE else ""
+                frame = next((part for part in stack.split(";") if is_user_function(part)), None)
+                if frame is not None:
+                    return _location(frame)
+                operation = self._parent[operation]
         return None
 
 

@@ -226,17 +226,13 @@ class EventStream(Generic[EventType]):
             yield match.start() + 1
 
     def _last_batch(self) -> list[EventType]:
-        """What is left when the file has ended, or all of it but the event in whose middle the file ends."""
+        """What is left when the file has ended, without the event in whose middle it ends."""
         batch = self._decode_array(b"[" + self._buffer + b"]", b"")
         if batch is not None:
             self.is_truncated = not self._is_array_closed and not self.is_list
         elif not self._is_damaged:
-            batch, cuts = self._whole_events()
-            if batch is not None:
-                return batch
-            if len(cuts) < _MOST_CUTS_TRIED:  # no event is whole
-                self.is_truncated = True
-                batch = []
+            batch = self._decode_array(b"[" + self._buffer[: _end_of_last_event(self._buffer)] + b"]", b"")
+            self.is_truncated = batch is not None
         self._is_array_closed = True
         return self._repair_end() if batch is None else batch
 
@@ -334,6 +330,15 @@ class EventStream(Generic[EventType]):
 def _step(token: re.Match[bytes]) -> int:
     """How much deeper the text stands behind a bracket or a string."""
     return (token[0] in b"{[") - (token[0] in b"}]")
+
+
+def _end_of_last_event(text: bytes) -> int:
+    depth = end = 0
+    for token in _BRACKET_OR_STRING.finditer(text):
+        depth += _step(token)
+        if depth == 0:
+            end = token.end()
+    return end
 
 
 def _fields(tail: bytes) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ import gzip
 import random
 import re
 import zlib
+from functools import cache
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -47,6 +48,11 @@ def seeds() -> list[Path]:
     return sorted(path for path in CORPUS.iterdir() if path.is_file())
 
 
+@cache
+def _seed_bytes() -> list[tuple[str, bytes]]:
+    return [(path.name, path.read_bytes()) for path in seeds()]
+
+
 def mutated(number: int) -> tuple[str, bytes]:
     """
     A damaged input.
@@ -58,15 +64,14 @@ def mutated(number: int) -> tuple[str, bytes]:
         The name of the file and its bytes.
     """
     generator = random.Random(number)
-    seed = generator.choice(seeds())
-    data = seed.read_bytes()
+    name, data = generator.choice(_seed_bytes())
     if data[:2] == b"\x1f\x8b":
-        return seed.name, _mutated_packed(data, generator)
+        return name, _mutated_packed(data, generator)
     for _ in range(generator.choice((1, 1, 1, 2, 3, 8))):
         data = generator.choice(_MUTATIONS)(data, generator)
     if generator.random() < 0.05:
-        return seed.name + ".gz", _mutated_packed(gzip.compress(data, mtime=0), generator)
-    return seed.name, data[:MOST_BYTES]
+        return name + ".gz", _mutated_packed(gzip.compress(data, mtime=0), generator)
+    return name, data[:MOST_BYTES]
 
 
 def _mutated_packed(data: bytes, generator: random.Random) -> bytes:
@@ -151,7 +156,7 @@ def _replace_token(data: bytes, generator: random.Random) -> bytes:
 
 def _mix(data: bytes, generator: random.Random) -> bytes:
     """The start of one input and the end of another."""
-    other = generator.choice(seeds()).read_bytes()
+    _, other = generator.choice(_seed_bytes())
     return data[: generator.randrange(len(data) + 1)] + other[generator.randrange(len(other) + 1) :]
 
 

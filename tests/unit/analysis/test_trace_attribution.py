@@ -224,9 +224,12 @@ def test_innermost_agrees_with_looking_at_every_operation() -> None:
 
 def test_a_convolution_is_the_outermost_one_around() -> None:
     record = Recorder()
-    with record.operation("ConvolutionBackward0"), record.operation("aten::convolution_backward"):
-        with record.operation("aten::cudnn_convolution"):
-            record.kernel(FORWARD)
+    with (
+        record.operation("ConvolutionBackward0"),
+        record.operation("aten::convolution_backward"),
+        record.operation("aten::cudnn_convolution"),
+    ):
+        record.kernel(FORWARD)
     with record.operation("aten::relu"):
         record.kernel(POINTWISE)
 
@@ -243,9 +246,13 @@ def test_the_outermost_operator_is_within_what_autograd_and_the_compiler_wrap_ar
             pass
         with record.operation("triton_poi_fused_relu_0"):
             pass
-    with record.operation("autograd::engine::evaluate_function: AddBackward0"), record.operation("AddBackward0"):
-        with record.operation("aten::add"), record.operation("aten::to"):
-            pass
+    with (
+        record.operation("autograd::engine::evaluate_function: AddBackward0"),
+        record.operation("AddBackward0"),
+        record.operation("aten::add"),
+        record.operation("aten::to"),
+    ):
+        pass
 
     trace = record.trace()
 

@@ -397,7 +397,7 @@ def test_conversions_come_in_the_order_of_their_kernels() -> None:
     assert len(found) == 4
 
 
-def test_names_are_looked_up_once() -> None:
+def test_a_name_says_what_a_kernel_is() -> None:
     record = Recorder()
     record.convolution(IMAGE, WEIGHT, FILL, TRANSPOSE, MIOPEN_FORWARD, TO_NHWC)
     trace = record.trace()

@@ -18,7 +18,8 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.errors import TraceError, UsageError
 from layoutdoctor.examination import examine_trace
-from layoutdoctor.records import Conversion, Diagnosis, Layout, SourceLocation
+from layoutdoctor.layout import Layout
+from layoutdoctor.records import Conversion, Diagnosis, SourceLocation
 from layoutdoctor.reports.annotated_trace import write_annotated_trace
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -84,7 +85,9 @@ def raw_events(path: Path) -> list[bytes]:
     data = path.read_bytes()
     text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
     document = msgspec.json.decode(text, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
-    events = msgspec.json.decode(document["traceEvents"], type=list[msgspec.Raw]) if isinstance(document, dict) else document
+    events = (
+        msgspec.json.decode(document["traceEvents"], type=list[msgspec.Raw]) if isinstance(document, dict) else document
+    )
     return [bytes(event) for event in events]
 
 
@@ -149,7 +152,9 @@ def test_every_conversion_of_a_real_trace_is_marked_where_its_kernel_ran(path: P
 
     marks, trips = on_track(events, "layout conversions"), on_track(events, "round trips")
     kernels = [json.loads(event, parse_float=str, parse_int=str) for event in raw_events(path)]
-    ran = Counter((e["name"], e["ts"], e["dur"], str(e["pid"])) for e in kernels if e.get("cat", "").lower() == "kernel")
+    ran = Counter(
+        (e["name"], e["ts"], e["dur"], str(e["pid"])) for e in kernels if e.get("cat", "").lower() == "kernel"
+    )
     assert not Counter((e["args"]["kernel"], e["ts"], e["dur"], e["pid"]) for e in marks) - ran
     assert {mark["args"]["conversion"] for mark in marks} == {conversion.id for conversion in conversions}
     assert len(marks) == len(conversions)
@@ -178,16 +183,19 @@ def test_a_trace_annotated_twice_shares_no_track_and_no_flow(tmp_path: Path) -> 
     assert not {e["id"] for e in of_phase(first, "s")} & {e["id"] for e in of_phase(second, "s")}
 
 
-def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_it(tmp_path: Path) -> None:
     target = tmp_path / "annotated.json.gz"
 
     status = main(["trace", str(PATCH_EMBED), "--output", str(target)])
 
     marks = [event for event in map(json.loads, raw_events(target)) if event.get("cat") == "layoutdoctor"]
     assert status == 0
-    assert [mark["name"] for mark in marks] == ["to channels_last (activation)", "to channels_last (weight)", "to contiguous"]
+    assert [mark["name"] for mark in marks] == [
+        "to channels_last (activation)",
+        "to channels_last (weight)",
+        "to contiguous (activation)",
+    ]
     assert sum(mark["dur"] for mark in marks) == pytest.approx(23.072)
-    assert "3 layout conversions" in capsys.readouterr().out
 
 
 def test_the_command_refuses_what_is_no_chrome_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,5 +218,327 @@ def test_a_round_trip_is_a_mark_over_both_conversions_with_an_arrow_between_them
     }
     (trip,) = on_track(events, "round trips")
     assert trip["name"] == "round trip: contiguous and back, [8, 64, 8, 8]"
-    assert (trip["ts"], trip["dur"]) == ("1110.864", "10.864")  # two kernels later, 5.432 us each
-    assert trip["dur"] != "4.321"
+    assert (trip["ts"], trip["dur"]) == ("1110.864", "15.185")  # from 1110.864 to 1121.728 + 4.321
+    assert trip["args"] == {
+        "first conversion": "conversion 1",
+        "second conversion": "conversion 2",
+        "confidence": "order of kernels",
+        "between": "aten::relu",
+        "proof": examine_trace(tmp_path / "trace.json").trials[0].redundant_pairs[0].proof,
+        "microseconds": "8.642",
+        "exposed us": "8.642",
+    }
+    arrow = {"cat": "layoutdoctor", "name": "round trip", "pid": "0", "tid": "900000000", "id": "1"}
+    assert of_phase(events, "s") == [{"ph": "s", "ts": "1110.864", **arrow}]
+    assert of_phase(events, "f") == [{"ph": "f", "ts": "1121.728", "bp": "e", **arrow}]
+    phases = [(event["ph"], event.get("ts")) for event in events if event["ph"] != "M"]
+    assert phases.index(("X", "1110.864")) + 1 == phases.index(("s", "1110.864"))
+    assert phases.index(("X", "1121.728")) + 1 == phases.index(("f", "1121.728"))
+
+
+def test_a_mark_says_what_the_diagnosis_says_of_its_conversion(tmp_path: Path) -> None:
+    path = a_trace(tmp_path)
+    diagnosis = examine_trace(path)
+    known = msgspec.structs.replace(
+        counted_conversions(diagnosis.trials[0])[0],
+        tensor="weight",
+        source=contiguous((8, 64, 8, 8)),
+        target=channels_last((8, 64, 8, 8)),
+        dtype="float32",
+        module="features.0",
+        location=SourceLocation(file="model.py", line=12),
+        cause="it is there",
+        step="ProfilerStep#3",
+        bytes_moved=262144,
+        exposed_seconds=1.5e-6,
+    )
+    blocked = msgspec.structs.replace(
+        counted_conversions(diagnosis.trials[0])[2],
+        direction="other",
+        tensor="unknown",
+        confidence=None,
+        source=None,
+        target=Layout(shape=("s0", 64), stride=None, memory_formats=(), format="aBcd16b"),
+        op=None,
+        port=None,
+        exposed_seconds=None,
+    )
+
+    events = annotate(
+        path, tmp_path / "a.json.gz", changed(with_conversions(diagnosis, known, blocked), redundant_pairs=())
+    )
+
+    first, second = on_track(events, "layout conversions")
+    assert first["name"] == "to channels_last (weight)"
+    assert first["args"] == {
+        "conversion": "conversion 0",
+        "kernel": TO_NHWC,
+        "direction": "to channels_last",
+        "tensor": "weight",
+        "port": known.port,
+        "source shape": "[8, 64, 8, 8]",
+        "source stride": "[4096, 64, 8, 1]",
+        "target shape": "[8, 64, 8, 8]",
+        "target stride": "[4096, 1, 512, 64]",
+        "element type": "float32",
+        "owner": "library",
+        "operation": "aten::cudnn_convolution",
+        "module": "features.0",
+        "source line": "model.py:12",
+        "cause": "it is there",
+        "confidence": "shapes",
+        "step": "ProfilerStep#3",
+        "exposed us": "1.5",
+        "bytes": "262144",
+    }
+    assert second["name"] == "other layout conversion"
+    assert second["args"] == {
+        "conversion": "conversion 2",
+        "kernel": TO_NHWC,
+        "direction": "other",
+        "tensor": "unknown",
+        "target shape": "[s0, 64]",
+        "target format": "aBcd16b",
+        "element type": "float32",
+        "owner": "library",
+        "confidence": "kernel name",
+        "bytes": "262144",
+    }
+
+
+def test_what_changes_no_layout_is_not_marked(tmp_path: Path) -> None:
+    path = a_trace(tmp_path)
+    diagnosis = examine_trace(path)
+    there, *others = counted_conversions(diagnosis.trials[0])
+    padding = msgspec.structs.replace(there, direction="none")
+
+    events = annotate(path, tmp_path / "a.json.gz", with_conversions(diagnosis, padding, *others))
+
+    assert {mark["args"]["conversion"] for mark in on_track(events, "layout conversions")} == {c.id for c in others}
+
+
+def test_round_trips_nest_or_are_put_on_further_tracks(tmp_path: Path) -> None:
+    path = a_trace(tmp_path)
+    pairs = tuple(
+        a_pair(f"conversion {first}", f"conversion {second}") for first, second in ((0, 2), (1, 3), (0, 3), (1, 2))
+    )
+
+    events = annotate(path, tmp_path / "a.json.gz", changed(examine_trace(path), redundant_pairs=pairs))
+
+    named = titles(events)
+    found = {
+        (trip["args"]["first conversion"], trip["args"]["second conversion"]): named[trip["pid"], trip["tid"]]
+        for trip in on_track(events, "round trips")
+    }
+    one, two = "layoutdoctor: round trips", "layoutdoctor: round trips (2)"
+    assert found == {
+        ("conversion 0", "conversion 2"): one,
+        ("conversion 0", "conversion 3"): one,
+        ("conversion 1", "conversion 2"): two,
+        ("conversion 1", "conversion 3"): two,
+    }
+    assert dropped_by_perfetto(events) == 0
+    assert (
+        sorted(e["id"] for e in of_phase(events, "s")) == sorted(e["id"] for e in of_phase(events, "f")) == list("1234")
+    )
+
+
+def test_conversions_that_overlap_on_a_stream_are_put_on_further_tracks(tmp_path: Path) -> None:
+    kernels = [a_kernel(n, n, TO_NHWC, start) for n, start in enumerate(("10.000", "12.000", "20.000"), 1)]
+
+    events = annotate(a_trace(tmp_path, *kernels), tmp_path / "a.json.gz")
+
+    assert list(titles(events).values()) == [
+        "layoutdoctor: layout conversions (stream 7)",
+        "layoutdoctor: layout conversions (stream 7, 2)",
+    ]
+    assert dropped_by_perfetto(events) == 0
+
+
+def test_every_stream_of_every_device_has_its_own_track_beside_it(tmp_path: Path) -> None:
+    places = [(0, 7), (0, 20), (1, 7)]
+    kernels = [a_kernel(n, n, TO_NHWC, f"{n}.5", stream, device) for n, (device, stream) in enumerate(places, 1)]
+    index = '{"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": 20, "args": {"sort_index": 77}}'
+
+    events = annotate(a_trace(tmp_path, *kernels, index), tmp_path / "a.json.gz")
+
+    assert [(process, title) for (process, _), title in titles(events).items()] == [
+        ("0", "layoutdoctor: layout conversions (stream 7)"),
+        ("0", "layoutdoctor: layout conversions (stream 20)"),
+        ("1", "layoutdoctor: layout conversions (stream 7)"),
+    ]
+    indices = [e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"]
+    assert indices == ["7", "77", "7"]
+
+
+def test_processes_and_streams_that_are_words_are_written_as_they_are(tmp_path: Path) -> None:
+    kernel = json.loads(a_kernel(1, 1, TO_NHWC, "1.5")) | {"pid": "Gerät 0", "tid": "stream seven"}
+    del kernel["args"]["stream"]
+
+    (_, _, mark) = annotate(a_trace(tmp_path, json.dumps(kernel, ensure_ascii=False)), tmp_path / "a.json.gz")
+
+    assert (mark["pid"], mark["tid"]) == ("Gerät 0", "900000000")
+
+
+@pytest.mark.parametrize("base", ["1735000000000123.457", "2915996583067.059", "1606910596297023", "0.001"])
+def test_marks_have_the_times_of_the_file_to_the_digit(base: str, tmp_path: Path) -> None:
+    path = a_trace(tmp_path, *two_convolutions(base))
+
+    marks = on_track(annotate(path, tmp_path / "a.json.gz"), "layout conversions")
+
+    steps = ("0", "10.864", "21.728", "32.592")
+    assert [Decimal(mark["ts"]) for mark in marks] == [Decimal(base) + Decimal(step) for step in steps]
+    assert {mark["dur"] for mark in marks} == {"4.321"}
+
+
+def test_an_event_far_before_the_kernels_does_not_move_the_marks(tmp_path: Path) -> None:
+    early = '{"ph": "X", "cat": "cpu_op", "name": "aten::empty", "pid": 1, "tid": 1, "ts": 0, "dur": 1}'
+    path = a_trace(tmp_path, early, *two_convolutions("1735000000000123.457"))
+
+    marks = on_track(annotate(path, tmp_path / "a.json.gz"), "layout conversions")
+
+    assert [mark["ts"] for mark in marks][:2] == ["1735000000000123.457", "1735000000000134.321"]
+
+
+def test_names_of_any_content_stay_data(tmp_path: Path) -> None:
+    path = a_trace(tmp_path)
+    diagnosis = examine_trace(path)
+    conversions = [
+        msgspec.structs.replace(conversion, module=HOSTILE + "\ud800", op=HOSTILE)
+        for conversion in counted_conversions(diagnosis.trials[0])
+    ]
+
+    events = annotate(path, tmp_path / "a.json.gz", with_conversions(diagnosis, *conversions))
+
+    assert on_track(events, "layout conversions")[0]["args"]["module"] == HOSTILE + "?"
+    added = gzip.decompress((tmp_path / "a.json.gz").read_bytes()).partition(b"cudaLaunchKernel")[0]
+    assert added.isascii()
+    assert b"\x1b" not in added
+    assert all(b'"ph"' in line for line in added.splitlines()[1:])
+
+
+@pytest.mark.parametrize("end", ['{"ph": "X", "cat": "ker', '{"ph": "X", "name": "\x00", "ts": NaN'])
+def test_a_trace_that_ends_too_early_is_annotated_and_closed(end: str, tmp_path: Path) -> None:
+    path, target = tmp_path / "cut.json", tmp_path / "a.json.gz"
+    path.write_text('{"traceEvents": [' + ", ".join((*two_convolutions(), end)), encoding="utf-8")
+
+    write_annotated_trace(examine_trace(path), path, target)
+
+    found = json.loads(gzip.decompress(target.read_bytes()))["traceEvents"]
+    assert [event for event in found if event.get("cat") == "kernel"] == [
+        event for event in map(json.loads, two_convolutions()) if event["cat"] == "kernel"
+    ]
+    assert sum(event.get("cat") == "layoutdoctor" for event in found) == 7  # 4 conversions, a round trip, an arrow
+
+
+def test_the_same_trace_is_the_same_file_without_name_or_time(tmp_path: Path) -> None:
+    path = a_trace(tmp_path)
+    diagnosis = examine_trace(path)
+    for name in ("a.json.gz", "b.json.gz"):
+        write_annotated_trace(diagnosis, path, tmp_path / name)
+
+    data = (tmp_path / "a.json.gz").read_bytes()
+    assert data == (tmp_path / "b.json.gz").read_bytes()
+    assert data[3:8] == b"\0\0\0\0\0"  # no flags, so no name; no time
+
+
+@pytest.mark.parametrize("way", ["same", "symbolic link", "hard link", "through a folder"])
+def test_a_trace_is_never_written_over_itself(way: str, tmp_path: Path) -> None:
+    source = a_trace(tmp_path)
+    target = tmp_path / "link.json.gz"
+    if way == "same":
+        target = source
+    elif way == "symbolic link":
+        target.symlink_to(source)
+    elif way == "hard link":
+        os.link(source, target)
+    else:
+        (tmp_path / "folder").symlink_to(tmp_path)
+        target = tmp_path / "folder" / source.name
+    before = source.read_bytes()
+
+    with pytest.raises(UsageError) as raised:
+        write_annotated_trace(examine_trace(source), source, target)
+
+    assert str(raised.value) == (
+        f"cannot annotate {str(source)!r}: {str(target)!r} is the same file; name another output"
+    )
+    assert source.read_bytes() == before
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json.gz", tmp_path / "link.json.gz"
+    real.write_bytes(b"old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+
+    write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, link)
+
+    assert link.is_symlink()
+    assert gzip.decompress(real.read_bytes()).startswith(b"{")
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert sorted(tmp_path.iterdir()) == [link, real]
+
+
+def test_a_device_is_written_to_and_not_replaced() -> None:
+    write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, "/dev/null")
+
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    target = folder / "a.json.gz"
+    target.write_bytes(b"old")
+    diagnosis = examine_trace(PATCH_EMBED)
+    conversions = [
+        msgspec.structs.replace(conversion, bytes_moved=object())  # fails as it is written
+        for conversion in counted_conversions(diagnosis.trials[0])
+    ]
+
+    with pytest.raises(TypeError):
+        write_annotated_trace(with_conversions(diagnosis, *conversions), PATCH_EMBED, target)
+
+    assert target.read_bytes() == b"old"
+    assert list(folder.iterdir()) == [target]
+
+
+def test_a_folder_that_is_missing_is_the_systems_own_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, tmp_path / "none" / "a.json.gz")
+
+
+def test_a_source_over_the_limit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="which is the limit"):
+        write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, tmp_path / "a.json.gz", max_bytes=100_000)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_diagnosis_of_another_trace_is_refused(tmp_path: Path) -> None:
+    source = a_trace(tmp_path)
+
+    with pytest.raises(UsageError) as raised:
+        write_annotated_trace(examine_trace(PATCH_EMBED), source, tmp_path / "a.json.gz")
+
+    assert str(raised.value) == (
+        f"cannot annotate {str(source)!r}: 3 of 3 conversions of the diagnosis are not in it; expected what "
+        "examine_trace returned for this file; examine it again"
+    )
+
+
+def test_the_diagnosis_of_an_older_file_is_refused(tmp_path: Path) -> None:
+    diagnosis = examine_trace(a_trace(tmp_path))
+    events = two_convolutions()
+    source = a_trace(tmp_path, *events[:-1], events[-1].replace("4.321", "4.322"))
+
+    with pytest.raises(UsageError, match=r"1 of 4 conversions of the diagnosis are not in it"):
+        write_annotated_trace(diagnosis, source, tmp_path / "a.json.gz")
+
+
+def test_a_diagnosis_without_a_run_is_refused(tmp_path: Path) -> None:
+    diagnosis = msgspec.structs.replace(examine_trace(PATCH_EMBED), trials=())
+
+    with pytest.raises(UsageError, match=r"its diagnosis holds no run; expected what examine_trace returned"):
+        write_annotated_trace(diagnosis, PATCH_EMBED, tmp_path / "a.json.gz")

@@ -1,0 +1,192 @@
+"""Events cut out of a stream of bytes, against Python's own JSON reader, which knows what a document holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from layoutdoctor.errors import TraceError
+from layoutdoctor.traces.event_stream import EventStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Rich in what a cutter may take for the border between two events, or for the key of the events.
+TEXTS = st.text('{}[],:"\\\n é😀', max_size=6) | st.sampled_from(
+    [
+        "},{",
+        "}, {",
+        '},\n  {"ph": "X"',
+        "traceEvents",
+        '"traceEvents": [',
+        '}], "x": 1}',
+        "]}",
+        "\\",
+        "\\u007b",
+        "Spans",
+    ]
+)
+SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    SCALARS | TEXTS,
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+EVENTS = st.dictionaries(st.sampled_from(["ph", "cat", "name", "ts", "args"]) | TEXTS, VALUES, max_size=5)
+FIELDS = st.dictionaries(TEXTS.filter(lambda key: key != "traceEvents"), VALUES, max_size=3)
+STYLES: list[dict[str, Any]] = [
+    {},
+    {"separators": (",", ":")},
+    {"indent": 2},
+    {"indent": 4},
+    {"indent": "\t"},
+    {"separators": (" ,", " : ")},
+    {"separators": ("\n, ", ":\n")},
+]
+DAMAGES = [b"", b'"', b"\\", b"\n", b"\0", b"\xff", b"NaN", b",", b"{", b"}", b"[", b"]", b"\\ud800"]
+_decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+
+
+class Read(NamedTuple):
+    events: list[dict[str, Any]]
+    stream: EventStream[dict[str, Any]]
+
+
+def read(data: bytes, batch_bytes: int = 1 << 20, piece_bytes: int | None = None) -> Read:
+    """What the stream makes of a document that comes in pieces."""
+    size = piece_bytes or max(1, len(data))
+    pieces = (data[start : start + size] for start in range(0, len(data), size))
+    stream = EventStream(pieces, _decode, _decode_loosely, batch_bytes)
+    return Read([event for batch in _none_empty(stream) for event in batch], stream)
+
+
+def _none_empty(stream: EventStream[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    for batch in stream.batches():
+        assert batch
+        yield batch
+
+
+def _decode_loosely(text: bytes) -> dict[str, Any] | None:
+    value = msgspec.json.decode(text)
+    return value if isinstance(value, dict) else None
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    """A trace in one of the ways in which JSON may be written."""
+    events = draw(st.lists(EVENTS, max_size=8))
+    whole: Any = {**draw(FIELDS), "traceEvents": events, **draw(FIELDS)} if draw(st.booleans()) else events
+    text = json.dumps(whole, ensure_ascii=draw(st.booleans()), **draw(st.sampled_from(STYLES)))
+    if draw(st.booleans()):
+        text = text.replace("\n", "\r\n")
+    mark = draw(st.sampled_from([b"", b"\xef\xbb\xbf", b" \n"]))
+    return mark + text.encode() + draw(st.sampled_from([b"", b"\n", b" \r\n"]))
+
+
+def expected_of(data: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    found = json.loads(data.decode("utf-8-sig"))
+    if isinstance(found, list):
+        return found, {}
+    return found.pop("traceEvents"), found
+
+
+@settings(max_examples=150, deadline=None)
+@given(documents(), st.integers(1, 400), st.integers(1, 400))
+@example(b'{"k": {"traceEvents": [{"ph": "no"}]}, "traceEvents": [{"ph": "X"}]}', 1, 1)
+@example(b'{"traceEvents": [{"args": {"x": [' + b'{"a": 1}, ' * 40 + b'{"a": 1}]}}], "k": [{"a": 1}, {"a": 2}]}', 1, 1)
+def test_what_is_read_does_not_depend_on_where_it_is_cut(data: bytes, batch_bytes: int, piece_bytes: int) -> None:
+    events, fields = expected_of(data)
+    for batch, piece in ((batch_bytes, piece_bytes), (batch_bytes, None), (1, 1), (1, None), (len(data), None)):
+        found, stream = read(data, batch, piece)
+
+        assert found == events
+        assert stream.metadata == fields
+        assert (stream.is_truncated, stream.lost_count, stream.damage) == (False, 0, {})
+
+
+@settings(max_examples=20, deadline=None)
+@given(documents())
+def test_every_batch_size_from_one_byte_to_the_whole_file_gives_the_same(data: bytes) -> None:
+    events, _ = expected_of(data)
+
+    assert all(read(data, batch).events == events for batch in range(1, min(len(data), 600) + 2))
+
+
+@st.composite
+def written_events(draw: st.DrawFn) -> tuple[bytes, list[str], list[int]]:
+    """A document, the text of each of its events, and where each ends."""
+    texts = [json.dumps({"ph": "X", **event}) for event in draw(st.lists(EVENTS, min_size=1, max_size=8))]
+    data, ends = draw(st.sampled_from([b'{"schemaVersion": 1, "traceEvents": [', b"["])), []
+    for place, text in enumerate(texts):
+        data += draw(st.sampled_from([b",", b", ", b",\n  ", b" ,"])) * (place > 0) + text.encode()
+        ends.append(len(data))
+    return data + (b'], "traceName": "a.json"}' if data[:1] == b"{" else b"]"), texts, ends
+
+
+@settings(max_examples=150, deadline=None)
+@given(written_events(), st.floats(0, 1), st.integers(1, 300), st.integers(1, 300))
+def test_a_file_that_ends_too_early_keeps_every_event_that_is_whole(
+    written: tuple[bytes, list[str], list[int]], share: float, batch_bytes: int, piece_bytes: int
+) -> None:
+    data, texts, ends = written
+    first = data.index(b"[") + 1
+    cut = first + math.floor(share * (len(data) - 1 - first))
+    whole = [json.loads(text) for text, end in zip(texts, ends, strict=True) if end <= cut]
+
+    found, stream = read(data[:cut], batch_bytes, piece_bytes)
+
+    assert found == whole
+    assert (stream.lost_count, stream.damage) == (0, {})
+    if data[:1] == b"{":
+        assert stream.is_truncated
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    documents(),
+    st.lists(
+        st.tuples(
+            st.floats(0, 1, exclude_max=True),
+            st.integers(0, 30),
+            st.sampled_from(
+                [b"", b'"', b"\\", b"\n", b"\0", b"\xff", b"NaN", b",", b"{", b"}", b"[", b"]", b"\\ud800"]
+            ),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 300),
+)
+def test_no_damage_ends_in_anything_but_events_or_a_trace_error(
+    data: bytes, damages: list[tuple[float, int, bytes]], batch_bytes: int
+) -> None:
+    for share, deleted, inserted in damages:
+        place = math.floor(share * len(data))
+        data = data[:place] + inserted + data[place + deleted :]
+    try:
+        found, stream = read(data, batch_bytes)
+    except TraceError:
+        return
+    assert all(isinstance(event, dict) for event in found)
+    assert stream.lost_count >= 0
+
+
+def test_no_trace_is_an_error_that_says_what_was_expected() -> None:
+    for data, words in (
+        (b"", "it does not start as JSON"),
+        (b"hello", "it does not start as JSON"),
+        (b"{}", "it is JSON without a list 'traceEvents'"),
+        (b'{"traceEvents": null}', "it is JSON without a list 'traceEvents'"),
+        (b'{"traceEvents": {"ph": "X"}}', "it is JSON without a list 'traceEvents'"),
+        (b'{"traceEvents": "[]"}', "it is JSON without a list 'traceEvents'"),
+        (b'{"a": "\\"traceEvents\\": [{}]"}', "it is JSON without a list 'traceEvents'"),
+    ):
+        for batch_bytes in (1, 1 << 20):
+            with pytest.raises(TraceError, match=words):
+                read(data, batch_bytes, 1)

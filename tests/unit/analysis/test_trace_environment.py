@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from recorded_builders import GEMM, Recorder
+
+from layoutdoctor.analysis.trace_environment import describe_environment, device_of
+from layoutdoctor.records import Environment
+
+if TYPE_CHECKING:
+    from layoutdoctor.traces.recorded import RecordedTrace
+
+GPUS = [{"id": 0, "name": "NVIDIA A100"}, {"id": 1, "name": "NVIDIA H100"}, {"id": 2, "name": "NVIDIA H100"}]
+
+
+def a_trace(metadata: dict[str, Any], *devices: int) -> RecordedTrace:
+    """A trace with one kernel on each of the devices."""
+    record = Recorder()
+    for device in devices:
+        record.kernel(GEMM, device=device)
+    return record.trace(metadata=metadata)
+
+
+def test_the_device_is_named_that_ran_the_kernels() -> None:
+    assert describe_environment(a_trace({"deviceProperties": GPUS}, 1)).device_name == "NVIDIA H100"
+
+
+def test_equal_devices_are_named_once_and_different_ones_all() -> None:
+    assert describe_environment(a_trace({"deviceProperties": GPUS}, 1, 2)).device_name == "NVIDIA H100"
+    assert describe_environment(a_trace({"deviceProperties": GPUS}, 0, 2)).device_name == "NVIDIA A100, NVIDIA H100"
+
+
+def test_a_device_that_is_not_listed_is_taken_for_the_first() -> None:
+    assert describe_environment(a_trace({"deviceProperties": GPUS}, 7)).device_name == "NVIDIA A100"
+
+
+def test_without_kernels_all_devices_are_named() -> None:
+    assert describe_environment(a_trace({"deviceProperties": GPUS})).device_name == "NVIDIA A100, NVIDIA H100"
+
+
+@pytest.mark.parametrize(
+    "listed", [None, [], {}, "NVIDIA", [None, 3], [{"id": 0}], [{"id": 0, "name": 5}], [{"id": [0], "name": None}]]
+)
+def test_a_list_of_devices_that_is_none_names_none(listed: object) -> None:
+    assert describe_environment(a_trace({"deviceProperties": listed}, 0)).device_name is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "version"),
+    [
+        ({"torch_version": "2.13.0"}, "2.13.0"),
+        ({"pytorch_version": "2.9.1"}, "2.9.1"),
+        ({"metadata": {"torch_version": "2.8.0"}}, "2.8.0"),
+        ({"metadata": {"torch_env_info": {"torch_version": "2.6.0+cu124"}}}, "2.6.0+cu124"),
+        ({"torch_version": 2.13}, None),
+        ({"metadata": "2.8.0"}, None),
+        ({"metadata": {"torch_env_info": "2.6"}}, None),
+        ({}, None),
+    ],
+)
+def test_the_version_of_torch_is_given_where_somebody_wrote_it(metadata: dict[str, Any], version: str | None) -> None:
+    assert describe_environment(a_trace(metadata, 0)).torch == version
+
+
+@pytest.mark.parametrize(
+    ("number", "version"),
+    [(12040, "12.4"), (11080, "11.8"), (13000, "13.0"), ("12040", None), (True, None), (3, None), (None, None)],
+)
+def test_cudas_version_is_read_from_its_number(number: object, version: str | None) -> None:
+    assert describe_environment(a_trace({"cuda_runtime_version": number}, 0)).cuda == version
+
+
+def test_what_was_recorded_with_which_settings_is_kept_and_nothing_else() -> None:
+    metadata = {
+        "record_shapes": 1,
+        "with_stack": 0,
+        "schemaVersion": 1,
+        "traceName": "/home/me/t.json",
+        "env": {"A": "b"},
+    }
+
+    found = describe_environment(a_trace(metadata, 0))
+
+    assert found == Environment(torch=None, settings={"record_shapes": "1", "with_stack": "0", "schemaVersion": "1"})
+
+
+def test_a_text_of_any_length_is_cut() -> None:
+    found = describe_environment(a_trace({"torch_version": "2" * 5000, "with_stack": ["x"] * 5000}, 0))
+
+    assert len(found.torch or "") == 200
+    assert len(found.settings["with_stack"]) == 200
+
+
+def test_the_device_type_is_torchs_word_for_it() -> None:
+    record = Recorder()
+    assert device_of(record.trace()) is None
+    with record.operation("aten::conv2d"):
+        pass
+    assert device_of(record.trace()) == "cpu"
+    assert device_of(a_trace({}, 0)) == "cuda"
+    assert device_of(a_trace({"deviceProperties": [{"id": 0, "name": "Intel(R) Max XPU"}]}, 0)) == "xpu"
