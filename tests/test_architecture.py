@@ -40,6 +40,7 @@ LINES = (
         "layoutdoctor.units",
         "layoutdoctor.errors",
         "layoutdoctor.limits",
+        "layoutdoctor.writing",
         "layoutdoctor.progress",
         "layoutdoctor._version",
     ),
@@ -160,12 +161,19 @@ def test_a_module_says_what_is_in_it(module: str) -> None:
         "from layoutdoctor.__main__ import main; assert main(['explain', 'LD101']) == 0",
         "from layoutdoctor.__main__ import main; assert main(['render', {saved!r}, '--recheck']) == 0",
         "from layoutdoctor.__main__ import main; assert main(['m.py', '--budget', '-1']) == 2",
+        "from layoutdoctor.__main__ import main; assert main(['trace', {trace!r}]) == 0",
+        "from layoutdoctor.__main__ import main; assert main(['compare', {saved!r}, {saved!r}]) == 0",
+        "from layoutdoctor.__main__ import main; assert main(['compare', {trace!r}, {trace!r}]) == 0",
+        "import layoutdoctor; layoutdoctor.examine_trace({trace!r})",
     ],
 )
 def test_it_starts_without_torch(statement: str) -> None:
-    saved = str(Path(__file__).parent / "golden" / "gain_with_findings.json")
+    tests = Path(__file__).parent
+    saved = str(tests / "golden" / "gain_with_findings.json")
+    trace = str(tests / "traces" / "h100_vit_patch_embed.json.gz")
     code = (
-        f"{statement.format(saved=saved)}\nimport sys\nassert not {{'torch', 'triton', 'networkx'}} & set(sys.modules)"
+        f"{statement.format(saved=saved, trace=trace)}\nimport sys\n"
+        "assert not {'torch', 'triton', 'networkx'} & set(sys.modules)"
     )
 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+TRACE = str(Path(__file__).parent / "traces" / "h100_vit_patch_embed.json.gz")
 NO_TORCH = "import sys; sys.modules['torch'] = None; "
 
 
@@ -38,3 +40,17 @@ def test_rules_are_explained_all_the_same() -> None:
 
     assert (result.returncode, result.stderr) == (0, "")
     assert "round-trip-conversion" in result.stdout
+
+
+def test_a_recorded_trace_is_examined_all_the_same() -> None:
+    result = run(f"from layoutdoctor.__main__ import main; sys.exit(main(['trace', {TRACE!r}]))")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Layout conversions take 23.1 us of 1.22 ms" in result.stdout
+
+
+def test_two_recorded_traces_are_compared_all_the_same() -> None:
+    result = run(f"from layoutdoctor.__main__ import main; sys.exit(main(['compare', {TRACE!r}, {TRACE!r}]))")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout != ""

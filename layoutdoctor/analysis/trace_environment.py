@@ -41,8 +41,7 @@ def describe_environment(trace: RecordedTrace) -> Environment:
     metadata = trace.metadata
     names = _device_names(trace)
     inner = metadata.get("metadata")
-    collected = inner.get("torch_env_info") if isinstance(inner, dict) else None  # torch.utils.collect_env
-    versions = [source for source in (metadata, inner, collected) if isinstance(source, dict)]
+    versions = [source for source in (metadata, inner) if isinstance(source, dict)]
     return Environment(
         torch=_first(versions, "torch_version", "pytorch_version"),
         cuda=_cuda_version(metadata.get("cuda_runtime_version")),

@@ -5,8 +5,8 @@ No trace holds the identity of a tensor. What says that both conversions are of 
 (``shapes``), the launch grid of both (``grid``), or that nothing else came between (``order``). Each of these can be
 deceived by a sibling: a second convolution of the first one's own input, where input and result are of the same sizes,
 such as the queries and keys of an attention, or the branches of a reparametrized block. So nothing is claimed where
-no operation between took the value on, and no more than the order where only norms did. Faces ``trace_conversions``;
-no torch.
+no operation between took the value on; where only norms did, no more than the order, and nothing where that was all.
+Faces ``trace_conversions``; no torch.
 """
 
 from __future__ import annotations
@@ -259,7 +259,8 @@ class _Walker:
             taking = [row for row in rows if self._takes(row, shape if confidence == "shapes" else None)]
             if not taking:
                 return None
-            confidence = "order" if all(self._is_norm(row) for row in taking) else confidence
+            if all(self._is_norm(row) for row in taking):
+                confidence = "order" if confidence != "order" else None
         if confidence is None:
             return None
         names = [self._agnostic(row) or "" for row in rows]

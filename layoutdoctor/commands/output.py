@@ -22,6 +22,7 @@ from rich.text import Text
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports import format_of_suffix, render
 from layoutdoctor.reports.text import render_text
+from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     import argparse
@@ -173,21 +174,8 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         OSError: It could not be written.
     """
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
-    target = path.resolve()  # a link stays a link; the file it points to is replaced
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as stream:
+        stream.write(data)
 
 
 def print_report(diagnosis: Diagnosis, report_format: str) -> None:

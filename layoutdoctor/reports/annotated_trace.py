@@ -10,8 +10,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
-import shutil
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from layoutdoctor.reports.trace_wording import CONFIDENCE_WORDS, DIRECTION_WORDS
 from layoutdoctor.traces.annotate import CATEGORY, annotated_pieces, assign_lanes, survey_trace
 from layoutdoctor.traces.files import TraceFile
 from layoutdoctor.traces.recognize import recognize
+from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -360,24 +359,8 @@ def _microseconds(seconds: float | None) -> float | None:
 
 
 def _write_packed(target: Path, pieces: Iterable[bytes]) -> None:
-    """The packed file; a reader sees the old one or the new one, never half of one."""
-    if target.exists() and not target.is_file():  # a pipe or a device
-        with target.open("wb") as stream:
-            _pack(stream, pieces)
-        return
-    final = target.resolve()
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
-    stream = temporary.open("xb")
-    try:
-        with stream:
-            _pack(stream, pieces)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if final.exists():
-            shutil.copymode(final, temporary)
-        temporary.replace(final)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(target) as stream:
+        _pack(stream, pieces)
 
 
 def _pack(stream: BinaryIO, pieces: Iterable[bytes]) -> None:

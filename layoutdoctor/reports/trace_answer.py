@@ -197,7 +197,9 @@ def _directions(conversions: Iterable[Conversion]) -> str:
     counts: Counter[str] = Counter()
     for conversion in conversions:
         is_known = conversion.direction != "other" or conversion.source or conversion.target
-        counts[DIRECTION_WORDS[conversion.direction] if is_known else "between other layouts, or which way is not known"] += conversion.count
+        counts[
+            DIRECTION_WORDS[conversion.direction] if is_known else "between other layouts, or which way is not known"
+        ] += conversion.count
     return ", ".join(f"{count} {words}" for words, count in counts.most_common())
 
 

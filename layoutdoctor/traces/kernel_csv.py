@@ -18,7 +18,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.traces.files import DEFAULT_MOST_BYTES, TraceFile
+from layoutdoctor.limits import DEFAULT_MOST_BYTES
+from layoutdoctor.traces.files import TraceFile
 from layoutdoctor.traces.recorded import KernelTotal, KernelTotals, Problem
 from layoutdoctor.traces.text_lines import read_lines
 

@@ -73,7 +73,7 @@ def _none_empty(stream: EventStream[dict[str, Any]]) -> Iterator[list[dict[str, 
 
 
 def _decode_loosely(text: bytes) -> dict[str, Any] | None:
-    value = msgspec.json.decode(text)
+    value = msgspec.json.decode(text.decode("utf-8", "replace"))
     return value if isinstance(value, dict) else None
 
 

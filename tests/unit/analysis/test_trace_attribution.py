@@ -138,6 +138,19 @@ def test_ids_that_two_merged_processes_share_name_no_launch_and_no_operation(ext
     assert operation_names(trace, found) == [None, None]
 
 
+def test_ids_that_one_of_two_merged_processes_has_alone_are_believed() -> None:
+    record = Recorder()
+    for process, name in (("1", "aten::conv2d"), ("2", "aten::relu")):
+        record.on_thread("main", process)
+        with record.operation(name):
+            record.kernel(FORWARD)
+    trace = record.trace()
+    found = attribute(trace)
+
+    assert found.launch.tolist() == [0, 1]
+    assert operation_names(trace, found) == ["aten::conv2d", "aten::relu"]
+
+
 def test_an_id_that_two_threads_of_one_process_use_names_the_first() -> None:
     record = Recorder(external=None)
     with record.operation("aten::conv2d", external=9):
@@ -222,6 +235,20 @@ def test_innermost_agrees_with_looking_at_every_operation() -> None:
     assert (found != NONE).sum() > 100
 
 
+def test_an_operation_that_begins_where_another_one_ends_is_not_within_it() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d"):
+        pass
+    record.now -= HOST_CALL
+    with record.operation("aten::relu"):
+        record.kernel(POINTWISE)
+    trace = record.trace()
+    operations, found = trace.operations, attribute(trace)
+
+    assert operations.start[1] == operations.start[0] + operations.duration[0]
+    assert (found.parent.tolist(), found.convolution.tolist()) == ([NONE, NONE], [NONE])
+
+
 def test_a_convolution_is_the_outermost_one_around() -> None:
     record = Recorder()
     with (
@@ -283,6 +310,21 @@ def test_a_kernel_belongs_to_the_step_in_which_it_was_launched_not_in_which_it_r
     record.kernel(GEMM)
 
     assert steps_of(record.trace()) == [None, "ProfilerStep#3", "ProfilerStep#4", None]
+
+
+# Steps from 10 to 20 and from 20 to 40, and one more from 60 to 70.
+@pytest.mark.parametrize(
+    ("moment", "step"), [(9, None), (10, 1), (19, 1), (20, 2), (40, 2), (41, None), (59, None), (60, 3), (70, 3)]
+)
+def test_the_edges_of_steps(moment: int, step: int | None) -> None:
+    record = Recorder()
+    for number, (start, duration) in enumerate([(10, 10), (20, 20), (60, 10)], start=1):
+        with record.annotation(f"ProfilerStep#{number}"):
+            pass
+        record.rows["annotations"][-1].values.update(start=start, duration=duration)
+    record.kernel(GEMM, is_launched=False, at=moment)
+
+    assert steps_of(record.trace()) == [f"ProfilerStep#{step}" if step else None]
 
 
 def test_without_a_launch_it_belongs_to_the_step_in_which_it_started() -> None:

@@ -52,10 +52,8 @@ def test_a_list_of_devices_that_is_none_names_none(listed: object) -> None:
         ({"torch_version": "2.13.0"}, "2.13.0"),
         ({"pytorch_version": "2.9.1"}, "2.9.1"),
         ({"metadata": {"torch_version": "2.8.0"}}, "2.8.0"),
-        ({"metadata": {"torch_env_info": {"torch_version": "2.6.0+cu124"}}}, "2.6.0+cu124"),
         ({"torch_version": 2.13}, None),
         ({"metadata": "2.8.0"}, None),
-        ({"metadata": {"torch_env_info": "2.6"}}, None),
         ({}, None),
     ],
 )

@@ -380,6 +380,16 @@ def test_the_same_holds_without_shapes() -> None:
     assert confidences(record) == ["order"]
 
 
+def test_where_the_order_is_all_there_is_a_norm_alone_says_nothing() -> None:
+    """The last convolution of a residual block and its batch norm, then the one that scales the block's input down."""
+    record = Recorder(has_shapes=False)
+    record.convolution(IMAGE, KEEP, *ALL_MIOPEN)
+    record.kernel(BATCH_NORM)
+    record.convolution(IMAGE, (64, 64, 1, 1), *ALL_MIOPEN)
+
+    assert pairs_of(record) == []
+
+
 def test_around_a_norm_between_other_sizes_shapes_speak() -> None:
     record = Recorder()
     record.convolution(SMALL, GROW, *ALL)

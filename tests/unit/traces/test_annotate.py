@@ -92,7 +92,7 @@ def test_a_trace_without_events_gets_those_that_are_added(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "end",
-    [b"", b', {"ph": "X", "cat": "ker', b', {"ph": "X", "args": {"a": [', b"]", b'], "traceName": "/tm'],
+    [b"", b",", b', {"ph": "X", "cat": "ker', b', {"ph": "X", "args": {"a": [', b"]", b'], "traceName": "/tm'],
 )
 @pytest.mark.parametrize("opening", [b'{"schemaVersion": 1, "traceEvents": [', b"["])
 def test_a_trace_that_ends_too_early_is_closed_with_its_complete_events(
