@@ -270,29 +270,13 @@ class _Group:
         fitting = [t for t in candidates if t and self._fits(conversion.row, t, to_channels_last=to_channels_last)]
         if not fitting:
             return conversion
-        if len(fitting) > 1 and (tensors.is_backward or not is_miopen):
-            return self._ambiguous(conversion, fitting, part, taken, is_miopen=is_miopen)
-        # MIOpen's forward converts input, weight and the buffer of the output in this order.
-        taken.add((part, fitting[0].role))
-        return replace(conversion, tensor=fitting[0], confidence="shapes")
-
-    def _ambiguous(
-        self,
-        conversion: LibraryConversion,
-        fitting: Sequence[Tensor],
-        part: int,
-        taken: set[tuple[int, str]],
-        *,
-        is_miopen: bool,
-    ) -> LibraryConversion:
-        """Several tensors of the right sizes: MIOpen's order tells, for cuDNN only the kind where all are of one."""
-        if is_miopen:
-            taken.add((part, fitting[0].role))
-            return replace(conversion, tensor=fitting[0], confidence="order")
-        if len({tensor.kind for tensor in fitting}) > 1:
+        if len(fitting) > 1 and not is_miopen:
             return conversion
+        # MIOpen's forward converts input, weight and the buffer of the output in this order; of its backward that is
+        # all there is.
         taken.add((part, fitting[0].role))
-        return replace(conversion, tensor=fitting[0])
+        is_proven = len(fitting) == 1 or not tensors.is_backward
+        return replace(conversion, tensor=fitting[0], confidence="shapes" if is_proven else "order")
 
     def _roles(
         self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool

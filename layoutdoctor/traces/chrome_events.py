@@ -91,7 +91,7 @@ def decode_loosely(text: bytes) -> ChromeEvent | None:
     cleaned = {key: value for key, value in found.items() if _fits(key, value)}
     arguments = found.get("args")
     if isinstance(arguments, dict):
-        cleaned["args"] = {key: value for key, value in arguments.items() if isinstance(value, _ARGUMENT_TYPES)}
+        cleaned["args"] = {key: value for key, value in arguments.items() if key not in _IDS or _is_id(value)}
     if cleaned.get("ph") == "X" and not cleaned.keys() >= _TIMES:
         return None  # an event whose time is not known
     for event in (cleaned, {key: value for key, value in cleaned.items() if key != "args"}):
@@ -103,7 +103,7 @@ def decode_loosely(text: bytes) -> ChromeEvent | None:
 
 
 _TIMES = {"ts", "dur"}
-_ARGUMENT_TYPES = (int, float, str, list)
+_IDS = {"External id", "external id", "correlation", "Sequence number", "Fwd thread id", "stream", "device"}
 
 
 def _fits(key: str, value: object) -> bool:
@@ -111,4 +111,8 @@ def _fits(key: str, value: object) -> bool:
         return isinstance(value, str)
     if key in _TIMES:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return key in ("pid", "tid") and isinstance(value, (int, str, float))
+    return key in ("pid", "tid") and _is_id(value)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, (int, str, float)) and not isinstance(value, bool)

@@ -231,8 +231,10 @@ class EventStream(Generic[EventType]):
         if batch is not None:
             self.is_truncated = not self._is_array_closed and not self.is_list
         elif not self._is_damaged:
-            batch = self._decode_array(b"[" + self._buffer[: _end_of_last_event(self._buffer)] + b"]", b"")
-            self.is_truncated = batch is not None
+            end = _end_of_last_event(self._buffer)
+            rest = self._buffer[end:].strip(b", \t\r\n")
+            batch = self._decode_array(b"[" + self._buffer[:end] + b"]", b"")
+            self.is_truncated = batch is not None and bool(rest or not self.is_list)
         self._is_array_closed = True
         return self._repair_end() if batch is None else batch
 

@@ -39,7 +39,6 @@ TOO_DEEP = "brackets nested too deeply"
 WHOLE_TRACE = "a whole trace among its own events"
 
 _DEEPEST = 48
-_MOST_INNER_QUOTES = 100
 # Where these were mended, a key that comes twice in one object shows that the event was read wrongly.
 _OPEN_TO_DOUBT = {QUOTE, BACKSLASH, MISSING_COMMA, EXTRA_COMMA}
 
@@ -160,8 +159,6 @@ class _EventReader:
             return end
         if self._has_key_twice and not _OPEN_TO_DOUBT.isdisjoint(self.kinds):
             raise _UnreadableError(next(kind for kind in self.kinds if kind in _OPEN_TO_DOUBT), end)
-        if self.holds_events:
-            raise _UnreadableError(ENDS_EARLY, end)
         return end
 
     def mended(self, start: int, end: int) -> bytes:
@@ -309,7 +306,7 @@ class _EventReader:
         escaped: int | None = None  # a quote behind a backslash that may close the string all the same
         found = closing.search(self.text, at, limit)
         while found is not None and self._is_escaped(found.start(), at):
-            if not in_list and _COMMA_AND_KEY.match(self.text, found.end()):
+            if _COMMA_AND_KEY.match(self.text, found.end()):
                 return found.start()
             escaped = found.start() if escaped is None else escaped
             found = closing.search(self.text, found.end(), limit)
@@ -333,7 +330,7 @@ class _EventReader:
     def _judge_inner_quotes(self, start: int, end: int, inner: int, *, in_list: bool) -> None:
         """Refuses a string that may as well be several fields or items."""
         content = self.text[start:end]
-        if inner > _MOST_INNER_QUOTES or looks_like_fields(content):
+        if looks_like_fields(content):
             raise _UnreadableError(QUOTE, end)
         if inner == 1 and not in_list and not self._has_lone_quote:
             self._has_lone_quote = True

@@ -96,7 +96,7 @@ def expected_of(data: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return found.pop("traceEvents"), found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(documents(), st.integers(1, 400), st.integers(1, 400))
 @example(b'{"k": {"traceEvents": [{"ph": "no"}]}, "traceEvents": [{"ph": "X"}]}', 1, 1)
 @example(b'{"traceEvents": [{"args": {"x": [' + b'{"a": 1}, ' * 40 + b'{"a": 1}]}}], "k": [{"a": 1}, {"a": 2}]}', 1, 1)
@@ -129,7 +129,7 @@ def written_events(draw: st.DrawFn) -> tuple[bytes, list[str], list[int]]:
     return data + (b'], "traceName": "a.json"}' if data[:1] == b"{" else b"]"), texts, ends
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(written_events(), st.floats(0, 1), st.integers(1, 300), st.integers(1, 300))
 def test_a_file_that_ends_too_early_keeps_every_event_that_is_whole(
     written: tuple[bytes, list[str], list[int]], share: float, batch_bytes: int, piece_bytes: int
@@ -147,7 +147,7 @@ def test_a_file_that_ends_too_early_keeps_every_event_that_is_whole(
         assert stream.is_truncated
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     documents(),
     st.lists(
@@ -190,3 +190,11 @@ def test_no_trace_is_an_error_that_says_what_was_expected() -> None:
         for batch_bytes in (1, 1 << 20):
             with pytest.raises(TraceError, match=words):
                 read(data, batch_bytes, 1)
+
+
+def test_events_within_another_object_are_read_and_told() -> None:
+    for batch_bytes in (1, 1 << 20):
+        found, stream = read(b'{"a": 1, "data": {"traceEvents": [{"ph": "X"}, {"ph": "i"}]}, "b": 2}', batch_bytes, 1)
+
+        assert found == [{"ph": "X"}, {"ph": "i"}]
+        assert (stream.is_truncated, stream.damage) == (False, {"events that stand within another object": 1})

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import random
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layoutdoctor.traces import json_repair
+from layoutdoctor.traces.json_mending import EventReading, read_event
 from layoutdoctor.traces.json_repair import repair_events
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.sampled_from(
     ("aten::conv2d", '{"ph": "X"}', '", "pid": 1', "}, {", '\\"', "C:\\dir\\", "[1, 2]", "a\nb", "x: y", "[", '"]')
@@ -186,31 +191,39 @@ UGLY = [
     (b'{"ph":[', b"1,"), (b'{"ph":1,', b'"a":1,'), (b'{"ph":"X","a":[', b'{"ph":"X","ts":1},'), (b"", b'{"\\"'),
     (b"", b'{"id":{"ph":"X","ts":1},'), (b"", b'{"ph":[{"ph":1},'), (b'{"ph":1,"', b"\\u"), (b'{"ph":"\\d', b"\\u00"),
     (b'{"ph":"a","b":"x" ', b'"c":'), (b'{"ph":"\xff', b"\xc3"), (b"", b'{"ph":1}]}{"traceEvents":['),
+    (b'{"id":[' * 20, b'{"a":1},'),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("start", "unit"), UGLY)
-def test_no_text_takes_time_out_of_proportion(start: bytes, unit: bytes) -> None:
+def test_no_text_takes_time_out_of_proportion(start: bytes, unit: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A walk that goes back and forth takes minutes for this size; one in proportion takes less than a second."""
-    text = start + unit * (SIZE // len(unit))
+    text = start + unit * (SIZE // len(unit)) + b"!}"
+    walked = 0
+
+    def counted(stretch: bytes, at: int, starts: Sequence[int]) -> EventReading:
+        nonlocal walked
+        reading = read_event(stretch, at, starts)
+        walked += reading.end - at
+        return reading
+
+    monkeypatch.setattr(json_repair, "read_event", counted)
     began = time.process_time()
 
     repair_events(text)
 
+    assert walked <= 2 * len(text)
     assert time.process_time() - began < 10
 
 
 def test_one_damaged_event_among_thousands_is_the_only_one_that_is_read_with_care(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from layoutdoctor.traces import json_repair
-
     careful: list[int] = []
-    read = json_repair.read_event
 
-    def counted(text: bytes, at: int, starts: Any) -> Any:
+    def counted(text: bytes, at: int, starts: Sequence[int]) -> EventReading:
         careful.append(at)
-        return read(text, at, starts)
+        return read_event(text, at, starts)
 
     monkeypatch.setattr(json_repair, "read_event", counted)
     event = json.dumps({"ph": "X", "name": "n", "ts": 1, "dur": 2, "args": {"name": "a", "b": [[1, 2]]}}).encode()

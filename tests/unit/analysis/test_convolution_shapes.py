@@ -156,6 +156,13 @@ def test_sizes_that_are_no_convolution_have_no_output(input: Shape, weight: Shap
     assert output_shape(input, weight, SIGNATURES["aten::conv2d"], ["", "", "", "1", "0", "1", "1"]) == ()
 
 
+def test_an_output_of_no_size_is_none() -> None:
+    values = ["", "", "", "1", "0", "1", "1"]
+
+    assert output_shape((1, 3, 2, 9), (8, 3, 3, 3), SIGNATURES["aten::conv2d"], values) == ()
+    assert output_shape((1, 3, 3, 9), (8, 3, 3, 3), SIGNATURES["aten::conv2d"], values) == (1, 8, 1, 7)
+
+
 def test_the_tensors_of_a_forward_convolution() -> None:
     found = convolution_tensors(
         "aten::cudnn_convolution",
@@ -287,6 +294,7 @@ LAUNCHES = [
     ("batched_transpose_256x4_half", (10, 3, 224, 224), 501760, True),
     ("batched_transpose_64x4_half", (64, 3, 7, 7), 16384, True),
     ("batched_transpose_32x32_half", (10, 64, 112, 112), 2007040, False),
+    ("batched_transpose_32x32_half", (10, 64, 112 * 112), 2007040, False),  # of one dimension the same
 ]
 
 

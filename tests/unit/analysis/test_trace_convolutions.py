@@ -107,6 +107,13 @@ def test_sizes_that_input_and_weight_share_name_neither_in_cudnn() -> None:
     assert confidences(found) == {"grid"}
 
 
+def test_sizes_of_one_dimension_are_converted_as_well() -> None:
+    record = Recorder()
+    record.convolution((4, 64, 100), (96, 64, 3), TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
+
+    assert roles(conversions_of(record.trace())) == [(IN, "input"), (IN, "weight"), (OUT, "output")]
+
+
 def test_a_grid_that_fits_no_tensor_names_none() -> None:
     record = Recorder()
     with record.operation("aten::conv2d", shapes=[IMAGE, WEIGHT]):
@@ -243,6 +250,16 @@ def test_gradients_and_activations_of_the_same_sizes_are_not_told_apart_in_cudnn
         record.kernel(WEIGHT_GRADIENT)
 
     assert roles(conversions_of(record.trace())) == [(IN, None), (IN, None)]
+
+
+def test_two_gradients_of_the_same_sizes_are_not_told_apart_in_cudnn() -> None:
+    image = (64, 64, 3, 3)
+    record = Recorder()
+    with record.operation("aten::convolution_backward", shapes=[image, image, image, (), (), (), ()]):
+        record.kernel(FORWARD)
+        record.kernel(TO_NCHW, grid=cudnn_grid(image))
+
+    assert roles(conversions_of(record.trace())) == [(OUT, None)]
 
 
 def test_in_miopen_they_are_told_apart_by_their_order_alone() -> None:

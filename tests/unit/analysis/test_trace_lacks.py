@@ -76,6 +76,15 @@ def test_no_strides() -> None:
     assert lacks_of(record) == (NO_STRIDES,)
 
 
+def test_operations_without_arguments_beside_others_lack_nothing() -> None:
+    record = complete()
+    record.pointwise("aten::add", IMAGE)
+    with record.operation("triton_poi_fused_0", kernel_file="abc.py"):
+        record.kernel("triton_poi_fused_0")
+
+    assert lacks_of(record) == ()
+
+
 def test_shapes_of_operations_that_ran_no_kernel_were_recorded_all_the_same() -> None:
     record = complete()
     trace = record.trace()
@@ -155,6 +164,9 @@ def test_kernels_whose_names_do_not_say_whether_they_convert() -> None:
 
 
 def test_a_list_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_lacks, "MOST_KERNELS_LISTED", 2)
+    assert lacks_of(complete()) == ()
+
     monkeypatch.setattr(trace_lacks, "MOST_KERNELS_LISTED", 1)
 
     assert lacks_of(complete()) == ("the list of single kernels ends after 1 of 2; all sums are complete",)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from recorded_builders import DATA_GRADIENT, FORWARD, GEMM, Recorder, name_of_operation
 
@@ -283,3 +284,48 @@ def test_a_frame_that_ends_before_the_launch_gives_way_to_the_one_around_it() ->
             record.kernel(GEMM)
 
     assert where(record) == [("Net_0", "net.py:3")]
+
+
+def test_the_innermost_module_agrees_with_looking_at_every_frame() -> None:
+    """At every edge of a frame and between; frames that touch have an edge in common."""
+    generator = np.random.default_rng(7)
+    record = Recorder()
+
+    def nest(depth: int) -> None:
+        for number in range(generator.integers(0, 4)):
+            record.now -= 10 * int(generator.integers(2))
+            with record.frame(f"nn.Module: M_{record.now}_{number}_{depth}"):
+                if depth:
+                    nest(depth - 1)
+
+    for _ in range(4):
+        nest(4)
+    end = record.now
+    for moment in range(0, end, 5):
+        record.kernel(GEMM)
+        record.rows["launches"][-1].values["start"] = moment
+    trace, places = places_of(record)
+    frames, launches = trace.frames, trace.launches
+
+    found = places.modules(range(len(trace.kernels)))
+
+    ends = frames.start + frames.duration
+    moments = dict(zip(launches.correlation.tolist(), launches.start.tolist(), strict=True))
+    for name, correlation in zip(found, trace.kernels.correlation.tolist(), strict=True):
+        around = np.flatnonzero((frames.start <= moments[correlation]) & (ends >= moments[correlation]))
+        expected = trace.names[int(frames.name[around[-1]])] if len(around) else None
+        assert (None if name is None else f"nn.Module: {name}") == expected
+    assert len(frames) > 60
+    assert None in found
+
+
+def test_a_frame_at_whose_edge_everything_was_launched_is_found() -> None:
+    for edge in (0, 1):
+        record = Recorder()
+        with record.frame("nn.Module: Conv2d_0"):
+            pass
+        record.kernel(GEMM)
+        frame = record.rows["frames"][0].values
+        record.rows["launches"][0].values["start"] = frame["start"] + edge * frame["duration"]
+
+        assert where(record) == [("Conv2d_0", None)]

@@ -210,8 +210,8 @@ def test_a_file_that_is_larger_than_allowed_says_how_to_allow_more(path: Path) -
     path.write_bytes(b"{" * (MIB + 1))
 
     assert refusal(path, MIB) == (
-        f"cannot read {str(path)!r}: it has more than 1.00 MiB, which is the limit; if it is a trace all the same, raise "
-        "the limit: --max-bytes 2097152"
+        f"cannot read {str(path)!r}: it has more than 1.00 MiB, which is the limit; if it is a trace all the same, "
+        "raise the limit: --max-bytes 2097152"
     )
 
 

@@ -132,6 +132,7 @@ def test_quotes_within_the_strings_of_a_list_leave_the_number_of_items_as_it_is(
         pytest.param(b'{"ph": "X", "args": {"a": ["x "y", "z"]}}', id="one item or two"),
         pytest.param(b'{"ph": "X", "args": {"a": ["x" "y"]}}', id="a list without a comma"),
         pytest.param(b'{"ph": "X", "args": {"a": "{"b": "x", "c": "y"}", "d": 2}}', id="JSON in a string"),
+        pytest.param(b'{"ph": "X", "args": {"a": "{"b": 1, "c": 2}", "d": 2}}', id="JSON in a string, quotes in pairs"),
         pytest.param(b'{"ph": "X", "args": {"a": "{"name": "x"}", "d": 2}}', id="something like an event in a string"),
         pytest.param(b'{"ph": "X", "name": "a "b", "cat": "c" d", "ts": 1}', id="one field or two"),
         pytest.param(b'{"ph": "X", "name": "a "b"c", "pid": 1, "pid": 2}', id="a key comes twice"),
@@ -164,6 +165,26 @@ def test_a_backslash_that_escapes_nothing_stands_for_itself(text: bytes, value: 
 
     assert event == {"ph": "X", "name": value, "pid": 1, "args": {"file": value}}
     assert kinds == {"a backslash that escapes nothing": 1}
+
+
+def test_two_backslashes_before_the_last_quote_do_not_escape_it() -> None:
+    event, kinds = mended(b'{"ph": "X", "name": "a "b" c\\\\"}')
+
+    assert event == {"ph": "X", "name": 'a "b" c\\'}
+    assert kinds == {"an unescaped quote": 1}
+
+
+@pytest.mark.parametrize("path", [b"C:\\new\\", b"dir\\sub\\"])
+def test_a_backslash_before_the_last_quote_of_an_object_is_judged_by_what_follows_the_event(path: bytes) -> None:
+    event = b'{"ph": "X", "args": {"file": "%b"}}' % path
+
+    assert mended(event)[0]["args"]["file"].encode() == path
+    assert repair_events(GOOD + b"," + event) == Repaired([GOOD], 0, 0, {}, event)
+
+
+def test_an_escaped_quote_at_which_an_event_was_cut_does_not_end_its_string() -> None:
+    assert lost(b'{"ph": "X", "name": "say \\"hi\\"}') == {"an event that ends too early": 1}
+    assert lost(b'{"ph": "X", "name": "a\\"}') == {"an event that ends too early": 1}
 
 
 def test_a_backslash_before_the_last_quote_of_a_list_item_stands_for_itself() -> None:
@@ -223,6 +244,10 @@ def test_a_comma_missing_behind_a_number_loses_the_event_because_digits_may_be_m
     assert lost(damaged) == {"a missing comma": 1}
 
 
+def test_a_second_comma_behind_a_number_loses_the_event_because_it_may_stand_for_a_digit() -> None:
+    assert lost(b'{"ph": "X", "dur": 4.80,, "tid": 2}') == {"a comma too many": 1}
+
+
 def test_empty_values_become_null() -> None:
     assert mended(b'{"ph": "X", "dur": , "ts":}') == ({"ph": "X", "dur": None, "ts": None}, {"an empty value": 1})
 
@@ -259,6 +284,17 @@ def test_nul_bytes_lose_the_event_because_what_they_cover_may_be_the_start_of_an
     assert lost(damaged) == {"NUL bytes": 1}
 
 
+def test_a_number_that_no_reader_takes_loses_the_event() -> None:
+    assert lost(b'{"ph": "X", "ts": ' + b"9" * 5000 + b"}") == {"a value that is no JSON": 1}
+
+
+@pytest.mark.parametrize(
+    "damaged", [b'{"ph": "X", "name": "aten::co', b'{"ph": "X", "args": {"a": 1},', b'{"ph": "X", "ts": 12']
+)
+def test_an_event_that_ends_early_is_called_so(damaged: bytes) -> None:
+    assert lost(damaged) == {"an event that ends too early": 1}
+
+
 WHOLE = b'{"ph": "X", "cat": "cpu_op", "name": "aten::conv2d", "ts": 1.25, "args": {"Input Dims": [[2, 3], []]}}'
 
 
@@ -283,6 +319,24 @@ def test_an_event_without_its_start_does_not_come_out(start: int) -> None:
 @pytest.mark.parametrize("end", range(1, len(WHOLE)))
 def test_an_event_that_is_not_complete_is_the_rest(end: int) -> None:
     assert repair_events(GOOD + BETWEEN + WHOLE[:end]) == Repaired([GOOD], 0, 0, {}, WHOLE[:end])
+
+
+NESTED = b'{"args": {"name": "python"}, "ph": "M", "events": [{"ph": "X", "ts": 1}] "pid": 1, "na'
+
+
+@pytest.mark.parametrize("end", range(1, len(NESTED)))
+def test_an_event_with_objects_that_look_like_events_is_the_rest_too_unless_one_was_complete(end: int) -> None:
+    repaired = repair_events(GOOD + BETWEEN + NESTED[:end])
+
+    if end <= NESTED.index(b"}]"):
+        assert repaired == Repaired([GOOD], 0, 0, {}, NESTED[:end])
+    else:  # cut behind the bracket and followed by the events of another process: the inner one counts
+        assert repaired.events == [GOOD, b'{"ph": "X", "ts": 1}']
+
+
+@pytest.mark.parametrize("end", [b"{", b'{ "', b'{"p', b'{\n "ph"', b'{"name" '])
+def test_the_start_of_an_event_behind_other_text_is_the_rest(end: bytes) -> None:
+    assert repair_events(GOOD + b", what? " + end).rest == end
 
 
 DAMAGED = b'{"ph": "X", "name": "a "b" c\n", "dur": nan, "args": {"f": "C:\\x\\", "g": "\xff"}, "ts": 3}'
@@ -332,6 +386,13 @@ def test_a_trace_appended_to_another_gives_its_events_and_nothing_of_its_head() 
     assert repaired.kinds["a whole trace among its own events"] == 1
 
 
+def test_a_whole_trace_within_the_list_gives_its_events() -> None:
+    repaired = repair_events(GOOD + b', {"traceEvents": [' + BEFORE + b", " + GOOD + b"]}, " + BEFORE)
+
+    assert repaired.events == [GOOD, BEFORE, GOOD, BEFORE]
+    assert repaired.lost_count == 0
+
+
 def test_a_missing_comma_between_events_and_one_too_many_are_told() -> None:
     repaired = repair_events(GOOD + b"\n" + BEFORE + b",," + GOOD)
 
@@ -366,7 +427,17 @@ def test_behind_thousands_of_unreadable_events_valid_ones_are_still_found() -> N
 
     assert repaired.events == [GOOD, BEFORE, b'{"ph": null}']
     assert repaired.lost_count == 6_000
+    assert repaired.kinds["an event in the middle of thousands that cannot be read"] == 999
     assert sum(repaired.kinds.values()) == 6_001
+
+
+def test_one_event_that_can_be_read_among_thousands_ends_their_row() -> None:
+    repaired = repair_events(
+        b",".join([*[b'{"ph": abc}'] * 3_000, GOOD, *[b'{"ph": abc}'] * 3_000, b'{"ph": NaN}', GOOD])
+    )
+
+    assert repaired.events == [GOOD, b'{"ph": null}', GOOD]
+    assert repaired.kinds == {"a value that is no JSON": 6_000, "NaN or Infinity": 1}
 
 
 def test_a_mended_event_keeps_everything_else_to_the_byte() -> None:
