@@ -51,6 +51,19 @@ REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "var", "var_mean", "std",
 """They read a value in whatever layout it has; what they return is a new, smaller value."""
 
 
+CONTIGUOUS_NORMS = frozenset(
+    {"aten::group_norm", "aten::native_group_norm", "aiter::_groupnorm_run", "aiter::_groupnorm"}
+)
+"""
+Group norms that make their input contiguous on a GPU, by the names of a trace: without another one, the conversions
+around it only become copies.
+
+Source:
+    ``aten/src/ATen/native/group_norm.cpp`` (before pytorch's pull request 191945), pytorch issue 111824;
+    ``aiter/ops/groupnorm.py``.
+"""
+
+
 def base_name(target: str) -> str:
     """
     The operator's name without namespace, overload and in-place underscore: ``aten.relu_.default`` is ``relu``.

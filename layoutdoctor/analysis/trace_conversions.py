@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from layoutdoctor.analysis.convolution_shapes import convolution_tensors
+from layoutdoctor.analysis.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.analysis.trace_attribution import attribute
 from layoutdoctor.analysis.trace_convolutions import classify, groups_of, library_conversions
 from layoutdoctor.analysis.trace_copies import find_copies
 from layoutdoctor.analysis.trace_exposure import exposed_nanoseconds
 from layoutdoctor.analysis.trace_lacks import describe_lacks
-from layoutdoctor.analysis.trace_pairs import CONTIGUOUS_NORMS, find_pairs
+from layoutdoctor.analysis.trace_pairs import find_pairs
 from layoutdoctor.analysis.trace_places import Places
 from layoutdoctor.analysis.trace_sums import convolution_sums, kernel_records, totals_of
 from layoutdoctor.kernel_names import dtypes_of

@@ -33,17 +33,6 @@ if TYPE_CHECKING:
 # Operations outside ATen that return each element where they read it; add one here.
 OTHER_OPERATIONS = frozenset({"aiter::_groupnorm_run", "apex::group_norm", "aiter::_groupnorm"})
 
-CONTIGUOUS_NORMS = frozenset(
-    {"aten::group_norm", "aten::native_group_norm", "aiter::_groupnorm_run", "aiter::_groupnorm"}
-)
-"""
-Group norms that make their input contiguous on a GPU: without another one, the conversions around it only become
-copies.
-
-Source:
-    ``aten/src/ATen/native/group_norm.cpp`` of torch 2.13, pytorch issue 111824; ``aiter/ops/groupnorm.py``.
-"""
-
 _NORMS = frozenset(
     """
     batch_norm native_batch_norm cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index _native_batch_norm_legit

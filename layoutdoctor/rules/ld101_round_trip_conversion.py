@@ -8,13 +8,15 @@ What it finds:
     converted back are one round trip. In the baseline, one finding per kind of round trip; in any other trial, and in
     a recorded trace, one finding for all of them.
 
-    No trace says which tensor a kernel reads, so there each round trip says what speaks for it. ``shapes``: the
-    recorded shapes (and strides) of every operation from the one conversion to the other agree, so that a tensor of
-    that shape is handed on all the way. ``grid``: shapes were not recorded, but both kernels were launched with
+    No trace says which tensor a kernel reads, so there each round trip says what speaks for it. ``shapes``: by the
+    recorded arguments, the first convolution's output and the second one's input have the same sizes, and nothing but
+    operations that work in either format ran between; where the first one keeps the sizes of its input, one of these
+    has to have taken a value of them. ``grid``: shapes were not recorded, but both kernels were launched with
     the same grid, which the library derives from the size of the tensor, rounded up. ``order``: the kernels follow one
     another that way, and nothing more. What can still be wrong: what the second one converts may be a sibling of the
     same shape, such as the other branch of a residual block; and what reads the value in between without a kernel of
-    its own, or keeps it for later, is not seen.
+    its own, or keeps it for later, is not seen. A group norm counts as working in either format, and the finding says
+    where it is one that on a GPU makes its input contiguous.
 
 Why it costs:
     Each conversion reads and writes the whole tensor: 2 x element count x element size, in bytes. The pair moves

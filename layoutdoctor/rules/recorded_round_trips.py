@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.analysis.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.units import format_bytes
@@ -95,6 +95,7 @@ def _message(
         f"on {wording.listing(shapes, _SHAPES_NAMED)}" if shapes else None,
         ", ".join(cost for cost in costs if cost is not None) or None,
         recorded.dearest_words(found),
+        _group_norm_words(pairs),
     ]
     return "; ".join(part for part in parts if part is not None)
 
@@ -109,6 +110,19 @@ def _kind_words(pairs: Sequence[RedundantPair], conversions: Mapping[str, Conver
     if len(counts) > _KINDS_NAMED:
         around.append(f"{wording.count_of(len(counts) - _KINDS_NAMED, 'more kind')}")
     return ": ".join(part for part in (ways, ", ".join(around)) if part is not None)
+
+
+def _has_contiguous_norm(pair: RedundantPair) -> bool:
+    return any(name in CONTIGUOUS_NORMS for name in pair.between)
+
+
+def _group_norm_words(pairs: Sequence[RedundantPair]) -> str | None:
+    """How many go through a group norm that would convert by itself if the library did not."""
+    count = sum(map(_has_contiguous_norm, pairs))
+    if not count:
+        return None
+    which = "all of them go" if count == len(pairs) else f"{count} of them {'goes' if count == 1 else 'go'}"
+    return f"{which} through a group norm that runs in contiguous_format only"
 
 
 def _way(pair: RedundantPair, conversions: Mapping[str, Conversion]) -> str | None:
@@ -149,4 +163,10 @@ def _suggestion(pairs: Sequence[RedundantPair], conversions: Mapping[str, Conver
         return f"the library computes contiguous here: {recorded.try_words('torch.contiguous_format')}"
     wanted = recorded.channels_last_words(len(pair.tensor_shape) for pair in pairs if pair.tensor_shape)
     own = [conversions[pair.first] for pair in pairs if pair.first in conversions]
-    return f"nothing was tried here: {recorded.try_words(wanted)}{recorded.miopen_words(own)}"
+    norms = (
+        "; around a group norm that is not enough in eager: it converts its input itself, unless torch.compile or a "
+        "group norm for channels_last takes its place"
+        if any(map(_has_contiguous_norm, pairs))
+        else ""
+    )
+    return f"nothing was tried here: {recorded.try_words(wanted)}{norms}{recorded.miopen_words(own)}"

@@ -159,7 +159,7 @@ class EventStream(Generic[EventType]):
                 nested = nested or match.end()
                 continue
             try:
-                self.metadata = json.loads(self._buffer[: match.start()].decode("utf-8", "replace") + '"_":0}')
+                self.metadata = _object(self._buffer[: match.start()].decode("utf-8", "replace") + '"_":0}')
                 self.metadata.pop("_", None)
             except (ValueError, RecursionError):
                 self.damage["a head that is no JSON"] += 1
@@ -346,10 +346,17 @@ def _end_of_last_event(text: bytes) -> int:
 def _fields(tail: bytes) -> dict[str, Any] | None:
     """The fields behind the events, up to the brace that closes the document; None where that is no JSON."""
     try:
-        found = json.loads("{" + tail.lstrip(b", \t\r\n").decode("utf-8", "replace"))
+        return _object("{" + tail.lstrip(b", \t\r\n").decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+
+
+def _object(text: str) -> dict[str, Any]:
+    """What the text of an object says; half a surrogate pair, which no report could be written with, becomes a mark."""
+    found: dict[str, Any] = json.loads(text)
+    if "\\u" in text:
+        found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    return found
 
 
 def _end_of_events(text: bytes) -> int | None:

@@ -250,3 +250,15 @@ def test_an_amd_gpu_is_told_of_the_switch_that_channels_last_needs_there() -> No
 
     assert found.suggestion == TRY_CHANNELS_LAST + recorded.miopen_words([out])
     assert "PYTORCH_MIOPEN_SUGGEST_NHWC=1" in found.suggestion
+
+
+def test_a_group_norm_that_converts_by_itself_is_told_with_what_would_help() -> None:
+    norm = a_pair_proved_by("shapes", between=("aten::native_group_norm", "aten::silu"))
+    (both,) = findings(norm, a_pair_proved_by("shapes"))
+    (alone,) = findings(norm)
+    (none,) = findings(a_pair_proved_by("shapes"))
+
+    assert both.message.endswith("1 of them goes through a group norm that runs in contiguous_format only")
+    assert alone.message.endswith("all of them go through a group norm that runs in contiguous_format only")
+    assert "a group norm that is not enough in eager" in (both.suggestion or "")
+    assert "group norm" not in f"{none.message} {none.suggestion}"

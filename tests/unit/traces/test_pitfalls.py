@@ -13,6 +13,7 @@ import pytest
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.examination import examine_trace
+from layoutdoctor.records import to_json
 from layoutdoctor.traces import read_trace
 from layoutdoctor.traces.recorded import NONE, RecordedTrace
 
@@ -305,6 +306,14 @@ def test_fields_that_are_no_json_are_told_and_hide_no_event(write: Write) -> Non
 
     found = trace_of(write(b'{"traceEvents": [%b], "traceName": "C:\\x.json"}' % json.dumps(kernel()).encode()))
     assert (len(found.kernels), problems_of(found)) == (1, {"mended: an end that is no JSON": 1})
+
+
+def test_half_a_surrogate_pair_in_a_field_harms_no_report(write: Write) -> None:
+    document = b'{"deviceProperties": [{"id": 0, "name": "A\\ud800"}], "traceEvents": [%b], "traceName": "\\udc00"}'
+    path = write(document % json.dumps(kernel()).encode())
+
+    assert trace_of(path).metadata == {"deviceProperties": [{"id": 0, "name": "A?"}], "traceName": "?"}
+    assert b"A?" in to_json(examine_trace(path))
 
 
 def _document(count: int) -> bytes:
