@@ -84,7 +84,7 @@ _COMMA_AND_KEY = _pattern("~,~<likely key>")
 _WORD = _pattern(r'[^ \t\r\n,\[\]{}":]*')
 _WHOLE_NUMBER = _pattern("<number>")
 _NO_NUMBER = _pattern(r"[-+]?(?:nan(?:\(\w*\))?|inf(?:inity)?|1\.#(?:inf|ind|qnan|snan)0*)", re.IGNORECASE)
-_ODD_NUMBER = _pattern(r"[-+]?(?:0[xX][0-9a-fA-F]+|(?=\.?[0-9])[0-9]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)")
+_ODD_NUMBER = _pattern(r"[-+]?(?:0[xX][0-9a-fA-F]+|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
 _COMMA, _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST, _MARK, _ESCAPE, _BLANK = b',{}[]"\\ '
 
 

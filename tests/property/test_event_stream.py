@@ -96,7 +96,7 @@ def expected_of(data: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return found.pop("traceEvents"), found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(documents(), st.integers(1, 400), st.integers(1, 400))
 @example(b'{"k": {"traceEvents": [{"ph": "no"}]}, "traceEvents": [{"ph": "X"}]}', 1, 1)
 @example(b'{"traceEvents": [{"args": {"x": [' + b'{"a": 1}, ' * 40 + b'{"a": 1}]}}], "k": [{"a": 1}, {"a": 2}]}', 1, 1)
@@ -129,7 +129,7 @@ def written_events(draw: st.DrawFn) -> tuple[bytes, list[str], list[int]]:
     return data + (b'], "traceName": "a.json"}' if data[:1] == b"{" else b"]"), texts, ends
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(written_events(), st.floats(0, 1), st.integers(1, 300), st.integers(1, 300))
 def test_a_file_that_ends_too_early_keeps_every_event_that_is_whole(
     written: tuple[bytes, list[str], list[int]], share: float, batch_bytes: int, piece_bytes: int
@@ -147,7 +147,7 @@ def test_a_file_that_ends_too_early_keeps_every_event_that_is_whole(
         assert stream.is_truncated
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     documents(),
     st.lists(

@@ -53,7 +53,7 @@ EVENTS = written().map(str.encode)
 BETWEEN = st.sampled_from((b",", b", ", b",\n", b",\n  ", b" , "))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=5), BETWEEN)
 def test_events_that_are_not_damaged_come_out_verbatim(events: list[bytes], between: bytes) -> None:
     repaired = repair_events(between.join(events))
@@ -95,7 +95,7 @@ DAMAGED_NUMBERS = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=4), BETWEEN, st.integers(0, 3), st.data())
 def test_one_damaged_value_harms_nothing_else(
     events: list[bytes], between: bytes, place: int, data: st.DataObject
@@ -124,7 +124,7 @@ def test_one_damaged_value_harms_nothing_else(
         assert json.loads(repaired.events[place]) == fields
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(EVENTS, EVENTS, EVENTS, st.data())
 def test_an_event_cut_anywhere_loses_itself_only(first: bytes, cut: bytes, last: bytes, data: st.DataObject) -> None:
     end = data.draw(st.integers(1, len(cut) - 1))
@@ -135,7 +135,7 @@ def test_an_event_cut_anywhere_loses_itself_only(first: bytes, cut: bytes, last:
     assert repaired.rest == b""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=4), st.data())
 def test_a_stretch_in_two_parts_gives_the_same_events(events: list[bytes], data: st.DataObject) -> None:
     text = b",\n".join(events)
@@ -151,7 +151,7 @@ def test_a_stretch_in_two_parts_gives_the_same_events(events: list[bytes], data:
 TOKENS = b'{ } [ ] " , : \\ \\" \n \0 \xff 0 1 - . e NaN null "ph": "name":" {"ph": }, {"ts":1,'.split(b" ")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(EVENTS, max_size=4), st.integers(0, 2**32), st.integers(1, 12))
 def test_whatever_the_bytes_every_event_that_comes_out_is_an_object(
     events: list[bytes], seed: int, change_count: int
@@ -171,7 +171,7 @@ def test_whatever_the_bytes_every_event_that_comes_out_is_an_object(
     assert sum(map(len, repaired.events)) <= 6 * len(text) + 10  # a control character becomes six
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(TOKENS), max_size=60).map(b"".join) | st.binary(max_size=200))
 def test_nothing_raises_and_nothing_unmended_is_changed(text: bytes) -> None:
     repaired = repair_events(text)
