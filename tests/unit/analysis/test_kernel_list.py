@@ -350,7 +350,7 @@ def test_device_kernels_are_the_list_of_a_gpu() -> None:
     assert found.seconds == pytest.approx(25e-6)
     assert found.conversion_seconds == pytest.approx(10e-6)
     assert found.share == pytest.approx(0.4)
-    assert [k.library for k in found.kernels] == ["cudnn", None, "cudnn", "inductor"]
+    assert [k.library for k in found.kernels] == ["cudnn", "cudnn", "cudnn", "inductor"]
     assert [k.op for k in found.kernels] == [*["aten::cudnn_convolution"] * 3, None]
     assert [k.start_seconds for k in found.kernels] == pytest.approx([0, 10e-6, 25e-6, 40e-6])
     assert [(c.direction, c.node, c.module, c.stream) for c in found.conversions] == [

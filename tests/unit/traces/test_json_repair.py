@@ -334,6 +334,12 @@ def test_an_event_with_objects_that_look_like_events_is_the_rest_too_unless_one_
         assert repaired.events == [GOOD, b'{"ph": "X", "ts": 1}']
 
 
+def test_an_event_cut_where_a_comma_is_missing_is_the_rest() -> None:
+    cut = b'{"args": {"name": "python"}, "ph": "M" "pi'
+
+    assert repair_events(GOOD + BETWEEN + cut) == Repaired([GOOD], 0, 0, {}, cut)
+
+
 @pytest.mark.parametrize("end", [b"{", b'{ "', b'{"p', b'{\n "ph"', b'{"name" '])
 def test_the_start_of_an_event_behind_other_text_is_the_rest(end: bytes) -> None:
     assert repair_events(GOOD + b", what? " + end).rest == end
@@ -387,10 +393,12 @@ def test_a_trace_appended_to_another_gives_its_events_and_nothing_of_its_head() 
 
 
 def test_a_whole_trace_within_the_list_gives_its_events() -> None:
-    repaired = repair_events(GOOD + b', {"traceEvents": [' + BEFORE + b", " + GOOD + b"]}, " + BEFORE)
+    several = repair_events(GOOD + b', {"traceEvents": [' + BEFORE + b", " + GOOD + b"]}, " + BEFORE)
+    one = repair_events(GOOD + b', {"traceEvents": [' + BEFORE + b"]}, " + GOOD)
 
-    assert repaired.events == [GOOD, BEFORE, GOOD, BEFORE]
-    assert repaired.lost_count == 0
+    assert several.events == [GOOD, BEFORE, GOOD, BEFORE]
+    assert one.events == [GOOD, BEFORE, GOOD]
+    assert several.lost_count == one.lost_count == 0
 
 
 def test_a_missing_comma_between_events_and_one_too_many_are_told() -> None:
