@@ -106,6 +106,7 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_many_damaged_files_are_read_or_refused_and_leave_nothing_behind(tmp_path: Path) -> None:
     warm, count = 10_000, 100_000
     read_all(range(warm), tmp_path)

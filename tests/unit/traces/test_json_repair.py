@@ -335,7 +335,7 @@ def test_an_event_with_objects_that_look_like_events_is_the_rest_too_unless_one_
 
 
 def test_an_event_cut_where_a_comma_is_missing_is_the_rest() -> None:
-    cut = b'{"args": {"name": "python"}, "ph": "M" "pi'
+    cut = b'{"ph": "M", "args": {"name": 1} "pi'
 
     assert repair_events(GOOD + BETWEEN + cut) == Repaired([GOOD], 0, 0, {}, cut)
 
