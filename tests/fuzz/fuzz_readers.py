@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["layoutdoctor"]):
     from layoutdoctor import LayoutDoctorError, examine_trace
     from layoutdoctor.traces import read_trace
 
-FOLDER = Path(tempfile.mkdtemp(prefix="layoutdoctor-fuzz-"))
+FOLDER = tempfile.TemporaryDirectory(prefix="layoutdoctor-fuzz-")
 NAMES = ("trace.json", "trace.json.gz", "run.sqlite", "kernels.csv", "onednn.log", "unknown")
 
 
@@ -30,7 +30,7 @@ def read_one(data: bytes) -> None:
     """Reads an input; anything but an error of our own is a finding."""
     is_chosen = data[:1] < bytes((len(NAMES),))
     name, content = (NAMES[data[0]], data[1:]) if data and is_chosen else (NAMES[0], data)
-    path = FOLDER / name
+    path = Path(FOLDER.name) / name
     path.write_bytes(content)
     try:
         read_trace(path)
