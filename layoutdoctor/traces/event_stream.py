@@ -262,7 +262,8 @@ class EventStream(Generic[EventType]):
             except _UNREADABLE as error:
                 end = _end_of_array(error, text)
                 place = _place_of(error)
-                self._is_damaged = end is None and place is not None and place < len(text) - 1
+                is_inside = place is not None and place < len(text) - 1
+                self._is_damaged = end is None and (is_inside or isinstance(error, RecursionError))
             else:
                 texts = [bytes(raw) for raw in raws]
                 return None if further is None else self._moved_on(self._decode_each(texts), further)

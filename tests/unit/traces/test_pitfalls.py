@@ -598,3 +598,11 @@ def test_a_large_file_is_read_in_little_memory(write: Write, name: str) -> None:
     assert size > 28_000_000
     assert (found.event_count, len(found.kernels)) == (200_001, 1)
     assert peak < 16_000_000
+
+
+def test_brackets_nested_thousands_deep_cost_their_own_event_only(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    event = b'{"ph":"X","cat":"kernel","name":"a","ts":1,"dur":1}'
+    path.write_bytes(b'{"traceEvents":[' + event + b',{"ph":"X","a":' + b"[" * 3000 + b"}," + event + b"]}")
+
+    assert len(read_trace(path).kernels) == 2
