@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from layoutdoctor.examination import examine_trace
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
+    from layoutdoctor.testing import assert_no_redundant_conversions
 
 __all__ = [
     "ALL_RULES",
@@ -37,6 +38,7 @@ __all__ = [
     "Rule",
     "Trial",
     "__version__",
+    "assert_no_redundant_conversions",
     "compare",
     "diagnose",
     "examine_trace",
@@ -49,6 +51,7 @@ __all__ = [
 _HOMES = {
     "ALL_RULES": "layoutdoctor.rules",
     "Rule": "layoutdoctor.rules",
+    "assert_no_redundant_conversions": "layoutdoctor.testing",
     "compare": "layoutdoctor.changes",
     "diagnose": "layoutdoctor.doctor",
     "examine_trace": "layoutdoctor.examination",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    import pandas
+
 SCHEMA_VERSION = 1
 
 Mode = Literal["inference", "training", "trace"]
@@ -327,6 +329,8 @@ class FxNode(Record, frozen=True, kw_only=True):
         backward: True for an operation that autograd ran.
         result_index: For a node that takes one result of another one: which.
         uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
+        arguments: The call's arguments as Python text, nodes by their names, such as ``"value, weight, None, [1, 1]"``; None
+            where it was not recorded, or an argument is neither a node nor plain data.
         called: What the user's line called, such as ``contiguous``, ``conv2d`` or ``instance_norm``; None where that
             was not recorded.
         is_called_directly: Whether the user's own line called it, not code of torch that the line called; None where
@@ -345,6 +349,7 @@ class FxNode(Record, frozen=True, kw_only=True):
     backward: bool = False
     uses_running_statistics: bool | None = None
     result_index: int | None = None
+    arguments: str | None = None
     called: str | None = None
     is_called_directly: bool | None = None
 
@@ -928,14 +933,40 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
         return render(self, "markdown")
 
+    def to_html(self) -> str:
+        """The report as one HTML page that needs no network."""
+        from layoutdoctor.reports import render  # reports are the upper layer
+
+        return render(self, "html")
+
+    def to_pandas(self, table: str = "trials") -> pandas.DataFrame:
+        """
+        One table of the diagnosis as a DataFrame.
+
+        Args:
+            table: ``trials``, ``rounds``, ``conversions``, ``redundant_pairs``, ``convolutions`` or ``findings``.
+
+        Raises:
+            UsageError: There is no such table, or pandas is not installed.
+        """
+        from layoutdoctor.reports.frames import to_pandas  # reports are the upper layer
+
+        return to_pandas(self, table)
+
     def __str__(self) -> str:
         from layoutdoctor.reports import render  # reports are the upper layer
 
         return render(self, "text")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """What a notebook shows: Markdown, with the text report for frontends without it."""
-        return {"text/markdown": self.to_markdown(), "text/plain": str(self)}
+        """What a notebook shows: HTML, with the text report for frontends without it."""
+        return {"text/html": self._repr_html_(), "text/plain": str(self)}
+
+    def _repr_html_(self) -> str:
+        """The short report as an HTML fragment, as notebooks show it."""
+        from layoutdoctor.reports.notebook import render_fragment  # reports are the upper layer
+
+        return render_fragment(self)
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

@@ -20,6 +20,8 @@ LINES = (
     ("layoutdoctor.__main__",),
     ("layoutdoctor.commands",),
     ("layoutdoctor",),
+    ("layoutdoctor.pytest_plugin",),
+    ("layoutdoctor.testing",),
     ("layoutdoctor.doctor",),
     ("layoutdoctor.trials", "layoutdoctor.static_trials"),
     ("layoutdoctor.subjects", "layoutdoctor.capture", "layoutdoctor.measure"),
@@ -33,6 +35,9 @@ LINES = (
     ("layoutdoctor.kernel_names",),
     ("layoutdoctor.kernel_dictionary",),
     ("layoutdoctor.configurations", "layoutdoctor.targets"),
+    ("layoutdoctor.privacy",),
+    ("layoutdoctor.accepted",),
+    ("layoutdoctor.schema",),
     ("layoutdoctor.comparison_records",),
     ("layoutdoctor.records",),
     (
@@ -53,7 +58,14 @@ LATE_IMPORTS_UPWARD = {
     ("layoutdoctor", "layoutdoctor.doctor"),
 }
 # What only one part of the house may use.
-ONE_HOME = {"networkx": "layoutdoctor.analysis", "tabulate": "layoutdoctor.reports", "rich": "layoutdoctor.commands"}
+ONE_HOME = {
+    "jinja2": "layoutdoctor.reports",
+    "networkx": "layoutdoctor.analysis",
+    "pandas": "layoutdoctor.reports",
+    "pytest": "layoutdoctor.pytest_plugin",
+    "rich": "layoutdoctor.commands",
+    "tabulate": "layoutdoctor.reports",
+}
 
 MODULES = {
     ".".join(("layoutdoctor", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path

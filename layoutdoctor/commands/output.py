@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from layoutdoctor.errors import LayoutDoctorError, UsageError
-from layoutdoctor.reports import format_of_suffix, render
+from layoutdoctor.reports import RENDERERS, format_of_suffix, render
 from layoutdoctor.reports.text import render_text
 from layoutdoctor.writing import replacing
 
@@ -70,7 +70,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument(
         "--format",
-        choices=("text", "markdown", "json"),
+        choices=tuple(sorted(RENDERERS)),
         default="text",
         help="format of the report on standard output (default: text)",
     )
@@ -79,7 +79,8 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="write a report to a file as well, in the format of its suffix: .json, .md, .txt; may be repeated",
+        help="write a report to a file as well, in the format of its suffix: .md, .html, .json, .txt, .sarif, "
+        ".xml (JUnit), .py (reproducer); may be repeated",
     )
     parser.add_argument("--force", action="store_true", help="replace output files that exist")
 

@@ -12,8 +12,12 @@ from types import MappingProxyType
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.records import Diagnosis
+from layoutdoctor.reports.html import render_html
 from layoutdoctor.reports.json_report import render_json
+from layoutdoctor.reports.junit import render_junit
 from layoutdoctor.reports.markdown import render_markdown
+from layoutdoctor.reports.reproducer import render_reproducer
+from layoutdoctor.reports.sarif import render_sarif
 from layoutdoctor.reports.text import render_text
 
 __all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render"]
@@ -22,18 +26,27 @@ Renderer = Callable[[Diagnosis], str]
 
 RENDERERS: Mapping[str, Renderer] = MappingProxyType(
     {
+        "html": render_html,
         "json": render_json,
+        "junit": render_junit,
         "markdown": render_markdown,
+        "reproducer": render_reproducer,
+        "sarif": render_sarif,
         "text": render_text,
     }
 )
 
 FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
     {
+        ".htm": "html",
+        ".html": "html",
         ".json": "json",
         ".markdown": "markdown",
         ".md": "markdown",
+        ".py": "reproducer",
+        ".sarif": "sarif",
         ".txt": "text",
+        ".xml": "junit",
     }
 )
 
@@ -44,7 +57,7 @@ def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
 
     Args:
         diagnosis: Any diagnosis.
-        report_format: ``text``, ``markdown`` or ``json``.
+        report_format: ``text``, ``markdown``, ``json``, ``html``, ``sarif``, ``junit`` or ``reproducer``.
 
     Raises:
         UsageError: There is no such format.
