@@ -6,19 +6,18 @@ Faces ``__main__``; needs no torch.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from typing import TYPE_CHECKING
 
 from layoutdoctor.changes import compare
 from layoutdoctor.commands.output import (
-    WIDEST_REPORT,
     OutputError,
     add_output_options,
     prepare_outputs,
     print_text,
     replace_file,
 )
+from layoutdoctor.commands.terminal import terminal_width
 from layoutdoctor.comparison_records import TraceComparison
 from layoutdoctor.reports.comparison import render_comparison
 from layoutdoctor.reports.wording import clean
@@ -79,8 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _save(comparison, outputs)
     finally:
-        width = min(shutil.get_terminal_size().columns, WIDEST_REPORT) if sys.stdout.isatty() else None
-        print_text(render_comparison(comparison, arguments.format, width))
+        print_text(render_comparison(comparison, arguments.format, terminal_width()))
     if arguments.fail_on is not None and comparison.regression.not_judged is not None:
         reason = clean(comparison.regression.not_judged)
         print(f"layoutdoctor: warning: cannot judge a regression: {reason}", file=sys.stderr)

@@ -9,19 +9,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
+from layoutdoctor.commands.terminal import render_terminal, terminal_width, wants_colour
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, render
-from layoutdoctor.reports.text import render_text
+from layoutdoctor.reports.text import DEFAULT_WIDTH
 from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
@@ -29,18 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.records import Diagnosis
-
-WIDEST_REPORT = 140
-_STYLES = (
-    (r"^(Fastest|Keep|Tie|No recommendation|Layout does not matter)\b.*", "bold"),
-    (r"^(Nothing could be concluded|Only|Not compared)\b.*", "bold"),
-    (r"^(Layout conversions take|No layout conversion)\b.*", "bold"),
-    (r"^Not finished: .*", "bold yellow"),
-    (r"^LD\d{3} error\b", "bold red"),
-    (r"^LD\d{3} warning\b", "yellow"),
-    (r"^LD\d{3} note\b", "cyan"),
-    (r"^(Wasted|Not verified)\b", "yellow"),
-)
 
 
 class OutputError(LayoutDoctorError):
@@ -181,7 +166,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def print_report(diagnosis: Diagnosis, report_format: str) -> None:
     """
-    The report to standard output; on a terminal the text fits its width and is coloured unless NO_COLOR is set.
+    The report to standard output; on a terminal laid out for its width, and coloured unless NO_COLOR is set.
 
     Args:
         diagnosis: Any diagnosis.
@@ -190,21 +175,12 @@ def print_report(diagnosis: Diagnosis, report_format: str) -> None:
     if report_format != "text":
         print_text(render(diagnosis, report_format))
         return
-    width = min(shutil.get_terminal_size().columns, WIDEST_REPORT) if sys.stdout.isatty() else None
-    report = render_text(diagnosis, width)
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-        report = _coloured(report)
-    print_text(report)
-
-
-def _coloured(report: str) -> str:
-    text = Text(report)
-    for pattern, style in _STYLES:
-        text.highlight_regex(f"(?m){pattern}", style)
-    console = Console(force_terminal=True, width=10_000, highlight=False, soft_wrap=True)
-    with console.capture() as capture:
-        console.print(text, end="")
-    return capture.get()
+    is_coloured = wants_colour(sys.stdout)
+    width = terminal_width()
+    if width is None and not is_coloured:
+        print_text(render(diagnosis, "text"))
+    else:
+        print_text(render_terminal(diagnosis, width or DEFAULT_WIDTH, is_coloured=is_coloured))
 
 
 def print_text(text: str) -> None:

@@ -32,10 +32,12 @@ class TableRow:
     Attributes:
         cells: As many as the table has heads.
         clause: In place of all cells after the first; None for an ordinary row.
+        is_recommended: Whether it is the configuration to use, which a format may set off.
     """
 
     cells: tuple[str, ...]
     clause: str | None = None
+    is_recommended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,9 @@ def build_table(diagnosis: Diagnosis) -> Table:
     Args:
         diagnosis: One of a model.
     """
-    rows = tuple(TableRow((row.name, *row.cells), row.clause) for row in build_rows(diagnosis))
+    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
+    best = clean_name(recommended) if recommended is not None else None
+    rows = tuple(TableRow((row.name, *row.cells), row.clause, row.name == best) for row in build_rows(diagnosis))
     # A clause stands under "vs default" in a table of times, as the first cell else.
     return Table(build_columns(diagnosis), rows, clause_column=2 if diagnosis.subject.target is None else 1)
 

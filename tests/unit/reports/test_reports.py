@@ -54,7 +54,7 @@ def test_a_suffix_names_a_format(name: str, expected: str) -> None:
     assert format_of_suffix(name) == expected
 
 
-@pytest.mark.parametrize(("name", "suffix"), [("report.html", ".html"), ("report", ""), (".json", "")])
+@pytest.mark.parametrize(("name", "suffix"), [("report.pdf", ".pdf"), ("report", ""), (".json", "")])
 def test_an_unknown_suffix_is_refused_with_those_that_are_known(name: str, suffix: str) -> None:
     with pytest.raises(UsageError) as caught:
         format_of_suffix(name)
