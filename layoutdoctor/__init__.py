@@ -12,15 +12,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from layoutdoctor._version import __version__
-from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError
-from layoutdoctor.layout import Layout, MemoryFormat
-from layoutdoctor.records import Configuration, Diagnosis, Finding, Measurement, Trial, load
 
 if TYPE_CHECKING:
     from layoutdoctor.changes import compare
+    from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
     from layoutdoctor.doctor import diagnose
     from layoutdoctor.examination import examine_trace
+    from layoutdoctor.layout import Layout, MemoryFormat
+    from layoutdoctor.records import Configuration, Diagnosis, Finding, Measurement, Trial, load
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
     from layoutdoctor.testing import assert_no_redundant_conversions
@@ -50,11 +50,20 @@ __all__ = [
 
 _HOMES = {
     "ALL_RULES": "layoutdoctor.rules",
+    "BUILTIN_CONFIGURATIONS": "layoutdoctor.configurations",
+    "Configuration": "layoutdoctor.records",
+    "Diagnosis": "layoutdoctor.records",
+    "Finding": "layoutdoctor.records",
+    "Layout": "layoutdoctor.layout",
+    "Measurement": "layoutdoctor.records",
+    "MemoryFormat": "layoutdoctor.layout",
     "Rule": "layoutdoctor.rules",
+    "Trial": "layoutdoctor.records",
     "assert_no_redundant_conversions": "layoutdoctor.testing",
     "compare": "layoutdoctor.changes",
     "diagnose": "layoutdoctor.doctor",
     "examine_trace": "layoutdoctor.examination",
+    "load": "layoutdoctor.records",
     "render": "layoutdoctor.reports",
     "run_rules": "layoutdoctor.rules",
 }

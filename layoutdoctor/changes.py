@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.analysis.trace_comparison import compare_traces
 from layoutdoctor.errors import RecordError, UsageError
+from layoutdoctor.privacy import scrub
 from layoutdoctor.records import Diagnosis, load
 
 if TYPE_CHECKING:
@@ -35,13 +36,15 @@ def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceCo
 
     Returns:
         A ``TraceComparison`` of two traces, a ``ModelComparison`` of two models; ``print`` shows the report of either.
+        ``regression.losses`` holds what became worse, ``regression.not_judged`` why that cannot be said.
 
     Raises:
         UsageError: One is of a recorded trace, the other of a model.
         RecordError: A file cannot be read, or is no diagnosis.
         TraceError: A file is no trace.
     """
-    before, after = _as_diagnosis(old), _as_diagnosis(new)
+    # A saved one was scrubbed: both must be, or paths and settings would differ that are the same.
+    before, after = scrub(_as_diagnosis(old)), scrub(_as_diagnosis(new))
     of_traces = [diagnosis.subject.mode == "trace" for diagnosis in (before, after)]
     if all(of_traces):
         return compare_traces(before, after)

@@ -6,7 +6,7 @@ Pure values, no torch; torch is the oracle in the tests. Faces the records.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MemoryFormat = Literal["contiguous_format", "channels_last", "channels_last_3d"]
-Size = int | str
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | str
 """A size or stride: an integer, or the expression of a symbolic one, such as ``"s77"``; never a silent guess."""
 
 CHANNELS_LAST_BY_RANK: dict[int, MemoryFormat] = {4: "channels_last", 5: "channels_last_3d"}

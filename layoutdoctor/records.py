@@ -2,18 +2,21 @@
 The records: everything a diagnosis knows, as frozen values that are saved as JSON.
 
 The JSON contract (``schema_version`` 1) is these classes, field by field; fields may be added, none goes.
-SI units, the unit in the field's name; ``None`` means "not recorded", never zero. Faces everything; imports layout and
-errors only, never torch.
+SI units, the unit in the field's name; ``None`` means "not recorded", never zero. Faces everything; imports what is
+below it only, never torch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from layoutdoctor.consistency import first_problem
 from layoutdoctor.errors import RecordError
 from layoutdoctor.layout import Layout, MemoryFormat, Size
+from layoutdoctor.limits import DEFAULT_MOST_SAVED_BYTES
+from layoutdoctor.saved import BYTE_ORDER_MARK, read_saved, reason_of, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +42,18 @@ Confidence = Literal["shapes", "grid", "order"]
 TotalKind = Literal["kernel", "operation", "module", "step"]
 Verdict = Literal["faster", "slower", "no measurable difference"]
 Severity = Literal["error", "warning", "note"]
-OptionValue = bool | int | float | str | None
+# What a saved file may hold in these fields is held by msgspec as it reads; the bounds keep sums of them finite.
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+PositiveSeconds = Annotated[float, msgspec.Meta(ge=1e-12, le=1e15)]
+Moment = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+"""Seconds from the start of the profiled iteration; what began before it is negative."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1.001)]
+"""0 to 1; sums taken in another order may end a little above."""
+Ratio = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Magnitude = Annotated[float, msgspec.Meta(ge=0)]
+OptionValue = bool | Integer | float | str | None
 
 FASTER: Verdict = "faster"
 SLOWER: Verdict = "slower"
@@ -61,7 +75,7 @@ class SourceLocation(Record, frozen=True, kw_only=True):
     """
 
     file: str
-    line: int
+    line: Count
     code: str | None = None
 
     def __str__(self) -> str:
@@ -90,7 +104,16 @@ class Configuration(Record, frozen=True, kw_only=True):
 
 
 class InputTensor(Record, frozen=True, kw_only=True):
-    """One tensor of the example input, as the caller gave it: sizes, strides in elements, dtype, satisfied formats."""
+    """
+    One tensor of the example input, as the caller gave it.
+
+    Attributes:
+        shape: Sizes.
+        stride: Strides in elements; None where it is no strided tensor.
+        dtype: Such as ``float32``.
+        memory_formats: Every memory format it satisfies.
+        name: Its parameter in the model's signature, or its key; None where not known.
+    """
 
     shape: tuple[Size, ...]
     stride: tuple[Size, ...] | None
@@ -122,9 +145,9 @@ class Subject(Record, frozen=True, kw_only=True):
     device: str | None
     inputs: tuple[InputTensor, ...]
     model: str | None = None
-    parameter_count: int | None = None
-    convolution_module_count: int | None = None
-    parameter_formats: dict[str, int] = {}
+    parameter_count: Count | None = None
+    convolution_module_count: Count | None = None
+    parameter_formats: dict[str, Count] = {}
     notes: tuple[str, ...] = ()
     target: str | None = None
 
@@ -135,6 +158,14 @@ class Environment(Record, frozen=True, kw_only=True):
 
     Attributes:
         torch: torch's version; None in a trace that does not say.
+        python: Python's version.
+        platform: Operating system, its release, and the processor family.
+        triton: Triton's version.
+        cuda: Version of the CUDA (or ROCm) runtime that torch was built with.
+        cudnn: cuDNN's version.
+        onednn: oneDNN's version.
+        compiler: The C++ compiler that Inductor used on a CPU.
+        cpu_count: Processors of the machine.
         thread_count: Threads torch used inside one operation, on a CPU.
         onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
         device_name: Name of the GPU, or of the processor.
@@ -153,12 +184,12 @@ class Environment(Record, frozen=True, kw_only=True):
     onednn: str | None = None
     onednn_isa: str | None = None
     compiler: str | None = None
-    thread_count: int | None = None
-    cpu_count: int | None = None
+    thread_count: Count | None = None
+    cpu_count: Count | None = None
     device_name: str | None = None
     settings: dict[str, str] = {}
     command: str | None = None
-    copy_bandwidth_bytes_per_second: float | None = None
+    copy_bandwidth_bytes_per_second: Magnitude | None = None
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -229,12 +260,12 @@ class Conversion(Record, frozen=True, kw_only=True):
     target: Layout | None
     direction: ConversionDirection
     tensor: TensorKind
-    seconds: float | None
-    bytes_moved: int | None
+    seconds: Seconds | None
+    bytes_moved: Count | None
     fused: bool = False
-    stream: int | None = None
-    start_seconds: float | None = None
-    bandwidth_share: float | None = None
+    stream: Integer | None = None
+    start_seconds: Moment | None = None
+    bandwidth_share: Magnitude | None = None
     dtype: str | None = None
     graph: str | None = None
     port: str | None = None
@@ -245,9 +276,9 @@ class Conversion(Record, frozen=True, kw_only=True):
     value: str | None = None
     source_value: str | None = None
     seconds_source: CostSource | None = None
-    count: int = 1
+    count: Count = 1
     confidence: Confidence | None = None
-    exposed_seconds: float | None = None
+    exposed_seconds: Seconds | None = None
     step: str | None = None
 
 
@@ -275,14 +306,14 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
     node: str
     class_: ConvolutionClass
     channels_last: bool | None
-    rank: int | None = None
+    rank: Count | None = None
     location: SourceLocation | None = None
     module: str | None = None
     weight_shape: tuple[Size, ...] | None = None
-    groups: int | None = None
-    stride: tuple[int, ...] | None = None
-    padding: tuple[int, ...] | None = None
-    dilation: tuple[int, ...] | None = None
+    groups: Count | None = None
+    stride: tuple[Integer, ...] | None = None
+    padding: tuple[Integer, ...] | None = None
+    dilation: tuple[Integer, ...] | None = None
     is_transposed: bool | None = None
     is_backward: bool = False
 
@@ -305,8 +336,8 @@ class Decision(Record, frozen=True, kw_only=True):
     applied: bool | None
     rule: str
     explanation: str
-    convolution_count: int
-    channels_last_convolution_count: int
+    convolution_count: Count
+    channels_last_convolution_count: Count
     convolutions: tuple[Convolution, ...]
     deciding_nodes: tuple[str, ...] = ()
     log: str | None = None
@@ -329,7 +360,7 @@ class FxNode(Record, frozen=True, kw_only=True):
         backward: True for an operation that autograd ran.
         result_index: For a node that takes one result of another one: which.
         uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
-        arguments: The call's arguments as Python text, nodes by their names, such as ``"value, weight, None, [1, 1]"``; None
+        arguments: The call's arguments as Python text, nodes by their names, such as ``"value, weight, [1, 1]"``; None
             where it was not recorded, or an argument is neither a node nor plain data.
         called: What the user's line called, such as ``contiguous``, ``conv2d`` or ``instance_norm``; None where that
             was not recorded.
@@ -348,7 +379,7 @@ class FxNode(Record, frozen=True, kw_only=True):
     tensor: TensorKind | None = None
     backward: bool = False
     uses_running_statistics: bool | None = None
-    result_index: int | None = None
+    result_index: Integer | None = None
     arguments: str | None = None
     called: str | None = None
     is_called_directly: bool | None = None
@@ -370,10 +401,10 @@ class BufferRead(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    stride: tuple[int, ...] | None
-    offset: int = 0
+    stride: tuple[Integer, ...] | None
+    offset: Integer = 0
     is_masked: bool = False
-    reduction_run: int | None = None
+    reduction_run: Count | None = None
 
 
 class Buffer(Record, frozen=True, kw_only=True):
@@ -417,8 +448,8 @@ class Buffer(Record, frozen=True, kw_only=True):
     is_output: bool = False
     is_user_output: bool | None = None
     alias_of: str | None = None
-    offset: int = 0
-    launch: int | None = None
+    offset: Integer = 0
+    launch: Count | None = None
     problem: str | None = None
 
 
@@ -447,8 +478,8 @@ class LayoutBreaker(Record, frozen=True, kw_only=True):
     source: Layout
     target: Layout
     conversions: tuple[str, ...] = ()
-    seconds: float | None = None
-    bytes_moved: int | None = None
+    seconds: Seconds | None = None
+    bytes_moved: Count | None = None
 
 
 class Graph(Record, frozen=True, kw_only=True):
@@ -476,7 +507,7 @@ class Graph(Record, frozen=True, kw_only=True):
     direction: GraphDirection
     decision: Decision | None
     conversions: tuple[Conversion, ...] = ()
-    graph_breaks: int = 0
+    graph_breaks: Count = 0
     nodes: tuple[FxNode, ...] = ()
     buffers: tuple[Buffer, ...] = ()
     kernel_names: tuple[str, ...] = ()
@@ -506,13 +537,13 @@ class Kernel(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    seconds: float
-    start_seconds: float | None = None
+    seconds: Seconds
+    start_seconds: Moment | None = None
     op: str | None = None
     library: str | None = None
     problem: str | None = None
     implementation: str | None = None
-    stream: int | None = None
+    stream: Integer | None = None
     backward: bool = False
     node: str | None = None
     graph: str | None = None
@@ -534,10 +565,10 @@ class Total(Record, frozen=True, kw_only=True):
 
     kind: TotalKind
     name: str
-    count: int
-    seconds: float
-    conversion_count: int = 0
-    conversion_seconds: float = 0.0
+    count: Count
+    seconds: Seconds
+    conversion_count: Count = 0
+    conversion_seconds: Seconds = 0.0
     library: str | None = None
 
 
@@ -563,19 +594,19 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         totals: In a recorded trace, the kernels added up by name, operation, module and step; longest first.
     """
 
-    count: int
-    seconds: float | None
-    conversion_count: int
-    conversion_seconds: float | None
-    share: float | None
+    count: Count
+    seconds: Seconds | None
+    conversion_count: Count
+    conversion_seconds: Seconds | None
+    share: Share | None
     conversions: tuple[Conversion, ...]
-    not_understood_count: int
+    not_understood_count: Count
     kernels: tuple[Kernel, ...] = ()
     sources: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
-    exposed_conversion_seconds: float | None = None
-    convolution_count: int | None = None
-    convolution_seconds: float | None = None
+    exposed_conversion_seconds: Seconds | None = None
+    convolution_count: Count | None = None
+    convolution_seconds: Seconds | None = None
     totals: tuple[Total, ...] = ()
 
 
@@ -608,8 +639,8 @@ class RedundantPair(Record, frozen=True, kw_only=True):
     first: str
     second: str
     between: tuple[str, ...]
-    seconds: float | None
-    bytes_moved: int | None
+    seconds: Seconds | None
+    bytes_moved: Count | None
     location: SourceLocation | None
     module: str | None
     proof: str | None = None
@@ -618,7 +649,7 @@ class RedundantPair(Record, frozen=True, kw_only=True):
     seconds_source: CostSource | None = None
     graph: str | None = None
     confidence: Confidence | None = None
-    exposed_seconds: float | None = None
+    exposed_seconds: Seconds | None = None
 
 
 class Measurement(Record, frozen=True, kw_only=True):
@@ -637,14 +668,14 @@ class Measurement(Record, frozen=True, kw_only=True):
         stopped_because: Why measuring ended: ``precise``, ``budget`` or ``dropped``.
     """
 
-    round_seconds: tuple[float, ...]
-    median_seconds: float
-    compile_seconds: float | None
-    peak_memory_bytes: int | None
-    call_seconds: tuple[tuple[float, ...], ...] = ()
+    round_seconds: tuple[PositiveSeconds, ...]
+    median_seconds: PositiveSeconds
+    compile_seconds: Seconds | None
+    peak_memory_bytes: Count | None
+    call_seconds: tuple[tuple[Seconds, ...], ...] = ()
     estimator: str = "minimum"
-    calls_per_round: int = 1
-    dropped_after_round: int | None = None
+    calls_per_round: Count = 1
+    dropped_after_round: Count | None = None
     stopped_because: str | None = None
 
 
@@ -664,8 +695,8 @@ class Equivalence(Record, frozen=True, kw_only=True):
     """
 
     status: Literal["equal", "different", "not_checked"]
-    max_abs_error: float | None = None
-    tolerance: float | None = None
+    max_abs_error: Magnitude | None = None
+    tolerance: Magnitude | None = None
     reference: str | None = None
     detail: str | None = None
     gradients_checked: bool = False
@@ -674,7 +705,14 @@ class Equivalence(Record, frozen=True, kw_only=True):
 
 
 class GradientLayout(Record, frozen=True, kw_only=True):
-    """A parameter whose gradient came with other strides: its name, its own layout, and the gradient's."""
+    """
+    A parameter whose gradient came with other strides.
+
+    Attributes:
+        parameter: Its name in the model.
+        layout: Its own layout.
+        gradient: The gradient's layout.
+    """
 
     parameter: str
     layout: Layout
@@ -713,7 +751,7 @@ class Trial(Record, frozen=True, kw_only=True):
     redundant_pairs: tuple[RedundantPair, ...] = ()
     measurement: Measurement | None = None
     equivalence: Equivalence | None = None
-    recompile_count: int = 0
+    recompile_count: Count = 0
     graph_break_reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     recompile_reasons: tuple[str, ...] = ()
@@ -758,12 +796,12 @@ class RatioInterval(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    low: float
-    median: float
-    high: float
+    low: Ratio
+    median: Ratio
+    high: Ratio
     verdict: Verdict
-    coverage: float | None = None
-    round_count: int | None = None
+    coverage: Share | None = None
+    round_count: Count | None = None
 
 
 class Comparison(Record, frozen=True, kw_only=True):
@@ -781,8 +819,8 @@ class Comparison(Record, frozen=True, kw_only=True):
     baseline: str
     ratios: tuple[RatioInterval, ...]
     fastest: tuple[str, ...]
-    resolution: float | None = None
-    round_count: int | None = None
+    resolution: Ratio | None = None
+    round_count: Count | None = None
 
 
 class Finding(Record, frozen=True, kw_only=True):
@@ -801,6 +839,8 @@ class Finding(Record, frozen=True, kw_only=True):
         seconds: What it costs per iteration, where measured.
         bytes_moved: What it moves.
         evidence: Ids of conversions, node names or figures the message rests on.
+        accepted: Why it is accepted, by the file given with ``--accepted``; empty where no reason is written there,
+            None where it is not accepted.
     """
 
     code: str
@@ -811,17 +851,25 @@ class Finding(Record, frozen=True, kw_only=True):
     suggestion: str | None = None
     location: SourceLocation | None = None
     module: str | None = None
-    seconds: float | None = None
-    bytes_moved: int | None = None
+    seconds: Seconds | None = None
+    bytes_moved: Count | None = None
     evidence: tuple[str, ...] = ()
+    accepted: str | None = None
 
 
 class Speedup(Record, frozen=True, kw_only=True):
-    """How many times faster, with its interval."""
+    """
+    How many times faster, with its interval.
 
-    low: float
-    median: float
-    high: float
+    Attributes:
+        low: Lower end of the interval.
+        median: Median of the ratios round by round; above 1 is faster.
+        high: Upper end.
+    """
+
+    low: Ratio
+    median: Ratio
+    high: Ratio
 
 
 class Recommendation(Record, frozen=True, kw_only=True):
@@ -844,10 +892,17 @@ class Recommendation(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """Reserved: a layout per convolution."""
+    """
+    Reserved: a layout per convolution.
 
-    predicted_seconds: dict[str, float] = {}
-    measured_seconds: float | None = None
+    Attributes:
+        predicted_seconds: What each assignment is predicted to take.
+        measured_seconds: What the chosen one took.
+        assignment: The layout of each convolution.
+    """
+
+    predicted_seconds: dict[str, Seconds] = {}
+    measured_seconds: Seconds | None = None
     assignment: tuple[dict[str, str], ...] = ()
 
 
@@ -861,9 +916,13 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         schema_version: Version of the JSON contract.
         layoutdoctor_version: What wrote it.
         created_at: UTC, ISO 8601.
+        environment: The machine and versions.
+        subject: What was diagnosed.
         trials: One per configuration, in the order of the configurations.
         comparison: None where fewer than two trials were measured.
         findings: Sorted: most severe first, then by cost.
+        plan: Reserved; None.
+        recommendation: What to do; None where nothing was concluded.
         interrupted: Set where the diagnosis did not run to its end, with what stopped it.
     """
 
@@ -872,7 +931,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     created_at: str
     environment: Environment
     subject: Subject
-    trials: tuple[Trial, ...]
+    trials: Annotated[tuple[Trial, ...], msgspec.Meta(min_length=1)]
     comparison: Comparison | None = None
     findings: tuple[Finding, ...] = ()
     plan: Plan | None = None
@@ -918,14 +977,18 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the diagnosis as JSON.
+        Writes the diagnosis as JSON, as every report without user and host names, absolute paths and secrets.
+
+        What is read back is therefore ``privacy.scrub`` of this one.
 
         Args:
             path: Where to; an existing file is replaced.
         """
         from pathlib import Path
 
-        Path(path).write_bytes(to_json(self))
+        from layoutdoctor.reports import render  # reports are the upper layer
+
+        Path(path).write_bytes(render(self, "json").encode())
 
     def to_markdown(self) -> str:
         """The report as GitHub Markdown."""
@@ -988,47 +1051,56 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         name: What to call it in an error, such as the file's name.
 
     Raises:
-        RecordError: The data are no JSON, no diagnosis, or one of a schema version that this version cannot read.
+        RecordError: The data are no JSON, no diagnosis, one of a schema version that this version cannot read, or one
+            that contradicts itself.
     """
+    data = data.removeprefix(BYTE_ORDER_MARK)
     try:
-        version = msgspec.json.decode(data, type=_SchemaVersion).schema_version
+        head = msgspec.json.decode(data, type=_Head)
     except _UNREADABLE as error:
+        raise RecordError(f"cannot read {name}: {why_unreadable(data, error)}") from error
+    if head.schema_version != SCHEMA_VERSION:
+        is_newer = head.schema_version > SCHEMA_VERSION
         raise RecordError(
-            f"cannot read {name}: {error}; expected a diagnosis saved by layoutdoctor (--output FILE.json)"
-        ) from error
-    if version != SCHEMA_VERSION:
+            f"cannot read {name}: it has schema_version {head.schema_version}, expected {SCHEMA_VERSION}; "
+            f"{'update layoutdoctor, or ' if is_newer else ''}read it with the layoutdoctor version that wrote it"
+        )
+    if head.kind.endswith("comparison"):
         raise RecordError(
-            f"cannot read {name}: it has schema_version {version}, expected {SCHEMA_VERSION}; "
-            "read it with the layoutdoctor version that wrote it"
+            f"cannot read {name}: it is a {head.kind}, expected a diagnosis; name one of the two compared"
         )
     try:
-        return msgspec.json.decode(data, type=Diagnosis)
+        diagnosis = msgspec.json.decode(data, type=Diagnosis)
     except _UNREADABLE as error:
-        raise RecordError(f"cannot read {name}: {error}; it is no diagnosis of schema_version {version}") from error
+        raise RecordError(
+            f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
+        ) from error
+    problem = first_problem(diagnosis)
+    if problem is not None:
+        raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")
+    return diagnosis
 
 
-def load(path: str | Path) -> Diagnosis:
+def load(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> Diagnosis:
     """
     Reads a saved diagnosis.
 
     Args:
         path: A file written by ``Diagnosis.save`` or ``--output FILE.json``.
+        max_bytes: A file with more bytes is refused; to read one takes several times its size in memory.
 
     Raises:
-        RecordError: The file cannot be read, or is no diagnosis.
+        RecordError: The file cannot be read, is too large, or is no diagnosis.
     """
-    from pathlib import Path
-
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise RecordError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
-    return from_json(data, repr(str(path)))
+    return from_json(read_saved(path, max_bytes), repr(str(path)))
 
 
 _UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
 """What decoding raises on data that are no diagnosis; the last one on JSON nested thousands deep."""
 
 
-class _SchemaVersion(msgspec.Struct):
+class _Head(msgspec.Struct):
+    """As much as says whether it is a diagnosis that can be read; a comparison has a kind."""
+
     schema_version: int
+    kind: str = ""

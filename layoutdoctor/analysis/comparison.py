@@ -171,7 +171,7 @@ def median_interval(ratios: Sequence[float], coverage: float) -> MedianInterval:
     # The geometric middle of the two middle ratios: its reciprocal is the middle of the reciprocals.
     lower, upper = ordered[(count - 1) // 2], ordered[count // 2]
     median = lower * math.sqrt(upper / lower)
-    left_out = _ratios_left_out(count, coverage)
+    left_out = ratios_left_out(count, coverage)
     if left_out is None:
         return MedianInterval(ordered[0], median, ordered[-1], None)
     return MedianInterval(ordered[left_out], median, ordered[-1 - left_out], coverage)
@@ -198,7 +198,7 @@ def rounds_needed(coverage: float, configuration_count: int) -> int:
     """
     single = family_coverage(coverage, configuration_count)
     count = 1
-    while _ratios_left_out(count, single) is None:
+    while ratios_left_out(count, single) is None:
         count += 1
     return count
 
@@ -259,8 +259,17 @@ def _judge(interval: MedianInterval, resolution: float) -> Verdict:
     return SLOWER if 1 / interval.high > 1 + resolution else NO_DIFFERENCE
 
 
-def _ratios_left_out(count: int, coverage: float) -> int | None:
-    """How many extreme ratios may be dropped on each side; None where even smallest to largest covers too little."""
+def ratios_left_out(count: int, coverage: float) -> int | None:
+    """
+    How many extreme values may be dropped on each side of an order-statistic interval for a median.
+
+    Args:
+        count: Values there are.
+        coverage: How often the interval is to cover the true median, at least.
+
+    Returns:
+        None where even smallest to largest covers too little.
+    """
     error = 1 - coverage
     # Each true median lies outside the interval when too few of the coin flips "above or below" fall on one side.
     beyond = 2 * 0.5**count

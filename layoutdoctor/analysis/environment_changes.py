@@ -61,3 +61,18 @@ def has_another_device(old: Diagnosis, new: Diagnosis) -> bool:
         (old.environment.device_name, new.environment.device_name),
     )
     return any(once is not None and now is not None and once != now for once, now in pairs)
+
+
+def has_another_machine(old: Diagnosis, new: Diagnosis) -> bool:
+    """
+    Whether two diagnoses are known to come from machines whose times cannot be compared: also by the threads used.
+
+    Args:
+        old: The earlier diagnosis.
+        new: The later one.
+    """
+    names = ("onednn_isa", "cpu_count", "thread_count")
+    pairs = [(getattr(old.environment, name), getattr(new.environment, name)) for name in names]
+    return has_another_device(old, new) or any(
+        once is not None and now is not None and once != now for once, now in pairs
+    )

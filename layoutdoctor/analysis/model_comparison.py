@@ -1,43 +1,38 @@
 """
 Two diagnoses of models against each other, configuration by configuration.
 
-The two were measured at different times, so their medians are put side by side and nothing is called faster or slower.
-Faces ``layoutdoctor.compare``; a pure function of records.
+Times are judged in ``time_changes``, findings in ``finding_changes``, decisions in ``decision_changes``, and what
+counts as a regression in ``model_regression``; here they are put together. Faces ``layoutdoctor.compare``; a pure
+function of records.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from layoutdoctor.analysis.conversion_changes import (
     conversion_changes,
     cost_difference,
     cost_totals,
-    recorded_by_one,
     round_trip_changes,
 )
+from layoutdoctor.analysis.decision_changes import decision_changes
 from layoutdoctor.analysis.environment_changes import environment_changes, has_another_device
-from layoutdoctor.analysis.layout_regression import layout_losses
-from layoutdoctor.comparison_records import (
-    ComparedSubject,
-    ComparedTrial,
-    DecisionChange,
-    FindingChange,
-    GraphDecision,
-    ModelComparison,
-    Regression,
-)
+from layoutdoctor.analysis.finding_changes import finding_changes
+from layoutdoctor.analysis.model_regression import model_regression, trial_regression
+from layoutdoctor.analysis.time_changes import time_changes
+from layoutdoctor.comparison_records import ComparedSubject, ComparedTrial, ModelComparison, Regression
+from layoutdoctor.units import format_significant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from layoutdoctor.comparison_records import CostTotals
-    from layoutdoctor.records import Decision, Diagnosis, Finding, Trial
+    from layoutdoctor.comparison_records import CostTotals, TimeChange, TimeSummary
+    from layoutdoctor.records import Diagnosis, Trial
 
-_SEVERITY_ORDER = ("error", "warning", "note")
 _WITH_RESULT = ("ok", "same_as")
-_DIFFERENT_MODELS = "the two seem to be of different models"
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
@@ -50,30 +45,42 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
     """
     names = dict.fromkeys(trial.name for diagnosis in (new, old) for trial in diagnosis.trials)
     different_subject = _different_subject(old, new)
-    trials = tuple(_compared_trial(name, old, new, different_subject) for name in names)
+    not_comparable = _not_comparable(old, new, different_subject)
+    times, summary = time_changes(old, new, not_comparable)
+    trials = tuple(_compared_trial(name, old, new, not_comparable, times.get(name)) for name in names)
     environment = environment_changes(old, new)
+    findings, stayed = finding_changes(old, new)
+    subjects = _compared_subject(old), _compared_subject(new)
+    is_same = (old.trials, old.findings) == (new.trials, new.findings) and not environment
     return ModelComparison(
-        old=_compared_subject(old),
-        new=_compared_subject(new),
-        is_same=(old.trials, old.findings) == (new.trials, new.findings) and not environment,
+        old=subjects[0],
+        new=subjects[1],
+        is_same=is_same and different_subject is None,
         is_empty=not any(trial.old_status in _WITH_RESULT and trial.new_status in _WITH_RESULT for trial in trials),
         different_subject=different_subject,
         environment=environment,
         trials=trials,
-        findings=_finding_changes(old.findings, new.findings),
-        regression=_regression(trials, different_subject),
-        notes=tuple(_notes(old, new)),
+        findings=findings,
+        stayed=stayed,
+        times=summary,
+        regression=model_regression(trials, findings, summary, subjects, not_comparable),
+        notes=tuple(_notes(old, new, summary)),
     )
 
 
 def _compared_subject(diagnosis: Diagnosis) -> ComparedSubject:
-    recommendation = diagnosis.recommendation
+    recommendation, comparison = diagnosis.recommendation, diagnosis.comparison
     return ComparedSubject(
         name=diagnosis.subject.name,
         created_at=diagnosis.created_at,
         mode=diagnosis.subject.mode,
         device=diagnosis.subject.device,
         recommended=recommendation.configuration if recommendation is not None else None,
+        speedup=recommendation.speedup if recommendation is not None else None,
+        baseline=comparison.baseline if comparison is not None else None,
+        fastest=comparison.fastest if comparison is not None else (),
+        target=diagnosis.subject.target,
+        reason=recommendation.reason if recommendation is not None else None,
     )
 
 
@@ -82,20 +89,42 @@ def _different_subject(old: Diagnosis, new: Diagnosis) -> str | None:
     before, after = old.subject, new.subject
     if before.mode != after.mode:
         return f"one is of {before.mode}, the other of {after.mode}"
+    shapes, types, strides = (
+        [tuple(getattr(tensor, field) for tensor in subject.inputs) for subject in (before, after)]
+        for field in ("shape", "dtype", "stride")
+    )
+    if before.inputs and after.inputs:
+        if shapes[0] != shapes[1]:
+            return "inputs differ in shape"
+        if types[0] != types[1]:
+            return "inputs differ in dtype"
+        if None not in (*strides[0], *strides[1]) and strides[0] != strides[1]:
+            return "inputs differ in strides"
     counts = before.parameter_count, after.parameter_count
     if None not in counts and counts[0] != counts[1]:
-        return f"{counts[0]} parameters in the old one, {counts[1]} in the new one"
-    shapes = [tuple((tensor.shape, tensor.dtype) for tensor in subject.inputs) for subject in (before, after)]
-    if all(shapes) and shapes[0] != shapes[1]:
-        return "their inputs have other shapes or types"
+        return f"the models differ: {counts[0]} parameters in the old one, {counts[1]} in the new one"
     return None
 
 
-def _compared_trial(name: str, old: Diagnosis, new: Diagnosis, different_subject: str | None) -> ComparedTrial:
+def _not_comparable(old: Diagnosis, new: Diagnosis, different_subject: str | None) -> str | None:
+    """Why nothing may be called better or worse; findings and decisions are listed all the same."""
+    if different_subject is not None:
+        return f"not comparable: {different_subject}"
+    if old.subject.target != new.subject.target:
+        return "not comparable: they were lowered for different devices, or only one of them ran"
+    for age, diagnosis in (("old", old), ("new", new)):
+        if diagnosis.interrupted is not None:
+            return f"the {age} one was not finished: {diagnosis.interrupted}"
+    return None
+
+
+def _compared_trial(
+    name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None, time: TimeChange | None
+) -> ComparedTrial:
     before, after = old.trial(name), new.trial(name)
     old_median, new_median = _median_seconds(old, name), _median_seconds(new, name)
     old_costs, new_costs = _costs_of(before), _costs_of(after)
-    return ComparedTrial(
+    trial = ComparedTrial(
         name=name,
         old_status=before.status if before is not None else None,
         new_status=after.status if after is not None else None,
@@ -107,9 +136,19 @@ def _compared_trial(name: str, old: Diagnosis, new: Diagnosis, different_subject
         difference=cost_difference(old_costs, new_costs) if old_costs is not None and new_costs is not None else None,
         conversions=conversion_changes(before, after) if before is not None and after is not None else (),
         round_trips=round_trip_changes(before, after) if before is not None and after is not None else (),
-        decisions=tuple(_decision_changes(before, after)),
-        regression=_judge(old, new, before, after, different_subject),
+        decisions=decision_changes(before, after),
+        regression=Regression(),
+        time=time,
+        old_same_as=before.same_as if before is not None else None,
+        new_same_as=after.same_as if after is not None else None,
+        old_failure=_failure_of(before),
+        new_failure=_failure_of(after),
+        old_graph_break_count=_graph_breaks(before),
+        new_graph_break_count=_graph_breaks(after),
+        old_recompile_count=_recompiles(before),
+        new_recompile_count=_recompiles(after),
     )
+    return msgspec.structs.replace(trial, regression=trial_regression(trial, old, new, not_comparable))
 
 
 def _costs_of(trial: Trial | None) -> CostTotals | None:
@@ -124,91 +163,36 @@ def _median_seconds(diagnosis: Diagnosis, name: str) -> float | None:
     return trial.measurement.median_seconds if trial is not None and trial.measurement is not None else None
 
 
-def _decision_changes(old: Trial | None, new: Trial | None) -> Iterator[DecisionChange]:
-    if old is None or new is None:
-        return
-    before = {graph.name: graph.decision for graph in old.graphs}
-    for graph in new.graphs:
-        once, now = before.get(graph.name), graph.decision
-        if once is None or now is None:
-            continue
-        if _graph_decision(once) != _graph_decision(now):
-            yield DecisionChange(
-                graph=graph.name,
-                old=_graph_decision(once),
-                new=_graph_decision(now),
-            )
+def _failure_of(trial: Trial | None) -> str | None:
+    return trial.failure.message if trial is not None and trial.failure is not None else None
 
 
-def _graph_decision(decision: Decision) -> GraphDecision:
-    return GraphDecision(
-        applied=decision.applied,
-        rule=decision.rule,
-        channels_last_convolution_count=decision.channels_last_convolution_count,
-        convolution_count=decision.convolution_count,
-    )
+def _graph_breaks(trial: Trial | None) -> int | None:
+    if trial is None or trial.status not in _WITH_RESULT:
+        return None
+    # Every graph carries the number of the whole model.
+    return max((graph.graph_breaks for graph in trial.graphs), default=len(trial.graph_break_reasons))
 
 
-def _judge(
-    old: Diagnosis, new: Diagnosis, before: Trial | None, after: Trial | None, different_subject: str | None
-) -> Regression:
-    old_costs, new_costs = _costs_of(before), _costs_of(after)
-    if old_costs is None or new_costs is None:
-        return Regression(not_judged="its conversions are not recorded in both")
-    if different_subject is not None:
-        return Regression(not_judged=_DIFFERENT_MODELS)
-    losses = layout_losses(
-        old_costs,
-        new_costs,
-        resolution_seconds=0.0,  # one iteration is profiled in nanoseconds
-        judges_time=not has_another_device(old, new),
-        judges_round_trips="shape" not in recorded_by_one(before, after),
-    )
-    return Regression(losses=losses)
+def _recompiles(trial: Trial | None) -> int | None:
+    return trial.recompile_count if trial is not None and trial.status in _WITH_RESULT else None
 
 
-def _regression(trials: Iterable[ComparedTrial], different_subject: str | None) -> Regression:
-    """Of the whole: every loss with its configuration; not judged where no trial could be."""
-    if different_subject is not None:
-        return Regression(not_judged=_DIFFERENT_MODELS)
-    compared = [trial for trial in trials if trial.regression.not_judged is None]
-    if not compared:
-        return Regression(not_judged="no configuration has its conversions recorded in both")
-    return Regression(losses=tuple(f"{trial.name}: {loss}" for trial in compared for loss in trial.regression.losses))
-
-
-def _finding_changes(old: Iterable[Finding], new: Iterable[Finding]) -> tuple[FindingChange, ...]:
-    """By code, configuration and module, not by line: a line moves with every edit above it."""
-    groups: dict[tuple[str, str | None, str | None], tuple[list[Finding], list[Finding]]] = defaultdict(
-        lambda: ([], [])
-    )
-    for age, findings in enumerate((old, new)):
-        for finding in findings:
-            groups[finding.code, finding.configuration, finding.module][age].append(finding)
-    changes = [
-        FindingChange(
-            change="came" if not before else "went" if not after else "more" if len(after) > len(before) else "fewer",
-            code=code,
-            rule=(after or before)[0].rule,
-            severity=min((finding.severity for finding in (*before, *after)), key=_SEVERITY_ORDER.index),
-            configuration=configuration,
-            module=module,
-            message=(after or before)[0].message,
-            old_count=len(before),
-            new_count=len(after),
-        )
-        for (code, configuration, module), (before, after) in groups.items()
-        if len(before) != len(after)
-    ]
-    return tuple(sorted(changes, key=lambda change: (_SEVERITY_ORDER.index(change.severity), change.code)))
-
-
-def _notes(old: Diagnosis, new: Diagnosis) -> Iterator[str]:
-    yield "the two were measured at different times: medians and their ratio are given, and no verdict"
-    if has_another_device(old, new):
-        yield "the two ran on different devices: their times differ for that reason as well"
+def _notes(old: Diagnosis, new: Diagnosis, times: TimeSummary) -> Iterator[str]:
+    if times.is_other_machine:
+        what = "on different devices" if has_another_device(old, new) else "on different processors or thread counts"
+        yield f"the two ran {what}: times are shown and not judged"
     if old.subject.target != new.subject.target:
         yield "one of the two was lowered for another device and did not run the same way"
+    if old.layoutdoctor_version != new.layoutdoctor_version:
+        yield (
+            f"written by layoutdoctor {old.layoutdoctor_version} and {new.layoutdoctor_version}: findings may have come"
+            " and gone with the rules; diagnose both with one version"
+        )
     for age, diagnosis in (("old", old), ("new", new)):
         if diagnosis.interrupted is not None:
             yield f"the {age} one was not finished: {diagnosis.interrupted}"
+    bandwidths = [diagnosis.environment.copy_bandwidth_bytes_per_second for diagnosis in (old, new)]
+    if times.has_drifted and bandwidths[0] and bandwidths[1]:
+        rates = [f"{format_significant(bandwidth / 1e9)} GB/s" for bandwidth in bandwidths if bandwidth]
+        yield f"copying a large tensor reached {rates[0]} in the old run and {rates[1]} in the new one"

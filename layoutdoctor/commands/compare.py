@@ -13,13 +13,14 @@ from layoutdoctor.changes import compare
 from layoutdoctor.commands.output import (
     OutputError,
     add_output_options,
+    for_others,
     prepare_outputs,
     print_text,
     replace_file,
 )
 from layoutdoctor.commands.terminal import terminal_width
 from layoutdoctor.comparison_records import TraceComparison
-from layoutdoctor.reports.comparison import render_comparison
+from layoutdoctor.reports.comparison import COMPARISON_FORMATS, check_format, render_comparison
 from layoutdoctor.reports.wording import clean
 
 if TYPE_CHECKING:
@@ -54,10 +55,15 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument(
         "--fail-on",
         choices=("regression",),
-        help="exit with 1 if NEW has more round trips, or spends more time on layout conversions: over 10 %% more, and "
-        "0.1 %% of its kernel time (between two devices, where times differ anyway: more conversions)",
+        help="exit with 1 if NEW is worse. Two diagnoses: a configuration that both have became slower, by 5 %% and "
+        "the noise, than the machine did, as the other configurations show it; it has more round trips (with --target: "
+        "or more conversions); it failed; or there is a new finding, warning or error, that does not rest on times. "
+        "Two traces: more round trips, or more time for layout conversions: over 10 %% more, and 0.1 %% of the kernel "
+        "time (between two devices: more conversions). Exit with 4 if that cannot be judged: other inputs or mode, an "
+        "interrupted diagnosis, times of the baseline or the fastest that are unstable (LD401) or too few. Between "
+        "two machines times are not judged, the rest is",
     )
-    add_output_options(parser)
+    add_output_options(parser, COMPARISON_FORMATS)
     parser.set_defaults(run=run)
 
 
@@ -71,14 +77,18 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         RecordError: A file cannot be read, or is no diagnosis that this version can read.
         TraceError: A file is no trace.
-        UsageError: A trace and a diagnosis of a model were given, or an output file cannot be written.
+        UsageError: A trace and a diagnosis of a model were given, an output file cannot be written, or a comparison has
+            no report in its format.
     """
-    outputs = prepare_outputs(arguments.output, force=arguments.force)
+    outputs = prepare_outputs(arguments.output, force=arguments.force, redact=arguments.redact)
+    for output in outputs:
+        check_format(output.report_format)
     comparison = compare(arguments.old, arguments.new)
+    shown = for_others(comparison, redact_names=arguments.redact)
     try:
-        _save(comparison, outputs)
+        _save(shown, outputs)
     finally:
-        print_text(render_comparison(comparison, arguments.format, terminal_width()))
+        print_text(render_comparison(shown, arguments.format, terminal_width()))
     if arguments.fail_on is not None and comparison.regression.not_judged is not None:
         reason = clean(comparison.regression.not_judged)
         print(f"layoutdoctor: warning: cannot judge a regression: {reason}", file=sys.stderr)

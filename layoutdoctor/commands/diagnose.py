@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor._version import __version__
-from layoutdoctor.commands.fail_on import EXIT_FOUND, add_fail_on_option, check_fail_on, has_failing_finding
+from layoutdoctor.commands.acceptance import add_accepted_options, apply_accepted, conclude_accepted, prepare_accepted
+from layoutdoctor.commands.fail_on import add_fail_on_option, check_fail_on, failing_status, say_what_failed
 from layoutdoctor.commands.output import (
     OutputError,
     OutputFile,
@@ -27,6 +28,7 @@ from layoutdoctor.commands.output import (
     check_directory,
     prepare_outputs,
     print_report,
+    refuse_raw_traces,
     save_reports,
     stdout_to_stderr,
 )
@@ -100,6 +102,7 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
         help="for the timing rounds; capturing and profiling come on top (default: %(default)g)",
     )
     add_fail_on_option(parser)
+    add_accepted_options(parser)
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     add_output_options(parser)
     _add_talk_options(parser)
@@ -139,7 +142,9 @@ def run(arguments: argparse.Namespace) -> int:
     configurations = choose_configurations(arguments.configurations, arguments.mode)
     check_target(arguments.lower_for, arguments.device)
     fail_on = check_fail_on(arguments.fail_on)
-    outputs = prepare_outputs(arguments.output, force=arguments.force)
+    outputs = prepare_outputs(arguments.output, force=arguments.force, redact=arguments.redact)
+    refuse_raw_traces(arguments.save_traces, redact=arguments.redact)
+    accepted = prepare_accepted(arguments, outputs)
     traces = _prepare_trace_directory(arguments.save_traces if arguments.lower_for is None else None)
     _prepare_logging(verbose=arguments.verbose)
     record = RecordSoFar(tuple(output for output in outputs if output.report_format == "json"))
@@ -151,15 +156,19 @@ def run(arguments: argparse.Namespace) -> int:
             print("layoutdoctor: interrupted before the first configuration was done", file=sys.stderr)
         else:
             print("layoutdoctor: interrupted; the report holds what was recorded until then", file=sys.stderr)
-            print_report(partial, arguments.format)
+            print_report(partial, arguments.format, redact=arguments.redact)
         return EXIT_INTERRUPTED
     except LayoutDoctorError as error:
         _save_partial(record, outputs, first_line(error))
         raise
+    acceptance = apply_accepted(accepted, diagnosis)
+    diagnosis = acceptance.diagnosis
     try:
         save_reports(diagnosis, outputs)
     finally:
-        print_report(diagnosis, arguments.format)
+        print_report(diagnosis, arguments.format, redact=arguments.redact)
+    conclude_accepted(accepted, acceptance, redact=arguments.redact)
+    say_what_failed(diagnosis, fail_on, redact=arguments.redact)
     return exit_status(diagnosis, len(configurations), fail_on)
 
 
@@ -303,8 +312,10 @@ def exit_status(diagnosis: Diagnosis, configuration_count: int, fail_on: str | N
         configuration_count: How many configurations were asked for.
         fail_on: A severity, a rule's code, or None.
     """
-    if has_failing_finding(diagnosis, fail_on):
-        return EXIT_FOUND
+    return failing_status(diagnosis, fail_on, _status(diagnosis, configuration_count), EXIT_INCONCLUSIVE)
+
+
+def _status(diagnosis: Diagnosis, configuration_count: int) -> int:
     if diagnosis.subject.target is not None:
         return 0 if any(trial.status == "ok" for trial in diagnosis.trials) else EXIT_INCONCLUSIVE
     measured = any(trial.measurement is not None for trial in diagnosis.trials)

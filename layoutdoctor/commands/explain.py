@@ -10,12 +10,14 @@ import shutil
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.output import print_text
-from layoutdoctor.errors import UnknownRuleError
+from layoutdoctor.errors import UnknownRuleError, UsageError
+from layoutdoctor.reports.rules_page import rule_section, rules_index, rules_page
 from layoutdoctor.reports.tables import plain_table
 from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from layoutdoctor.rules import Rule
 
@@ -34,7 +36,11 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
         description="The rules, and what each means.",
     )
     parser.add_argument(
-        "rules", metavar="CODE", nargs="*", help="a rule's code or name, such as LD101; all without one"
+        "rules", metavar="CODE", nargs="*", help="a rule's code or name, such as LD101; a table of all without one"
+    )
+    parser.add_argument("--all", action="store_true", help="the documentation of every rule")
+    parser.add_argument(
+        "--format", choices=("markdown", "text"), default="text", help="format of what is printed (default: text)"
     )
     parser.set_defaults(run=run)
 
@@ -45,13 +51,29 @@ def run(arguments: argparse.Namespace) -> int:
 
     Args:
         arguments: The parsed command line.
+
+    Raises:
+        UsageError: There is no such rule, or rules are named beside ``--all``.
     """
-    if not arguments.rules:
-        print_text(_table())
-        return 0
-    chosen = [_find_rule(name) for name in arguments.rules]
-    print_text("\n\n".join(_document(rule) for rule in chosen) + "\n")
+    if arguments.all and arguments.rules:
+        raise UsageError("cannot explain single rules and --all of them: leave out one of the two")
+    chosen = list(ALL_RULES) if arguments.all else [_find_rule(name) for name in arguments.rules]
+    print_text(_as_markdown(chosen) if arguments.format == "markdown" else _as_text(chosen))
     return 0
+
+
+def _as_markdown(chosen: Sequence[Rule]) -> str:
+    if not chosen:
+        return rules_index(ALL_RULES)
+    if len(chosen) == len(ALL_RULES):
+        return rules_page(chosen)
+    return "\n".join(rule_section(rule, chosen) for rule in chosen)
+
+
+def _as_text(chosen: Sequence[Rule]) -> str:
+    if not chosen:
+        return _table()
+    return "\n\n".join(_document(rule) for rule in chosen) + "\n"
 
 
 def _table() -> str:

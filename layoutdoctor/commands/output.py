@@ -10,22 +10,30 @@ import contextlib
 import ctypes
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from layoutdoctor import privacy
 from layoutdoctor.commands.terminal import render_terminal, terminal_width, wants_colour
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, render
+from layoutdoctor.reports.markdown import markdown_parts
 from layoutdoctor.reports.text import DEFAULT_WIDTH
 from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from typing import TypeVar
+
+    import msgspec
 
     from layoutdoctor.records import Diagnosis
+
+    AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
 
 
 class OutputError(LayoutDoctorError):
@@ -40,22 +48,29 @@ class OutputFile:
     Attributes:
         path: Where, as the user named it.
         report_format: What to write.
+        is_redacted: Whether names of modules and files become pseudonyms in it.
+        details: Where to write what does not fit into a Markdown report; None for the other formats.
     """
 
     path: Path
     report_format: str
+    is_redacted: bool = False
+    details: Path | None = None
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
+def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str] = RENDERERS) -> None:
     """
     The options that every command with a report has.
 
     Args:
         parser: The subcommand's parser.
+        formats: What its report can be rendered as.
     """
+    endings = {".md": "markdown", ".html": "html", ".json": "json", ".txt": "text", ".sarif": "sarif"}
+    endings |= {".xml (JUnit)": "junit", ".py (reproducer)": "reproducer"}
     parser.add_argument(
         "--format",
-        choices=tuple(sorted(RENDERERS)),
+        choices=tuple(sorted(formats)),
         default="text",
         help="format of the report on standard output (default: text)",
     )
@@ -64,14 +79,20 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="write a report to a file as well, in the format of its suffix: .md, .html, .json, .txt, .sarif, "
-        ".xml (JUnit), .py (reproducer); may be repeated",
+        help="write a report to a file as well, in the format of its suffix: "
+        f"{', '.join(end for end, name in endings.items() if name in formats)}; may be repeated",
     )
     parser.add_argument("--force", action="store_true", help="replace output files that exist")
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace the names of modules, classes, files and operators of your own by pseudonyms, in every report; "
+        "user and host names, absolute paths and secrets never stand in one",
+    )
 
 
 def prepare_outputs(
-    paths: Sequence[str], *, force: bool, further: Mapping[str, str] = MappingProxyType({})
+    paths: Sequence[str], *, force: bool, further: Mapping[str, str] = MappingProxyType({}), redact: bool = False
 ) -> tuple[OutputFile, ...]:
     """
     The files to write, each proved to be writable; none is changed yet.
@@ -79,21 +100,53 @@ def prepare_outputs(
     Args:
         paths: What the user gave with ``--output``.
         force: Whether an existing file may be replaced.
-        further: Formats that no report has, by the end of the file's name.
+        further: Formats that no report has, by the end of the file's name: raw data, in which no name is replaced.
+        redact: Whether reports are to be redacted.
 
     Raises:
-        UsageError: A file's suffix names no format, it exists already, it is named twice, or it cannot be written.
+        UsageError: A file's suffix names no format, it exists already, it is named twice, it cannot be written, or it
+            would hold raw data though reports are to be redacted.
     """
     outputs: dict[Path, OutputFile] = {}
     for name in paths:
         path = Path(name)
         other = next((kind for end, kind in further.items() if name.lower().endswith(end)), None)
-        output = OutputFile(path, other or format_of_suffix(name))
+        if redact and other is not None:
+            raise UsageError(
+                f"cannot write {name!r} with --redact: this {other} holds every name as it was recorded; leave out "
+                "--redact, or this output"
+            )
+        output = OutputFile(path, other or format_of_suffix(name), is_redacted=redact)
         if path.resolve() in outputs:
             raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
         _check_writable(path, force=force)
         outputs[path.resolve()] = output
-    return tuple(outputs.values())
+    return _with_details(outputs, force=force)
+
+
+def _with_details(outputs: Mapping[Path, OutputFile], *, force: bool) -> tuple[OutputFile, ...]:
+    """
+    The same with a path beside each Markdown report for what will not fit into it, ``report.details.md``.
+
+    It is chosen now, so that all saves of one run agree. Whether it will be needed is not known yet, so a file in its
+    way is no reason to refuse: without ``--force`` the next free name is taken, ``report.details-2.md``.
+    """
+    taken = set(outputs)
+    found = []
+    for output in outputs.values():
+        if output.report_format == "markdown":
+            ends = ("" if number == 1 else f"-{number}" for number in count(1))
+            paths = (output.path.with_name(f"{output.path.stem}.details{end}.md") for end in ends)
+            details = next(path for path in paths if path.resolve() not in taken and _is_free(path, force=force))
+            taken.add(details.resolve())
+            found.append(replace(output, details=details))
+        else:
+            found.append(output)
+    return tuple(found)
+
+
+def _is_free(path: Path, *, force: bool) -> bool:
+    return not os.path.lexists(path) or (force and path.is_file())
 
 
 def _check_writable(path: Path, *, force: bool) -> None:
@@ -128,6 +181,35 @@ def check_directory(directory: Path) -> None:
     probe.unlink()
 
 
+def refuse_raw_traces(directory: str | None, *, redact: bool) -> None:
+    """
+    Refuses to keep the profiler's traces beside redacted reports.
+
+    Args:
+        directory: What the user gave with ``--save-traces``; None without it.
+        redact: Whether reports are to be redacted.
+
+    Raises:
+        UsageError: Both were asked for.
+    """
+    if directory is not None and redact:
+        raise UsageError(
+            f"cannot save traces in {directory!r} with --redact: the profiler writes paths and the names of modules "
+            "and files into them; leave out --redact, or --save-traces"
+        )
+
+
+def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
+    """
+    A record as it may be written: scrubbed, and redacted where that was asked for.
+
+    Args:
+        record: A diagnosis or a comparison.
+        redact_names: Whether names of modules and files become pseudonyms.
+    """
+    return privacy.redact(record) if redact_names else privacy.scrub(record)
+
+
 def save_reports(diagnosis: Diagnosis, outputs: Sequence[OutputFile]) -> None:
     """
     Writes the report to every file; a reader sees the old file or the new one, never half of one.
@@ -142,11 +224,23 @@ def save_reports(diagnosis: Diagnosis, outputs: Sequence[OutputFile]) -> None:
     failures = []
     for output in outputs:
         try:
-            replace_file(output.path, render(diagnosis, output.report_format).encode("utf-8", "backslashreplace"))
+            for path, report in _texts(for_others(diagnosis, redact_names=output.is_redacted), output):
+                replace_file(path, report.encode("utf-8", "backslashreplace"))
         except OSError as error:
             failures.append(f"cannot write {str(output.path)!r}: {error.strerror or error}")
     if failures:
         raise OutputError("; ".join(failures))
+
+
+def _texts(diagnosis: Diagnosis, output: OutputFile) -> Iterator[tuple[Path, str]]:
+    """The report, and before it the file that it names for what did not fit, where there is such."""
+    if output.details is None:
+        yield output.path, render(diagnosis, output.report_format)
+        return
+    report, details = markdown_parts(diagnosis, output.details.name)
+    if details is not None:
+        yield output.details, details
+    yield output.path, report
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -164,14 +258,16 @@ def replace_file(path: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def print_report(diagnosis: Diagnosis, report_format: str) -> None:
+def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = False) -> None:
     """
     The report to standard output; on a terminal laid out for its width, and coloured unless NO_COLOR is set.
 
     Args:
         diagnosis: Any diagnosis.
         report_format: Which report.
+        redact: Whether names of modules and files become pseudonyms: what is printed is pasted.
     """
+    diagnosis = for_others(diagnosis, redact_names=redact)
     if report_format != "text":
         print_text(render(diagnosis, report_format))
         return

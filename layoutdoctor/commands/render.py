@@ -1,5 +1,5 @@
 """
-``render``: a saved diagnosis in another format, if asked with today's rules.
+``render``: a saved diagnosis in another format, if asked with today's rules, and as a check on it.
 
 Faces ``__main__``; needs no torch, so an old run can be read anywhere.
 """
@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.commands.acceptance import add_accepted_options, apply_accepted, conclude_accepted, prepare_accepted
+from layoutdoctor.commands.fail_on import add_fail_on_option, check_fail_on, failing_status, say_what_failed
 from layoutdoctor.commands.output import add_output_options, prepare_outputs, print_report, save_reports
 from layoutdoctor.records import load
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
     import argparse
+
+EXIT_INCONCLUSIVE = 4
 
 
 def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,9 +34,13 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
         allow_abbrev=False,
         help="a saved diagnosis in another format",
         description="A saved diagnosis in another format. Needs no torch.",
+        epilog="Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 the file could not be read; "
+        "4 --fail-on cannot be judged, as nothing was recorded.",
     )
     parser.add_argument("saved", metavar="SAVED.json", help="what --output SAVED.json wrote")
     parser.add_argument("--recheck", action="store_true", help="replace the saved findings by those of today's rules")
+    add_fail_on_option(parser)
+    add_accepted_options(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -44,16 +52,24 @@ def run(arguments: argparse.Namespace) -> int:
     Args:
         arguments: The parsed command line.
 
+    Returns:
+        The exit status.
+
     Raises:
-        RecordError: The file is no diagnosis that this version can read.
-        UsageError: An output file cannot be written.
+        RecordError: The file is no diagnosis that this version can read, or the accepted findings cannot be read.
+        UsageError: The command line is wrong, or an output file cannot be written.
     """
-    outputs = prepare_outputs(arguments.output, force=arguments.force)
+    fail_on = check_fail_on(arguments.fail_on)
+    outputs = prepare_outputs(arguments.output, force=arguments.force, redact=arguments.redact)
+    accepted = prepare_accepted(arguments, outputs)
     diagnosis = load(arguments.saved)
     if arguments.recheck:
         diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
+    acceptance = apply_accepted(accepted, diagnosis)
     try:
-        save_reports(diagnosis, outputs)
+        save_reports(acceptance.diagnosis, outputs)
     finally:
-        print_report(diagnosis, arguments.format)
-    return 0
+        print_report(acceptance.diagnosis, arguments.format, redact=arguments.redact)
+    conclude_accepted(accepted, acceptance, redact=arguments.redact)
+    say_what_failed(acceptance.diagnosis, fail_on, redact=arguments.redact)
+    return failing_status(acceptance.diagnosis, fail_on, 0, EXIT_INCONCLUSIVE)

@@ -226,7 +226,7 @@ def _findings(findings: tuple[FindingEntry, ...], page: _Page) -> Iterator[Text]
         yield from _finding(entry, page)
     left_out = len(findings) - MOST_FINDINGS
     if left_out > 0:
-        yield Text(f"and {left_out} more: --output report.md lists them")
+        yield from page.wrap(Text(f"and {left_out} more: --output report.md lists them"))
 
 
 def _finding(entry: FindingEntry, page: _Page) -> Iterator[Text]:

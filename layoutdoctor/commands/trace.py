@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.commands.fail_on import EXIT_FOUND, add_fail_on_option, check_fail_on, has_failing_finding
+from layoutdoctor.commands.acceptance import add_accepted_options, apply_accepted, conclude_accepted, prepare_accepted
+from layoutdoctor.commands.fail_on import (
+    EXIT_FOUND,
+    add_fail_on_option,
+    check_fail_on,
+    failing_status,
+    say_what_failed,
+)
 from layoutdoctor.commands.output import (
     OutputError,
     add_output_options,
+    for_others,
     prepare_outputs,
     print_report,
     print_text,
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from layoutdoctor.commands.acceptance import AcceptedOption
     from layoutdoctor.commands.output import OutputFile
     from layoutdoctor.records import Diagnosis
 
@@ -63,6 +72,7 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
         help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
     )
     add_fail_on_option(parser)
+    add_accepted_options(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -86,25 +96,33 @@ def run(arguments: argparse.Namespace) -> int:
             f"cannot write one output for {len(arguments.files)} traces: expected one FILE with --output; "
             "examine them one at a time"
         )
-    outputs = prepare_outputs(arguments.output, force=arguments.force, further={".json.gz": ANNOTATED})
+    if len(arguments.files) > 1 and arguments.write_accepted is not None:
+        raise UsageError(
+            f"cannot write the accepted findings of {len(arguments.files)} traces at once: expected one FILE with "
+            "--write-accepted; examine them one at a time, with --force from the second one on"
+        )
+    further = {".json.gz": ANNOTATED}
+    outputs = prepare_outputs(arguments.output, force=arguments.force, further=further, redact=arguments.redact)
+    accepted = prepare_accepted(arguments, outputs)
     if len(arguments.files) == 1:
-        diagnosis = _examine(arguments.files[0], arguments.max_bytes)
-        _write(diagnosis, arguments.files[0], arguments.max_bytes, outputs, arguments.format)
+        acceptance = apply_accepted(accepted, _examine(arguments.files[0], arguments.max_bytes))
+        diagnosis = acceptance.diagnosis
+        _write(diagnosis, arguments, outputs)
+        conclude_accepted(accepted, acceptance, redact=arguments.redact)
+        say_what_failed(diagnosis, fail_on, redact=arguments.redact)
         return exit_status(diagnosis, fail_on)
-    return _run_several(arguments, fail_on)
+    return _run_several(arguments, fail_on, accepted)
 
 
-def _write(
-    diagnosis: Diagnosis, source: str, max_bytes: int, outputs: Sequence[OutputFile], report_format: str
-) -> None:
+def _write(diagnosis: Diagnosis, arguments: argparse.Namespace, outputs: Sequence[OutputFile]) -> None:
     """Every output and the report; one that fails does not cost the others."""
     try:
         save_reports(diagnosis, [output for output in outputs if output.report_format != ANNOTATED])
         for output in outputs:
             if output.report_format == ANNOTATED:
-                _annotate(diagnosis, source, max_bytes, output)
+                _annotate(diagnosis, arguments.files[0], arguments.max_bytes, output)
     finally:
-        print_report(diagnosis, report_format)
+        print_report(diagnosis, arguments.format, redact=arguments.redact)
 
 
 def _examine(file: str, max_bytes: int) -> Diagnosis:
@@ -122,7 +140,7 @@ def _annotate(diagnosis: Diagnosis, source: str, max_bytes: int, output: OutputF
         raise OutputError(f"cannot write {str(output.path)!r}: {error.strerror or error}") from error
 
 
-def _run_several(arguments: argparse.Namespace, fail_on: str | None) -> int:
+def _run_several(arguments: argparse.Namespace, fail_on: str | None, accepted: AcceptedOption) -> int:
     """
     One report after the other, or one JSON list.
 
@@ -132,19 +150,22 @@ def _run_several(arguments: argparse.Namespace, fail_on: str | None) -> int:
     statuses: list[int] = []
     for file in arguments.files:
         try:
-            diagnosis = _examine(file, arguments.max_bytes)
+            acceptance = apply_accepted(accepted, _examine(file, arguments.max_bytes))
         except LayoutDoctorError as error:
             print(f"layoutdoctor: error: {clean(str(error))}", file=sys.stderr)
             statuses.append(error.exit_status)
             continue
+        diagnosis = acceptance.diagnosis
         diagnoses.append(diagnosis)
         statuses.append(exit_status(diagnosis, fail_on))
         if arguments.format != "json":
             if len(diagnoses) > 1:
                 print_text("\n")
-            print_report(diagnosis, arguments.format)
+            print_report(diagnosis, arguments.format, redact=arguments.redact)
+        conclude_accepted(accepted, acceptance, redact=arguments.redact)
+        say_what_failed(diagnosis, fail_on, redact=arguments.redact)
     if arguments.format == "json":
-        text = b"[" + b",".join(to_json(diagnosis) for diagnosis in diagnoses) + b"]"
+        text = b"[" + b",".join(to_json(for_others(d, redact_names=arguments.redact)) for d in diagnoses) + b"]"
         print_text(msgspec.json.format(text, indent=1).decode() + "\n")
     return next((status for status in (3, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
 
@@ -157,7 +178,6 @@ def exit_status(diagnosis: Diagnosis, fail_on: str | None) -> int:
         diagnosis: The examined trace.
         fail_on: From ``check_fail_on``.
     """
-    if has_failing_finding(diagnosis, fail_on):
-        return EXIT_FOUND
     kernels = diagnosis.trials[0].kernels
-    return 0 if kernels is not None and kernels.count else EXIT_INCONCLUSIVE
+    status = 0 if kernels is not None and kernels.count else EXIT_INCONCLUSIVE
+    return failing_status(diagnosis, fail_on, status, EXIT_INCONCLUSIVE)

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from types import MappingProxyType
 
 from layoutdoctor.errors import UsageError
+from layoutdoctor.privacy import scrub
 from layoutdoctor.records import Diagnosis
 from layoutdoctor.reports.html import render_html
 from layoutdoctor.reports.json_report import render_json
@@ -53,7 +54,7 @@ FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
 
 def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
     """
-    The report of a diagnosis.
+    The report of a diagnosis, without what says who ran it and where: reports are made for others, also the text.
 
     Args:
         diagnosis: Any diagnosis.
@@ -68,7 +69,7 @@ def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
         raise UsageError(
             f"cannot render as {report_format!r}: expected one of {', '.join(sorted(RENDERERS))}"
         ) from None
-    return renderer(diagnosis)
+    return renderer(scrub(diagnosis))
 
 
 def format_of_suffix(path: str | PurePath) -> str:

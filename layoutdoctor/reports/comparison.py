@@ -12,27 +12,31 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.comparison_records import ModelComparison, TraceComparison, comparison_to_json
 from layoutdoctor.errors import UsageError
+from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.markdown import LIST_LENGTHS, MOST_CHARACTERS, escape
 from layoutdoctor.reports.model_comparison_view import build_model_view
 from layoutdoctor.reports.tables import markdown_table, plain_table
 from layoutdoctor.reports.trace_comparison_view import build_trace_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from layoutdoctor.reports.comparison_wording import ComparisonView, TitledTable
+    from layoutdoctor.reports.rows import TableRow
 
 DEFAULT_WIDTH = 100
 NARROWEST = 40
 MOST_ROWS = 10
 INDENT = "  "
 
+COMPARISON_FORMATS = ("json", "markdown", "text")
+
 Comparison = TraceComparison | ModelComparison
 
 
 def render_comparison(comparison: Comparison, report_format: str = "text", width: int | None = None) -> str:
     """
-    The report of a comparison.
+    The report of a comparison, without what says who ran it and where.
 
     Args:
         comparison: Of two traces, or of two diagnoses of models.
@@ -42,12 +46,27 @@ def render_comparison(comparison: Comparison, report_format: str = "text", width
     Raises:
         UsageError: There is no such format.
     """
+    check_format(report_format)
+    comparison = scrub(comparison)
     if report_format == "text":
         return _text(build_comparison_view(comparison), max(width or DEFAULT_WIDTH, NARROWEST))
-    if report_format not in _RENDERERS:
-        known = ", ".join(sorted((*_RENDERERS, "text")))
-        raise UsageError(f"cannot render as {report_format!r}: expected one of {known}")
     return _RENDERERS[report_format](comparison)
+
+
+def check_format(report_format: str) -> None:
+    """
+    Refuses a format that no comparison has.
+
+    Args:
+        report_format: What was asked for.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    if report_format not in COMPARISON_FORMATS:
+        raise UsageError(
+            f"cannot render a comparison as {report_format!r}: expected one of {', '.join(COMPARISON_FORMATS)}"
+        )
 
 
 def build_comparison_view(comparison: Comparison) -> ComparisonView:
@@ -87,9 +106,22 @@ def _text(view: ComparisonView, width: int) -> str:
 def _text_table(titled: TitledTable, width: int) -> list[str]:
     table, shown = titled.table, titled.table.rows[:MOST_ROWS]
     cells, clauses = [row.cells for row in shown], [row.clause for row in shown]
-    lines = [titled.title, plain_table(table.head, cells, width, clauses, wraps_names=table.wraps_names)]
+    body = plain_table(table.head, cells, width, clauses, wraps_names=table.wraps_names)
+    if max(map(len, body.splitlines())) > width:
+        body = "\n".join(line for row in shown for line in _stacked(table.head, row, width))
+    lines = [titled.title, body]
     left_out = len(table.rows) - len(shown)
     return [*lines, f"and {left_out} more: --output report.json lists them"] if left_out else lines
+
+
+def _stacked(head: Sequence[str], row: TableRow, width: int) -> Iterator[str]:
+    """One row below the other cells of its own, for a table that is too wide for the terminal."""
+    if row.clause is not None:
+        yield from _wrap(f"{row.cells[0]}: {row.clause}", width)
+        return
+    yield from _wrap(row.cells[0], width)
+    cells = [f"{name} {' '.join(cell.split())}" for name, cell in zip(head[1:], row.cells[1:], strict=True)]
+    yield from (f"{INDENT}{line}" for line in _wrap(" · ".join(cells), width - len(INDENT)))
 
 
 def _wrap(text: str, width: int) -> list[str]:

@@ -7,7 +7,7 @@ Faces the formats; imports records, units and the sums only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import counted_conversions, sum_seconds
@@ -46,6 +46,7 @@ class Detail:
         left_out: Entries that are not in ``rows``.
         text: Sentences before the table.
         log: Raw lines, as they were; None where there is no log.
+        about: The configuration it is about, for a format that puts these together; None where it is about several.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Detail:
     left_out: int = 0
     text: tuple[str, ...] = ()
     log: str | None = None
+    about: str | None = None
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
@@ -66,7 +68,7 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
     """
     details = [_measurements(diagnosis, most)] if diagnosis.subject.target is None else []
     for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
-        details += _trial_details(trial, most)
+        details += [replace(detail, about=clean_name(trial.name)) for detail in _trial_details(trial, most)]
     details.append(environment_detail(diagnosis, most))
     return tuple(detail for detail in details if detail.rows or detail.text or detail.log)
 

@@ -1,37 +1,58 @@
 """
-The Markdown report: what fits into an issue on GitHub, long lists folded away.
+The Markdown report: what people paste into an issue of PyTorch, by its template's headings, long lists folded away.
 
-Faces the view and the details. GitHub refuses a text of more than 65,536 characters, so this one stays below 60,000:
-long lists are cut, and each says how many entries it left out.
+GitHub refuses a text of more than 65,536 characters, so this one stays below 60,000, and its UTF-8 below 65,536 bytes:
+long lists are cut, and each says how many entries it left out. What was cut stands whole in a second text, for a file
+beside the report. Faces the view, the details, the flows and the reproducer.
 """
 
 from __future__ import annotations
 
-import re
+import sys
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.details import build_details
-from layoutdoctor.reports.tables import markdown_table
-from layoutdoctor.reports.trace_details import build_trace_details
-from layoutdoctor.reports.view import build_view
-from layoutdoctor.reports.wording import clean, in_words
+from layoutdoctor.reports.markdown_sections import (
+    ablation,
+    answer_lines,
+    describe_bug,
+    detail_lines,
+    error_logs,
+    findings_list,
+    footer,
+    gather,
+    minimal_reproducer,
+    title_of,
+    versions,
+)
+from layoutdoctor.reports.markdown_summary import summary_lines
+from layoutdoctor.reports.markdown_text import bullets, code_name, escape, table_of
+from layoutdoctor.reports.wording import clean_name, in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.answer import Answer
-    from layoutdoctor.reports.details import Detail
-    from layoutdoctor.reports.rows import Table
-    from layoutdoctor.reports.view import FindingEntry, View
+    from layoutdoctor.reports.markdown_sections import Material
+
+__all__ = [
+    "LIST_LENGTHS",
+    "MOST_BYTES",
+    "MOST_CHARACTERS",
+    "escape",
+    "markdown_parts",
+    "overflow_of",
+    "render_markdown",
+]
 
 MOST_CHARACTERS = 60_000
+MOST_BYTES = 65_536
 # Tried from the longest: the first list length whose report is short enough is taken.
 LIST_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
-FEWEST_FINDINGS = 3
-
-_SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+WHOLE = sys.maxsize
+# More entries than this cannot fit, as each takes a line of its own: cutting begins without trying.
+MOST_ENTRIES = 1_500
+MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 50, 3
+OVERFLOW_SUFFIX = ".details.md"
 
 
 def render_markdown(diagnosis: Diagnosis) -> str:
@@ -42,129 +63,125 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         diagnosis: Any diagnosis.
 
     Returns:
-        Fewer than 60,000 characters.
+        Fewer than 60,000 characters and 65,536 bytes.
     """
-    view = build_view(diagnosis)
-    build = build_trace_details if diagnosis.subject.mode == "trace" else build_details
-    for most in LIST_LENGTHS:
-        report = "\n\n".join(_parts(view, build(diagnosis, most), most)) + "\n"
-        if len(report) < MOST_CHARACTERS:
-            return report
-    return "\n\n".join(_shortest(view)) + "\n"
+    return markdown_parts(diagnosis)[0]
 
 
-def escape(text: str) -> str:
+def overflow_of(diagnosis: Diagnosis) -> str | None:
     """
-    Text that Markdown shows as it is, also within a table: no markup, no HTML, no cell border.
+    Everything that did not fit into the report; None where all of it did.
 
     Args:
-        text: Printable text on one line.
+        diagnosis: Any diagnosis.
     """
-    without_markup = _SPECIAL.sub(lambda match: f"\\{match.group()}", text)
-    return _without_html(without_markup)
+    return markdown_parts(diagnosis, f"report{OVERFLOW_SUFFIX}")[1]
 
 
-def _parts(view: View, details: Sequence[Detail], most: int) -> Iterator[str]:
-    yield f"## {escape(' · '.join(view.title))}"
-    if view.interrupted:
-        yield f"**{escape(view.interrupted)}.**"
-    yield from _answer(view.answer)
-    for table in view.tables:
-        yield _folded("All configurations", _table(table)) if view.answer.is_short else _table(table)
-    if view.remarks:
-        yield _list(view.remarks, max(most, FEWEST_FINDINGS))
-    yield from _findings(view.findings, max(most, FEWEST_FINDINGS))
-    yield _list(
-        (f"Not understood: {'; '.join(view.not_understood)}.", f"Measurement: {'; '.join(view.measurement)}."), 2
-    )
-    for detail in details:
-        yield _folded(detail.title, "\n\n".join(_detail(detail)))
-    yield f"More: {escape(' · '.join(view.hints))}"
+def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tuple[str, str | None]:
+    """
+    The report as GitHub Markdown, and the lists that it cut, in full.
+
+    Args:
+        diagnosis: Any diagnosis.
+        overflow_name: Name of the file that the second text will be written to, without folders; the report names it.
+            None where there will be no file, so that the second text is not made.
+
+    Returns:
+        Fewer than 60,000 characters and 65,536 bytes; and None where nothing was cut.
+    """
+    material = gather(diagnosis)
+    name = clean_name(overflow_name) if overflow_name is not None else None
+    if _entry_count(diagnosis) <= MOST_ENTRIES:
+        report = _report(material, WHOLE, name)
+        if _fits(report):
+            return report, None
+    for most in LIST_LENGTHS:
+        report = _report(material, most, name)
+        if _fits(report):
+            break
+    else:
+        report = _joined(_shortest(material, name))
+    return report, _overflow(material) if name is not None else None
 
 
-def _shortest(view: View) -> Iterator[str]:
+def _fits(report: str) -> bool:
+    return len(report) < MOST_CHARACTERS and len(report.encode("utf-8", "replace")) < MOST_BYTES
+
+
+def _entry_count(diagnosis: Diagnosis) -> int:
+    """How many lines the lists would have at least."""
+    trials = [trial for trial in diagnosis.trials if trial.status != "same_as"]
+    in_kernels = sum(len(trial.kernels.conversions) for trial in trials if trial.kernels is not None)
+    return in_kernels + sum(len(trial.redundant_pairs) for trial in trials) + len(diagnosis.findings)
+
+
+def _report(material: Material, most: int, name: str | None) -> str:
+    return _joined(_parts(material, most, name))
+
+
+def _joined(parts: Iterator[str]) -> str:
+    return "\n\n".join(parts) + "\n"
+
+
+def _parts(material: Material, most: int, name: str | None) -> Iterator[str]:
+    where = _where(name)
+    *lists, environment = material.details(most)
+    logs = [detail for detail in lists if detail.log]
+    yield title_of(material.view)
+    if most != WHOLE:
+        yield f"Lists are cut to fit into an issue: {_whole_report(name)}."
+    yield from describe_bug(material, most)
+    yield from ablation(material, [detail for detail in lists if not detail.log], most, where)
+    yield from minimal_reproducer(material)
+    yield from error_logs(material, logs, where, most)
+    yield from versions(environment, where)
+    yield footer(material.view)
+    yield summary_lines(material.diagnosis, max(min(most, MOST_SUMMARY_ENTRIES), FEWEST_SUMMARY_ENTRIES))
+
+
+def _where(name: str | None) -> str:
+    return f"{code_name(name)} has them" if name is not None else "the JSON report has them"
+
+
+def _whole_report(name: str | None) -> str:
+    if name is not None:
+        return f"{code_name(name)}, written beside this report, has all of them"
+    return "the JSON report has all of them, and `--output report.md` writes them to a file beside it"
+
+
+def _shortest(material: Material, name: str | None) -> Iterator[str]:
     """For a record so long that even its table does not fit."""
-    yield f"## {escape(' · '.join(view.title))}"
-    yield from _answer(view.answer)
-    rows = [f"{len(table.rows)} {table.head[0]}s" for table in view.tables]
+    view = material.view
+    yield title_of(view)
+    yield "### 🐛 Describe the bug"
+    yield from answer_lines(view.answer)
+    counts = [f"{len(table.rows)} {table.head[0]}s" for table in view.tables]
     yield (
         "The rest is left out, as it would not fit into an issue: "
-        f"{in_words((*rows, f'{len(view.findings)} findings'))}; the JSON report has them."
+        f"{in_words((*counts, f'{len(view.findings)} findings'))}; {_where(name)}."
     )
+    if name is None:
+        yield "`--output report.md` writes it to a file beside the report."
+    yield summary_lines(material.diagnosis, FEWEST_SUMMARY_ENTRIES)
 
 
-def _answer(answer: Answer) -> Iterator[str]:
-    yield f"**{escape(answer.headline)}**"
-    if answer.how:
-        yield _code("\n".join(answer.how), "python")
-    if answer.lines:
-        yield _list(answer.lines, len(answer.lines))
+def _overflow(material: Material) -> str:
+    """All lists in full, without folds, for a file that has no limit."""
+    return _joined(_overflow_parts(material))
 
 
-def _code(text: str, language: str = "") -> str:
-    """A fenced block whose fence is longer than any run of backticks within."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
-def _list(lines: Sequence[str], most: int) -> str:
-    shown = [f"- {escape(line)}" for line in lines[:most]]
-    if len(lines) > most:
-        shown.append(f"- and {len(lines) - most} more")
-    return "\n".join(shown)
-
-
-def _table(table: Table) -> str:
-    rows = []
-    for row in table.rows:
-        cells = list(row.cells)
-        if row.clause is not None:
-            cells = [cells[0], *[""] * (len(table.head) - 1)]
-            cells[table.clause_column] = row.clause
-        rows.append([escape(cell) for cell in cells])
-    return markdown_table([escape(column) for column in table.head], rows)
-
-
-def _findings(findings: Sequence[FindingEntry], most: int) -> Iterator[str]:
+def _overflow_parts(material: Material) -> Iterator[str]:
+    view = material.view
+    yield title_of(view)
+    yield "Everything behind the report, in full."
     yield "### Findings"
-    if not findings:
-        yield "None."
-        return
-    shown = [_finding(entry) for entry in findings[:most]]
-    if len(findings) > most:
-        shown.append(f"- and {len(findings) - most} more")
-    yield "\n".join(shown)
-
-
-def _finding(entry: FindingEntry) -> str:
-    about = f" \\[{escape(entry.configuration)}\\]" if entry.configuration else ""
-    lines = [f"- **{escape(entry.code)} {entry.severity}** {escape(entry.rule)}{about}: {escape(entry.message)}"]
-    if entry.place:
-        lines.append(f"  - at {escape(entry.place)}")
-    if entry.suggestion:
-        lines.append(f"  - to do: {escape(entry.suggestion)}")
-    return "\n".join(lines)
-
-
-def _folded(title: str, body: str) -> str:
-    return f"<details><summary>{_without_html(title)}</summary>\n\n{body}\n\n</details>"
-
-
-def _detail(detail: Detail) -> Iterator[str]:
-    for sentence in detail.text:
-        yield escape(sentence)
-    if detail.rows:
-        yield markdown_table(detail.head, [[escape(cell) for cell in row] for row in detail.rows])
-    if detail.left_out:
-        yield f"{detail.left_out} more left out here; the JSON report has them."
-    if detail.log:
-        yield f"<pre>\n{_without_html(_clean_lines(detail.log))}\n</pre>"
-
-
-def _clean_lines(text: str) -> str:
-    return "\n".join(clean(line, 300) for line in text.splitlines() if line.strip())
-
-
-def _without_html(text: str) -> str:
-    return re.sub(r"[&<>]", lambda match: _HTML[match.group()], text)
+    yield findings_list(view.findings, len(view.findings))
+    yield "### Tables"
+    for table in view.tables:
+        yield table_of(table)
+    if view.remarks:
+        yield bullets(view.remarks, len(view.remarks))
+    for detail in material.details(WHOLE):
+        yield f"### {escape(detail.title)}"
+        yield from detail_lines(detail, "the JSON report has them")

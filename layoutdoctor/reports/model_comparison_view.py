@@ -1,5 +1,5 @@
 """
-What the report of two compared diagnoses of models says, configuration by configuration.
+What the report of two compared diagnoses of models says, in sections: the answer, what changed most, the tables.
 
 Faces ``reports.comparison``; a pure function of the comparison.
 """
@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
+from layoutdoctor.reports.comparison_model_lines import (
+    change_phrase,
+    drift_line,
+    has_both,
+    method_line,
+    outcome_lines,
+    time_lines,
+    with_verdict,
+)
 from layoutdoctor.reports.comparison_wording import (
     ABSENT,
     MOST_NAMED,
     ComparisonView,
     TitledTable,
     amount_cell,
-    change_lines,
     conversion_place,
     conversion_words,
     environment_line,
     format_both,
     format_counts,
     format_difference,
-    regression_line,
+    round_trip_words,
 )
 from layoutdoctor.reports.rows import Table, TableRow
 from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list
@@ -32,16 +41,14 @@ if TYPE_CHECKING:
 
     from layoutdoctor.comparison_records import (
         ComparedTrial,
-        DecisionChange,
+        ConversionAmount,
         FindingChange,
-        GraphDecision,
         ModelComparison,
+        RatioBounds,
     )
 
-MOST_CONFIGURATIONS = 6
-
 _STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashed", "skipped": "skipped"}
-_FINDING_WORDS = {"came": "new", "went": "gone", "more": "more", "fewer": "fewer"}
+_FINDING_WORDS = {"came": "new", "went": "gone", "more": "more", "fewer": "fewer", "same": "stayed"}
 
 
 def build_model_view(comparison: ModelComparison) -> ComparisonView:
@@ -61,134 +68,154 @@ def build_model_view(comparison: ModelComparison) -> ComparisonView:
 
 
 def _title(comparison: ModelComparison) -> tuple[str, ...]:
+    old, new = comparison.old, comparison.new
+    modes = clean_name(old.mode) if old.mode == new.mode else f"{clean_name(old.mode)} -> {clean_name(new.mode)}"
     return (
         f"layoutdoctor {clean_name(comparison.layoutdoctor_version)}",
         "comparison of diagnoses",
-        f"{clean_name(comparison.old.name)} -> {clean_name(comparison.new.name)}",
+        f"{clean_name(old.name)} -> {clean_name(new.name)}",
+        modes,
     )
 
 
 def _headline(comparison: ModelComparison) -> str:
+    regression = comparison.regression
     if comparison.is_empty:
-        return "Nothing in common: no configuration has a result in both"
-    if comparison.different_subject is not None:
-        return f"These two seem to be of different models: {clean(comparison.different_subject)}"
+        return "Cannot be judged: nothing in common, no configuration has a result in both"
     if comparison.is_same:
-        return "No difference: the two say the same, number by number"
-    return _changed_conversions(comparison)
+        return "No regression: the two say the same, number by number"
+    if regression.losses:
+        left = len(regression.losses) - MOST_NAMED
+        named = "; ".join(clean(loss, 240) for loss in regression.losses[:MOST_NAMED])
+        return f"Regression: {named}{f'; and {left} more' if left > 0 else ''}"
+    if regression.not_judged is not None:
+        return f"Cannot be judged: {clean(regression.not_judged)}"
+    return f"No regression: {_good_news(comparison)}"
 
 
-def _changed_conversions(comparison: ModelComparison) -> str:
-    """What came and went, or that nothing did; about kernels only where both recorded them."""
-    compared = [trial for trial in comparison.trials if trial.difference is not None or trial.conversions]
-    if not compared:
-        return "No configuration has its conversions recorded in both"
-    changed = [trial for trial in compared if any(change.change != "same" for change in trial.conversions)]
-    pairs = [trial for trial in compared if any(change.change != "same" for change in trial.round_trips)]
-    if not changed and not pairs:
-        configurations = count_of(len(compared), "configuration")
-        return f"No layout conversion or round trip came or went ({configurations} with conversions recorded in both)"
-    where = f"{len(changed or pairs)} of {count_of(len(compared), 'configuration')}"
-    named = [f"{clean_name(trial.name)} {_conversion_figures(trial)}" for trial in changed or pairs]
-    what = "Layout conversions" if changed else "Round trips"
-    return f"{what} changed in {where}: {cut_list(named, MOST_NAMED)}"
-
-
-def _conversion_figures(trial: ComparedTrial) -> str:
-    if trial.old_costs is None or trial.new_costs is None:
-        return "(in its graphs)"
-    old, new = trial.old_costs, trial.new_costs
-    return (
-        f"{format_counts(old.conversion_count, new.conversion_count)} "
-        f"({format_both(old.conversion_seconds, new.conversion_seconds)})"
-    )
+def _good_news(comparison: ModelComparison) -> str:
+    faster = [
+        f"{clean_name(trial.name)} {change_phrase(trial.time.change, FASTER)}"
+        for trial in with_verdict(comparison, FASTER)
+        if trial.time is not None and trial.time.change is not None
+    ]
+    if faster:
+        return cut_list(faster, MOST_NAMED)
+    judged = [trial for trial in comparison.trials if trial.time is not None and trial.time.verdict == NO_DIFFERENCE]
+    if judged and drift_line(comparison) is not None:
+        return f"{count_of(len(judged), 'configuration')} moved alike, and nothing else became slower"
+    if judged:
+        return f"no measurable difference in the time of {count_of(len(judged), 'configuration')}"
+    return "no new round trip, failure, warning or error; times were not judged"
 
 
 def _lines(comparison: ModelComparison) -> Iterator[str]:
-    if comparison.is_empty or comparison.is_same:
+    if comparison.is_same:
         return
-    if comparison.different_subject is not None:
-        yield _changed_conversions(comparison)
-    if comparison.old.recommended != comparison.new.recommended:
-        recommended = [clean_name(name or "none") for name in (comparison.old.recommended, comparison.new.recommended)]
-        yield f"Recommended: {' -> '.join(recommended)}"
-    changed = [(trial, change_lines(trial.conversions)) for trial in comparison.trials]
-    changed = [(trial, lines) for trial, lines in changed if lines]
-    for trial, lines in changed[:MOST_CONFIGURATIONS]:
-        for line in lines:
-            yield f"{clean_name(trial.name)}: {line[0].lower()}{line[1:]}"
-    if len(changed) > MOST_CONFIGURATIONS:
-        yield f"and conversions of {len(changed) - MOST_CONFIGURATIONS} more configurations"
-    flips = [_decision_words(trial, change) for trial in comparison.trials for change in trial.decisions]
-    if flips:
-        yield f"Decided otherwise: {cut_list(flips, MOST_NAMED)}"
-    for change, words in (("came", "New findings"), ("went", "Gone")):
-        found = [_finding_words(finding) for finding in comparison.findings if finding.change == change]
-        if found:
-            yield f"{words}: {cut_list(found, MOST_NAMED)}"
-    yield regression_line(comparison.regression)
-
-
-def _decision_words(trial: ComparedTrial, change: DecisionChange) -> str:
-    decided = f"{_decision(change.old)} -> {_decision(change.new)}"
-    return f"{clean_name(trial.name)} {clean_name(change.graph)}: {decided}"
-
-
-def _decision(decision: GraphDecision) -> str:
-    word = {True: "on", False: "off", None: "not recorded"}[decision.applied]
-    forced = f"{decision.channels_last_convolution_count} of {decision.convolution_count}"
-    return f"{word} ({clean_name(decision.rule)}, {forced} convs channels-last)"
-
-
-def _finding_words(finding: FindingChange) -> str:
-    about = f" [{clean_name(finding.configuration)}]" if finding.configuration else ""
-    return f"{clean_name(finding.code)} {clean_name(finding.rule)}{about}"
+    if comparison.regression.losses and comparison.regression.not_judged is not None and not comparison.is_empty:
+        yield f"Not judged: {clean(comparison.regression.not_judged)}"
+    yield from time_lines(comparison)
+    yield from outcome_lines(comparison)
 
 
 def _remarks(comparison: ModelComparison) -> Iterator[str]:
     environment = environment_line(comparison.environment)
     if environment is not None:
         yield environment
+    method = method_line(comparison)
+    if method is not None and not comparison.is_same:
+        yield method
     for note in comparison.notes:
         yield f"Note: {clean(note)}"
 
 
 def _tables(comparison: ModelComparison) -> Iterator[TitledTable]:
-    head = ("configuration", "old median", "new median", "old / new", "conversions", "round trips")
+    head = ("configuration", "old", "new", "old / new", "own change", "conversions", "round trips")
     yield TitledTable("Configurations", Table(head, tuple(_trial_row(trial) for trial in comparison.trials)))
-    rows = [
+    if comparison.is_same:
+        return
+    reworded = tuple(finding for finding in comparison.stayed if finding.old_severity != finding.new_severity)
+    yield from _findings_table("Findings", (*comparison.findings, *reworded), is_long=False)
+    stayed = tuple(finding for finding in comparison.stayed if finding not in reworded)
+    yield from _findings_table("Findings that stayed", stayed, is_long=True)
+    yield from _layout_tables(comparison)
+
+
+def _findings_table(title: str, findings: tuple[FindingChange, ...], *, is_long: bool) -> Iterator[TitledTable]:
+    if not findings:
+        return
+    rows = tuple(
         TableRow(
             (
-                clean_name(trial.name),
-                conversion_words(change),
-                conversion_place(change),
-                amount_cell(change.old),
-                amount_cell(change.new),
-                format_difference(change.seconds_difference),
+                f"{clean_name(finding.code)} {clean_name(finding.rule)}",
+                _FINDING_WORDS[finding.change],
+                _before_and_now(finding.old_severity, finding.new_severity),
+                clean_name(finding.configuration) if finding.configuration else ABSENT,
+                _before_and_now(finding.old_module if finding.old_count else None, finding.module),
+                _cost(finding),
             )
         )
-        for trial in comparison.trials
-        for change in trial.conversions
-        if change.change != "same"
-    ]
-    if rows:
-        columns = ("configuration", "conversion", "where", "old", "new", "difference")
-        yield TitledTable("Conversions", Table(columns, tuple(rows)), is_long=True)
-    if comparison.findings:
-        found = tuple(
-            TableRow(
-                (
-                    f"{clean_name(finding.code)} {clean_name(finding.rule)}",
-                    _FINDING_WORDS[finding.change],
-                    clean_name(finding.configuration) if finding.configuration else ABSENT,
-                    clean_name(finding.module) if finding.module else ABSENT,
-                    format_counts(finding.old_count, finding.new_count),
+        for finding in findings
+    )
+    heads = ("finding", "change", "severity", "configuration", "module", "cost")
+    yield TitledTable(title, Table(heads, rows), is_long=is_long)
+
+
+def _before_and_now(old: str | None, new: str | None) -> str:
+    if old is None or new is None or old == new:
+        return clean_name(new or old or ABSENT)
+    return f"{clean_name(old)} -> {clean_name(new)}"
+
+
+def _cost(finding: FindingChange) -> str:
+    if finding.old_count and finding.new_count:
+        if finding.old_seconds is None and finding.new_seconds is None:
+            return ABSENT
+        return format_both(finding.old_seconds, finding.new_seconds)
+    seconds = finding.new_seconds if finding.new_count else finding.old_seconds
+    return ABSENT if seconds is None else format_seconds(seconds)
+
+
+def _layout_tables(comparison: ModelComparison) -> Iterator[TitledTable]:
+    """What came and went in each configuration: conversions, round trips, convolutions."""
+    conversions, round_trips, convolutions = [], [], []
+    for trial in filter(has_both, comparison.trials):
+        name = clean_name(trial.name)
+        for change in trial.conversions:
+            if change.change != "same":
+                amounts = _amounts(change.old, change.new, change.seconds_difference)
+                conversions.append(TableRow((name, conversion_words(change), conversion_place(change), *amounts)))
+        for trip in trial.round_trips:
+            if trip.change != "same":
+                amounts = _amounts(trip.old, trip.new, trip.seconds_difference)
+                round_trips.append(
+                    TableRow((name, round_trip_words(trip), clean_name(trip.module or ABSENT), *amounts))
                 )
-            )
-            for finding in comparison.findings
-        )
-        heads = ("finding", "change", "configuration", "module", "how many")
-        yield TitledTable("Findings", Table(heads, found))
+        for decision in trial.decisions:
+            for convolution in decision.convolutions:
+                place = clean_name(convolution.module or convolution.node)
+                formats = _before_and_now(
+                    _format_words(convolution.old_channels_last), _format_words(convolution.new_channels_last)
+                )
+                classes = _before_and_now(convolution.old_class, convolution.new_class)
+                convolutions.append(TableRow((name, clean_name(decision.graph), place, classes, formats)))
+    amounts_head = ("old", "new", "difference")
+    tables = (
+        ("Conversions", ("configuration", "conversion", "where", *amounts_head), conversions),
+        ("Round trips", ("configuration", "round trip", "module", *amounts_head), round_trips),
+        ("Convolutions", ("configuration", "graph", "module", "class", "output"), convolutions),
+    )
+    for title, head, rows in tables:
+        if rows:
+            yield TitledTable(title, Table(head, tuple(rows)), is_long=True)
+
+
+def _amounts(old: ConversionAmount | None, new: ConversionAmount | None, difference: float | None) -> tuple[str, ...]:
+    return amount_cell(old), amount_cell(new), format_difference(difference)
+
+
+def _format_words(channels_last: bool | None) -> str:
+    return {True: "channels-last", False: "contiguous", None: "not recorded"}[channels_last]
 
 
 def _trial_row(trial: ComparedTrial) -> TableRow:
@@ -201,7 +228,12 @@ def _trial_row(trial: ComparedTrial) -> TableRow:
         if status in _STATUS_WORDS
     }
     if without:
+        words = set(without.values())
+        if len(without) > 1 and len(words) == 1:
+            return TableRow((name,), f"{words.pop()} in both")
         return TableRow((name,), "; ".join(f"{word} in the {age} one" for age, word in without.items()))
+    if trial.new_same_as is not None and trial.new_same_as == trial.old_same_as:
+        return TableRow((name,), f"the same as {clean_name(trial.new_same_as)} in both")
     old, new = trial.old_costs, trial.new_costs
     conversions = round_trips = "not recorded"
     if old is not None and new is not None:
@@ -212,11 +244,33 @@ def _trial_row(trial: ComparedTrial) -> TableRow:
             name,
             _median(trial.old_median_seconds),
             _median(trial.new_median_seconds),
-            format_ratio(trial.median_ratio) if trial.median_ratio is not None else ABSENT,
+            _absolute(trial),
+            _own_change(trial),
             conversions,
             round_trips,
         )
     )
+
+
+def _absolute(trial: ComparedTrial) -> str:
+    if trial.time is not None and trial.time.absolute is not None:
+        return _bounds(trial.time.absolute)
+    return format_ratio(trial.median_ratio) if trial.median_ratio is not None else ABSENT
+
+
+def _own_change(trial: ComparedTrial) -> str:
+    time = trial.time
+    if time is None or time.not_judged is not None or time.verdict is None:
+        return "not judged" if time is not None else ABSENT
+    if time.verdict in (FASTER, SLOWER) and time.change is not None:
+        return f"{time.verdict}  {format_ratio(time.change.median)}"
+    return "none"
+
+
+def _bounds(bounds: RatioBounds) -> str:
+    if bounds.coverage is None:
+        return format_ratio(bounds.median)
+    return f"{format_ratio(bounds.median)}  {bounds.low:.2f}..{bounds.high:.2f}"
 
 
 def _median(seconds: float | None) -> str:

@@ -34,7 +34,9 @@ def clean(text: str, length: int = MESSAGE_LENGTH) -> str:
         length: Characters to keep; the cut is shown as three dots.
     """
     one_line = " ".join(text[: 2 * length].split())
-    shown = "".join(character if _is_printable(character) else _escape(character) for character in one_line)
+    shown = one_line
+    if not one_line.isprintable():  # Python's word for it is stricter, and fast
+        shown = "".join(character if _is_printable(character) else _escape(character) for character in one_line)
     return shown if len(shown) <= length else f"{shown[: length - 3].rstrip()}..."
 
 

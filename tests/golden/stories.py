@@ -1,4 +1,8 @@
-"""One diagnosis for each shape of story that a report has to tell, made by hand; those of traces stand beside this."""
+"""
+One diagnosis for each shape of story that a report has to tell, made by hand.
+
+Those of traces, those with whole graphs and the extreme ones stand beside this.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ from builders import (
     contiguous,
     kernels,
 )
+from golden.extreme_stories import EXTREME_STORIES
+from golden.graph_stories import GRAPH_STORIES
 from golden.trace_stories import TRACE_STORIES
 
 from layoutdoctor.records import (
@@ -458,4 +464,5 @@ STORIES = {
         unfinished_comparison,
         wasted_in_the_default,
     )
-} | TRACE_STORIES
+}
+STORIES |= EXTREME_STORIES | GRAPH_STORIES | TRACE_STORIES

@@ -6,17 +6,29 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_conversion, a_diagnosis, a_pair, a_total, a_trace, a_trial, kernels, recorded
+from builders import (
+    a_conversion,
+    a_diagnosis,
+    a_graph,
+    a_measurement,
+    a_pair,
+    a_subject,
+    a_total,
+    a_trace,
+    a_trial,
+    kernels,
+    recorded,
+)
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.changes import compare, is_saved_diagnosis
 from layoutdoctor.comparison_records import ModelComparison, TraceComparison
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
 from layoutdoctor.examination import examine_trace
-from layoutdoctor.records import to_json
+from layoutdoctor.records import Finding, SourceLocation, to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -306,3 +318,102 @@ def test_it_starts_without_torch(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert ended.returncode == 0, ended.stderr
+
+
+BOTH_WAYS = kernels(a_conversion("reorder 0", module="encoder.stem"), a_conversion("reorder 1", module="encoder.stem"))
+
+
+def a_model(pairs: int = 0, **changes: Any) -> Diagnosis:
+    redundant = tuple(a_pair(module=f"body.{n}") for n in range(pairs))
+    steady = a_measurement(*[10e-3] * 40)
+    trials = tuple(
+        a_trial(
+            name,
+            measurement=steady,
+            kernels=BOTH_WAYS,
+            redundant_pairs=redundant,
+            graphs=(a_graph(code_fingerprint=name),),
+        )
+        for name in ("inductor", "inductor-channels-last", "inductor-layout-opt-off")
+    )
+    return a_diagnosis(*trials, **changes)
+
+
+def test_a_regression_between_models_fails_only_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, a_model(), a_model(pairs=1)) == 0
+    assert run(tmp_path, a_model(), a_model(pairs=1), "--fail-on", "regression") == 1
+    assert run(tmp_path, a_model(pairs=1), a_model(), "--fail-on", "regression") == 0
+
+    out, err = capsys.readouterr()
+    assert "\n\nRegression: inductor: 1 round trip instead of 0; inductor-channels-last: 1 round trip" in out
+    assert "\n\nNo regression: no measurable difference in the time of 3 configurations\n" in out
+    assert err == ""
+
+
+def test_models_that_cannot_be_judged_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unfinished = a_model(interrupted="interrupted from the keyboard")
+
+    assert run(tmp_path, a_model(), unfinished, "--fail-on", "regression") == 4
+    assert "cannot judge a regression: the new one was not finished: interrupted" in capsys.readouterr().err
+    assert run(tmp_path, a_model(), a_model(subject=a_subject(mode="training")), "--fail-on", "regression") == 4
+    assert "not comparable: one is of inference, the other of training" in capsys.readouterr().err
+    assert run(tmp_path, a_model(), unfinished) == 0
+
+
+def test_the_same_diagnosis_twice_is_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, "a.json", a_model())
+
+    assert main(["compare", path, path, "--fail-on", "regression"]) == 0
+    assert "No regression: the two say the same, number by number" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("report", ["r.html", "r.sarif", "r.xml", "r.py"])
+def test_a_report_that_no_comparison_has_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], report: str
+) -> None:
+    assert main(["compare", "missing.json", "missing.json", "--output", str(tmp_path / report)]) == 2
+    assert "cannot render a comparison as " in capsys.readouterr().err
+    assert not (tmp_path / report).exists()
+    assert main(["compare", "missing.json", "missing.json", "--format", "html"]) == 2
+
+
+def test_redacted_names_stand_in_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def of(pairs: int) -> Diagnosis:
+        redundant = tuple(a_pair(module="encoder.stem") for _ in range(pairs))
+        finding = Finding(
+            code="LD501",
+            rule="user-contiguous-call",
+            severity="warning",
+            configuration="inductor",
+            message="a copy",
+            module="encoder.stem",
+            location=SourceLocation(file="secret_model.py", line=3),
+        )
+        return a_diagnosis(
+            a_trial(kernels=BOTH_WAYS, redundant_pairs=redundant),
+            findings=(finding,) * pairs,
+            subject=a_subject(name="secret_model.py", model="SecretModel"),
+        )
+
+    output = tmp_path / "r.md"
+    for report_format in ("text", "markdown", "json"):
+        assert (
+            run(tmp_path, of(0), of(1), "--redact", "--format", report_format, "--output", str(output), "--force") == 0
+        )
+        for report in (capsys.readouterr().out, output.read_text()):
+            assert "LD501" in report
+            assert "secret" not in report.lower()
+            assert "encoder.stem" not in report
+
+
+def test_a_large_file_that_is_no_diagnosis_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    large = tmp_path / "large.json"
+    with large.open("wb") as stream:
+        stream.write(b'{"schema_version": 1, "trials": [')
+        stream.truncate(200 << 20)
+
+    assert main(["compare", str(large), saved(tmp_path, "a.json", a_model())]) == 3
+    err = capsys.readouterr().err
+    assert "large.json" in err
+    assert "Traceback" not in err
+    assert err.count("\n") == 1

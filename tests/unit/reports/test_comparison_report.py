@@ -30,8 +30,8 @@ from builders import (
 from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.analysis.trace_comparison import compare_traces
 from layoutdoctor.errors import UsageError
-from layoutdoctor.records import Finding
-from layoutdoctor.reports.comparison import render_comparison
+from layoutdoctor.records import Finding, SourceLocation
+from layoutdoctor.reports.comparison import COMPARISON_FORMATS, render_comparison
 from layoutdoctor.reports.markdown import MOST_CHARACTERS
 
 if TYPE_CHECKING:
@@ -221,40 +221,41 @@ def test_a_regression_is_named_with_its_numbers() -> None:
     assert "Regression: layout conversions take 911 us instead of 202 us and 1 round trip instead of 0" in text
 
 
-def test_models_have_a_row_for_every_configuration_and_a_ratio_without_a_verdict() -> None:
+def test_models_have_a_row_for_every_configuration_and_one_round_gives_no_verdict() -> None:
     text = render_comparison(models())
 
-    assert re.search(r"^inductor +10\.0 ms +8\.00 ms +1\.25x +4 -> 1 +0$", text, re.MULTILINE)
+    assert re.search(r"^inductor +10\.0 ms +8\.00 ms +1\.25x +not judged +4 -> 1 +0$", text, re.MULTILINE)
     assert re.search(r"^eager +in the old one only$", text, re.MULTILINE)
     assert re.search(r"^inductor-layout-opt-on +failed in the old one$", text, re.MULTILINE)
     assert "faster" not in text
     assert "slower" not in text
     flat = " ".join(text.split())
-    assert "Layout conversions changed in 1 of 1 configuration: inductor 4 -> 1 (405 us -> 101 us)" in flat
+    assert "Cannot be judged: the time of inductor was not judged: too few rounds (1 in the shorter run)" in flat
+    assert "inductor: fewer: 4 -> 1 to channels_last, activation 4x64x56x56" in flat
     assert "Recommended: inductor -> eager" in flat
     assert "Decided otherwise: inductor graph 0: on (cpu-onednn, 1 of 1 convs channels-last) -> off" in flat
-    assert "Gone: LD101 round-trip-conversion [inductor]" in flat
+    assert "Gone: warning LD101 round-trip-conversion [inductor]" in flat
+    assert "Failure gone: inductor-layout-opt-on failed in the old one" in flat
+    assert "Only in the old one: eager" in flat
 
 
-def test_models_without_a_change_say_so() -> None:
+def test_models_that_cannot_be_judged_say_why_in_the_first_line() -> None:
     old = a_diagnosis(a_trial(measurement=a_measurement(10e-3)))
     new = a_diagnosis(a_trial(measurement=a_measurement(11e-3)))
 
-    assert "No layout conversion or round trip came or went (1 configuration" in render_comparison(
-        compare_models(old, new)
-    )
+    assert "\n\nCannot be judged: no time was judged: too few rounds" in render_comparison(compare_models(old, new))
 
 
 def test_models_that_differ_are_called_so() -> None:
     text = render_comparison(compare_models(a_diagnosis(), a_diagnosis(subject=a_subject(parameter_count=1))))
 
-    assert "These two seem to be of different models: 112832 parameters in the old one, 1 in the new one" in text
+    assert "Cannot be judged: not comparable: the models differ: 112832 parameters in the old one, 1 in the" in text
 
 
 def test_models_with_nothing_in_common_end_the_answer() -> None:
     text = render_comparison(compare_models(a_diagnosis(a_trial("eager")), a_diagnosis(a_trial("inductor"))))
 
-    assert "Nothing in common: no configuration has a result in both" in text
+    assert "\n\nCannot be judged: nothing in common, no configuration has a result in both\n" in text
 
 
 @pytest.mark.parametrize("comparison", [saving(), models()], ids=["traces", "models"])
@@ -321,5 +322,53 @@ def test_a_report_fits_into_an_issue_however_long_the_record() -> None:
 
 
 def test_another_format_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match="cannot render as 'html': expected one of json, markdown, text"):
+    with pytest.raises(UsageError, match="cannot render a comparison as 'html': expected one of json, markdown, text"):
         render_comparison(saving(), "html")
+
+
+def test_what_says_who_ran_it_and_where_is_left_out() -> None:
+    finding = Finding(
+        code="LD501",
+        rule="user-contiguous-call",
+        severity="warning",
+        configuration="inductor",
+        message="a copy in /home/alice/secret/model.py",
+        location=SourceLocation(file="/home/alice/secret/model.py", line=3),
+    )
+    failed = a_failed_trial("eager", "RuntimeError: no file /home/alice/secret/weights.pt")
+    old = a_diagnosis(a_trial(), a_trial("eager"))
+    comparison = compare_models(old, a_diagnosis(a_trial(), failed, findings=(finding,)))
+
+    for report_format in COMPARISON_FORMATS:
+        report = render_comparison(comparison, report_format)
+        assert "alice" not in report
+        assert "model.py" in report
+
+
+def test_a_comparison_of_models_fits_into_an_issue_however_long_the_record() -> None:
+    many = tuple(
+        Finding(
+            code=f"LD{100 + n % 400}",
+            rule="x" * 90,
+            severity="note",
+            configuration="inductor",
+            message="y" * 900,
+            module=f"{'deep.' * 18}{n}",
+        )
+        for n in range(3000)
+    )
+    found = tuple(a_conversion(f"c{n}", module=f"{'deep.' * 18}{n}") for n in range(2000))
+    trials = tuple(a_trial(f"{'long' * 20}{n}", kernels=kernels(*found)) for n in range(12))
+    plain = tuple(a_trial(trial.name) for trial in trials)
+    markdown = render_comparison(compare_models(a_diagnosis(*plain), a_diagnosis(*trials, findings=many)), "markdown")
+
+    assert len(markdown) < MOST_CHARACTERS
+    assert "more left out here; the JSON report has them." in markdown
+
+
+def test_a_table_that_is_too_wide_stands_row_by_row() -> None:
+    text = render_comparison(models(), "text", 60)
+
+    assert re.search(r"^inductor\n  old 10\.0 ms · new 8\.00 ms · old / new 1\.25x", text, re.MULTILINE)
+    assert re.search(r"^inductor-layout-opt-on: failed in the old one$", text, re.MULTILINE)
+    assert not [line for line in text.splitlines() if len(line) > 60]

@@ -41,9 +41,10 @@ NO_CONVOLUTION = a_decision(applied=False, rule="no-convolution", convolution_co
 
 def test_a_format_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(UsageError) as caught:
-        render(a_diagnosis(), "html")
+        render(a_diagnosis(), "pdf")
 
-    assert str(caught.value) == "cannot render as 'html': expected one of json, markdown, text"
+    formats = "html, json, junit, markdown, reproducer, sarif, text"
+    assert str(caught.value) == f"cannot render as 'pdf': expected one of {formats}"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,8 @@ def test_an_unknown_suffix_is_refused_with_those_that_are_known(name: str, suffi
         format_of_suffix(name)
 
     assert str(caught.value) == (
-        f"cannot tell the format of {name!r}: got suffix {suffix!r}, expected one of .json, .markdown, .md, .txt"
+        f"cannot tell the format of {name!r}: got suffix {suffix!r}, expected one of .htm, .html, "
+        ".json, .markdown, .md, .py, .sarif, .txt, .xml"
     )
 
 

@@ -368,7 +368,7 @@ def test_a_file_that_could_not_be_examined_says_why() -> None:
     assert build_trace_measurement(failed()) == ("none, as no kernel was read",)
     assert build_trace_hints(failed()) == ("layoutdoctor explain", "layoutdoctor compare OLD NEW")
     assert build_trace_tables(failed()) == ()
-    assert "<summary>Environment" in render(failed(), "markdown")
+    assert "\n### Versions\n" in render(failed(), "markdown")
 
 
 def test_an_interrupted_examination_says_so_first() -> None:

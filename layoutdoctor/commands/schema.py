@@ -1,0 +1,100 @@
+"""
+``schema``: the JSON Schema of what layoutdoctor saves.
+
+Faces ``__main__``; needs no torch.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from layoutdoctor.commands.output import OutputError, prepare_outputs, print_text, replace_file
+from layoutdoctor.records import SCHEMA_VERSION, Diagnosis
+from layoutdoctor.schema import Schema, schema_of, to_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+
+def diagnosis_schema() -> Schema:
+    """The schema of a saved diagnosis."""
+    return schema_of([Diagnosis], name="diagnosis", title="layoutdoctor diagnosis", version=SCHEMA_VERSION)
+
+
+def comparison_schema() -> Schema:
+    """The schema of what ``compare`` writes: of two recorded traces, or of two diagnoses of models."""
+    from layoutdoctor.comparison_records import COMPARISON_SCHEMA_VERSION, ModelComparison, TraceComparison
+
+    return schema_of(
+        [TraceComparison, ModelComparison],
+        name="comparison",
+        title="layoutdoctor comparison",
+        version=COMPARISON_SCHEMA_VERSION,
+    )
+
+
+def accepted_schema() -> Schema:
+    """The schema of a file of accepted findings."""
+    from layoutdoctor.accepted import ACCEPTED_SCHEMA_VERSION, AcceptedFile
+
+    return schema_of(
+        [AcceptedFile], name="accepted", title="layoutdoctor accepted findings", version=ACCEPTED_SCHEMA_VERSION
+    )
+
+
+SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(
+    {"diagnosis": diagnosis_schema, "comparison": comparison_schema, "accepted": accepted_schema}
+)
+
+
+def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """
+    Adds the subcommand.
+
+    Args:
+        subparsers: The command line's.
+    """
+    parser = subparsers.add_parser(
+        "schema",
+        allow_abbrev=False,
+        help="the JSON Schema of a saved diagnosis",
+        description="The JSON Schema (2020-12) of a file that layoutdoctor saves.",
+    )
+    parser.add_argument(
+        "kind",
+        metavar="KIND",
+        nargs="?",
+        choices=tuple(SCHEMAS),
+        default="diagnosis",
+        help=f"which file: {', '.join(SCHEMAS)} (default: diagnosis)",
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", action="append", default=[], help="write it to a file instead; may be repeated"
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """
+    Prints the schema, or writes it to files.
+
+    Args:
+        arguments: The parsed command line.
+
+    Raises:
+        OutputError: It could not be written after all.
+        UsageError: A file exists, or cannot be written.
+    """
+    text = to_text(SCHEMAS[arguments.kind]())
+    outputs = prepare_outputs(arguments.output, force=arguments.force, further={"": "schema"})  # whatever its suffix
+    for output in outputs:
+        try:
+            replace_file(output.path, text.encode())
+        except OSError as error:
+            raise OutputError(f"cannot write {str(output.path)!r}: {error.strerror or error}") from error
+    if not outputs:
+        print_text(text)
+    return 0

@@ -1,0 +1,243 @@
+"""
+``redact``: the user's own names become pseudonyms, numbered in the order in which they appear.
+
+A number says nothing about its name, where a hash could be guessed back with a list of likely names. One name has one
+pseudonym throughout a record, so conversions, nodes and findings still point at each other and rules find the same.
+Faces ``privacy``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from layoutdoctor.privacy import vocabulary
+from layoutdoctor.privacy.walking import records_in, rewrite_record
+from layoutdoctor.records import Conversion, Kernel, Total
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    import msgspec
+
+    AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
+
+_FILE_SUFFIX = (
+    r"(?:pyx?|ipynb|json|gz|csv|sqlite3?|db|pt2?|pth|ckpt|onnx|safetensors|bin|npz|npy|cpp|cuh?|hpp|cc|so|txt|log|md|"
+    r"html?|xml|ya?ml|toml|sarif|zip|tar|nsys-rep|pb|pkl|sh)"
+)
+_FILE = re.compile(rf"(?!self\.)(?:<[\w-]+>/)?[\w.+/\\-]*?[\w+-]((?:\.{_FILE_SUFFIX})+)")
+# Words, and what is joined from them: module paths, files, operators, ratios, hyphenated words.
+_RUN = re.compile(r"(?:<path(?:-\d+)?>/)?\w+(?:(?:::|[./\\+-])\w+)*")
+_PLACEHOLDER = re.compile(r"<(?:path(?:-\d+)?|home|user|host|token|email|ip|mac|set)>")
+_CONTAINER = re.compile(r"(_(?:modules|parameters|buffers)\[['\"])([^'\"]+)(['\"]\])")
+_PSEUDONYM = re.compile(r"\b(?:module|file|class|name|code)_\d+")
+_SCOPE = re.compile(r"::|\.")
+
+# Nothing of the user's stands here: versions, devices and settings (which scrub has seen to), dates, codes, layouts.
+_KEPT = frozenset(
+    f"Environment.{name}"
+    for name in "torch python platform triton cuda cudnn onednn onednn_isa compiler device_name settings".split()
+) | {
+    "Environment.settings key",
+    "Diagnosis.created_at",
+    "Diagnosis.layoutdoctor_version",
+    "Finding.code",
+    "Finding.rule",
+}
+_KERNELS = frozenset(("Kernel.name", "Conversion.kernel", "Buffer.kernel", "Graph.kernel_names"))
+_LIBRARY_TEXTS = frozenset(("Kernel.problem", "Kernel.implementation"))
+_OPAQUE = frozenset(("Graph.code_fingerprint",))
+_CLASSES = frozenset(("Subject.model",))
+_UNKNOWN_LIBRARIES = (None, "custom")
+_DEEPEST = 50
+"""Parts of a module path in a sentence; longer texts with dots are no such path."""
+
+
+def redacted(record: AnyRecord) -> AnyRecord:
+    """
+    The record with the user's names replaced.
+
+    Args:
+        record: What ``scrub`` returned.
+    """
+    return rewrite_record(record, _Redactor(record).rewrite)
+
+
+class _Redactor:
+    """Pseudonyms of one record: which names are whose is read from the whole record first."""
+
+    def __init__(self, record: msgspec.Struct) -> None:
+        self._names: dict[str, str] = {}
+        """Names as they stand in sentences, with what takes their place there."""
+        self._files: dict[str, str] = {}
+        self._pseudonyms: dict[tuple[str, str], str] = {}
+        self._numbers: dict[str, int] = {}
+        self._taken: set[str] = set()
+        self._public_texts: set[str] = set()
+        self._module_totals: set[str] = set()
+        self._known: dict[tuple[str, str], str] = {}
+        for part in records_in(record):
+            self._note_public(part)
+        rewrite_record(record, self._collect)
+
+    def _note_public(self, record: msgspec.Struct) -> None:
+        """Kernel names of libraries, and totals that are called after a module."""
+        if isinstance(record, Kernel) and record.library not in _UNKNOWN_LIBRARIES:
+            self._public_texts.update(text for text in (record.name, record.problem, record.implementation) if text)
+        elif isinstance(record, Conversion) and record.owner == "library" and record.kernel:
+            self._public_texts.add(record.kernel)
+        elif isinstance(record, Total):
+            if record.kind == "module":
+                self._module_totals.add(record.name)
+            elif record.library not in _UNKNOWN_LIBRARIES:
+                self._public_texts.add(record.name)
+
+    def _collect(self, text: str, place: str) -> str:
+        """Remembers the names of modules, files and classes: sentences may speak of them before their own fields do."""
+        self._taken.update(_PSEUDONYM.findall(text))
+        if _is_module(place) or (place == "Total.name" and text in self._module_totals):
+            self._names.setdefault(text, "")
+            for part in text.split("."):
+                self._names.setdefault(part, "")
+        elif place in _CLASSES:
+            self._names.setdefault(text, "")
+        elif place == "SourceLocation.file":
+            # A sentence says "model.py" of what the record knows as "models/model.py"; the first such file is meant.
+            self._files.setdefault(_file_name(text), text)
+        return text
+
+    def rewrite(self, text: str, place: str) -> str:
+        """
+        What takes a string's place.
+
+        Args:
+            text: The string.
+            place: Its record and field.
+        """
+        if place in _KEPT or place.startswith("Layout."):
+            return text
+        key = (text, self._kind(text, place))
+        if key not in self._known:
+            self._known[key] = self._rewritten(*key)
+        return self._known[key]
+
+    def _kind(self, text: str, place: str) -> str:
+        if place == "SourceLocation.file":
+            return "file"
+        if _is_module(place) or (place == "Total.name" and text in self._module_totals):
+            return "module"
+        if place in _OPAQUE:
+            return "code"
+        if place in _CLASSES:
+            return "class"
+        if text in self._public_texts and (place in _KERNELS or place in _LIBRARY_TEXTS or place == "Total.name"):
+            return "public"
+        return "text"
+
+    def _rewritten(self, text: str, kind: str) -> str:
+        if kind == "public":
+            return text
+        if kind == "file":
+            return self._file(text)
+        if kind == "module":
+            return self._module(text)
+        if kind == "class":
+            return text if vocabulary.is_public_class(text) else self._pseudonym("class", text)
+        if kind == "code":
+            return self._pseudonym("code", text)
+        return self._text(text)
+
+    def _pseudonym(self, kind: str, name: str) -> str:
+        if name in self._taken and name.startswith(f"{kind}_"):
+            return name  # it was redacted before, or is called so: no other name gets this number
+        key = (kind, name)
+        while key not in self._pseudonyms:
+            self._numbers[kind] = self._numbers.get(kind, 0) + 1
+            pseudonym = f"{kind}_{self._numbers[kind]}"
+            if pseudonym not in self._taken:
+                self._pseudonyms[key] = pseudonym
+        return self._pseudonyms[key]
+
+    def _module(self, path: str) -> str:
+        return ".".join(self._module_part(part) for part in path.split("."))
+
+    def _module_part(self, part: str) -> str:
+        if not part or vocabulary.is_public_parameter_part(part) or _PLACEHOLDER.fullmatch(part):
+            return part
+        if re.fullmatch(r"(?:module|class)_\d+(?:_\d+)?", part):
+            return part  # redacted before, or called so; nothing else gets that number
+        numbered = re.fullmatch(r"([A-Z]\w*?)(_\d+)", part)  # a trace names modules by class and number
+        if numbered:
+            return f"{self._pseudonym('class', numbered[1])}{numbered[2]}"
+        return self._pseudonym("module", part)
+
+    def _file(self, path: str) -> str:
+        if vocabulary.is_public_file(path) or not path:
+            return path
+        if re.fullmatch(r"(?:<[\w-]+>/)?file_\d+(?:\.\w+)*", path):
+            return _file_name(path)  # redacted before, or called so; nothing else gets that number
+        suffix = re.search(rf"(?:\.{_FILE_SUFFIX})+$", path)
+        return self._pseudonym("file", self._files.get(path, path)) + (suffix.group() if suffix else "")
+
+    def _text(self, text: str) -> str:
+        if "['" in text or '["' in text:
+            text = _CONTAINER.sub(lambda match: match[1] + self._module(match[2]) + match[3], text)
+        pieces, end = [], 0
+        for match in _PLACEHOLDER.finditer(text):
+            if text[match.end() : match.end() + 1] == "/":
+                continue  # it stands for the folder of a file, which is replaced as one
+            pieces += [_RUN.sub(self._run, text[end : match.start()]), match.group()]
+            end = match.end()
+        pieces.append(_RUN.sub(self._run, text[end:]))
+        return "".join(pieces)
+
+    def _run(self, match: re.Match[str]) -> str:
+        run = match.group()
+        if run in self._names:
+            return self._named(run)
+        if _FILE.fullmatch(run):
+            return self._file(run)
+        if "/" in run or "\\" in run or "-" in run or "+" in run:
+            return re.sub(r"[^/\\+-]+", lambda part: self._dotted(part.group()), run)
+        return self._dotted(run)
+
+    def _named(self, name: str) -> str:
+        """A module or class that a sentence speaks of; where it is called like a common word, the word may be meant."""
+        if "." not in name and name.islower() and all(vocabulary.is_public_word(part) for part in name.split("_")):
+            return name
+        if not self._names[name]:
+            is_class = ("class", name) in self._pseudonyms
+            self._names[name] = self._pseudonym("class", name) if is_class else self._module(name)
+        return self._names[name]
+
+    def _dotted(self, run: str) -> str:
+        if run in self._names:
+            return self._named(run)
+        separators, parts = _SCOPE.findall(run), _SCOPE.split(run)
+        start = 1 if len(parts) > 1 and parts[0] in vocabulary.PUBLIC_SCOPES else 0
+        new = parts[:start]
+        for end in range(min(len(parts) - 1, _DEEPEST), start + 1, -1):  # the longest module path in front
+            if ".".join(parts[start:end]) in self._names:
+                new += self._module(".".join(parts[start:end])).split(".")
+                start = end
+                break
+        new += [self._word(part) for part in parts[start:]]
+        return "".join(part + separator for part, separator in zip(new, [*separators, ""], strict=True))
+
+    def _word(self, word: str) -> str:
+        if word in self._names:
+            return self._named(word)
+        if vocabulary.is_public_class(word) or word in self._taken:
+            return word
+        return "_".join(
+            part if vocabulary.is_public_word(part) else self._pseudonym("name", part) for part in word.split("_")
+        )
+
+
+def _file_name(path: str) -> str:
+    return path.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def _is_module(place: str) -> bool:
+    return place.endswith((".module", ".parameter"))

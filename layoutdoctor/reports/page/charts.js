@@ -1,0 +1,344 @@
+/* The charts of the HTML report, drawn with Apache ECharts. Names are set as text only: no HTML, no rich text. */
+(function () {
+  "use strict";
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const charts = [];
+  const NARROW = 640;
+  const SANS = 'system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif';
+
+  function make(tag, text, className) {
+    const element = document.createElement(tag);
+    if (text !== undefined) element.textContent = text;
+    if (className) element.className = className;
+    return element;
+  }
+  function palette() {
+    const style = getComputedStyle(document.documentElement);
+    return new Proxy({}, { get: (_, name) => style.getPropertyValue(`--${String(name)}`).trim() });
+  }
+  function formatTime(seconds, digits) {
+    const size = Math.abs(seconds);
+    const [scale, unit] = size >= 1 ? [1, "s"] : size >= 1e-3 ? [1e3, "ms"] : size >= 1e-6 || size === 0 ? [1e6, "us"] : [1e9, "ns"];
+    return `${Number((seconds * scale).toPrecision(digits || 3))} ${unit}`;
+  }
+  function tip(title, lines) {
+    const box = make("div", undefined, "tip");
+    box.append(make("b", title), ...lines.filter(Boolean).map((line) => make("div", line)));
+    return box;
+  }
+  function tooltip(colors, formatter) {
+    return { trigger: "item", confine: true, formatter, backgroundColor: colors.raised, borderColor: colors.line, padding: [6, 10], transitionDuration: 0 };
+  }
+  function base(element) {
+    // The page says what a chart shows, and where the same numbers stand as text.
+    return { animation: false, textStyle: { fontFamily: SANS }, aria: { enabled: true, label: { description: element.dataset.label } } };
+  }
+  function valueAxis(colors, extra) {
+    return { type: "value", axisLine: { show: false }, axisTick: { show: false }, splitLine: { lineStyle: { color: colors.line } }, axisLabel: { color: colors.muted, fontSize: 11, hideOverlap: true }, ...extra };
+  }
+  function addChart(id, build) {
+    const element = document.getElementById(id);
+    if (!element) return null;
+    element.hidden = false;
+    const figure = element.closest("figure.charted");
+    if (figure) figure.hidden = false;
+    const made = { element, build, chart: null, onDrawn: null };
+    charts.push(made);
+    element.style.height = `${build(element, element.clientWidth, palette()).height}px`;
+    return made;
+  }
+  /** One chart after the other, so that the page can be read and scrolled meanwhile. */
+  function drawNext() {
+    const made = charts.find((one) => !one.chart);
+    if (!made) {
+      document.documentElement.dataset.charts = "drawn";
+      return;
+    }
+    draw(made);
+    setTimeout(drawNext);
+  }
+  function draw(made) {
+    const { option, height } = made.build(made.element, made.element.clientWidth, palette());
+    made.element.style.height = `${height}px`;
+    if (!made.chart) {
+      made.chart = echarts.init(made.element, null, { renderer: "canvas" });
+      made.element.setAttribute("role", "img");
+      made.element.setAttribute("aria-label", made.element.dataset.label);
+      if (made.onDrawn) made.onDrawn(made);
+    } else made.chart.resize();
+    made.chart.setOption({ ...base(made.element), ...option }, true);
+    made.width = made.element.clientWidth;
+  }
+  function redraw() { charts.forEach(draw); }
+
+  /** A horizontal line from low to high with caps, for intervals. */
+  function whisker(api, low, high, place, color, cap) {
+    const [from, y] = api.coord([low, place]), to = api.coord([high, place])[0];
+    const line = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style: { stroke: color, lineWidth: 1.5 } });
+    return { type: "group", children: [line(from, y, to, y), line(from, y - cap, from, y + cap), line(to, y - cap, to, y + cap)] };
+  }
+
+  function buildBars(element, width, colors) {
+    const bars = data.bars, isNarrow = width < NARROW, hasRatios = bars.some((bar) => bar.ratio);
+    const rowHeight = isNarrow ? 42 : 30, plot = rowHeight * bars.length;
+    const names = bars.map((bar) => bar.name);
+    const longest = Math.max(...names.map((name) => name.length));
+    const left = isNarrow ? 6 : Math.min(240, 12 + 7 * longest);
+    const inner = width - left - 12, split = hasRatios && !isNarrow;
+    const grids = [{ left, top: 12, height: plot, width: split ? inner * 0.56 : inner - 4 }];
+    if (hasRatios) grids.push(split ? { left: left + inner * 0.62, top: 12, height: plot, width: inner * 0.37 } : { left, top: plot + 78, height: plot, width: inner - 4 });
+    const category = (gridIndex, show) => ({
+      type: "category", gridIndex, inverse: true, data: names, axisTick: { show: false }, axisLine: { lineStyle: { color: colors.line } },
+      axisLabel: { show, color: colors.text, fontSize: 12.5, width: left - 12, overflow: "truncate" },
+    });
+    const longestTime = Math.max(...bars.map((bar) => Math.max(bar.high_seconds, bar.median_seconds)));
+    const named = (name) => ({ name, nameLocation: "middle", nameGap: 24, nameTextStyle: { color: colors.muted, fontSize: 11.5 } });
+    const xAxis = [valueAxis(colors, { gridIndex: 0, ...named("time per call"), max: longestTime * (isNarrow ? 1.3 : 1.18), axisLabel: { color: colors.muted, fontSize: 11, showMaxLabel: false, hideOverlap: true, formatter: (value) => formatTime(value) } })];
+    const yAxis = [category(0, !isNarrow)];
+    const nameAbove = isNarrow ? (bar) => ({ show: true, position: [2, -16], formatter: () => `${bar.name}   ${bar.text}`, color: colors.text, backgroundColor: colors.ground, fontSize: 12 })
+      : () => ({ show: false });
+    const series = [{
+      type: "bar", xAxisIndex: 0, yAxisIndex: 0, barWidth: isNarrow ? 10 : 16,
+      data: bars.map((bar) => ({ value: bar.median_seconds, label: nameAbove(bar), itemStyle: { color: { best: colors.best, baseline: colors.baseline, other: colors.bar }[bar.role], borderRadius: 1 } })),
+    }, {
+      type: "custom", xAxisIndex: 0, yAxisIndex: 0, encode: { x: [1, 2], y: 0 }, silent: true, z: 4,
+      data: bars.map((bar, place) => [place, bar.low_seconds, bar.high_seconds]),
+      renderItem: (params, api) => {
+        const drawn = whisker(api, api.value(1), api.value(2), api.value(0), colors.text, 4);
+        if (!isNarrow) {
+          const [x, y] = api.coord([api.value(2), api.value(0)]);
+          drawn.children.push({ type: "text", x: x + 8, y, style: { text: bars[params.dataIndex].text, fill: colors.text, fontSize: 12.5, fontFamily: SANS, verticalAlign: "middle" } });
+        }
+        return drawn;
+      },
+    }];
+    if (hasRatios) {
+      const ratios = bars.flatMap((bar, place) => (bar.ratio ? [{ place, ...bar.ratio }] : []));
+      const high = Math.max(1, ...ratios.map((ratio) => ratio.high)), low = Math.min(1, ...ratios.map((ratio) => ratio.low));
+      const room = (high - low) * 0.06 || 0.05;
+      const baseline = bars.find((bar) => bar.role === "baseline") || bars.find((bar) => !bar.ratio);
+      xAxis.push(valueAxis(colors, { gridIndex: 1, ...named(baseline ? `speed against ${baseline.name}` : "speed against the baseline"), min: Math.max(0, low - room), max: high + room, scale: true, axisLabel: { color: colors.muted, fontSize: 11, hideOverlap: true, showMinLabel: false, showMaxLabel: false, formatter: (value) => `${Number(value.toFixed(2))}x` } }));
+      yAxis.push(category(1, false));
+      const verdictColor = { faster: colors.best, slower: colors.warning };
+      series.push({
+        type: "custom", xAxisIndex: 1, yAxisIndex: 1, encode: { x: [1, 2, 3], y: 0 },
+        data: ratios.map((ratio) => [ratio.place, ratio.low, ratio.median, ratio.high]),
+        renderItem: (params, api) => {
+          const ratio = ratios[params.dataIndex], color = verdictColor[ratio.verdict] || colors.baseline;
+          const drawn = whisker(api, ratio.low, ratio.high, ratio.place, color, 4);
+          const [x, y] = api.coord([ratio.median, ratio.place]);
+          drawn.children.push({ type: "circle", shape: { cx: x, cy: y, r: 4.5 }, style: { fill: color } });
+          if (isNarrow) drawn.children.push({ type: "text", x: grids[1].left + 2, y: y - 15, style: { text: `${bars[ratio.place].name}   ${ratio.text}`, fill: colors.text, backgroundColor: colors.ground, fontSize: 12, fontFamily: SANS, verticalAlign: "middle" } });
+          return drawn;
+        },
+      }, {
+        type: "line", xAxisIndex: 1, yAxisIndex: 1, data: [], silent: true,
+        markLine: { symbol: "none", silent: true, label: { show: false }, lineStyle: { color: colors.muted, type: "dashed" }, data: [{ xAxis: 1 }] },
+      });
+    }
+    const about = (params) => {
+      const bar = bars[params.componentSubType === "custom" ? params.value[0] : params.dataIndex];
+      const range = `${formatTime(bar.low_seconds)} to ${formatTime(bar.high_seconds)}${bar.has_coverage ? "" : " (shortest to longest round)"}`;
+      return tip(bar.name, [`median ${bar.text}`, range, bar.ratio && `${bar.ratio.text}: ${bar.ratio.verdict}`, bar.role === "baseline" && "the baseline"]);
+    };
+    return { height: (hasRatios && !split ? 2 * plot + 66 : plot) + 60, option: { grid: grids, xAxis, yAxis, series, tooltip: tooltip(colors, about) } };
+  }
+
+  function buildRounds(element, width, colors) {
+    const rows = data.rounds, height = 70, left = 52;
+    const off = rows.map((row) => row.seconds.map((seconds) => 100 * (seconds / row.median_seconds - 1)));
+    const most = Math.max(1, ...off.flat().map(Math.abs)), count = Math.max(...rows.map((row) => row.seconds.length));
+    const digits = most < 3 ? 1 : 0;
+    return {
+      height: rows.length * height + 30,
+      option: {
+        title: rows.map((row, place) => ({ text: `${row.name}   ${row.text}`, left, top: place * height + 2, padding: 0, textStyle: { color: colors.text, fontSize: 12, fontWeight: "normal", fontFamily: SANS, width: width - left - 12, overflow: "truncate" } })),
+        grid: rows.map((_, place) => ({ left, right: 12, top: place * height + 20, height: height - 26 })),
+        xAxis: rows.map((_, place) => valueAxis(colors, { gridIndex: place, min: 1, max: Math.max(2, count), minInterval: 1, splitLine: { show: false }, axisLabel: { show: place === rows.length - 1, color: colors.muted, fontSize: 11, formatter: (value) => (value === 1 ? "round 1" : String(value)) } })),
+        yAxis: rows.map((_, place) => valueAxis(colors, { gridIndex: place, min: -most, max: most, interval: most, splitLine: { show: false }, axisLabel: { color: colors.muted, fontSize: 10, formatter: (value) => (value === 0 ? "median" : `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(digits)} %`) } })),
+        series: rows.map((row, place) => ({
+          type: "line", xAxisIndex: place, yAxisIndex: place, data: off[place].map((value, round) => [round + 1, value]), symbol: "circle", symbolSize: count > 80 ? 2.5 : 4,
+          showAllSymbol: true, lineStyle: { color: colors.bar, width: 1 }, itemStyle: { color: colors.link },
+          markLine: { symbol: "none", silent: true, label: { show: false }, lineStyle: { color: colors.line, type: "solid" }, data: [{ yAxis: 0 }] },
+        })),
+        tooltip: tooltip(colors, (params) => tip(rows[params.seriesIndex].name, [`round ${params.value[0]}: ${formatTime(rows[params.seriesIndex].seconds[params.value[0] - 1])}`, `${params.value[1].toFixed(2)} % from the median`])),
+      },
+    };
+  }
+
+  // ---------------------------------------------------------------- timeline
+  const LANE = 34, NARROW_LANE = 44;
+  const view = { number: 0, from: 0, to: 1, end: 1, chosen: -1 };
+
+  function showTimeline(number) {
+    const line = data.timelines[number];
+    const end = Math.max(1, ...line.starts.map((start, place) => start + line.lengths[place]));
+    Object.assign(view, { number, from: 0, to: end, end, chosen: -1 });
+  }
+  function buildTimeline(element, width, colors) {
+    const line = data.timelines[view.number], isNarrow = width < NARROW;
+    const what = new Map(line.conversions), inPairs = new Set(line.in_pairs);
+    const lanes = [...line.lanes];
+    const conversionLane = line.conversions.length ? lanes.push("conversions") - 1 : -1;
+    const pairLane = line.pairs.length ? lanes.push("round trips") - 1 : -1;
+    const left = isNarrow ? 8 : 96, right = 14, lane = isNarrow ? NARROW_LANE : LANE, down = isNarrow ? 8 : 0; // names stand above the bars
+    const color = (place) => (inPairs.has(place) ? colors.trip : what.has(place) ? colors.conversion : colors.kernel);
+    const box = (row, place) => [line.starts[place], line.starts[place] + line.lengths[place], row, place];
+    const renderItem = (height) => (params, api) => {
+      const [x, y] = api.coord([api.value(0), api.value(2)]), x2 = api.coord([api.value(1), api.value(2)])[0];
+      const shape = echarts.graphic.clipRectByRect({ x, y: y - height / 2 + down, width: Math.max(1, x2 - x), height }, params.coordSys);
+      return shape && { type: "rect", transition: [], shape, style: { fill: api.visual("color") } };
+    };
+    const item = (value, fill) => ({ value, itemStyle: { color: fill } });
+    const custom = (rows, height) => ({ type: "custom", clip: true, encode: { x: [0, 1], y: 2 }, data: rows, renderItem: renderItem(height) });
+    const series = [
+      custom(line.starts.map((_, place) => item(box(line.kernel_lanes[place], place), color(place))), 20),
+      custom(line.conversions.map(([place]) => item(box(conversionLane, place), color(place))), 20),
+      custom(line.pairs.map((pair, place) => item([pair.start, pair.end, pairLane, place], colors.trip)), 8),
+      { type: "line", data: [], silent: true, markLine: { symbol: "none", silent: true, label: { show: false }, lineStyle: { color: colors.text, type: "solid" }, data: view.chosen < 0 ? [] : [{ xAxis: line.starts[view.chosen] }] } },
+    ];
+    const about = (params) => {
+      if (params.seriesIndex === 2) return tip(line.pairs[params.dataIndex].text, []);
+      const place = params.value[3];
+      return tip(line.names[line.kernels[place]], [what.get(place), formatTime(line.lengths[place] / 1e9), `at ${formatTime(line.starts[place] / 1e9, 6)}, ${line.lanes[line.kernel_lanes[place]]}`, inPairs.has(place) && "part of a round trip"]);
+    };
+    const ticks = () => Math.min(9, Math.ceil(3 + Math.log10(view.end / Math.max(1, view.to - view.from))));
+    const zoom = { xAxisIndex: 0, filterMode: "weakFilter", startValue: view.from, endValue: view.to };
+    const dataZoom = [{ ...zoom, type: "slider", left, right, bottom: 8, height: 22, showDataShadow: false, brushSelect: false, showDetail: false, borderColor: colors.line, fillerColor: "rgba(128,140,152,.22)", handleStyle: { color: colors.ground, borderColor: colors.muted }, moveHandleSize: 0 }];
+    // A finger that scrolls the page must not be caught by the chart.
+    if (!window.matchMedia("(pointer: coarse)").matches) dataZoom.push({ ...zoom, type: "inside", zoomOnMouseWheel: "ctrl", moveOnMouseMove: true, moveOnMouseWheel: false, preventDefaultMouseMove: false });
+    const height = lanes.length * lane;
+    return {
+      height: height + 70,
+      option: {
+        grid: { left, right, top: 6, height },
+        xAxis: valueAxis(colors, { min: 0, max: view.end, axisLabel: { color: colors.muted, fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: (value) => formatTime(value / 1e9, ticks()) } }),
+        yAxis: { type: "category", inverse: true, data: lanes, axisTick: { show: false }, axisLine: { show: false }, splitLine: { show: true, lineStyle: { color: colors.line } }, axisLabel: { show: true, inside: isNarrow, verticalAlign: isNarrow ? "bottom" : "middle", padding: isNarrow ? [0, 0, 3, -6] : 0, color: colors.muted, fontSize: isNarrow ? 10 : 12 }, z: isNarrow ? 5 : 0 },
+        series, dataZoom, tooltip: tooltip(colors, about),
+      },
+    };
+  }
+  function zoomTo(made, from, to) {
+    const span = Math.min(view.end, Math.max(100, to - from));
+    view.from = Math.min(Math.max(0, from), view.end - span);
+    view.to = view.from + span;
+    draw(made);
+  }
+  function addTimelineTools(made) {
+    const figure = made.element.closest("figure"), status = document.getElementById("timeline-status");
+    const say = () => { status.textContent = `Shown: ${formatTime(view.from / 1e9, 4)} to ${formatTime(view.to / 1e9, 4)} of ${formatTime(view.end / 1e9, 4)}.`; };
+    made.chart.on("datazoom", () => {
+      const { startValue, endValue } = made.chart.getOption().dataZoom[0];
+      Object.assign(view, { from: startValue, to: endValue });
+    });
+    const choice = document.getElementById("timeline-choice");
+    if (choice) {
+      choice.addEventListener("change", () => {
+        showTimeline(Number(choice.value));
+        draw(made);
+        prepare();
+        say();
+      });
+    }
+    const moves = { in: [0.25, 0.75], out: [-0.5, 1.5], left: [-0.5, 0.5], right: [0.5, 1.5], all: [-Infinity, Infinity] };
+    figure.querySelectorAll("[data-zoom]").forEach((button) => button.addEventListener("click", () => {
+      const [from, to] = moves[button.dataset.zoom], span = view.to - view.from;
+      if (button.dataset.zoom === "all") zoomTo(made, 0, view.end);
+      else zoomTo(made, view.from + from * span, view.from + to * span);
+      say();
+    }));
+    const steps = Array.from(figure.querySelectorAll("[data-step]"));
+    function prepare() {
+      steps.forEach((button) => { button.disabled = data.timelines[view.number].conversions.length === 0; });
+    }
+    steps.forEach((button) => button.addEventListener("click", () => {
+      const line = data.timelines[view.number], count = line.conversions.length;
+      const before = line.conversions.findIndex(([place]) => place === view.chosen);
+      const next = before < 0 ? (button.dataset.step > 0 ? 0 : count - 1) : (before + Number(button.dataset.step) + count) % count;
+      const [place, text] = line.conversions[next];
+      view.chosen = place;
+      const span = Math.min(view.to - view.from, Math.max(view.end / 20, 40 * line.lengths[place]));
+      zoomTo(made, line.starts[place] - span / 2, line.starts[place] + span / 2);
+      status.textContent = `Conversion ${next + 1} of ${count}: ${text}, at ${formatTime(line.starts[place] / 1e9, 6)}.`;
+    }));
+    prepare();
+  }
+
+  // ---------------------------------------------------------------- layout flow
+  const BOX = 46, GAP = 40;
+  const FORMATS = { channels_last: "channels-last", contiguous: "contiguous", blocked: "blocked", unknown: "unknown" };
+
+  function buildFlow(flow) {
+    return (element, width, colors) => {
+      const boxWidth = Math.min(360, width / Math.max(...flow.row_widths) - 16), height = flow.row_widths.length * (BOX + GAP) - GAP + 8;
+      const at = flow.boxes.map((box) => ({ x: (width * (box.column + 1)) / (flow.row_widths[box.row] + 1), y: box.row * (BOX + GAP) + 4 + BOX / 2 }));
+      if (Math.max(...flow.row_widths) * (boxWidth + 16) > width * 0.8) flow.boxes.forEach((box, place) => { at[place].x = (width * (box.column + 0.5)) / flow.row_widths[box.row]; });
+      const stroke = (box) => (box.is_redundant ? colors.trip : box.kind === "conversion" ? colors.conversion : colors[FORMATS[box.memory_format]] || colors.unknown);
+      const edge = ([source, target, text]) => {
+        const from = at[source], to = at[target], y1 = from.y + BOX / 2, y2 = to.y - BOX / 2 - 5;
+        const isLong = flow.boxes[target].row - flow.boxes[source].row > 1 && Math.abs(from.x - to.x) < boxWidth / 2;
+        const bend = isLong ? Math.min(boxWidth / 2 + 34, width - 8 - Math.max(from.x, to.x)) : 0;
+        const color = colors[FORMATS[flow.boxes[source].memory_format]] || colors.unknown, third = (y2 - y1) / 3;
+        const middle = { x: (from.x + to.x) / 2 + 0.75 * bend, y: (y1 + y2) / 2 };
+        return { type: "group", silent: true, children: [
+          { type: "bezierCurve", shape: { x1: from.x, y1, x2: to.x, y2, cpx1: from.x + bend, cpy1: y1 + third, cpx2: to.x + bend, cpy2: y2 - third }, style: { stroke: color, lineWidth: 2, fill: "none" } },
+          { type: "polygon", shape: { points: [[to.x, y2 + 5], [to.x - 4.5, y2 - 3], [to.x + 4.5, y2 - 3]] }, style: { fill: color } },
+          { type: "text", x: middle.x, y: middle.y, style: { text, fill: colors.muted, fontSize: 11, fontFamily: SANS, align: "center", verticalAlign: "middle", width: Math.min(boxWidth + 60, width / 2), overflow: "truncate", backgroundColor: text ? colors.ground : undefined, padding: [1, 4] } },
+        ] };
+      };
+      const step = (box, { x, y }) => {
+        const left = x - boxWidth / 2, text = (value, top, room, style) => ({ type: "text", x: left + 9, y: top, style: { text: value, fontFamily: SANS, width: room, overflow: "truncate", verticalAlign: "middle", ...style } });
+        const room = boxWidth - 18, time = box.time ? 62 : 0;
+        const children = [
+          { type: "rect", shape: { x: left, y: y - BOX / 2, width: boxWidth, height: BOX, r: 3 }, style: { fill: colors.raised, stroke: colors.line } },
+          { type: "rect", shape: { x: left, y: y - BOX / 2, width: box.is_redundant ? 6 : 4, height: BOX, r: 1 }, style: { fill: stroke(box) } },
+          text(box.label, y - (box.detail ? 9 : 0), room - time, { fill: colors.text, fontSize: 12.5, fontWeight: 600 }),
+        ];
+        if (box.detail) children.push(text(box.detail, y + 10, room, { fill: colors.muted, fontSize: 11 }));
+        if (box.time) children.push({ type: "text", x: left + boxWidth - 9, y: y - (box.detail ? 9 : 0), style: { text: box.time, fill: box.is_redundant ? colors.trip : colors.text, fontSize: 12, fontFamily: SANS, align: "right", verticalAlign: "middle" } });
+        return { type: "group", children };
+      };
+      const axis = (max) => ({ type: "value", show: false, min: 0, max });
+      const about = (params) => {
+        const box = flow.boxes[params.dataIndex];
+        return tip(box.label, [box.detail, box.time, box.is_redundant && "part of a round trip", FORMATS[box.memory_format] !== "unknown" && FORMATS[box.memory_format]]);
+      };
+      return {
+        height,
+        option: {
+          grid: { left: 0, top: 0, width, height },
+          xAxis: axis(width), yAxis: { ...axis(height), inverse: true },
+          series: [
+            { type: "custom", silent: true, z: 2, data: flow.edges.map((_, place) => [0, 0, place]), renderItem: (params) => edge(flow.edges[params.dataIndex]) },
+            { type: "custom", z: 3, data: flow.boxes.map((_, place) => [0, 0, place]), renderItem: (params) => step(flow.boxes[params.dataIndex], at[params.dataIndex]) },
+          ],
+          tooltip: tooltip(colors, about),
+        },
+      };
+    };
+  }
+
+  // ---------------------------------------------------------------- all of them
+  if (data.bars.length) addChart("chart-bars", buildBars);
+  data.flows.forEach((flow, place) => addChart(`chart-flow-${place + 1}`, buildFlow(flow)));
+  if (data.timelines.length) {
+    showTimeline(0);
+    addChart("chart-timeline", buildTimeline).onDrawn = addTimelineTools;
+  }
+  if (data.rounds.length) addChart("chart-rounds", buildRounds);
+  document.querySelectorAll("p.charted").forEach((key) => { key.hidden = false; });
+  drawNext();
+
+  let waiting = 0;
+  window.addEventListener("resize", () => {
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(() => { if (charts.some((made) => made.width !== made.element.clientWidth)) redraw(); });
+  });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  const onPaper = (isPaper) => () => {
+    document.documentElement.classList.toggle("paper", isPaper);
+    redraw();
+  };
+  window.addEventListener("beforeprint", onPaper(true));
+  window.addEventListener("afterprint", onPaper(false));
+})();

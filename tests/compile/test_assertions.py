@@ -1,0 +1,121 @@
+"""``assert_no_redundant_conversions`` on models that run: what it finds, and that no lack of evidence lets it pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import layoutdoctor
+from layoutdoctor import trials
+from layoutdoctor.analysis import examined
+from layoutdoctor.capture import session
+from layoutdoctor.errors import InconclusiveError
+
+pytestmark = pytest.mark.compile
+
+IMAGE = torch.randn(1, 3, 32, 32)
+
+
+class RoundTrips(nn.Module):
+    """A contiguous network in which each convolution of oneDNN converts its input and its output in eager mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 32, 3, padding=1)
+        self.second = nn.Conv2d(32, 32, 3, padding=1)
+        self.third = nn.Conv2d(32, 32, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        x = torch.relu(self.second(x))
+        return torch.relu(self.third(x))
+
+
+LARGE = torch.randn(4, 3, 96, 96)
+
+
+def check(**options: Any) -> layoutdoctor.Diagnosis:
+    return layoutdoctor.assert_no_redundant_conversions(RoundTrips().eval(), IMAGE, **options)
+
+
+def test_a_compiled_model_without_round_trips_passes() -> None:
+    diagnosis = check()
+
+    assert [trial.name for trial in diagnosis.trials] == ["inductor"]
+    assert diagnosis.trials[0].graphs[0].nodes
+
+
+def test_round_trips_fail_with_where_and_how_much() -> None:
+    model = RoundTrips().eval()
+
+    with pytest.raises(AssertionError) as caught:
+        layoutdoctor.assert_no_redundant_conversions(model, LARGE, configurations="eager")
+
+    head, first, *rest = str(caught.value).splitlines()
+    assert " redundant conversion pair" in head
+    assert "in RoundTrips (inference, cpu, eager): " in head
+    assert "tests/compile/test_assertions.py:" in first
+    assert "relu(self." in first
+    assert any(line.startswith("  what to do: ") for line in rest)
+    modules = ("first", "second", "third")
+    layoutdoctor.assert_no_redundant_conversions(model, LARGE, configurations="eager", accepted=modules)
+    layoutdoctor.assert_no_redundant_conversions(model, LARGE, configurations="eager", max_share=0.99)
+    layoutdoctor.assert_no_redundant_conversions(model, LARGE, configurations="eager-channels-last")
+
+
+def refuse(*arguments: Any, **options: Any) -> Any:
+    raise RuntimeError("planted")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "reason"),
+    [
+        (trials, "redundant_pairs", "round trips were not looked for: RuntimeError: planted"),
+        (trials, "record_quietest", "the kernel list was not recorded: RuntimeError: planted"),
+        (trials, "_kernel_summary", "the kernel list was not recorded: RuntimeError: planted"),
+        (trials, "prepare", "it failed (prepare): RuntimeError: planted"),
+        (trials, "check_equivalence", "it failed (run): RuntimeError: planted"),
+        (session, "fx_nodes", "graph 0 was not recorded: FX nodes: RuntimeError: planted"),
+        (session, "buffers_of", "graph 0 was not recorded: buffers: RuntimeError: planted"),
+        (session, "_graph_record", "RuntimeError: planted"),
+    ],
+)
+def test_it_never_passes_for_want_of_evidence(
+    module: Any, name: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, refuse)
+
+    with pytest.raises(InconclusiveError) as caught:
+        check(allow_gaps=True)
+
+    assert reason in str(caught.value)
+    assert str(caught.value).startswith("cannot say that RoundTrips has no redundant conversions: none was found, but")
+
+
+def test_a_model_that_is_not_compiled_at_all_is_not_passed() -> None:
+    class Disabled(RoundTrips):
+        forward = torch.compiler.disable(RoundTrips.forward)
+
+    with pytest.raises(InconclusiveError, match="inductor: "):
+        layoutdoctor.assert_no_redundant_conversions(Disabled().eval(), IMAGE, allow_gaps=True)
+
+
+def test_the_notes_that_count_as_gaps_are_those_that_are_written() -> None:
+    written = Path(trials.__file__).read_text(encoding="utf-8")
+
+    assert all(note in written for note in examined._NOTES_ON_GAPS)
+
+
+def test_what_is_warned_of_meanwhile_fails_nothing() -> None:
+    import warnings
+
+    class Warns(RoundTrips):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            warnings.warn("deprecated", DeprecationWarning, stacklevel=1)
+            return super().forward(x)
+
+    layoutdoctor.assert_no_redundant_conversions(Warns().eval(), IMAGE, configurations="eager-channels-last")

@@ -1,0 +1,253 @@
+"""``--fail-on``, ``--accepted`` and ``--write-accepted`` on a saved diagnosis, on a trace, and on a model."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_diagnosis, a_failed_trial, a_location, a_recommendation, a_trial
+
+from layoutdoctor.__main__ import main
+from layoutdoctor.accepted import load_accepted
+from layoutdoctor.records import Diagnosis, Finding, load, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATCH_EMBED = Path(__file__).parents[2] / "traces" / "h100_vit_patch_embed.json.gz"
+
+
+def a_finding(code: str = "LD101", severity: Any = "warning", module: str = "body.1", **changes: Any) -> Finding:
+    return Finding(
+        code=code,
+        rule="round-trip-conversion",
+        severity=severity,
+        configuration="inductor",
+        module=module,
+        **{"message": "3 round trips", "location": a_location(9, "/home/ada/net/model.py", "x = f(x)"), **changes},
+    )
+
+
+FOUND = a_diagnosis(a_trial("inductor"), findings=(a_finding(), a_finding("LD103", "note", "stem")))
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[[Diagnosis], str]:
+    def write(diagnosis: Diagnosis) -> str:
+        (tmp_path / "saved.json").write_bytes(to_json(diagnosis))
+        return str(tmp_path / "saved.json")
+
+    return write
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
+    """Stands for the doctor: what it returns is the list's last item."""
+    results = [msgspec.structs.replace(FOUND, recommendation=a_recommendation())]
+    doctor = types.SimpleNamespace(diagnose_subject=lambda subject, **options: results[-1])
+    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", doctor)
+    loader = types.SimpleNamespace(load_target=lambda target, **options: target)
+    monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", loader)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "status"),
+    [("error", 0), ("warning", 1), ("LD101", 1), ("ld103", 1), ("LD205", 0), ("nothing", 2)],
+)
+def test_a_saved_diagnosis_can_fail(save: Callable[[Diagnosis], str], fail_on: str, status: int) -> None:
+    assert main(["render", save(FOUND), "--fail-on", fail_on]) == status
+
+
+def test_the_findings_that_failed_it_are_named_on_standard_error(
+    save: Callable[[Diagnosis], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["render", save(FOUND), "--fail-on", "warning"])
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-3] == "layoutdoctor: failed: 1 finding (--fail-on warning)"
+    assert lines[-2] == ("  LD101 warning round-trip-conversion [inductor] <path>/model.py:9  body.1: 3 round trips")
+    assert lines[-1].startswith("layoutdoctor: what they mean: layoutdoctor explain LD101; to live with them: --write-")
+
+
+def test_only_the_first_of_many_are_named(save: Callable[[Diagnosis], str], capsys: pytest.CaptureFixture[str]) -> None:
+    many = tuple(a_finding(module=f"body.{number}") for number in range(25))
+
+    main(["render", save(a_diagnosis(a_trial(), findings=many)), "--fail-on", "warning"])
+
+    error = capsys.readouterr().err
+    assert "failed: 25 findings" in error
+    assert error.count("LD101 warning") == 20
+    assert "  and 5 more\n" in error
+
+
+def test_redacted_reports_name_no_module_in_the_log(
+    save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = a_diagnosis(a_trial(), findings=(a_finding(module="moonshot_encoder.proj"),))
+    accepted = tmp_path / "accepted.json"
+    assert main(["render", save(secret), "--write-accepted", str(accepted), "--redact"]) == 2
+    assert main(["render", save(secret), "--write-accepted", str(accepted)]) == 0
+    capsys.readouterr()
+
+    assert main(["render", save(secret), "--fail-on", "warning", "--redact"]) == 1
+    assert main(["render", save(a_diagnosis(a_trial())), "--accepted", str(accepted), "--redact"]) == 0
+
+    assert "moonshot" not in "".join(capsys.readouterr())
+
+
+def test_a_configuration_that_was_not_examined_is_named_and_nothing_recorded_is_no_pass(
+    save: Callable[[Diagnosis], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["render", save(a_diagnosis(a_failed_trial("inductor", "g++ is missing"))), "--fail-on", "error"]) == 4
+    assert (
+        "layoutdoctor: warning: --fail-on error says nothing about inductor: it failed (compile): g++ is missing\n"
+        in capsys.readouterr().err
+    )
+    bare = a_diagnosis(a_trial("inductor", kernels=None))
+    assert main(["render", save(bare), "--fail-on", "error"]) == 4
+    assert main(["render", save(bare)]) == 0
+
+
+def test_accepted_findings_do_not_fail_and_new_ones_do(
+    save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accepted = str(tmp_path / "accepted.json")
+    assert main(["render", save(FOUND), "--write-accepted", accepted, "--fail-on", "warning"]) == 0
+    assert "accepted.json: it accepts 2 findings; fill in the reasons\n" in capsys.readouterr().err
+
+    assert main(["render", save(FOUND), "--accepted", accepted, "--fail-on", "warning"]) == 0
+    assert f"layoutdoctor: 2 findings are accepted by {accepted}\n" in capsys.readouterr().err
+
+    more = msgspec.structs.replace(FOUND, findings=(*FOUND.findings, a_finding("LD205", module="head")))
+    assert main(["render", save(more), "--accepted", accepted, "--fail-on", "warning"]) == 1
+    assert "failed: 1 finding (--fail-on warning)\n  LD205 warning" in capsys.readouterr().err
+
+
+def test_entries_that_accept_nothing_any_more_are_told(
+    save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "accepted.json"
+    main(["render", save(FOUND), "--write-accepted", str(path)])
+    capsys.readouterr()
+
+    main(["render", save(a_diagnosis(a_trial("inductor"))), "--accepted", str(path)])
+
+    assert capsys.readouterr().err == (
+        f"layoutdoctor: 2 accepted findings are gone: remove them from {path}: "
+        "LD101 [inductor] model.py body.1 and LD103 [inductor] model.py stem\n"
+    )
+    content = json.loads(path.read_text())
+    content["accepted"][0]["until"] = "2020-01-01"
+    content["accepted"][1]["evidence_count"] = 0
+    path.write_text(json.dumps(content))
+    grown = msgspec.structs.replace(FOUND, findings=(a_finding("LD103", "note", "stem", evidence=("a",)),))
+
+    assert main(["render", save(grown), "--accepted", str(path), "--fail-on", "LD103"]) == 1
+
+    error = capsys.readouterr().err
+    assert f"1 accepted finding is past its last day in {path}: LD101 [inductor] model.py body.1\n" in error
+    assert f"1 accepted finding has more evidence than {path} accepts: LD103 [inductor] model.py stem\n" in error
+
+
+def test_an_existing_file_needs_force_and_keeps_its_reasons(
+    save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "accepted.json"
+    main(["render", save(FOUND), "--write-accepted", str(path)])
+    path.write_text(path.read_text().replace('"reason": ""', '"reason": "known"'))
+    before = path.read_text()
+
+    assert main(["render", save(FOUND), "--write-accepted", str(path)]) == 2
+    assert "it exists already; pass --force to replace it" in capsys.readouterr().err
+    assert path.read_text() == before
+
+    assert main(["render", save(FOUND), "--write-accepted", str(path), "--force"]) == 0
+    assert path.read_text() == before
+
+
+def test_a_file_with_something_else_in_it_is_not_replaced(save: Callable[[Diagnosis], str], tmp_path: Path) -> None:
+    path = tmp_path / "notes.json"
+    path.write_text("my notes")
+
+    assert main(["render", save(FOUND), "--write-accepted", str(path), "--force"]) == 3
+    assert path.read_text() == "my notes"
+
+
+def test_the_saved_report_shows_what_is_accepted(save: Callable[[Diagnosis], str], tmp_path: Path) -> None:
+    path, sarif, again = (tmp_path / name for name in ("accepted.json", "report.sarif", "again.json"))
+    main(["render", save(FOUND), "--write-accepted", str(path)])
+
+    words = ["render", save(FOUND), "--accepted", str(path), "--output", str(sarif), "--output", str(again)]
+    assert main(words) == 0
+
+    assert all("suppressions" in result for result in json.loads(sarif.read_text())["runs"][0]["results"])
+    assert [finding.accepted for finding in load(again).findings] == ["", ""]
+    assert main(["render", str(again), "--fail-on", "warning"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--accepted", "none.json"], 3, "cannot read accepted findings from 'none.json': No such file"),
+        (["--accepted", "a.json", "--write-accepted", "b.json"], 2, "not allowed with argument"),
+        (["--write-accepted", "no/folder/a.json"], 2, "there is no directory"),
+        (["--write-accepted", "r.json", "--output", "r.json"], 2, "cannot write 'r.json' twice"),
+    ],
+)
+def test_a_wrong_file_is_told_before_anything_is_measured(
+    options: list[str],
+    status: int,
+    message: str,
+    engine: list[Diagnosis],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    engine.clear()  # a diagnosis would raise
+
+    assert main(["m.py", "-q", *options]) == status
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_can_be_accepted_as_it_is(engine: list[Diagnosis], tmp_path: Path) -> None:
+    path = str(tmp_path / "accepted.json")
+
+    assert main(["m.py", "-q", "--configurations", "inductor", "--fail-on", "warning"]) == 1
+    assert main(["m.py", "-q", "--configurations", "inductor", "--write-accepted", path]) == 0
+    words = ["m.py", "-q", "--configurations", "inductor", "--fail-on", "warning", "--accepted", path]
+    assert main(words) == 0
+
+
+def test_a_file_that_cannot_be_written_after_all_costs_no_report(
+    engine: list[Diagnosis], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("layoutdoctor.commands.acceptance.save_accepted", fail)
+    words = ["m.py", "-q", "--configurations", "inductor", "--write-accepted", str(tmp_path / "accepted.json")]
+
+    assert main([*words, "--output", str(tmp_path / "r.json")]) == 3
+    captured = capsys.readouterr()
+    assert captured.out.startswith("layoutdoctor 0.1.0")
+    assert captured.err.endswith("accepted.json': No space left on device\n")
+    assert (tmp_path / "r.json").exists()
+
+
+def test_traces_are_accepted_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "accepted.json"
+    trace = ["trace", str(PATCH_EMBED), "--fail-on", "LD103"]
+    assert main(trace) == 1
+    assert main([*trace, "--write-accepted", str(path)]) == 0
+    assert main([*trace, "--accepted", str(path)]) == 0
+    assert main(["trace", str(PATCH_EMBED), str(PATCH_EMBED), "--fail-on", "LD103", "--accepted", str(path)]) == 0
+    assert main(["trace", str(PATCH_EMBED), str(PATCH_EMBED), "--write-accepted", str(path), "--force"]) == 2
+    assert "expected one FILE with --write-accepted" in capsys.readouterr().err
+    assert {entry.subject for entry in load_accepted(path).accepted} == {PATCH_EMBED.name}

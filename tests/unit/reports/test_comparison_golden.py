@@ -1,0 +1,60 @@
+"""Whole reports of compared diagnoses. Rewrite with ``pytest --update-golden`` and review the difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from golden.comparison_stories import COMPARISON_STORIES
+
+from layoutdoctor.analysis.model_comparison import compare_models
+from layoutdoctor.comparison_records import ModelComparison
+from layoutdoctor.reports.comparison import COMPARISON_FORMATS, render_comparison
+from layoutdoctor.reports.markdown import MOST_CHARACTERS
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "comparisons"
+SUFFIXES = {"json": "json", "markdown": "md", "text": "txt"}
+ANSWERS = ("Regression: ", "No regression: ", "Cannot be judged: ")
+
+
+@pytest.mark.parametrize("report_format", COMPARISON_FORMATS)
+@pytest.mark.parametrize("story", COMPARISON_STORIES)
+def test_comparison_is_as_reviewed(story: str, report_format: str, update_golden: bool) -> None:
+    report = render_comparison(compare_models(*COMPARISON_STORIES[story]()), report_format)
+    path = GOLDEN / f"{story}.{SUFFIXES[report_format]}"
+    if update_golden:
+        path.write_text(report, encoding="utf-8")
+
+    assert report == path.read_text(encoding="utf-8")
+
+
+def test_every_golden_file_belongs_to_a_story() -> None:
+    expected = {f"{story}.{suffix}" for story in COMPARISON_STORIES for suffix in SUFFIXES.values()}
+
+    assert {path.name for path in GOLDEN.iterdir()} == expected
+
+
+@pytest.mark.parametrize("story", COMPARISON_STORIES)
+def test_the_first_sentence_answers(story: str) -> None:
+    comparison = compare_models(*COMPARISON_STORIES[story]())
+    text, markdown = render_comparison(comparison), render_comparison(comparison, "markdown")
+
+    assert text.split("\n\n")[1].startswith(ANSWERS)
+    assert markdown.split("\n\n")[1].startswith(tuple(f"**{answer}" for answer in ANSWERS))
+    assert len(markdown) < MOST_CHARACTERS
+
+
+@pytest.mark.parametrize("story", COMPARISON_STORIES)
+@pytest.mark.parametrize("width", [40, 80, 100, 140])
+def test_no_line_is_too_wide_or_ends_in_a_space(story: str, width: int) -> None:
+    lines = render_comparison(compare_models(*COMPARISON_STORIES[story]()), "text", width).splitlines()
+
+    assert not [line for line in lines if len(line) > width or line != line.rstrip()]
+
+
+@pytest.mark.parametrize("story", COMPARISON_STORIES)
+def test_the_json_is_the_comparison_itself(story: str) -> None:
+    comparison = compare_models(*COMPARISON_STORIES[story]())
+
+    assert msgspec.json.decode(render_comparison(comparison, "json"), type=ModelComparison) == comparison

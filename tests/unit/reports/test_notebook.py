@@ -1,0 +1,188 @@
+"""The fragment that notebooks show: complete, small, and unable to act or to leak into the page around it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import html5lib
+import msgspec
+import pytest
+from builders import a_diagnosis, a_failed_trial, a_recommendation, a_subject
+from golden.stories import STORIES
+
+from layoutdoctor.records import Diagnosis, Finding
+from layoutdoctor.reports.notebook import MOST_CHARACTERS, render_fragment
+from layoutdoctor.reports.view import build_view
+
+HOSTILE = "</script><img src=x onerror=alert(1)> \"quoted\" 'single' </div></table> &lt; {{ 7*7 }} {% raw %} \x1b[31m\n"
+VOID = {"br"}
+KNOWN = {"br", "code", "div", "li", "p", "pre", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"}
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, the text, and whether all were closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.pieces: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.pieces).split())
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def hostile_diagnosis(count: int = 3) -> Diagnosis:
+    findings = tuple(
+        Finding(
+            code="LD101",
+            rule=HOSTILE,
+            severity="warning",
+            configuration=HOSTILE,
+            message=HOSTILE * 9,
+            suggestion=HOSTILE * 9,
+            module=HOSTILE,
+        )
+        for _ in range(count)
+    )
+    trials = tuple(a_failed_trial(f"{number} {HOSTILE}") for number in range(count))
+    return a_diagnosis(
+        *trials,
+        subject=a_subject(name=HOSTILE, notes=(HOSTILE,) * count),
+        findings=findings,
+        recommendation=a_recommendation(configuration=HOSTILE, how=f"model = {HOSTILE}\n" * count),
+        interrupted=HOSTILE,
+    )
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_fragment_says_what_the_view_says(story: str) -> None:
+    diagnosis = STORIES[story]()
+    view, fragment = build_view(diagnosis), render_fragment(diagnosis)
+    text = Elements(fragment).text
+
+    assert plain(" · ".join(view.title)) in text
+    assert plain(view.answer.headline) in text
+    for line in view.answer.how:
+        assert plain(line) in text
+    if re.search(r"<li>and \d+ more</li>", fragment):
+        assert f"{view.findings[0].code} {view.findings[0].severity}" in text
+        return  # which entries are shown of a long record is tested below
+    for line in (*view.answer.lines, *view.not_understood):
+        assert plain(line) in text
+    for finding in view.findings:
+        assert f"{finding.code} {finding.severity} {finding.rule}" in text
+    if view.answer.is_short:
+        return
+    for table in view.tables:
+        for row in table.rows:
+            for cell in row.cells if row.clause is None else (row.cells[0], row.clause):
+                assert plain(cell) in text
+    for finding in view.findings:
+        for part in (finding.message, finding.place, finding.suggestion, finding.configuration):
+            assert part is None or plain(part) in text
+    for line in (*view.remarks, *view.measurement):
+        assert plain(line) in text
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_fragment_is_strict_html_of_plain_elements_with_styles_of_its_own(story: str) -> None:
+    fragment = render_fragment(STORIES[story]())
+    elements = Elements(fragment)
+
+    html5lib.HTMLParser(strict=True).parseFragment(fragment, container="body")
+    assert elements.open == []
+    assert elements.found[0] == ("div", {"class": "layoutdoctor", "style": elements.found[0][1]["style"]})
+    assert {tag for tag, _ in elements.found} <= KNOWN
+    assert {name for _, attributes in elements.found for name in attributes} <= {"class", "style", "scope", "colspan"}
+    assert not re.search(r"url\(|@import|position|https?:", fragment)
+    assert len(fragment) < MOST_CHARACTERS
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_fragment_takes_its_colours_from_the_page(story: str) -> None:
+    fragment = render_fragment(STORIES[story]())
+
+    styles = " ".join(attributes.get("style") or "" for _, attributes in Elements(fragment).found)
+    assert not re.search(r"color|background|#[0-9a-f]{3}|rgb", styles)
+
+
+def test_nothing_in_a_name_acts() -> None:
+    fragment = render_fragment(hostile_diagnosis())
+    elements = Elements(fragment)
+
+    html5lib.HTMLParser(strict=True).parseFragment(fragment, container="body")
+    assert elements.open == []
+    assert {tag for tag, _ in elements.found} <= KNOWN
+    assert not [name for _, attributes in elements.found for name in attributes if name.startswith("on")]
+    assert "<img src=x onerror=alert(1)>" in elements.text  # as text
+    assert "{{ 7*7 }}" in elements.text
+    assert "\x1b" not in fragment
+
+
+@pytest.mark.parametrize("count", [20, 300])
+def test_a_long_record_is_cut_and_says_so(count: int) -> None:
+    fragment = render_fragment(hostile_diagnosis(count))
+    text = Elements(fragment).text
+
+    assert len(fragment) < MOST_CHARACTERS
+    shown = text.count("LD101 warning")
+    assert 0 < shown < count
+    assert f"and {count - shown} more" in text
+
+
+def test_lines_to_paste_are_shown_whole_or_not_at_all() -> None:
+    diagnosis = STORIES["gain_with_findings"]()
+    recommendation = diagnosis.recommendation
+    assert recommendation is not None
+    longer = msgspec.structs.replace(recommendation, how=f"x = {'1 + ' * 40}1\n" * 30)
+
+    text = Elements(render_fragment(msgspec.structs.replace(diagnosis, recommendation=longer))).text
+
+    assert "30 lines, too many to show here: print(diagnosis.recommendation.how)" in text
+    assert "1 + 1" not in text
+
+
+def test_a_notebook_gets_html_and_the_text_report() -> None:
+    diagnosis = STORIES["gain_with_findings"]()
+
+    bundle = diagnosis._repr_mimebundle_()
+
+    assert bundle == {"text/html": render_fragment(diagnosis), "text/plain": str(diagnosis)}
+    assert diagnosis._repr_html_() == bundle["text/html"]
+
+
+def test_the_configuration_of_a_finding_stands_beside_it_unless_it_is_the_baseline() -> None:
+    about = Finding(code="LD101", rule="r", severity="note", configuration="eager", message="m")
+    diagnosis = msgspec.structs.replace(STORIES["gain_with_findings"](), findings=(about,))
+
+    assert "LD101 note r [eager] m" in Elements(render_fragment(diagnosis)).text
+
+
+def test_jinja2_is_loaded_with_the_first_fragment_only() -> None:
+    code = "import sys, layoutdoctor.reports.notebook; print('jinja2' in sys.modules, 'torch' in sys.modules)"
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stdout.split() == ["False", "False"]

@@ -1,0 +1,121 @@
+"""The rules' documentation as Markdown: the committed page, its links and anchors, and what a parser makes of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import cmarkgfm
+import html5lib
+import pytest
+from cmarkgfm.cmark import Options
+
+from layoutdoctor.__main__ import main
+from layoutdoctor.reports.rules_page import rule_anchor, rule_section, rules_page
+from layoutdoctor.rules import ALL_RULES, Rule
+from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS, document_rule
+
+PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
+NAMESPACE = "{http://www.w3.org/1999/xhtml}"
+
+
+def parsed(markdown: str) -> html5lib.treebuilders.etree.Element:
+    return html5lib.parse(cmarkgfm.github_flavored_markdown_to_html(markdown, Options.CMARK_OPT_UNSAFE))
+
+
+def text_of(element: object) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+def a_rule(documentation: str) -> Rule:
+    return document_rule("LD999", "a-rule", lambda diagnosis: iter(()), documentation)
+
+
+def test_the_committed_page_is_up_to_date(update_golden: bool) -> None:
+    page = rules_page(ALL_RULES)
+    if update_golden:
+        PAGE.write_text(page, encoding="utf-8")
+
+    assert PAGE.read_text(encoding="utf-8") == page
+
+
+def test_every_rule_has_its_section_with_every_heading() -> None:
+    tree = parsed(rules_page(ALL_RULES))
+
+    assert [text_of(heading) for heading in tree.iter(f"{NAMESPACE}h2")] == [
+        f"{rule.code} {rule.name}" for rule in ALL_RULES
+    ]
+    assert [text_of(heading) for heading in tree.iter(f"{NAMESPACE}h3")] == [*DOCUMENTATION_HEADINGS] * len(ALL_RULES)
+
+
+def test_every_link_within_the_page_has_its_heading() -> None:
+    tree = parsed(rules_page(ALL_RULES))
+    # As GitHub makes them: lower case, all but letters, digits, hyphens and spaces left out, spaces as hyphens.
+    anchors = {
+        re.sub(r"[^\w\- ]", "", text_of(heading).lower()).replace(" ", "-") for heading in tree.iter(f"{NAMESPACE}h2")
+    }
+    links = [link.get("href") for link in tree.iter(f"{NAMESPACE}a")]
+    inner = {link.removeprefix("#") for link in links if link.startswith("#")}
+
+    assert inner == {rule_anchor(rule) for rule in ALL_RULES}
+    assert inner <= anchors
+    assert [link for link in links if not re.match(r"#|https://github\.com/[\w.-]+/[\w.-]+/issues/\d+$", link)] == []
+
+
+def test_the_anchor_of_a_rule_is_its_code_and_name() -> None:
+    assert rule_anchor(ALL_RULES[0]) == "ld101-round-trip-conversion"
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
+def test_a_reader_of_the_page_sees_the_words_of_the_docstring(rule: Rule) -> None:
+    shown = text_of(parsed(rule_section(rule, ALL_RULES)))
+    words = " ".join(rule.documentation.replace("``", "").split())
+    for heading in DOCUMENTATION_HEADINGS:
+        words = words.replace(f" {heading}: ", f" {heading} ")
+
+    assert shown == f"{rule.code} {rule.name} {words}"
+
+
+def test_what_looks_like_markup_is_shown_as_it_stands() -> None:
+    written = "Shows <b>*x*</b> [a](b) __init__, ``<i>|`` as they\n+ are.\n\n1. No list, # no head\n# either.\n\n# Nor."
+
+    shown = parsed(rule_section(a_rule(written)))
+
+    assert text_of(shown) == (
+        "LD999 a-rule Shows <b>*x*</b> [a](b) __init__, <i>| as they + are. 1. No list, # no head # either. # Nor."
+    )
+    assert not [tag for tag in ("b", "em", "strong", "i", "ul", "ol", "h1", "a") if shown.find(f".//{NAMESPACE}{tag}")]
+
+
+def test_a_number_is_linked_in_the_repository_named_last() -> None:
+    section = rule_section(a_rule("See a/b issues #1 and #2; c/d PR #3, ``#4``, LD101."), ALL_RULES)
+
+    assert section.splitlines()[-1] == (
+        "See a/b issues [#1](https://github.com/a/b/issues/1) and [#2](https://github.com/a/b/issues/2); "
+        "c/d PR [#3](https://github.com/c/d/issues/3), `#4`, [LD101](#ld101-round-trip-conversion)."
+    )
+
+
+def test_the_command_prints_the_page_a_section_or_the_index(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--all", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == rules_page(ALL_RULES)
+    assert main(["explain", "ld102", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == rule_section(ALL_RULES[1])
+    assert main(["explain", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("| code | rule | finds |\n| --- | --- | --- |\n| [LD101](#ld101-")
+
+
+def test_the_command_prints_all_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--all"]) == 0
+    printed = capsys.readouterr().out
+
+    assert [line for line in printed.splitlines() if re.fullmatch(r"LD\d{3} [a-z0-9-]+", line)] == [
+        f"{rule.code} {rule.name}" for rule in ALL_RULES
+    ]
+
+
+def test_single_rules_and_all_of_them_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "LD101", "--all"]) == 2
+    assert capsys.readouterr().err == (
+        "layoutdoctor: error: cannot explain single rules and --all of them: leave out one of the two\n"
+    )

@@ -1,0 +1,285 @@
+"""Accepted findings: what is known again, what counts again, and files that hold something else."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_conversion, a_diagnosis, a_failed_trial, a_location, a_pair, a_subject, a_trial, kernels
+
+from layoutdoctor.accepted import (
+    MOST_BYTES,
+    AcceptedFile,
+    AcceptedFinding,
+    Place,
+    accept,
+    accept_all,
+    fingerprint,
+    fingerprint_of,
+    load_accepted,
+    save_accepted,
+)
+from layoutdoctor.errors import RecordError
+from layoutdoctor.records import Diagnosis, Finding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY = datetime.date(2026, 11, 21)
+
+
+def a_finding(**changes: Any) -> Finding:
+    fields: dict[str, Any] = {
+        "code": "LD101",
+        "rule": "round-trip-conversion",
+        "severity": "warning",
+        "configuration": "inductor",
+        "message": "3 round trips",
+        "location": a_location(9, "/home/me/project/model.py", "x = self.body(x)"),
+        "module": "body.1",
+        "evidence": ("reorder 0", "reorder 1"),
+    }
+    return Finding(**{**fields, **changes})
+
+
+def found(*findings: Finding, **changes: Any) -> Diagnosis:
+    return a_diagnosis(a_trial("eager"), a_trial("inductor"), findings=findings, **changes)
+
+
+def moved(finding: Finding, line: int, **changes: Any) -> Finding:
+    assert finding.location is not None
+    location = msgspec.structs.replace(finding.location, line=line, **changes)
+    return msgspec.structs.replace(finding, location=location)
+
+
+def test_a_finding_is_known_again_where_its_line_moved() -> None:
+    accepted = accept_all(found(a_finding()))
+
+    acceptance = accept(found(moved(a_finding(message="other numbers", seconds=1.0), 250)), accepted, DAY)
+
+    assert (acceptance.count, acceptance.gone) == (1, ())
+
+
+def test_folders_and_white_space_do_not_matter() -> None:
+    accepted = accept_all(found(a_finding()))
+    elsewhere = moved(a_finding(), 9, file="C:\\work\\model.py", code="\tx  = self.body(x) ")
+
+    assert accept(found(elsewhere), accepted, DAY).count == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"code": "LD102"},
+        {"configuration": "eager"},
+        {"configuration": None},
+        {"module": "body.2"},
+        {"module": None},
+        {"location": None},
+        {"location": a_location(9, "other.py", "x = self.body(x)")},
+        {"location": a_location(9, "model.py", "x = self.head(x)")},
+        {"location": a_location(9, "model.py", None)},
+    ],
+)
+def test_another_finding_is_not_accepted(changes: dict[str, Any]) -> None:
+    accepted = accept_all(found(a_finding()))
+
+    acceptance = accept(found(a_finding(**changes)), accepted, DAY)
+
+    assert acceptance.count == 0
+    assert [entry.module for entry in acceptance.gone] == ["body.1"]
+
+
+def test_without_the_text_of_the_line_its_number_counts() -> None:
+    accepted = accept_all(found(a_finding(location=a_location(9, "model.py"))))
+
+    assert accept(found(a_finding(location=a_location(9, "model.py"))), accepted, DAY).count == 1
+    assert accept(found(a_finding(location=a_location(10, "model.py"))), accepted, DAY).count == 0
+
+
+def test_the_fingerprint_is_what_the_documentation_says() -> None:
+    # sha256 of "LD101\0inductor\0body.1\0model.py\0x = self.body(x)", made with another tool
+    assert fingerprint_of(a_finding()) == "bab9ef09ad1617e77e444cd59b530fe1"
+    assert fingerprint("LD401", None, Place()) != fingerprint("LD401", "", Place(module="x"))
+
+
+def test_the_reason_is_what_marks_a_finding() -> None:
+    accepted = accept_all(found(a_finding()))
+    told = msgspec.structs.replace(accepted.accepted[0], reason="waits for torch 2.14")
+
+    marked = accept(found(a_finding()), AcceptedFile(accepted=(told,)), DAY).diagnosis
+
+    assert [finding.accepted for finding in marked.findings] == ["waits for torch 2.14"]
+    assert [finding.accepted for finding in accept(marked, AcceptedFile(), DAY).diagnosis.findings] == [None]
+
+
+@pytest.mark.parametrize(("until", "count"), [(DAY, 1), (DAY - datetime.timedelta(days=1), 0), (None, 1)])
+def test_the_last_day_is_the_last_one_that_counts(until: datetime.date | None, count: int) -> None:
+    entry = msgspec.structs.replace(accept_all(found(a_finding())).accepted[0], until=until)
+
+    acceptance = accept(found(a_finding()), AcceptedFile(accepted=(entry,)), DAY)
+
+    assert acceptance.count == count
+    assert acceptance.expired == (() if count else (entry,))
+    assert acceptance.gone == ()
+
+
+def test_a_finding_that_has_grown_counts_again() -> None:
+    accepted = accept_all(found(a_finding()))
+    more = a_finding(evidence=("reorder 0", "reorder 1", "reorder 2", "reorder 3"))
+
+    acceptance = accept(found(more), accepted, DAY)
+
+    assert (acceptance.count, acceptance.gone, acceptance.outgrown) == (0, (), accepted.accepted)
+    assert accept(found(a_finding(evidence=())), accepted, DAY).count == 1
+
+
+def test_the_costliest_of_several_places_may_be_another_one_next_time() -> None:
+    pairs = (
+        a_pair("reorder 0", "reorder 1", module="body.1", location=a_location(9, "model.py", "x = self.body(x)")),
+        a_pair("reorder 2", "reorder 3", module="body.2", location=a_location(11, "model.py", "x = self.head(x)")),
+    )
+    conversion = a_conversion("reorder 0", module="stem", location=a_location(3, "model.py", "x = self.stem(x)"))
+    evidence = ("reorder 0", "reorder 1", "reorder 2", "reorder 3")
+    trial = a_trial("inductor", redundant_pairs=pairs, kernels=kernels(conversion))
+    first = a_diagnosis(trial, findings=(a_finding(evidence=evidence),))
+    places = [
+        ("body.2", a_location(11, "model.py", "x = self.head(x)")),
+        ("stem", a_location(3, "model.py", "x = self.stem(x)")),
+    ]
+
+    accepted = accept_all(first)
+
+    for module, location in places:
+        other = a_finding(evidence=evidence, module=module, location=location)
+        assert accept(a_diagnosis(trial, findings=(other,)), accepted, DAY).count == 1
+    other = a_finding(evidence=evidence, module="body.3", location=places[0][1])
+    assert accept(a_diagnosis(trial, findings=(other,)), accepted, DAY).count == 0
+
+
+@pytest.mark.parametrize(
+    "diagnosis",
+    [
+        found(subject=a_subject(name="other.py")),
+        found(interrupted="interrupted from the keyboard"),
+        a_diagnosis(a_trial("eager")),
+        a_diagnosis(a_failed_trial("inductor")),
+    ],
+)
+def test_only_a_diagnosis_that_could_find_it_says_that_a_finding_is_gone(diagnosis: Diagnosis) -> None:
+    accepted = accept_all(found(a_finding()))
+
+    assert accept(found(), accepted, DAY).gone == accepted.accepted
+    assert accept(diagnosis, accepted, DAY).gone == ()
+
+
+def test_a_file_brought_up_to_date_keeps_reasons_and_what_it_cannot_judge() -> None:
+    old = accept_all(found(a_finding(), a_finding(module="gone")))
+    told = tuple(msgspec.structs.replace(entry, reason="known", until=DAY) for entry in old.accepted)
+    other = AcceptedFinding(code="LD103", configuration="inductor", subject="other.py", reason="not this model")
+
+    new = accept_all(found(moved(a_finding(), 77), a_finding(module="new")), AcceptedFile(accepted=(*told, other)))
+
+    assert [(entry.code, entry.module, entry.reason, entry.until) for entry in new.accepted] == [
+        ("LD101", "body.1", "known", None),
+        ("LD101", "new", "", None),
+        ("LD103", None, "not this model", None),
+    ]
+
+
+def test_two_findings_of_one_place_are_one_entry_that_covers_both() -> None:
+    small, large = a_finding(evidence=("reorder 0",)), a_finding()
+    for order in ((small, large), (large, small)):
+        accepted = accept_all(found(*order))
+
+        assert [entry.evidence_count for entry in accepted.accepted] == [2]
+        assert accept(found(*order), accepted, DAY).count == 2
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    strange = a_finding(module="b\udc80dy", message="ends\x1b[31m \ud800", location=a_location(9, "mödel.py", "\udcff"))
+    accepted = accept_all(found(a_finding(), strange))
+    save_accepted(tmp_path / "accepted.json", accepted)
+
+    loaded = load_accepted(tmp_path / "accepted.json")
+
+    assert len(loaded.accepted) == 2
+    assert accept(found(a_finding(), strange), loaded, DAY).count == 2
+    assert (tmp_path / "accepted.json").read_bytes().endswith(b"}\n")
+
+
+def test_no_folder_is_written(tmp_path: Path) -> None:
+    save_accepted(tmp_path / "accepted.json", accept_all(found(a_finding())))
+
+    assert b"/home" not in (tmp_path / "accepted.json").read_bytes()
+
+
+def test_an_entry_written_by_hand_needs_its_rule_only(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"schema_version": 1, "accepted": [{"code": "LD401", "reason": "busy machine"}]}')
+    finding = a_finding(code="LD401", configuration=None, location=None, module=None, evidence=("1", "2"))
+
+    acceptance = accept(found(finding), load_accepted(tmp_path / "a.json"), DAY)
+
+    assert acceptance.diagnosis.findings[0].accepted == "busy machine"
+
+
+WHOLE = json.dumps({"schema_version": 1, "accepted": [{"code": "LD101", "module": "a"}]})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "Input data was truncated; expected a file written by --write-accepted"),
+        (WHOLE[:-9], "Input data was truncated; expected a file written by --write-accepted"),
+        ("[]", "Expected `object`, got `array`; expected a file written by --write-accepted"),
+        ('{"schema_version": 1, "findings": []}', "missing required field `accepted`"),
+        (WHOLE.replace("1", "2", 1), "it has schema_version 2, expected 1; use the layoutdoctor version that wrote it"),
+        (WHOLE.replace("module", "modul"), "unknown field `modul` - at `$.accepted[0]`; mend the entry"),
+        (WHOLE.replace('"a"', "7"), "Expected `str | null`, got `int` - at `$.accepted[0].module`; mend the entry"),
+        (WHOLE.replace('"module": "a"', '"until": "soon"'), "Invalid RFC3339 encoded date - at `$.accepted[0].until`"),
+        (WHOLE.replace('"module"', '"fingerprint"'), "accepted[0] (LD101) has fingerprint 'a', expected"),
+        ('{"schema_version": 1, "accepted": ' + "[" * 100_000, "cannot read accepted findings"),
+        ('{"schema_version": 1, "accepted": [{"code": "\udcff"}]}', "cannot read accepted findings"),
+    ],
+)
+def test_what_is_no_file_of_accepted_findings_is_told_in_a_sentence(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "accepted.json"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+
+    with pytest.raises(RecordError) as caught:
+        load_accepted(path)
+
+    assert str(caught.value).startswith(f"cannot read accepted findings from {str(path)!r}: ")
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 500 + len(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_huge_file_is_not_read_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "accepted.json"
+    with path.open("wb") as stream:
+        stream.truncate(200 << 20)
+
+    with pytest.raises(RecordError, match=f"it has more than {MOST_BYTES >> 20} MiB"):
+        load_accepted(path)
+
+
+def test_a_file_that_is_not_there_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="No such file or directory; write them with --write-accepted"):
+        load_accepted(tmp_path / "none.json")
+    with pytest.raises(RecordError, match="Is a directory"):
+        load_accepted(tmp_path)
+
+
+def test_a_changed_entry_contradicts_its_fingerprint(tmp_path: Path) -> None:
+    path = tmp_path / "accepted.json"
+    save_accepted(path, accept_all(found(a_finding())))
+    path.write_text(path.read_text().replace('"module": "body.1"', '"module": "body.9"'))
+
+    with pytest.raises(
+        RecordError, match=r"accepted\[0\] \(LD101 \[inductor\] model.py body.9\) has fingerprint .* was"
+    ):
+        load_accepted(path)

@@ -1,0 +1,467 @@
+"""Saved diagnoses that are no diagnoses, or were edited: a sentence each, never a traceback, and nothing is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import (
+    a_buffer,
+    a_comparison,
+    a_diagnosis,
+    a_graph,
+    a_pair,
+    a_ratio,
+    a_recommendation,
+    a_speedup,
+    a_trial,
+    contiguous,
+)
+from golden.stories import STORIES
+
+from layoutdoctor import compare
+from layoutdoctor.__main__ import main
+from layoutdoctor.errors import LayoutDoctorError, RecordError
+from layoutdoctor.layout import Layout
+from layoutdoctor.limits import DEFAULT_MOST_SAVED_BYTES
+from layoutdoctor.records import Diagnosis, Finding, GradientLayout, Trial, from_json, load, to_json
+from layoutdoctor.reports import RENDERERS, render
+from layoutdoctor.reports.comparison import render_comparison
+from layoutdoctor.rules import run_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+GOOD = to_json(STORIES["tie"]())
+UNEQUAL = Layout((2, 3), (1,), ())
+SAVED_BY = "expected a diagnosis saved by layoutdoctor (--output FILE.json)"
+MUTATED = 500
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(RecordError) as caught:
+        from_json(data, "'d.json'")
+    return str(caught.value).removeprefix("cannot read 'd.json': ")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", f"it is empty; {SAVED_BY}"),
+        (b" \n\t ", f"it is empty; {SAVED_BY}"),
+        (gzip.compress(GOOD), "it is packed with gzip; unpack it first (gunzip)"),
+        (
+            GOOD.decode().encode("utf-16"),
+            "it is UTF-16 text, expected UTF-8; save it with --output FILE.json instead of redirecting",
+        ),
+        (b"[" + GOOD + b"]", f"it is a list; {SAVED_BY}, one in each file"),
+        (b"\x7fELF\x02\x01", f"JSON is malformed: invalid character (byte 0); {SAVED_BY}"),
+        (b"null", f"Expected `object`, got `null`; {SAVED_BY}"),
+        (b'"' + b"x" * 10_000_000 + b'"', f"Expected `object`, got `str`; {SAVED_BY}"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", f"it is nested too deeply; {SAVED_BY}"),
+        (b'{"schema_version": "1"}', f"Expected `int`, got `str` - at `$.schema_version`; {SAVED_BY}"),
+        (b'{"schema_version": 1.5}', f"Expected `int`, got `float` - at `$.schema_version`; {SAVED_BY}"),
+        (b'{"schema_version": null}', f"Expected `int`, got `null` - at `$.schema_version`; {SAVED_BY}"),
+        (
+            b'{"schema_version": 7, "trials": "later"}',
+            "it has schema_version 7, expected 1; update layoutdoctor, or read it with the layoutdoctor version that "
+            "wrote it",
+        ),
+        (
+            b'{"schema_version": 0}',
+            "it has schema_version 0, expected 1; read it with the layoutdoctor version that wrote it",
+        ),
+        (
+            b'{"schema_version": 1, "kind": "model-comparison"}',
+            "it is a model-comparison, expected a diagnosis; name one of the two compared",
+        ),
+        (
+            b'{"schemaVersion": 1, "traceEvents": []}',
+            "it is a recorded trace; examine it first (layoutdoctor trace FILE --output SAVED.json)",
+        ),
+        (b'{"schema_version": 1, "a": NaN}', f"JSON is malformed: invalid character (byte 27); {SAVED_BY}"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value[:12]),
+)
+def test_what_is_no_diagnosis_is_told_as_what_it_is(data: bytes, message: str) -> None:
+    assert refusal(data) == message
+
+
+def test_a_byte_order_mark_does_no_harm() -> None:
+    assert from_json(b"\xef\xbb\xbf" + GOOD) == STORIES["tie"]()
+
+
+def test_a_diagnosis_cut_off_anywhere_is_refused_in_one_sentence() -> None:
+    for end in range(len(GOOD.rstrip())):
+        assert "\n" not in refusal(GOOD[:end])
+
+
+def changed(place: str, value: object, story: str = "gain_with_findings") -> bytes:
+    """A story's JSON with one value replaced; ``trials.0.status`` is its place."""
+    record = json.loads(to_json(STORIES[story]()))
+    container: Any = record
+    *path, last = [int(part) if part.isdigit() else part for part in place.split(".")]
+    for part in path:
+        container = container[part]
+    container[last] = value
+    return json.dumps(record).replace('"1e999"', "1e999").encode()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("trials.0.measurement.median_seconds", -1.0, "Expected `float` >= 1e-12 - at `$.trials[0].measurement."),
+        ("trials.0.measurement.median_seconds", None, "Expected `float`, got `null` - at `$.trials[0].measurement."),
+        ("trials.0.measurement.median_seconds", "1e999", "Number out of range - at `$.trials[0].measurement.median"),
+        ("trials.0.measurement.round_seconds", [0.01, -0.01], "Expected `float` >= 1e-12 - at `$.trials[0].measure"),
+        (
+            "trials.0.kernels.seconds",
+            1e300,
+            "Expected `float` <= 1000000000000000.0 - at `$.trials[0].kernels.seconds`",
+        ),
+        ("trials.0.kernels.share", 7, "Expected `float` <= 1.001 - at `$.trials[0].kernels.share`"),
+        ("trials.0.kernels.count", -3, "Expected `int` >= 0 - at `$.trials[0].kernels.count`"),
+        ("trials.0.kernels.count", 2**70, "Expected `int` <= 9223372036854775807 - at `$.trials[0].kernels.count`"),
+        ("trials.0.kernels.conversions.0.seconds", -1, "Expected `float` >= 0.0 - at `$.trials[0].kernels.conv"),
+        ("trials.0.status", "fine", "Invalid enum value 'fine' - at `$.trials[0].status`"),
+        ("trials.0", [], "Expected `object`, got `array` - at `$.trials[0]`"),
+        ("trials", [], "Expected `array` of length >= 1 - at `$.trials`"),
+        ("subject.mode", 3, "Expected `str`, got `int` - at `$.subject.mode`"),
+        ("findings.0.message", ["x"], "Expected `str`, got `array` - at `$.findings[0].message`"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_field(place: str, value: object, message: str) -> None:
+    assert refusal(changed(place, value)).startswith(message)
+    assert refusal(changed(place, value)).endswith("; it is no diagnosis of schema_version 1")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("trials.4.same_as", "nowhere", "$.trials[4].same_as is 'nowhere', expected the name of a trial"),
+        (
+            "trials.4.same_as",
+            "inductor-layout-opt-on",
+            "$.trials[4].same_as is 'inductor-layout-opt-on', which leads back to this trial",
+        ),
+        (
+            "trials.4.same_as",
+            None,
+            "$.trials[4].same_as is null, expected the name of another trial, since its status is 'same_as'",
+        ),
+        ("trials.0.configuration.name", "inductor", "$.trials.configuration.name is 'inductor' more than once"),
+        ("comparison.baseline", "x", "$.comparison.baseline is 'x', expected the name of a trial"),
+        ("comparison.fastest", ["inductor", "x"], "$.comparison.fastest[1] is 'x', expected the name of a trial"),
+        ("comparison.ratios.1.name", "y" * 99, f"$.comparison.ratios[1].name is '{'y' * 57}...', expected the name"),
+        ("comparison.ratios.0.low", 2.0, "$.comparison.ratios[0] has low 2.0, median 0.61, high 0.62, expected them"),
+        ("recommendation.configuration", "x", "$.recommendation.configuration is 'x', expected the name of a trial"),
+        ("recommendation.speedup.high", 1.0, "$.recommendation.speedup has low 1.25, median 1.28, high 1.0, expected"),
+        ("findings.1.configuration", "x", "$.findings[1].configuration is 'x', expected the name of a trial"),
+        (
+            "trials.3.redundant_pairs.2.second",
+            "reorder 99",
+            "$.trials[3].redundant_pairs[2].second is 'reorder 99', expected the id of a conversion of its trial",
+        ),
+        ("trials.3.redundant_pairs.0.also", ["z"], "$.trials[3].redundant_pairs[0].also is 'z', expected the id of"),
+        (
+            "trials.3.kernels.conversions.0.id",
+            "reorder 1",
+            "$.trials[3], conversions: id is 'reorder 1' more than once, expected each once",
+        ),
+        (
+            "trials.3.kernels.conversions.0.target.stride",
+            [1],
+            "$.trials[3].kernels.conversions[0].target has strides in 1 and sizes in 4 dimensions, expected as many",
+        ),
+        (
+            "trials.3.kernels.conversions.0.source.shape",
+            [2**62, 2**62],
+            "$.trials[3].kernels.conversions[0].source.shape stands for more elements than a tensor can have",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused_by_its_field(place: str, value: object, message: str) -> None:
+    said = refusal(changed(place, value))
+
+    assert said.startswith(message)
+    assert said.endswith("; it was changed after it was saved: diagnose again")
+
+
+def test_trials_that_are_each_the_same_as_the_other_are_refused() -> None:
+    record = json.loads(to_json(STORIES["failures_and_same"]()))
+    record["trials"][2] |= {"status": "same_as", "same_as": "inductor-layout-opt-on"}
+
+    assert refusal(json.dumps(record).encode()).startswith(
+        "$.trials[2].same_as is 'inductor-layout-opt-on', which leads back to this trial"
+    )
+
+
+def test_nodes_that_read_each_other_are_refused() -> None:
+    place = "trials.0.graphs.0.nodes.3.inputs"
+
+    assert refusal(changed(place, ["relu"], "round_trip_by_hand")).startswith(
+        "$.trials[0].graphs[0].nodes[3].inputs has 'relu', expected nodes that stand before this one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("story", "place", "value", "message"),
+    [
+        ("tie", "subject.inputs.0.stride", [1], "$.subject.inputs[0] has strides in 1 and sizes in 4 dimensions"),
+        (
+            "reproducible_round_trips",
+            "trials.0.equivalence.output_layouts.0.shape",
+            [1],
+            "$.trials[0].equivalence.output_layouts[0] has strides in 4 and sizes in 1 dimensions",
+        ),
+        (
+            "round_trip_by_hand",
+            "trials.0.graphs.0.breakers.0.target.shape",
+            [1],
+            "$.trials[0].graphs[0].breakers[0].target has strides in 4 and sizes in 1 dimensions",
+        ),
+        (
+            "round_trip_by_hand",
+            "trials.0.graphs.0.conversions.1.target.shape",
+            [],
+            "$.trials[0].graphs[0].conversions[1].target has strides in 4 and sizes in 0 dimensions",
+        ),
+        (
+            "round_trip_by_hand",
+            "trials.0.graphs.0.nodes.1.layout.stride",
+            [],
+            "$.trials[0].graphs[0].nodes[1].layout has strides in 0 and sizes in 4 dimensions",
+        ),
+        (
+            "round_trip_by_hand",
+            "trials.0.graphs.0.nodes.1.name",
+            "x",
+            "$.trials[0].graphs[0].nodes.name is 'x' more than once, expected each once",
+        ),
+        (
+            "unfinished_comparison",
+            "trials.1.graphs.1.name",
+            "graph 0",
+            "$.trials[1].graphs.name is 'graph 0' more than once, expected each once",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_found_in_every_part(story: str, place: str, value: object, message: str) -> None:
+    assert refusal(changed(place, value, story)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("trial", "place"),
+    [
+        (
+            a_trial(gradient_layouts=(GradientLayout(parameter="w", layout=contiguous(), gradient=UNEQUAL),)),
+            "$.trials[0].gradient_layouts[0].gradient",
+        ),
+        (
+            a_trial(graphs=(a_graph(buffers=(a_buffer(layout=UNEQUAL),)),)),
+            "$.trials[0].graphs[0].buffers[0].layout",
+        ),
+    ],
+)
+def test_a_layout_of_unequal_parts_is_refused(trial: Trial, place: str) -> None:
+    assert refusal(to_json(a_diagnosis(trial))).startswith(f"{place} has strides in 1 and sizes in 2 dimensions")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        a_diagnosis(a_trial("inductor"), comparison=a_comparison(a_ratio("eager", 1.0))),
+        a_diagnosis(a_trial("eager"), recommendation=a_recommendation("inductor", speedup=a_speedup())),
+        a_diagnosis(a_trial("inductor", redundant_pairs=(a_pair(),))),
+        a_diagnosis(
+            findings=(Finding(code="LD101", rule="x", severity="note", configuration="other", message="m"),),
+        ),
+    ],
+)
+def test_what_python_built_wrongly_is_refused_where_it_is_read(broken: Diagnosis) -> None:
+    assert "expected the" in refusal(to_json(broken))
+
+
+@pytest.mark.parametrize("report_format", RENDERERS)
+def test_a_diagnosis_without_any_trial_is_rendered_from_python(report_format: str) -> None:
+    """No file can hold one; code can make one."""
+    assert render(Diagnosis(**{**fields_of(a_diagnosis()), "trials": ()}), report_format)
+
+
+def fields_of(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {name: getattr(diagnosis, name) for name in diagnosis.__struct_fields__}
+
+
+def test_strings_of_megabytes_are_rendered_in_bounded_time() -> None:
+    start = time.process_time()
+    diagnosis = from_json(changed("findings.0.message", "long <b>`|" * 1_000_000))
+    for renderer in RENDERERS.values():
+        renderer(diagnosis)
+    render(from_json(changed("findings.0.message", "long <b>`|" * 100_000)))
+
+    assert time.process_time() - start < 20
+
+
+@pytest.fixture(params=["directory", "pipe", "null", "missing", "nul in its name", "link to itself"])
+def odd_file(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    kind, path = request.param, tmp_path / "odd"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "null":
+        return os.devnull
+    elif kind == "nul in its name":
+        return f"{path}\0"
+    elif kind == "link to itself":
+        path.symlink_to(path)
+    return str(path)
+
+
+def test_what_is_no_plain_file_is_refused_at_once(odd_file: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        load(odd_file)
+
+    assert str(caught.value).startswith(f"cannot read {odd_file!r}: ")
+
+
+def test_a_file_without_an_end_is_refused_after_its_limit() -> None:
+    with pytest.raises(RecordError, match=r"it has more than 1\.00 MiB, which is the limit"):
+        load("/dev/zero", max_bytes=1 << 20)
+
+
+def test_a_pipe_with_a_writer_is_read() -> None:
+    read, write = os.pipe()
+    os.write(write, to_json(a_diagnosis()))
+    os.close(write)
+    try:
+        assert load(f"/dev/fd/{read}") == a_diagnosis()
+    finally:
+        os.close(read)
+
+
+def test_two_hundred_megabytes_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    with path.open("wb") as stream:
+        stream.truncate(200_000_000)  # a sparse file: it takes no room
+    start = time.process_time()
+
+    with pytest.raises(RecordError) as caught:
+        load(path)
+
+    assert str(caught.value) == (
+        f"cannot read {str(path)!r}: it has more than 128 MiB, which is the limit of a saved diagnosis; if it is one "
+        "all the same, raise the limit: layoutdoctor.load(path, max_bytes=...)"
+    )
+    assert DEFAULT_MOST_SAVED_BYTES == 128 << 20
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("words", [["render"], ["compare", "{good}"]], ids=["render", "compare"])
+@pytest.mark.parametrize(
+    "data",
+    [b"", GOOD[:700], b'{"schema_version": 9}', changed("comparison.baseline", "x"), gzip.compress(GOOD)[:40]],
+    ids=["empty", "cut off", "newer", "contradictory", "packed"],
+)
+def test_the_commands_say_one_line_and_write_nothing(
+    words: list[str], data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad, output = tmp_path / "good.json", tmp_path / "bad.json", tmp_path / "report.md"
+    good.write_bytes(GOOD)
+    bad.write_bytes(data)
+
+    status = main([*(word.format(good=good) for word in words), str(bad), "--output", str(output)])
+
+    printed = capsys.readouterr()
+    assert status == 3
+    assert printed.out == ""
+    assert printed.err.startswith("layoutdoctor: error: cannot ")
+    assert printed.err.count("\n") == 1
+    assert not output.exists()
+    assert bad.read_bytes() == data
+
+
+def test_a_bad_file_costs_no_output_that_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad, output = tmp_path / "bad.json", tmp_path / "report.md"
+    bad.write_bytes(GOOD[:700])
+    output.write_text("mine", encoding="utf-8")
+
+    assert main(["render", str(bad), "--output", str(output), "--force"]) == 3
+    assert main(["render", str(bad), "--output", str(output)]) == 2
+    assert output.read_text(encoding="utf-8") == "mine"
+    assert "it exists already; pass --force" in capsys.readouterr().err
+
+
+WORDS: tuple[object, ...] = (
+    *("", "x", "\x00", "é\u202e", "eager", "inductor", "same_as", "trace", "recorded", "failed", "graph 0", "("),
+    *("aten.convolution.default", "aten.relu.default", "placeholder", "output", "channels_last", "cuda:90", "cpu"),
+)
+NUMBERS: tuple[object, ...] = (-1, 0, 1, 3, 2**63 - 1, 1e-12, 1e15, -1e15, 0.5, 1.0, 1e308, 5e-324)
+VALUES: tuple[object, ...] = (None, True, [], {}, ["x"], [1], *WORDS, *NUMBERS)
+
+
+def test_a_mutated_diagnosis_is_refused_or_rendered_and_nothing_else() -> None:
+    """Values, types and keys changed, dropped, doubled or moved, in every story; a failure shows the JSON."""
+    chance = random.Random(20261121)
+    saved = {name: to_json(story()) for name, story in STORIES.items() if name != "many_findings"}
+    rendered = 0
+    for _ in range(MUTATED):
+        name = chance.choice(sorted(saved))
+        record = json.loads(saved[name])
+        for _ in range(chance.choice((1, 1, 1, 2, 4))):
+            mutate(record, chance)
+        data = json.dumps(record).encode()
+        try:
+            diagnosis = from_json(data)
+        except RecordError:
+            continue
+        rendered += 1
+        for use in uses_of(diagnosis, from_json(saved[name])):
+            try:
+                use()
+            except LayoutDoctorError:
+                continue
+            except Exception as error:
+                raise AssertionError(f"{error!r} on {data.decode()}") from error
+    assert rendered > MUTATED // 10
+
+
+def uses_of(diagnosis: Diagnosis, other: Diagnosis) -> Iterator[Callable[[], object]]:
+    for report_format in RENDERERS:
+        yield lambda report_format=report_format: render(diagnosis, report_format)
+    yield lambda: run_rules(diagnosis)
+    yield lambda: render_comparison(compare(other, diagnosis), "markdown")
+    yield lambda: render_comparison(compare(diagnosis, other), "text")
+
+
+def mutate(record: object, chance: random.Random) -> None:
+    containers = list(containers_of(record))
+    container = chance.choice(containers)
+    key = key_of(container, chance)
+    kind = chance.random()
+    if kind < 0.15:
+        del container[key]
+    elif kind < 0.3 and isinstance(container, list):
+        container.append(container[key])
+    elif kind < 0.45:
+        source = chance.choice(containers)
+        container[key] = json.loads(json.dumps(source[key_of(source, chance)]))
+    else:
+        container[key] = chance.choice(VALUES)
+
+
+def key_of(container: Any, chance: random.Random) -> Any:
+    return chance.choice(list(container)) if isinstance(container, dict) else chance.randrange(len(container))
+
+
+def containers_of(value: object) -> Iterator[Any]:
+    if isinstance(value, (dict, list)) and value:
+        yield value
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from containers_of(part)

@@ -1,0 +1,66 @@
+"""Diagnoses that earlier versions saved: each is still read, whole, and every report can be made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from layoutdoctor import compare
+from layoutdoctor.__main__ import main
+from layoutdoctor.records import Diagnosis, load, to_json
+from layoutdoctor.reports import RENDERERS, render
+from layoutdoctor.rules import run_rules
+
+RECORDS = Path(__file__).parents[1] / "records"
+SAVED = sorted(RECORDS.glob("*.json"))
+
+pytestmark = pytest.mark.parametrize("path", SAVED, ids=lambda path: path.stem)
+
+
+def test_it_is_named_in_the_table(path: Path) -> None:
+    assert f"| `{path.name}` |" in (RECORDS / "README.md").read_text(encoding="utf-8")
+
+
+def test_no_value_of_it_is_lost(path: Path) -> None:
+    """A field that went would be ignored in silence."""
+    lost = list(differences(json.loads(path.read_text(encoding="utf-8")), json.loads(to_json(load(path))), "$"))
+
+    assert lost == []
+
+
+def differences(old: object, new: object, place: str) -> list[str]:
+    """The places of values that are not in ``new`` as they are in ``old``; further fields of ``new`` do not count."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [found for key in old for found in differences(old[key], new.get(key), f"{place}.{key}")]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            found
+            for number, (one, other) in enumerate(zip(old, new, strict=True))
+            for found in differences(one, other, f"{place}[{number}]")
+        ]
+    return [] if old == new else [place]
+
+
+@pytest.mark.parametrize("report_format", RENDERERS)
+def test_it_is_rendered(path: Path, report_format: str) -> None:
+    assert render(load(path), report_format).strip()
+
+
+def test_todays_rules_run_over_it(path: Path) -> None:
+    diagnosis = load(path)
+    findings = run_rules(diagnosis)
+
+    assert {finding.configuration for finding in findings} <= {None, *(trial.name for trial in diagnosis.trials)}
+    assert isinstance(msgspec.structs.replace(diagnosis, findings=findings), Diagnosis)
+
+
+def test_it_is_the_same_as_itself(path: Path) -> None:
+    assert compare(load(path), load(path)).is_same
+
+
+def test_the_command_renders_it_with_todays_rules(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(path), "--recheck"]) == 0
+    assert capsys.readouterr().out.startswith(f"layoutdoctor 0.1.0 · {load(path).subject.name}")

@@ -1,0 +1,505 @@
+"""``scrub``: planted in every field that can hold text, in every format; what must stay; recorded runs rechecked."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_comparison, a_conversion, a_diagnosis, a_location, a_subject, a_trial, an_environment, kernels
+from golden.stories import STORIES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layoutdoctor import privacy
+from layoutdoctor.examination import examine_trace
+from layoutdoctor.privacy import Surroundings, scrub, surroundings
+from layoutdoctor.privacy.walking import rewrite_record, text_fields
+from layoutdoctor.records import Diagnosis, from_json, load, to_json
+from layoutdoctor.reports import RENDERERS, render
+from layoutdoctor.rules import run_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TRACES = Path(__file__).parents[1] / "traces"
+HOME = "/home/quinella"
+HERE = Surroundings(
+    home=HOME,
+    user="quinella",
+    hosts=("brontosaur.zoo.example", "brontosaur"),
+    working_directory=f"{HOME}/orchard/scanner",
+    secrets=("correct-horse-battery",),
+)
+
+# What is planted, and what of it must not come out.
+PLANTED = {
+    "home": (f"{HOME}/orchard/scanner/secretfolder2", "quinella"),
+    "other home": ("/Users/wilhelmina/lab/net.py", "wilhelmina"),
+    "windows home": ("C:\\Users\\Wilhelmina Q\\lab\\net.py", "Wilhelmina"),
+    "message": ("cannot open '/home/wilhelmina/my lab/net.py': no such file", "wilhelmina"),
+    "user": ("started by quinella", "quinella"),
+    "host": ("on brontosaur.zoo.example", "brontosaur"),
+    "cache": ("/tmp/torchinductor_quinella/ab/cab.py", "quinella"),
+    "mount": ("/mnt/orchardfs/groupdata/net.py", "orchardfs"),
+    "token": ("use ghp_0123456789abcdefghijABCDEFGHIJ012345 for it", "ghp_0123"),
+    "assigned": ("password=hunter2x7", "hunter2x7"),
+    "environment": ("it is correct-horse-battery", "correct-horse"),
+    "e-mail": ("ask wilhelmina@orchard.example.com", "wilhelmina@"),
+    "address": ("connect to 192.168.17.23:29500", "192.168.17.23"),
+    "url": ("https://wilhelmina:pw1234@git.example.com/a.git", "wilhelmina"),
+    "bucket": ("s3://orchard-private/models/net.pt", "orchard-private"),
+}
+
+SECRETS = sorted({secret for _, secret in PLANTED.values()})
+
+HARMLESS = (
+    "aten::copy_",
+    "aten.convolution.default",
+    "body.0",
+    "layer1.0.conv1",
+    "0.1.0.2",
+    "10.0.0.1",
+    "f32/f16",
+    "1/2",
+    "12.3 GB/s",
+    "3 of 4 (75 %) and/or more",
+    "examples/conv3d_stack.py:37",
+    "site-packages/torch/nn/modules/conv.py:12",
+    "torch/nn/modules/module.py(1518): _call_impl",
+    "2026-11-21T16:33:30Z",
+    "ProfilerStep#3",
+    "reorder jit:blk",
+    "brg_conv_fwd:avx512_core",
+    "src:f32::blocked:acdb::f0 dst:f32::blocked:aBcd16b::f0",
+    "mb2_ic16oc16_ih32oh32kh3sh1dh0ph1_iw32ow32kw3sw1dw0pw1",
+    "aBcd16b",
+    "triton_poi_fused__to_copy_native_group_norm_silu_3",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>, at::detail::Array<char*, 3> >"
+    "(int, at::native::AddFunctor<float>, at::detail::Array<char*, 3>)",
+    "void at::native::(anonymous namespace)::clamp_min_scalar_kernel_impl(at::TensorIterator&)::{lambda()#1}",
+    "_ZN2at6native29vectorized_elementwise_kernelILi4E",
+    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN",
+    "dead::beef::c10::Half",
+    "autograd::engine::evaluate_function: ConvolutionBackward0",
+    "Torch-Compiled Region: 0/0",
+    "[/features/features.0/Conv + Relu]",
+    "/layer1/layer1.0/conv1/Conv_1_output_0",
+    "return torch.relu(self.norm(h)).contiguous()",
+    "y = x@self.weight.T + x@w.T",
+    "mask = ~mask & x[~mask]",
+    "out = cls_token=self.cls_token, num_tokens=196, token=hidden.mean",
+    "model = model.to(memory_format=torch.channels_last)",
+    "n = channels //groups",
+    "cuDNN 9.1.0.70, nvidia-curand-cu12==10.3.5.147",
+    "2.13.0+cpu",
+    "Linux 6.18.44 x86_64",
+    "g++ (Debian 12.2.0-14+deb12u1) 12.2.0",
+    "NVIDIA H100 80GB HBM3",
+    "s77*s27",
+    "<path>/model.py",
+    "~10 %",
+    "sk_fused, hf_transformers_block, npm_thing, task-1234",
+    "the root of the graph",
+    "",
+)
+
+SHORT = {
+    f"{HOME}/orchard/scanner/models/net.py": "models/net.py",
+    f"{HOME}/orchard/scanner": ".",
+    HOME: "<home>",
+    f"{HOME}/other/net.py:12": "<path>/net.py:12",
+    "/home/wilhelmina/a b/net.py": "<path>/net.py",
+    "/home/wilhelmina/.venv/lib/python3.11/site-packages/torch/x.py": "site-packages/torch/x.py",
+    "/usr/lib/python3/dist-packages/torch/x.py": "dist-packages/torch/x.py",
+    "/opt/py/lib/python3.11/ast.py": "lib/python3.11/ast.py",
+    "C:\\Users\\W\\lab\\net.py": "<path>/net.py",
+    "C:/Users/W/lib/site-packages/torch/x.py": "site-packages/torch/x.py",
+    "\\\\server\\share\\team\\net.py": "<path>/net.py",
+    "file:///home/wilhelmina/net.py": "<path>/net.py",
+    "/root/net.py": "<path>/net.py",
+    "/root": "<home>",
+    "/data/client-files/": "<path>",
+    "~wilhelmina/lab/net.py": "<path>/net.py",
+    "~/lab/net.py": "<path>/net.py",
+    "/usr/bin/g++ -I/home/w/include -o /tmp/x.so": "<path>/g++ -I<path> -o <path>/x.so",
+    "torchinductor_wilhelmina/ab/c.py": "torchinductor_<user>/ab/c.py",
+    "pytest-of-wilhelmina": "pytest-of-<user>",
+    "../../home/wilhelmina/net.py": "../../home/<user>/net.py",
+    "src/quinella/net.py": "src/<user>/net.py",
+    'File "/home/w/my lab/net.py", line 3, in f': 'File "<path>/net.py", line 3, in f',
+    "'/home/w/my lab/net.py:12'": "'<path>/net.py:12'",
+    "(see)/home/w/net.py": "(see)<path>/net.py",
+    "quinella@brontosaur": "<user>@<host>",
+    "s3://KEY:SECRET@bucket/run/d.json": "s3://<path>/d.json",
+    "https://u:p@example.com/x?X-Amz-Signature=abc": "https://example.com/x?<token>",
+    "http://gpu07.internal:8080/x": "http://<host>:8080/x",
+    "fe80::1%eth0 and 2001:db8::17": "<ip> and <ip>",
+    "ssh 8.8.8.8": "ssh <ip>",
+    "Authorization: Bearer abc.def-123": "Authorization: Bearer <token>",
+    "HF_TOKEN=hf_abcdefghijABCDEF0123": "HF_TOKEN=<token>",
+    "wandb login 0123456789abcdef0123456789abcdef01234567": "wandb login <token>",
+    "'api_key': 'abc def'": "'api_key': '<token>'",
+    "--password swordfish x": "--password <token> x",
+    "AKIAIOSFODNN7EXAMPLE": "<token>",
+    "a -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- b": "a <token> b",
+    "USER=wilhelmina HOSTNAME=box7": "USER=<user> HOSTNAME=<host>",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-def": "<token>",
+    "52:54:00:12:34:56": "<mac>",
+}
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """A record with one text, as a string stands in a field that is added tomorrow."""
+
+    text: str
+
+
+def scrubbed(text: str) -> str:
+    return scrub(Blob(text), HERE).text
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports take their surroundings from this machine; here that is the planted one."""
+    monkeypatch.setattr("layoutdoctor.privacy.scrubbing.known_surroundings", lambda: HERE)
+
+
+def strings_of(record: msgspec.Struct) -> list[tuple[str, str]]:
+    """Every string with its place, in the order of the walk."""
+    found: list[tuple[str, str]] = []
+
+    def note(text: str, place: str) -> str:
+        found.append((place, text))
+        return text
+
+    rewrite_record(record, note)
+    return found
+
+
+def planted(diagnosis: Diagnosis) -> Diagnosis:
+    """Everything planted behind every string, each numbered so that names stay different and still match."""
+    known: dict[str, int] = {}
+    everything = "\n".join(text for text, _ in PLANTED.values())
+    return rewrite_record(diagnosis, lambda old, _: f"{old}\n{everything}\nn{known.setdefault(old, len(known))}")
+
+
+def secrets_in(text: str) -> list[str]:
+    return [secret for secret in SECRETS if secret.lower() in text.lower()]
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_says_nothing_about_anybody_stays(text: str) -> None:
+    assert scrubbed(text) == text
+
+
+@pytest.mark.parametrize("text", SHORT)
+def test_what_says_who_and_where_is_made_short(text: str) -> None:
+    assert scrubbed(text) == SHORT[text]
+
+
+@pytest.mark.parametrize("text", [*HARMLESS, *SHORT, *SHORT.values(), *(text for text, _ in PLANTED.values())])
+def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
+    assert scrubbed(scrubbed(text)) == scrubbed(text)
+
+
+@pytest.mark.parametrize("name", ["conv", "root", "runner", "data", "bob", "gpu01", "torch", "unet"])
+def test_a_common_or_short_name_costs_no_sentence(name: str) -> None:
+    common = Surroundings(home=f"/home/{name}", user=name, hosts=(name,), working_directory="/srv/w")
+    sentence = f"{name} takes {name}2d of {name}.weight in {name}_1, torch.utils.data and {name}"
+
+    assert scrub(Blob(sentence), common).text == sentence
+    assert scrub(Blob(f"see /home/{name}/a/net.py, ~{name}/b.py"), common).text == "see <path>/net.py, <path>/b.py"
+
+
+def test_a_short_name_goes_from_a_path_and_a_common_one_stays() -> None:
+    assert scrub(Blob("src/bob/net.py"), Surroundings(user="bob")).text == "src/<user>/net.py"
+    assert scrub(Blob("torch/utils/data/net.py"), Surroundings(user="data")).text == "torch/utils/data/net.py"
+
+
+def test_a_name_within_a_word_is_another_word() -> None:
+    assert scrubbed("quinellas, quinella_net and prequinella") == "quinellas, quinella_net and prequinella"
+    assert scrubbed("quinella's net, quinella.") == "<user>'s net, <user>."
+
+
+@pytest.mark.parametrize("folder", ["/", "/home", HOME.rsplit("/", 1)[0], "C:/Users"])
+def test_paths_are_relative_to_no_folder_that_holds_homes(folder: str) -> None:
+    high = Surroundings(home=HOME, user="quinella", working_directory=folder)
+
+    assert scrub(Blob("/home/wilhelmina/net.py"), high).text == "<path>/net.py"
+
+
+def test_two_files_of_one_name_stay_two() -> None:
+    first, second = a_location(3, "/data/a/net.py"), a_location(3, "/data/b/net.py")
+    diagnosis = a_diagnosis(
+        a_trial("eager", kernels=kernels(*(a_conversion(f"r{i}", location=p) for i, p in enumerate((first, second)))))
+    )
+    (trial,) = scrub(diagnosis, HERE).trials
+    assert trial.kernels is not None
+
+    assert [str(c.location) for c in trial.kernels.conversions] == ["<path>/net.py:3", "<path-2>/net.py:3"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ("1", True),
+        ("True", True),
+        ("highest", True),
+        ("AVX512_CORE_AMX", True),
+        ("granularity=fine,compact,1,0", True),
+        ("0-3,8", True),
+        ("", True),
+        ("orchard", False),
+        ("/home/w/x", False),
+        ("1 orchard", False),
+        ("9" * 201, False),
+    ],
+)
+def test_settings_keep_known_words_and_numbers(value: str, *, kept: bool) -> None:
+    diagnosis = a_diagnosis(a_trial("eager"), environment=an_environment(settings={"KMP_AFFINITY": value}))
+
+    assert scrub(diagnosis, HERE).environment.settings == {"KMP_AFFINITY": value if kept else "<set>"}
+
+
+def test_settings_whose_names_become_equal_are_all_kept() -> None:
+    values = {"/home/a/x.py": "1", "/home/b/x.py": "2", "<path-2>/x.py": "3"}
+    diagnosis = a_diagnosis(a_trial("eager"), environment=an_environment(settings=values))
+
+    assert sorted(scrub(diagnosis, HERE).environment.settings.values()) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_is_unchanged_but_for_settings(story: str) -> None:
+    for (place, old), (_, new) in zip(
+        strings_of(STORIES[story]()), strings_of(scrub(STORIES[story](), HERE)), strict=True
+    ):
+        assert new == old or (place == "Environment.settings" and new == "<set>")
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_nothing_planted_anywhere_comes_out(story: str) -> None:
+    diagnosis = planted(STORIES[story]())
+    result = scrub(diagnosis, HERE)
+
+    assert secrets_in(repr(diagnosis)) == SECRETS
+    assert secrets_in(repr(result)) == []
+    assert scrub(result, HERE) == result
+    assert len(strings_of(result)) == len(strings_of(diagnosis))
+
+
+@pytest.mark.parametrize("story", ["gain_with_findings", "failures_and_same", "trace_with_round_trips"])
+@pytest.mark.parametrize("report_format", RENDERERS)
+@pytest.mark.usefixtures("here")
+def test_no_format_shows_what_was_planted(report_format: str, story: str) -> None:
+    assert secrets_in(render(planted(STORIES[story]()), report_format)) == []
+
+
+@pytest.mark.usefixtures("here")
+def test_a_saved_diagnosis_is_the_scrubbed_one(tmp_path: Path) -> None:
+    diagnosis = planted(STORIES["unfinished_comparison"]())
+    diagnosis.save(tmp_path / "d.json")
+
+    assert load(tmp_path / "d.json") == scrub(diagnosis, HERE)
+    assert secrets_in((tmp_path / "d.json").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.usefixtures("here")
+def test_what_python_shows_is_scrubbed() -> None:
+    diagnosis = a_diagnosis(a_trial("eager"), subject=a_subject(name=f"{HOME}/x/net.py", notes=("by quinella",)))
+
+    for shown in (str(diagnosis), diagnosis.to_markdown(), diagnosis.to_html(), diagnosis._repr_html_()):
+        assert "quinella" not in shown
+
+
+def test_every_field_that_can_hold_text_is_walked() -> None:
+    text_types = {str(field) for record in _record_types(Diagnosis) for _, field in text_fields(record)}
+
+    assert {
+        "SourceLocation.code",
+        "Failure.log",
+        "Environment.settings",
+        "Finding.evidence",
+        "Layout.format",
+    } <= text_types
+    assert not {"Finding.severity", "Subject.mode", "Finding.seconds", "Layout.memory_formats"} & text_types
+
+
+def _record_types(root: type[msgspec.Struct]) -> set[type[msgspec.Struct]]:
+    found: set[type[msgspec.Struct]] = set()
+
+    def visit(kind: Any) -> None:
+        if isinstance(kind, msgspec.inspect.StructType) and kind.cls not in found:
+            found.add(kind.cls)
+            for field in kind.fields:
+                visit(field.type)
+        for name in ("types", "item_types"):
+            for inner in getattr(kind, name, ()):
+                visit(inner)
+        for name in ("item_type", "value_type", "key_type", "type"):
+            if hasattr(kind, name):
+                visit(getattr(kind, name))
+
+    visit(msgspec.inspect.type_info(root))
+    return found
+
+
+def test_what_needs_no_change_stays_the_same_object() -> None:
+    diagnosis = STORIES["training"]()
+
+    assert scrub(diagnosis, HERE).trials is diagnosis.trials
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "a100_alexnet.json.gz",
+        "h100_vit_patch_embed.json.gz",
+        "mi300_flux_vae_hip_graph_capture.json.gz",
+        "v100_resnet50_2021_06.json.gz",
+    ],
+)
+@pytest.mark.parametrize("clean", [scrub, privacy.redact], ids=["scrub", "redact"])
+def test_a_cleaned_trace_is_readable_and_has_the_same_findings(clean: Callable[..., Diagnosis], trace: str) -> None:
+    diagnosis = examine_trace(TRACES / trace)
+    result = clean(diagnosis, HERE)
+
+    assert findings_of(result) == findings_of(diagnosis)
+    assert from_json(to_json(result)) == result
+    assert not re.search(r"/home/|/Users/|/root/|\byangu\b", repr(result))
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_cleaned_story_is_readable_and_has_the_same_findings(story: str) -> None:
+    diagnosis = STORIES[story]()
+    for result in (scrub(diagnosis, HERE), privacy.redact(diagnosis, HERE)):
+        assert findings_of(result) == findings_of(diagnosis)
+        assert from_json(to_json(result)) == result
+
+
+def findings_of(diagnosis: Diagnosis) -> list[tuple[str, str, str | None]]:
+    return sorted((f.code, f.severity, f.configuration or "") for f in run_rules(diagnosis))
+
+
+def test_a_large_record_is_scrubbed_in_half_a_second() -> None:
+    conversions = (
+        a_conversion(f"conversion {i}", location=a_location(i, f"{HOME}/x/part_{i % 50}.py"), module=f"body.{i}.conv")
+        for i in range(5000)
+    )
+    diagnosis = a_diagnosis(a_trial("eager", kernels=kernels(*conversions)), comparison=a_comparison())
+    taken = []
+    for _ in range(3):
+        start = time.process_time()
+        scrub(diagnosis, HERE)
+        taken.append(time.process_time() - start)
+
+    assert min(taken) < 0.5
+
+
+def test_this_machine_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", HOME)
+    monkeypatch.setenv("ORCHARD_API_KEY", "pear-apple-17")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false-or-true")
+    monkeypatch.setattr("getpass.getuser", lambda: "quinella")
+    monkeypatch.setattr("socket.gethostname", lambda: "brontosaur.zoo.example")
+    surroundings._this_user_and_host.cache_clear()
+    try:
+        known = privacy.known_surroundings()
+    finally:
+        surroundings._this_user_and_host.cache_clear()
+
+    assert (known.user, known.hosts) == ("quinella", ("brontosaur.zoo.example", "brontosaur"))
+    assert known.working_directory == str(tmp_path)
+    assert "pear-apple-17" in known.secrets
+    assert "false-or-true" not in known.secrets
+
+
+def test_a_user_without_a_name_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    surroundings._this_user_and_host.cache_clear()
+    try:
+        assert privacy.known_surroundings().user is None
+    finally:
+        surroundings._this_user_and_host.cache_clear()
+
+
+@pytest.mark.parametrize("clean", [scrub, privacy.redact], ids=["scrub", "redact"])
+def test_long_texts_take_no_longer_than_their_length(clean: Callable[..., Blob]) -> None:
+    pieces = [
+        "/",
+        "/a",
+        "C:/",
+        "C:\\a",
+        "\\\\",
+        "~/a",
+        "a.",
+        ".a ",
+        "'/",
+        "A_",
+        "token=",
+        "?",
+        "://",
+        "a@",
+        "@a.",
+        "=",
+        ":",
+        "::",
+    ]
+    pieces += [
+        "1.",
+        "1.1.1.1",
+        "a:",
+        "wandb ",
+        "eyJ",
+        "a-",
+        "a/",
+        "_modules['",
+        "-----BEGIN A-----",
+        "/home/",
+        "password ",
+        "Bearer ",
+    ]
+    texts = [
+        f"{start}{piece * (12_000 // len(piece))}{end}" for piece in pieces for start, end in (("", "!"), ("://", " x"))
+    ]
+    for text in texts:
+        start = time.process_time()
+        clean(Blob(text), HERE)
+
+        assert time.process_time() - start < 1, text[:20]
+
+
+FRAGMENTS = st.sampled_from(
+    [*HARMLESS, *SHORT, "/", "\\", "'", '"', " ", ":", "~", "@", "=", "(", "<", ">", "quinella", "\n", "password", "::"]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(FRAGMENTS | st.text(max_size=6), max_size=5).map("".join))
+def test_any_text_is_scrubbed_once_and_for_all(text: str) -> None:
+    once = scrubbed(text)
+
+    assert scrubbed(once) == once
+    assert not re.search(r"(?<![\w])quinella(?![\w])", once)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.text(alphabet=" ,;:'\"()[]=\n", max_size=3),
+    st.lists(st.from_regex(r"[a-z][a-z0-9_.-]{0,8}[a-z0-9]", fullmatch=True), min_size=1, max_size=4),
+    st.text(alphabet=" ,;:'\")]\n", max_size=3),
+)
+def test_no_folder_of_a_home_survives(before: str, folders: list[str], after: str) -> None:
+    path = "/".join(["/home/wilhelmina", *(f"{folder}zzq" for folder in folders), "net.py"])
+
+    result = scrubbed(f"{before}{path}{after}")
+
+    assert "<path>/net.py" in result
+    assert not re.search("zzq|wilhelmina", result)

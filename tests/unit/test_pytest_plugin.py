@@ -1,0 +1,233 @@
+"""The pytest plugin, in runs of pytest of its own; those that bring torch, or must not, in a process of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from builders import a_conversion, a_diagnosis, a_graph, a_node, a_pair, a_trial, kernels
+
+from layoutdoctor.accepted import accept_all, save_accepted
+from layoutdoctor.records import Diagnosis, load
+from layoutdoctor.reports import render
+from layoutdoctor.rules import run_rules
+from layoutdoctor.testing import is_diagnosis
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest_plugins = ["pytester"]
+
+GRAPH = a_graph(nodes=(a_node("relu"),))
+HEALTHY = a_diagnosis(a_trial("inductor", graphs=(GRAPH,)))
+CONVERSIONS = tuple(a_conversion(f"reorder {n}", node="relu", graph="graph 0", port="output 0") for n in range(2))
+PLAIN = a_diagnosis(a_trial("inductor", graphs=(GRAPH,), redundant_pairs=(a_pair(),), kernels=kernels(*CONVERSIONS)))
+WASTING = a_diagnosis(*PLAIN.trials, findings=run_rules(PLAIN))
+
+HEAD = "import layoutdoctor, pytest\n\n"
+BODY = "    assert_no_redundant_conversions(layoutdoctor.load('{name}.json'){options})\n"
+
+
+def a_test(name: str = "wasting", marker: str = "", options: str = "") -> str:
+    decorated = f"@pytest.mark.layouts({marker})\n" if marker else ""
+    return (
+        f"{HEAD}{decorated}def test_it(assert_no_redundant_conversions):\n"
+        f"{BODY.format(name=name, options=f', {options}' if options else '')}"
+    )
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A project with two saved diagnoses; what its tests import is loaded here, so that no run loads it anew."""
+    assert is_diagnosis(HEALTHY)
+    assert render(HEALTHY)
+    for name, diagnosis in (("healthy", HEALTHY), ("wasting", WASTING)):
+        diagnosis.save(pytester.path / f"{name}.json")
+    return pytester
+
+
+OPTIONS = ("-p", "no:cacheprovider", "--strict-markers", "-W", "error")
+
+
+def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(source)
+    return pytester.runpytest_inprocess(*OPTIONS, *options)
+
+
+def run_alone(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(source)
+    return pytester.runpytest_subprocess(*OPTIONS, *options)
+
+
+def test_round_trips_fail_the_test_with_where_they_are(project: pytest.Pytester) -> None:
+    result = run(project, a_test("healthy") + a_test("wasting").replace("test_it", "test_other").removeprefix(HEAD))
+
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E*AssertionError: 1 redundant conversion pair in model.py (inference, cpu, inductor): 2.00 ms*",
+            "E*model.py:9*body.1.0*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*testing.py:*")
+
+
+@pytest.mark.parametrize(
+    ("marker", "options", "outcome"),
+    [
+        ("max_share=0.5", "", "passed"),
+        ("accepted=('body.1.0',)", "", "passed"),
+        ("accepted=('body.2',)", "", "failed"),
+        ("max_share=0.5", "max_share=0.01", "failed"),
+        ("configurations='eager'", "", "failed"),
+        ("max_shear=0.5", "", "failed"),
+        ("0.5", "", "failed"),
+    ],
+)
+def test_the_marker_sets_what_is_checked_and_the_call_has_the_last_word(
+    marker: str, options: str, outcome: str, project: pytest.Pytester
+) -> None:
+    run(project, a_test(marker=marker, options=options)).assert_outcomes(**{outcome: 1})
+
+
+def test_a_marker_that_is_wrong_is_told(project: pytest.Pytester) -> None:
+    result = run(project, a_test(marker="max_shear=0.5"))
+
+    result.stdout.fnmatch_lines(
+        ["E*UsageError: cannot use 'max_shear' to check layouts: expected one of accepted, allow_gaps, *"]
+    )
+
+
+def test_a_markers_setting_holds_for_a_module_and_the_nearest_one_wins(project: pytest.Pytester) -> None:
+    source = (
+        f"{HEAD}pytestmark = pytest.mark.layouts(max_share=0.5)\n\n"
+        f"def test_loose(assert_no_redundant_conversions):\n{BODY.format(name='wasting', options='')}\n"
+        "@pytest.mark.layouts(max_share=0.0)\n"
+        f"def test_strict(assert_no_redundant_conversions):\n{BODY.format(name='wasting', options='')}\n"
+    )
+
+    run(project, source).assert_outcomes(passed=1, failed=1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "outcome"),
+    [
+        ("layoutdoctor_max_share = 0.5", "passed"),
+        ("layoutdoctor_max_share = much", "failed"),
+        ("layoutdoctor_accepted = accepted.json", "passed"),
+        ("layoutdoctor_accepted = none.json", "failed"),
+        ("layoutdoctor_configurations = eager", "failed"),
+    ],
+)
+def test_the_projects_settings_hold_everywhere(setting: str, outcome: str, project: pytest.Pytester) -> None:
+    save_accepted(project.path / "accepted.json", accept_all(WASTING))
+    project.makeini(f"[pytest]\n{setting}\n")
+
+    run(project, a_test()).assert_outcomes(**{outcome: 1})
+
+
+def reports_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_diagnosis_of_a_failing_test_is_written_where_that_was_asked_for(project: pytest.Pytester) -> None:
+    source = a_test() + a_test("healthy").replace("test_it", "test_other").removeprefix(HEAD)
+
+    result = run(project, source, "--layoutdoctor-report", "reports/layouts")
+
+    result.assert_outcomes(passed=1, failed=1)
+    names = reports_in(project.path / "reports" / "layouts")
+    assert [name.rsplit("-", 1)[0] for name in names] == [f"{project.path.name[:-1]}.py.test_it"] * 2
+    assert [name.rsplit(".", 1)[1] for name in names] == ["json", "md"]
+    assert load(project.path / "reports" / "layouts" / names[0]).redundant_pairs
+    assert (project.path / "reports" / "layouts" / names[1]).read_text().startswith("## layoutdoctor")
+    result.stdout.fnmatch_lines(["*- layoutdoctor -*", f"wrote reports/layouts/{names[1]}"])
+
+
+def test_two_diagnoses_of_one_test_are_two_reports(project: pytest.Pytester) -> None:
+    source = (
+        f"{HEAD}@pytest.mark.parametrize('name', ['a/b', 'a-b'])\n"
+        f"def test_it(assert_no_redundant_conversions, name):\n{BODY.format(name='healthy', options='')}"
+        f"{BODY.format(name='wasting', options='')}"
+    )
+    project.makeini("[pytest]\nlayoutdoctor_report = out\n")
+
+    run(project, source).assert_outcomes(failed=2)
+
+    assert len(reports_in(project.path / "out")) == 8
+
+
+def test_a_report_that_cannot_be_written_hides_no_failure(project: pytest.Pytester) -> None:
+    (project.path / "file").write_text("")
+
+    result = run(project, a_test(), "--layoutdoctor-report", "file")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["cannot write the diagnosis to 'file': FileExistsError: *"])
+
+
+def test_a_failure_without_a_diagnosis_writes_nothing(project: pytest.Pytester) -> None:
+    run(project, "def test_it():\n    assert False\n", "--layoutdoctor-report", "out").assert_outcomes(failed=1)
+
+    assert not (project.path / "out").exists()
+
+
+def test_a_run_that_does_not_use_it_loads_nothing_heavy(project: pytest.Pytester) -> None:
+    source = (
+        "import sys\n\n"
+        "def test_it(pytestconfig):\n"
+        "    assert pytestconfig.pluginmanager.has_plugin('layoutdoctor')\n"
+        "    heavy = {'torch', 'triton', 'networkx', 'numpy', 'rich', 'jinja2', 'tabulate', 'pandas'}\n"
+        "    assert not heavy & set(sys.modules)\n"
+        "    assert 'layoutdoctor.testing' not in sys.modules and 'layoutdoctor.rules' not in sys.modules\n"
+    )
+
+    run_alone(project, source, "-p", "no:hypothesispytest").assert_outcomes(passed=1)
+
+
+def test_the_marker_and_the_options_are_listed(project: pytest.Pytester) -> None:
+    project.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.layouts(mode='inference', *"])
+    project.runpytest_inprocess("--help").stdout.fnmatch_lines(["*--layoutdoctor-report=DIR*"])
+
+
+REAL = """
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
+                         nn.Conv2d(32, 32, 3, padding=1))
+
+X = torch.randn(4, 3, 96, 96)
+
+def test_compiled(assert_no_redundant_conversions):
+    diagnosis = assert_no_redundant_conversions(Net().eval(), X)
+    assert [trial.name for trial in diagnosis.trials] == ["inductor"]
+
+@pytest.mark.layouts(configurations="eager")
+def test_eager(assert_no_redundant_conversions):
+    assert_no_redundant_conversions(Net().eval(), (X,))
+
+@pytest.mark.layouts(configurations=["eager-channels-last"])
+def test_factory(layout_diagnosis, assert_no_redundant_conversions):
+    diagnosis = layout_diagnosis(Net().eval(), X)
+    assert diagnosis.redundant_pairs == ()
+    assert_no_redundant_conversions(diagnosis)
+
+@pytest.mark.layouts(mode="training", configurations=["inductor"])
+def test_training(layout_diagnosis):
+    assert layout_diagnosis(Net(), X).subject.mode == "training"
+"""
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("capture", ["fd", "sys"])
+def test_models_are_checked(capture: str, project: pytest.Pytester) -> None:
+    result = run_alone(project, HEAD + REAL, f"--capture={capture}", "--layoutdoctor-report", "out")
+
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["*test_eager*", "E*AssertionError: * redundant conversion pair*"])
+    (saved,) = (project.path / "out").glob("*.json")
+    assert isinstance(load(saved), Diagnosis)
+    assert load(saved).redundant_pairs

@@ -1,0 +1,278 @@
+"""The JSON Schemas of what is saved: the committed copies, what they say, and that they mean what the reader means."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import msgspec
+import pytest
+from golden.stories import STORIES
+
+from layoutdoctor import compare
+from layoutdoctor.__main__ import main
+from layoutdoctor.accepted import accept_all
+from layoutdoctor.commands.schema import SCHEMAS, diagnosis_schema
+from layoutdoctor.comparison_records import comparison_to_json
+from layoutdoctor.records import Diagnosis, to_json
+from layoutdoctor.schema import describe_fields, schema_of, to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TESTS = Path(__file__).parents[1]
+COPIES = TESTS.parent / "docs" / "schema"
+CONTRACT: dict[str, Any] = json.loads((TESTS / "diagnosis.schema.json").read_text(encoding="utf-8"))
+SAVED = sorted([*(TESTS / "golden").glob("*.json"), *(TESTS / "records").glob("*.json")])
+COMPARISONS = sorted((TESTS / "golden" / "comparisons").glob("*.json"))
+OURS: dict[str, Any] = diagnosis_schema()
+MUTATIONS = 200
+VALUES: tuple[object, ...] = (None, True, -1, 0, 3, 1.5, -0.5, 2**63, "x", "", [], {}, ["x"], [1], {"a": 1})
+
+
+def validator(kind: str = "diagnosis") -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(SCHEMAS[kind]())
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_the_committed_copy_is_up_to_date(kind: str, update_golden: bool) -> None:
+    schema = SCHEMAS[kind]()
+    path = COPIES / f"{kind}-{str(schema['$id']).rsplit(':', 1)[1]}.json"
+    if update_golden:
+        path.write_text(to_text(schema), encoding="utf-8")
+
+    assert path.read_text(encoding="utf-8") == to_text(schema)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_it_is_a_schema_of_the_dialect_it_names(kind: str) -> None:
+    schema = SCHEMAS[kind]()
+
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == jsonschema.Draft202012Validator.META_SCHEMA["$id"]
+    assert schema["$id"] == f"urn:layoutdoctor:schema:{kind}:1"
+
+
+@pytest.mark.parametrize("path", SAVED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_saved_example_is_valid_by_our_schema_and_by_the_contract(path: Path) -> None:
+    saved = json.loads(path.read_text(encoding="utf-8"))
+
+    validator().validate(saved)
+    jsonschema.Draft202012Validator(CONTRACT).validate(saved)
+
+
+def test_there_are_saved_examples_of_both_kinds() -> None:
+    assert {path.parent.name for path in SAVED} == {"golden", "records"}
+    assert COMPARISONS
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+def test_every_saved_comparison_is_valid(path: Path) -> None:
+    validator("comparison").validate(json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_comparisons_and_accepted_findings_are_valid_by_their_schemas() -> None:
+    model = compare(STORIES["gain_with_findings"](), STORIES["failures_and_same"]())
+    trace = compare(STORIES["trace_with_round_trips"](), STORIES["trace_of_a_gpu_alone"]())
+
+    for comparison in (model, trace):
+        validator("comparison").validate(json.loads(comparison_to_json(comparison)))
+    accepted = msgspec.json.encode(accept_all(STORIES["gain_with_findings"]()))
+    validator("accepted").validate(json.loads(accepted))
+
+
+def test_every_field_of_the_contract_is_one_of_ours() -> None:
+    missing = [place for place in fields_of(CONTRACT, CONTRACT, "$") if not is_field(place)]
+
+    assert missing == []
+
+
+def fields_of(schema: dict[str, Any], root: dict[str, Any], place: str) -> Iterator[str]:
+    """The place of every property that a schema names: ``$.trials[].status``."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+    for part in (*schema.get("allOf", ()), *schema.get("anyOf", ())):
+        yield from fields_of(part, root, place)
+    for name, value in schema.get("properties", {}).items():
+        yield f"{place}.{name}"
+        yield from fields_of(value, root, f"{place}.{name}")
+    if isinstance(schema.get("items"), dict):
+        yield from fields_of(schema["items"], root, f"{place}[]")
+
+
+OUR_FIELDS = frozenset(fields_of(OURS, OURS, "$"))
+
+
+def is_field(place: str) -> bool:
+    return place in OUR_FIELDS
+
+
+def test_a_mutated_diagnosis_is_valid_exactly_where_it_can_be_decoded() -> None:
+    """The schema promises a reader what msgspec checks: neither more nor less, beyond what agrees between fields."""
+    chance = random.Random(5)
+    checks = validator()
+    saved = [to_json(STORIES[name]()) for name in ("single_trial", "round_trip_by_hand", "trace_of_a_gpu_alone")]
+    seen: set[bool] = set()
+    for _ in range(MUTATIONS):
+        record = json.loads(chance.choice(saved))
+        mutate(record, chance)
+        data = json.dumps(record).encode()
+        assert checks.is_valid(record) == is_decodable(data), data
+        seen.add(is_decodable(data))
+    assert seen == {True, False}
+
+
+def is_decodable(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data, type=Diagnosis)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def mutate(record: object, chance: random.Random) -> None:
+    """Changes, drops or adds one value somewhere; the version stays, which the reader looks at by itself."""
+    places = [place for place in containers(record) if place]
+    container = chance.choice(places)
+    key: Any = chance.choice(list(container)) if isinstance(container, dict) else chance.randrange(len(container))
+    if key == "schema_version":
+        return
+    if chance.random() < 0.2:
+        del container[key]
+    elif chance.random() < 0.1 and isinstance(container, dict):
+        container["unheard of"] = 1
+    else:
+        container[key] = chance.choice(VALUES)
+
+
+def containers(value: object) -> Iterator[Any]:
+    if isinstance(value, (dict, list)):
+        yield value
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from containers(part)
+
+
+@pytest.mark.parametrize("kind", ["diagnosis"])
+def test_every_record_and_field_is_described(kind: str) -> None:
+    definitions: Any = SCHEMAS[kind]()["$defs"]
+    silent = [
+        f"{record}.{name}"
+        for record, definition in definitions.items()
+        for name, field in definition["properties"].items()
+        if not field.get("description")
+    ]
+
+    assert silent == []
+    assert all(definition["title"] and definition["description"] for definition in definitions.values())
+
+
+def test_a_number_says_its_unit() -> None:
+    definitions: Any = OURS["$defs"]
+
+    assert definitions["Kernel"]["properties"]["seconds"] == {
+        "type": "number",
+        "minimum": 0,
+        "maximum": 1e15,
+        "description": "Its time. (seconds)",
+    }
+    assert definitions["Conversion"]["properties"]["bytes_moved"]["description"] == (
+        "Bytes read plus bytes written, without padding."
+    )
+
+
+def test_a_layout_is_a_strided_or_a_blocked_one() -> None:
+    checks = jsonschema.Draft202012Validator({"$ref": "#/$defs/Layout", "$defs": OURS["$defs"]})
+
+    assert checks.is_valid({"shape": [1, "s0"], "stride": [1, 1], "memory_formats": ["contiguous_format"]})
+    assert checks.is_valid({"shape": [4, 64], "stride": None, "memory_formats": [], "format": "aBcd16b"})
+    assert not checks.is_valid({"shape": [-4, 64], "stride": None, "memory_formats": []})
+    assert not checks.is_valid({"shape": [4, 64], "stride": None, "memory_formats": ["nhwc"]})
+    assert not checks.is_valid({"format": 3})
+
+
+class Sample(msgspec.Struct, rename={"class_": "class"}):
+    """
+    A sample.
+
+    Of two paragraphs with ``code``.
+
+    Attributes:
+        class_: Of two
+            lines.
+        seconds: How long.
+    """
+
+    class_: str
+    seconds: float
+    schema_version: int = 1
+    silent: int | None = None
+
+
+def test_words_come_from_the_docstring() -> None:
+    assert describe_fields(Sample) == (
+        "A sample. Of two paragraphs with `code`.",
+        {"class_": "Of two lines.", "seconds": "How long."},
+    )
+    definition: Any = schema_of([Sample], name="sample", title="t", version=4)["$defs"]
+    assert definition["Sample"]["properties"] == {
+        "class": {"type": "string", "description": "Of two lines."},
+        "seconds": {"type": "number", "description": "How long. (seconds)"},
+        "schema_version": {"const": 4, "description": ""},
+        "silent": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+    }
+    assert definition["Sample"]["required"] == ["schema_version", "class", "seconds"]
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_the_command_prints_it(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", kind]) == 0
+    assert capsys.readouterr().out == to_text(SCHEMAS[kind]())
+
+
+def test_the_command_writes_a_file_and_replaces_none_without_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "schema"
+    assert main(["schema", "--output", str(path)]) == 0
+    assert capsys.readouterr().out == ""
+    assert path.read_text(encoding="utf-8") == to_text(diagnosis_schema())
+
+    path.write_text("mine", encoding="utf-8")
+    assert main(["schema", "comparison", "--output", str(path)]) == 2
+    assert "it exists already; pass --force to replace it" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == "mine"
+    assert main(["schema", "comparison", "--output", str(path), "--force"]) == 0
+    assert json.loads(path.read_text(encoding="utf-8"))["$id"] == "urn:layoutdoctor:schema:comparison:1"
+
+
+def test_another_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "report"]) == 2
+    assert "invalid choice: 'report'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["schema"], ["schema", "accepted"], ["explain", "--all", "--format", "markdown"]])
+def test_documentation_is_printed_without_torch(words: list[str]) -> None:
+    code = (
+        f"from layoutdoctor.__main__ import main; assert main({words!r}) == 0; import sys; "
+        "assert not {'torch', 'networkx', 'pandas'} & set(sys.modules)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_another_validator_agrees() -> None:
+    """As ``docs/schema/README.md`` says it."""
+    command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(COPIES / "diagnosis-1.json")]
+
+    good = subprocess.run([*command, str(SAVED[0])], capture_output=True, text=True, check=False)
+    bad = subprocess.run([*command, str(TESTS / "diagnosis.schema.json")], capture_output=True, text=True, check=False)
+
+    assert good.returncode == 0, good.stdout
+    assert bad.returncode == 1

@@ -1,0 +1,240 @@
+"""``assert_no_redundant_conversions`` on ready diagnoses: what fails, what is accepted, and what proves nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import (
+    a_conversion,
+    a_diagnosis,
+    a_failed_trial,
+    a_graph,
+    a_location,
+    a_node,
+    a_pair,
+    a_subject,
+    a_trial,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.accepted import accept_all, save_accepted
+from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.errors import InconclusiveError, RecordError, UnsupportedTorchError, UsageError
+from layoutdoctor.examination import RECORDED
+from layoutdoctor.records import Diagnosis, RedundantPair, Trial
+from layoutdoctor.rules import run_rules
+from layoutdoctor.testing import assert_no_redundant_conversions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONVERSIONS = tuple(
+    a_conversion(f"reorder {number}", node="convolution", port="output 0", location=None) for number in range(4)
+)
+FIRST = a_pair("reorder 0", "reorder 1", location=a_location(9, "model.py", "x = self.body(x)"))
+SECOND = a_pair("reorder 2", "reorder 3", module="body.2", seconds=1e-3, between=())
+
+
+def an_examined_trial(*pairs: RedundantPair, name: str = "inductor", **changes: Any) -> Trial:
+    fields = {"graphs": (a_graph(nodes=(a_node("relu"),)),), "kernels": kernels(*CONVERSIONS, seconds=15e-3)}
+    return a_trial(name, redundant_pairs=pairs, **{**fields, **changes})
+
+
+def with_findings(diagnosis: Diagnosis) -> Diagnosis:
+    return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
+
+
+def message_of(diagnosis: Diagnosis, **options: Any) -> str:
+    with pytest.raises(AssertionError) as caught:
+        assert_no_redundant_conversions(diagnosis, **options)
+    return str(caught.value)
+
+
+def test_a_healthy_diagnosis_is_handed_back() -> None:
+    diagnosis = a_diagnosis(an_examined_trial())
+
+    assert assert_no_redundant_conversions(diagnosis) is diagnosis
+
+
+def test_the_message_says_how_many_where_what_and_what_to_do() -> None:
+    diagnosis = with_findings(a_diagnosis(an_examined_trial(FIRST, SECOND), subject=a_subject(name="Net")))
+
+    assert message_of(diagnosis).splitlines() == [
+        "2 redundant conversion pairs in Net (inference, cpu, inductor): 3.00 ms, 24.5 MiB moved (20 % of the kernel "
+        "time)",
+        "  model.py:9  body.1.0  `x = self.body(x)`: blocked aBcd16b -> contiguous -> contiguous around relu; 2.00 ms, "
+        "12.2 MiB moved",
+        "  model.py:9  body.2: blocked aBcd16b -> contiguous -> contiguous, back to back; 1.00 ms, 12.2 MiB moved",
+        "  what to do: give the model and its input channels_last, so that the layers between hand the layout on",
+        "To see all of it: print(layoutdoctor.diagnose(model, example_input)). To live with them: accepted=...",
+    ]
+
+
+def test_one_pair_is_no_pairs_and_an_unknown_time_is_said() -> None:
+    pair = a_pair(first="a", second="b", seconds=None, bytes_moved=None, location=None, module=None)
+
+    lines = message_of(a_diagnosis(an_examined_trial(pair))).splitlines()
+
+    assert lines[0] == "1 redundant conversion pair in model.py (inference, cpu, inductor): time not recorded"
+    assert lines[1] == "  place not recorded: a layout and back around relu; time not recorded"
+
+
+def test_many_pairs_are_counted() -> None:
+    pairs = [a_pair(f"{number}", f"{number}'") for number in range(30)]
+
+    text = message_of(a_diagnosis(an_examined_trial(*pairs)))
+
+    assert text.startswith("30 redundant conversion pairs")
+    assert "\n  and 20 more\n" in text
+
+
+@pytest.mark.parametrize(("max_share", "fails"), [(0.0, True), (0.19, True), (0.2, False), (0.5, False)])
+def test_a_share_of_the_kernel_time_may_be_allowed(max_share: float, fails: bool) -> None:
+    diagnosis = a_diagnosis(an_examined_trial(FIRST, SECOND))
+
+    if fails:
+        assert "2 redundant conversion pairs" in message_of(diagnosis, max_share=max_share)
+    else:
+        assert_no_redundant_conversions(diagnosis, max_share=max_share)
+
+
+def test_a_time_that_is_not_known_is_more_than_any_share() -> None:
+    unknown = a_pair(seconds=None)
+
+    text = message_of(a_diagnosis(an_examined_trial(FIRST, unknown)), max_share=0.9)
+
+    assert text.splitlines()[0].endswith("; at most 90 % is allowed")
+    nothing = an_examined_trial(FIRST, kernels=kernels(*CONVERSIONS, seconds=15e-3, share=None))
+    message_of(a_diagnosis(msgspec.structs.replace(nothing, kernels=None)), max_share=0.9)
+
+
+def test_modules_may_be_accepted() -> None:
+    diagnosis = a_diagnosis(an_examined_trial(FIRST, SECOND))
+
+    assert_no_redundant_conversions(diagnosis, accepted=("body.1.0", "body.2"))
+    assert message_of(diagnosis, accepted=["body.1.0"]).startswith("1 redundant conversion pair")
+
+
+def test_a_file_of_accepted_findings_may_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "accepted.json"
+    diagnosis = with_findings(a_diagnosis(an_examined_trial(FIRST)))
+    save_accepted(path, accept_all(diagnosis))
+
+    returned = assert_no_redundant_conversions(diagnosis, accepted=path)
+
+    assert [finding.accepted for finding in returned.findings if finding.code == "LD101"] == [""]
+    assert_no_redundant_conversions(diagnosis, accepted=str(path))
+    more = with_findings(a_diagnosis(an_examined_trial(FIRST, SECOND)))
+    assert message_of(more, accepted=path).startswith("1 redundant conversion pair")
+    with pytest.raises(RecordError, match=r"none\.json"):
+        assert_no_redundant_conversions(diagnosis, accepted="none.json")
+
+
+@pytest.mark.parametrize(
+    ("diagnosis", "reason"),
+    [
+        (a_diagnosis(a_failed_trial("inductor", "g++ is missing")), "inductor: it failed (compile): g++ is missing"),
+        (a_diagnosis(a_trial("eager")), "inductor: the diagnosis did not try it; it tried eager"),
+        (msgspec.structs.replace(a_diagnosis(), trials=()), "inductor: the diagnosis did not try it; it tried nothing"),
+        (a_diagnosis(an_examined_trial(kernels=None)), "inductor: its kernel list was not recorded"),
+        (a_diagnosis(an_examined_trial(graphs=())), "inductor: no graph was recorded"),
+        (a_diagnosis(an_examined_trial(is_static=True)), "nothing ran"),
+    ],
+)
+def test_no_evidence_is_no_pass(diagnosis: Diagnosis, reason: str) -> None:
+    for allow_gaps in (False, True):
+        with pytest.raises(InconclusiveError) as caught:
+            assert_no_redundant_conversions(diagnosis, allow_gaps=allow_gaps)
+        assert reason in str(caught.value)
+        assert "allow_gaps" not in str(caught.value)
+
+
+def test_a_gap_is_no_pass_unless_it_is_allowed() -> None:
+    lacking = a_diagnosis(an_examined_trial(kernels=kernels(lacks=tuple(f"lack {i}" for i in range(8)))))
+
+    with pytest.raises(InconclusiveError, match="lack 4; and 3 more; pass allow_gaps=True to check the rest"):
+        assert_no_redundant_conversions(lacking)
+    assert_no_redundant_conversions(lacking, allow_gaps=True)
+
+
+def test_what_was_found_fails_also_where_something_was_not_examined() -> None:
+    diagnosis = a_diagnosis(an_examined_trial(FIRST, name="eager"), a_failed_trial("inductor"))
+
+    message_of(diagnosis, configurations=("eager", "inductor"))
+    message_of(diagnosis, configurations="default")
+    message_of(diagnosis, configurations="eager, inductor")
+    with pytest.raises(InconclusiveError):
+        assert_no_redundant_conversions(diagnosis)
+
+
+def test_only_the_configurations_that_were_named_are_checked() -> None:
+    diagnosis = a_diagnosis(an_examined_trial(FIRST, name="eager"), an_examined_trial())
+
+    assert_no_redundant_conversions(diagnosis)
+    message_of(diagnosis, configurations=[BUILTIN_CONFIGURATIONS[0]])
+    with pytest.raises(InconclusiveError, match="no configuration was named"):
+        assert_no_redundant_conversions(diagnosis, configurations=())
+
+
+def test_one_that_is_the_same_as_another_is_told_once() -> None:
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", redundant_pairs=(FIRST,))
+    diagnosis = a_diagnosis(an_examined_trial(FIRST), same)
+
+    text = message_of(diagnosis, configurations="default")
+
+    assert text.count("redundant conversion pair") == 1
+
+
+def test_a_trace_is_checked_as_it_is() -> None:
+    subject = a_subject(name="trace.json", mode="trace")
+
+    def a_trace(*pairs: RedundantPair) -> Diagnosis:
+        trial = Trial(configuration=RECORDED, status="ok", kernels=kernels(), redundant_pairs=pairs)
+        return a_diagnosis(trial, subject=subject)
+
+    assert_no_redundant_conversions(a_trace())
+    assert "(trace, cpu, recorded)" in message_of(a_trace(a_pair(confidence="shapes")))
+    with pytest.raises(InconclusiveError, match="rest on the order of kernels alone: 1"):
+        assert_no_redundant_conversions(a_trace(a_pair(confidence="order")))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((), {"max_share": 1.5}, "cannot allow a share of 1.5"),
+        ((), {"max_share": True}, "cannot allow a share of True"),
+        ((), {"max_share": float("nan")}, "cannot allow a share of nan"),
+        ((), {"accepted": 3}, "cannot accept 3"),
+        ((), {"accepted": (3,)}, "cannot accept 3"),
+        ((), {"configurations": (3,)}, "cannot use 3 as a configuration"),
+        ((), {"mode": "training"}, "cannot check mode 'training' in a ready Diagnosis of mode 'inference'"),
+        ((1,), {}, "cannot use an example input with a ready Diagnosis"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        assert_no_redundant_conversions(a_diagnosis(an_examined_trial()), *arguments, **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_model_needs_an_example_input() -> None:
+    with pytest.raises(UsageError, match="without an example input"):
+        assert_no_redundant_conversions(lambda x: x)
+
+
+def test_without_torch_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "layoutdoctor.doctor", raising=False)
+
+    class NoTorch:
+        def find_spec(self, name: str, *rest: object) -> None:
+            if name == "layoutdoctor.doctor":
+                raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
+
+    with pytest.raises(UnsupportedTorchError, match="torch is not installed"):
+        assert_no_redundant_conversions(lambda x: x, contiguous())
