@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiler demo test test-all check format
+.PHONY: help install compiler demo test test-all check format notebooks golden
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,12 @@ check: $(STAMP) ## lint, formatting and types
 format: $(STAMP) ## format the code and sort its imports
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+golden: $(STAMP) ## write the golden files and copies of the schema again; review the difference
+	$(BIN)/python -m pytest -m "not slow" tests/unit --update-golden -q
+
+notebooks: $(STAMP) compiler ## execute the notebooks in place
+	$(BIN)/python notebooks/run.py
 
 compiler:
 	@command -v "$${CXX:-g++}" >/dev/null || { \
