@@ -2,7 +2,8 @@
 Reproducers of real diagnoses, each run in a fresh process with torch alone, held to what the diagnosis recorded.
 
 Counts of conversions are exact: in a script of the whole model they must be the recorded ones. Times are another thing
-on every run, so a script may only not contradict a record whose interval is clearly away from 1.
+on every run, so a script may only not contradict a record whose interval is clearly away from 1. The Markdown report
+that holds the script is read by GitHub's own parser.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from github_markdown import check_form, code_blocks
 
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.doctor import diagnose_subject
 from layoutdoctor.records import from_json, to_json
+from layoutdoctor.reports.markdown import MOST_CHARACTERS, render_markdown
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.subjects.load import load_target
 
@@ -124,6 +127,10 @@ def test_the_reproducer_shows_what_was_recorded(case: Case, tmp_path: Path) -> N
     assert reproducer.reason is None
     assert case.finding in {finding.code for finding in diagnosis.findings}
     assert "layoutdoctor" not in reproducer.script.split('"""', 2)[2]
+
+    report = render_markdown(diagnosis)
+    assert len(report) < MOST_CHARACTERS
+    assert ("python", reproducer.script) in code_blocks(check_form(report))
 
     printed = output_of(reproducer, tmp_path)
 
