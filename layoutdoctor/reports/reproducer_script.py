@@ -255,8 +255,10 @@ def _printing(script: Script) -> list[str]:
         tests.append(f"(low <= {float(ratio.high):.3f} and high >= {float(ratio.low):.3f})")
     elif ratio is not None:
         tests.append(f'verdict == "{ratio.verdict}"')
-    condition = " and ".join(tests).strip("()") if len(tests) == 1 else " and ".join(tests)
-    return [*lines, f'print("verdict:", "reproduced" if {condition or True} else "NOT reproduced")']
+    if not tests:
+        return [*lines, 'print("verdict: nothing to compare with was recorded")']
+    condition = tests[0].strip("()") if len(tests) == 1 else " and ".join(tests)
+    return [*lines, f'print("verdict:", "reproduced" if {condition} else "NOT reproduced")']
 
 
 def recorded_verdict(ratio: RatioInterval | None) -> str:

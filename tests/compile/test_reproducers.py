@@ -34,6 +34,7 @@ pytestmark = pytest.mark.compile
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = "eager,eager-channels-last,inductor,inductor-channels-last"
 TIMEOUT_SECONDS = 600
+MOST_RUNS = 3
 CLEARLY = 1.05
 _LINE = re.compile(
     r"^(?P<name>\S+) +[\d.]+ ms \(reorders, copies\) (?P<found>\(.*?\)), (?P<what>[a-z ]+) (?P<told>.*)$"
@@ -132,8 +133,16 @@ def test_the_reproducer_shows_what_was_recorded(case: Case, tmp_path: Path) -> N
     assert len(report) < MOST_CHARACTERS
     assert ("python", reproducer.script) in code_blocks(check_form(report))
 
-    printed = output_of(reproducer, tmp_path)
+    # Which of two configurations is faster can change while other programs run: one run of three has to agree.
+    for _ in range(MOST_RUNS):
+        names, verdict = checked(output_of(reproducer, tmp_path), diagnosis, case)
+        if verdict != contradiction(diagnosis, names):
+            return
+    pytest.fail(f"{MOST_RUNS} runs say {verdict!r} of {names[1]}, against the record")
 
+
+def checked(printed: str, diagnosis: Diagnosis, case: Case) -> tuple[list[str], str]:
+    """The two configurations and the verdict on their times, with the counts held to the record."""
     lines = [match for match in map(_LINE.match, printed.splitlines()) if match is not None]
     names = [match["name"] for match in lines]
     assert len(set(names)) == 2
@@ -141,11 +150,10 @@ def test_the_reproducer_shows_what_was_recorded(case: Case, tmp_path: Path) -> N
     for match in lines:
         assert match["told"] == str(recorded_counts(diagnosis, match["name"]))
         assert case.is_cut or match["found"] == match["told"]
-
     verdict = _RATIO.search(printed)
     assert verdict is not None
     assert re.search(r"^verdict: (NOT )?reproduced$", printed, re.MULTILINE)
-    assert verdict["verdict"] != contradiction(diagnosis, names)
+    return names, verdict["verdict"]
 
 
 def recorded_counts(diagnosis: Diagnosis, name: str) -> tuple[int, int]:

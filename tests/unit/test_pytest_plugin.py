@@ -222,7 +222,7 @@ def test_training(layout_diagnosis):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("capture", ["fd", "sys"])
+@pytest.mark.parametrize("capture", ["fd", pytest.param("sys", marks=pytest.mark.slow)])
 def test_models_are_checked(capture: str, project: pytest.Pytester) -> None:
     result = run_alone(project, HEAD + REAL, f"--capture={capture}", "--layoutdoctor-report", "out")
 

@@ -429,6 +429,13 @@ def test_a_long_model_without_a_finding_shows_its_first_convolutions() -> None:
     assert "Operations 1 to 5 of the model's 120" in script_of(*a_deep_network())
 
 
+def test_a_part_of_a_model_that_was_not_compared_claims_to_reproduce_nothing() -> None:
+    script = script_of(*a_deep_network(), comparison=None, recommendation=None)
+
+    assert 'print("verdict: nothing to compare with was recorded")' in script
+    assert "reproduced" not in script.split('"""', 2)[2]
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3, 10, 60])
 def test_no_reproducer_is_longer_than_promised(depth: int) -> None:
     assert code_line_count(script_of(*a_deep_network(depth))) <= MOST_CODE_LINES
