@@ -187,9 +187,10 @@ def _prepared(configuration: Configuration, script: Script) -> tuple[str, bool]:
         code += f".to(memory_format={'torch.contiguous_format' if contiguous else _FORMATS[ranks[0]]})"
     if configuration.backend == "eager":
         return code, False
-    options = effective_options(configuration)
+    # Freezing has no effect as an option of the call, but keeps dynamo from taking the code of the other configuration.
+    options = {**effective_options(configuration), **global_options(configuration)}
     code = f"torch.compile({code}, dynamic=False{_options(options)})"
-    return code, bool(global_options(configuration).get("freezing"))
+    return code, bool(options.get("freezing"))
 
 
 def _options(options: dict[str, OptionValue]) -> str:

@@ -14,7 +14,7 @@ from layoutdoctor.records import Kernel
 from layoutdoctor.reports.html import render_html
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
@@ -271,14 +271,23 @@ def test_both_colour_schemes_are_used_also_by_the_charts_and_paper_is_light(visi
     pixels = "document.querySelector('#chart-bars canvas').toDataURL()"
     dark, dark_chart = page.evaluate(ground), page.evaluate(pixels)
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert until(page, lambda: page.evaluate(pixels) != dark_chart)
     paper, paper_chart = page.evaluate(ground), page.evaluate(pixels)
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-    assert page.evaluate(pixels) == dark_chart
+    assert until(page, lambda: page.evaluate(pixels) == dark_chart)
     page.emulate_media(color_scheme="light")
-    light, light_chart = page.evaluate(ground), page.evaluate(pixels)
+    assert until(page, lambda: page.evaluate(pixels) == paper_chart)
 
-    assert (dark, light, paper) == ("rgb(15, 20, 25)", "rgb(255, 255, 255)", "rgb(255, 255, 255)")
-    assert dark_chart != light_chart == paper_chart
+    assert (dark, page.evaluate(ground), paper) == ("rgb(15, 20, 25)", "rgb(255, 255, 255)", "rgb(255, 255, 255)")
+
+
+def until(page: Any, holds: Callable[[], bool]) -> bool:
+    """Whether something comes true within some seconds, as a browser redraws when it has the time."""
+    for _ in range(100):
+        if holds():
+            return True
+        page.wait_for_timeout(50)
+    return False
 
 
 def test_the_charts_follow_the_width_of_the_window(visit: Any) -> None:

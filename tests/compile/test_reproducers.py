@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from github_markdown import check_form, code_blocks
 
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.doctor import diagnose_subject
-from layoutdoctor.records import from_json, to_json
+from layoutdoctor.records import Recommendation, from_json, to_json
 from layoutdoctor.reports.markdown import MOST_CHARACTERS, render_markdown
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.subjects.load import load_target
@@ -139,6 +140,18 @@ def test_the_reproducer_shows_what_was_recorded(case: Case, tmp_path: Path) -> N
         if verdict != contradiction(diagnosis, names):
             return
     pytest.fail(f"{MOST_RUNS} runs say {verdict!r} of {names[1]}, against the record")
+
+
+@pytest.mark.slow
+def test_a_frozen_model_is_not_run_by_the_code_of_the_other_configuration(tmp_path: Path) -> None:
+    case = Case("tests/casebook/36_depthwise_mobile.py", "LD101", configurations="eager,inductor,inductor-freezing")
+    chosen = Recommendation(configuration="inductor-freezing", speedup=None, how=None, verified=True)
+    diagnosis = msgspec.structs.replace(diagnosed(case), recommendation=chosen)
+
+    names, _ = checked(output_of(build_reproducer(diagnosis), tmp_path), diagnosis, case)
+
+    assert names == ["inductor", "inductor-freezing"]
+    assert recorded_counts(diagnosis, "inductor") != recorded_counts(diagnosis, "inductor-freezing")
 
 
 def checked(printed: str, diagnosis: Diagnosis, case: Case) -> tuple[list[str], str]:

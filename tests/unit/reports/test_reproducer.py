@@ -192,6 +192,7 @@ def test_a_tie_is_contradicted_only_by_an_interval_beyond_the_recorded_one() -> 
         ("inductor-layout-opt-on", 'dynamic=False, options={"layout_optimization": True})'),
         ("inductor-layout-opt-forced", '{"layout_optimization": True, "force_layout_optimization": True})'),
         ("inductor-freezing", "with torch._inductor.config.patch(freezing=True):"),
+        ("inductor-freezing", 'dynamic=False, options={"freezing": True})'),
         ("eager", 'steps["eager"] = partial(deepcopy(model), x)'),
     ],
 )
