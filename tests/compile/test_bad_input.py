@@ -134,10 +134,16 @@ def test_configurations_that_are_all_the_same_are_an_answer(tmp_path: Path) -> N
     assert "Nothing to choose: every configuration is the same as eager (" in result.stdout
 
 
+def take_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_while_timing_leaves_a_valid_record(model: Callable[..., str], tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     words = [sys.executable, "-m", "layoutdoctor", model(), *EAGER[:2], "--budget", "60", "--output", str(saved)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    # Tests that run in the background of a shell ignore the signal, and a child would inherit that.
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, preexec_fn=take_interrupts) as process:
         assert process.stderr is not None
         assert any("timing all" in line for line in iter(process.stderr.readline, ""))
         os.kill(process.pid, signal.SIGINT)
