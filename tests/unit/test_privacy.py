@@ -96,7 +96,7 @@ HARMLESS = (
     "n = channels //groups",
     "cuDNN 9.1.0.70, nvidia-curand-cu12==10.3.5.147",
     "2.13.0+cpu",
-    "Linux 6.18.44 x86_64",
+    "Linux 6.8.0-45-generic x86_64",
     "g++ (Debian 12.2.0-14+deb12u1) 12.2.0",
     "NVIDIA H100 80GB HBM3",
     "s77*s27",
