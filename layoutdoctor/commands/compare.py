@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.changes import compare
 from layoutdoctor.commands.output import (
-    OutputError,
     add_output_options,
     for_others,
     prepare_outputs,
     print_text,
-    replace_file,
+    write_outputs,
 )
 from layoutdoctor.commands.terminal import terminal_width
 from layoutdoctor.comparison_records import TraceComparison
@@ -96,15 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _save(comparison: TraceComparison | ModelComparison, outputs: Sequence[OutputFile]) -> None:
-    failures = []
-    for output in outputs:
-        report = render_comparison(comparison, output.report_format)
-        try:
-            replace_file(output.path, report.encode("utf-8", "backslashreplace"))
-        except OSError as error:
-            failures.append(f"cannot write {str(output.path)!r}: {error.strerror or error}")
-    if failures:
-        raise OutputError("; ".join(failures))
+    write_outputs(outputs, lambda output: [(output.path, render_comparison(comparison, output.report_format))])
 
 
 def exit_status(comparison: TraceComparison | ModelComparison, *, fails_on_regression: bool) -> int:

@@ -11,6 +11,7 @@ import ctypes
 import os
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -19,14 +20,14 @@ from typing import TYPE_CHECKING
 from layoutdoctor import privacy
 from layoutdoctor.commands.terminal import render_terminal, terminal_width, wants_colour
 from layoutdoctor.errors import LayoutDoctorError, UsageError
-from layoutdoctor.reports import RENDERERS, format_of_suffix, render
+from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
 from layoutdoctor.reports.markdown import markdown_parts
-from layoutdoctor.reports.text import DEFAULT_WIDTH
+from layoutdoctor.reports.text import DEFAULT_WIDTH, render_text
 from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import TypeVar
 
     import msgspec
@@ -221,11 +222,26 @@ def save_reports(diagnosis: Diagnosis, outputs: Sequence[OutputFile]) -> None:
     Raises:
         OutputError: A file could not be written; the others were.
     """
+    cleaned = cache(lambda is_redacted: for_others(diagnosis, redact_names=is_redacted))
+    write_outputs(outputs, lambda output: _texts(cleaned(output.is_redacted), output))
+
+
+def write_outputs(outputs: Sequence[OutputFile], texts_of: Callable[[OutputFile], Iterable[tuple[Path, str]]]) -> None:
+    """
+    Writes every output; one that cannot be written does not cost the others.
+
+    Args:
+        outputs: What ``prepare_outputs`` returned.
+        texts_of: The files that belong to an output, with what is to stand in them.
+
+    Raises:
+        OutputError: A file could not be written; the others were.
+    """
     failures = []
     for output in outputs:
         try:
-            for path, report in _texts(for_others(diagnosis, redact_names=output.is_redacted), output):
-                replace_file(path, report.encode("utf-8", "backslashreplace"))
+            for path, text in texts_of(output):
+                replace_file(path, text.encode("utf-8", "backslashreplace"))
         except OSError as error:
             failures.append(f"cannot write {str(output.path)!r}: {error.strerror or error}")
     if failures:
@@ -235,7 +251,7 @@ def save_reports(diagnosis: Diagnosis, outputs: Sequence[OutputFile]) -> None:
 def _texts(diagnosis: Diagnosis, output: OutputFile) -> Iterator[tuple[Path, str]]:
     """The report, and before it the file that it names for what did not fit, where there is such."""
     if output.details is None:
-        yield output.path, render(diagnosis, output.report_format)
+        yield output.path, renderer_of(output.report_format)(diagnosis)
         return
     report, details = markdown_parts(diagnosis, output.details.name)
     if details is not None:
@@ -269,12 +285,12 @@ def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = Fal
     """
     diagnosis = for_others(diagnosis, redact_names=redact)
     if report_format != "text":
-        print_text(render(diagnosis, report_format))
+        print_text(renderer_of(report_format)(diagnosis))
         return
     is_coloured = wants_colour(sys.stdout)
     width = terminal_width()
     if width is None and not is_coloured:
-        print_text(render(diagnosis, "text"))
+        print_text(render_text(diagnosis))
     else:
         print_text(render_terminal(diagnosis, width or DEFAULT_WIDTH, is_coloured=is_coloured))
 

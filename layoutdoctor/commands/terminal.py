@@ -18,7 +18,16 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from layoutdoctor.reports.text import MOST_FINDINGS, NARROWEST
+from layoutdoctor.reports.text import (
+    MOST_FINDINGS,
+    NARROWEST,
+    NO_FINDINGS,
+    also_noted,
+    findings_left_out,
+    how_it_was_measured,
+    what_is_not_understood,
+    where_to_go_on,
+)
 from layoutdoctor.reports.view import build_view
 
 if TYPE_CHECKING:
@@ -113,7 +122,7 @@ class _Page:
 
     def wrap(self, text: Text, indent: int = 0, further: int = 2) -> Iterator[Text]:
         """The lines of a paragraph, from the second on a little to the right, so that a new fact is seen as one."""
-        first = text.wrap(self._console, self.width - indent, overflow="fold")[:1]
+        first = text.wrap(self._console, self.width - indent, overflow="fold")[:1] if text else ()
         for line in first:
             line.rstrip()
             yield Text(" " * indent).append_text(line)
@@ -126,9 +135,7 @@ class _Page:
 
 def _short_sections(view: View, page: _Page) -> Iterator[list[RenderableType]]:
     yield [*page.wrap(Text(" · ".join(view.title), "dim"))]
-    noted = ", ".join(f"{entry.code} {entry.rule}" for entry in view.findings[:MOST_FINDINGS])
-    also = page.wrap(Text(f"Also noted: {noted}.")) if noted else ()
-    yield [*_answer(view.answer, page), *_end(view, page, 1), *also]
+    yield [*_answer(view.answer, page), *_end(view, page, in_full=False), *page.wrap(Text(also_noted(view)))]
 
 
 def _sections(view: View, page: _Page) -> Iterator[list[RenderableType]]:
@@ -140,8 +147,7 @@ def _sections(view: View, page: _Page) -> Iterator[list[RenderableType]]:
     if view.remarks:
         yield [line for remark in view.remarks for line in page.wrap(Text(remark))]
     yield [*_findings(view.findings, page)]
-    more = Text(f"More: {' · '.join(view.hints)}", "dim")
-    yield [*_end(view, page, len(view.measurement)), *page.wrap(more)]
+    yield [*_end(view, page, in_full=True), *page.wrap(Text(where_to_go_on(view), "dim"))]
 
 
 def _answer(answer: Answer, page: _Page) -> Iterator[Text]:
@@ -219,14 +225,12 @@ def _clause_style(clause: str) -> str:
 
 def _findings(findings: tuple[FindingEntry, ...], page: _Page) -> Iterator[Text]:
     if not findings:
-        yield Text("Findings: none.")
+        yield Text(NO_FINDINGS)
         return
     yield Text("Findings", "bold")
     for entry in findings[:MOST_FINDINGS]:
         yield from _finding(entry, page)
-    left_out = len(findings) - MOST_FINDINGS
-    if left_out > 0:
-        yield from page.wrap(Text(f"and {left_out} more: --output report.md lists them"))
+    yield from page.wrap(Text(findings_left_out(findings)))
 
 
 def _finding(entry: FindingEntry, page: _Page) -> Iterator[Text]:
@@ -240,7 +244,7 @@ def _finding(entry: FindingEntry, page: _Page) -> Iterator[Text]:
         yield from page.wrap(Text(f"-> {entry.suggestion}", "green"), 2, 3)
 
 
-def _end(view: View, page: _Page, measured: int) -> Iterator[Text]:
+def _end(view: View, page: _Page, *, in_full: bool) -> Iterator[Text]:
     understood = view.not_understood in ((), ("nothing",))
-    yield from page.wrap(Text(f"Not understood: {'; '.join(view.not_understood)}.", "dim" if understood else "yellow"))
-    yield from page.wrap(Text(f"Measurement: {'; '.join(view.measurement[:measured])}.", "dim"))
+    yield from page.wrap(Text(what_is_not_understood(view), "dim" if understood else "yellow"))
+    yield from page.wrap(Text(how_it_was_measured(view, in_full=in_full), "dim"))

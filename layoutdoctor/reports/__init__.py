@@ -21,7 +21,7 @@ from layoutdoctor.reports.reproducer import render_reproducer
 from layoutdoctor.reports.sarif import render_sarif
 from layoutdoctor.reports.text import render_text
 
-__all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render"]
+__all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render", "renderer_of"]
 
 Renderer = Callable[[Diagnosis], str]
 
@@ -63,13 +63,25 @@ def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
     Raises:
         UsageError: There is no such format.
     """
+    return renderer_of(report_format)(scrub(diagnosis))
+
+
+def renderer_of(report_format: str) -> Renderer:
+    """
+    What makes the report of a diagnosis that is scrubbed already.
+
+    Args:
+        report_format: As for ``render``.
+
+    Raises:
+        UsageError: There is no such format.
+    """
     try:
-        renderer = RENDERERS[report_format]
+        return RENDERERS[report_format]
     except KeyError:
         raise UsageError(
             f"cannot render as {report_format!r}: expected one of {', '.join(sorted(RENDERERS))}"
         ) from None
-    return renderer(scrub(diagnosis))
 
 
 def format_of_suffix(path: str | PurePath) -> str:

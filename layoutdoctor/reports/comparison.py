@@ -7,6 +7,7 @@ Faces the command ``compare`` and the public API.
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ from layoutdoctor.comparison_records import ModelComparison, TraceComparison, co
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.markdown import LIST_LENGTHS, MOST_CHARACTERS, escape
+from layoutdoctor.reports.markdown_text import table_of
 from layoutdoctor.reports.model_comparison_view import build_model_view
-from layoutdoctor.reports.tables import markdown_table, plain_table
+from layoutdoctor.reports.tables import plain_table
 from layoutdoctor.reports.trace_comparison_view import build_trace_view
 
 if TYPE_CHECKING:
@@ -145,12 +147,6 @@ def _markdown_parts(view: ComparisonView, most: int) -> Iterator[str]:
 
 def _markdown_table(titled: TitledTable, most: int) -> str:
     table = titled.table
-    rows = []
-    for row in table.rows[:most]:
-        cells = [*row.cells, *[""] * (len(table.head) - len(row.cells))]
-        if row.clause is not None:
-            cells[table.clause_column] = row.clause
-        rows.append([escape(cell) for cell in cells])
-    left_out = len(table.rows) - len(rows)
-    shown = markdown_table([escape(head) for head in table.head], rows)
+    left_out = len(table.rows) - most
+    shown = table_of(replace(table, rows=table.rows[:most]))
     return f"{shown}\n\n{left_out} more left out here; the JSON report has them." if left_out > 0 else shown

@@ -23,6 +23,7 @@ DEFAULT_WIDTH = 100
 NARROWEST = 40
 MOST_FINDINGS = 20
 INDENT = "  "
+NO_FINDINGS = "Findings: none."
 
 
 def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
@@ -42,13 +43,63 @@ def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 
+def also_noted(view: View) -> str:
+    """
+    The findings of a report that ends before them, by name; empty where there are none.
+
+    Args:
+        view: The report.
+    """
+    noted = ", ".join(f"{entry.code} {entry.rule}" for entry in view.findings[:MOST_FINDINGS])
+    return f"Also noted: {noted}." if noted else ""
+
+
+def findings_left_out(findings: tuple[FindingEntry, ...]) -> str:
+    """
+    How many findings are not shown, and where they are; empty where all are.
+
+    Args:
+        findings: All of them.
+    """
+    left_out = len(findings) - MOST_FINDINGS
+    return f"and {left_out} more: --output report.md lists them" if left_out > 0 else ""
+
+
+def what_is_not_understood(view: View) -> str:
+    """
+    What could not be recorded or read, as a sentence.
+
+    Args:
+        view: The report.
+    """
+    return f"Not understood: {'; '.join(view.not_understood)}."
+
+
+def how_it_was_measured(view: View, *, in_full: bool) -> str:
+    """
+    How well it was measured, as a sentence.
+
+    Args:
+        view: The report.
+        in_full: Whether to say more than the first fact.
+    """
+    return f"Measurement: {'; '.join(view.measurement if in_full else view.measurement[:1])}."
+
+
+def where_to_go_on(view: View) -> str:
+    """
+    The hints at the end.
+
+    Args:
+        view: The report.
+    """
+    return f"More: {' · '.join(view.hints)}"
+
+
 def _short_sections(view: View, width: int) -> Iterable[list[str]]:
     yield _wrap(" · ".join(view.title), width)
     lines = [*_answer_lines(view.answer, width), *_measurement_lines(view, width, in_full=False)]
-    if view.findings:
-        noted = ", ".join(f"{entry.code} {entry.rule}" for entry in view.findings[:MOST_FINDINGS])
-        lines += _wrap(f"Also noted: {noted}.", width)
-    yield lines
+    yield [*lines, *_wrap(also_noted(view), width)]
 
 
 def _all_sections(view: View, width: int) -> Iterable[list[str]]:
@@ -60,7 +111,7 @@ def _all_sections(view: View, width: int) -> Iterable[list[str]]:
         yield [plain_table(table.head, rows, width, clauses, wraps_names=table.wraps_names)]
     yield [line for remark in view.remarks for line in _wrap(remark, width)]
     yield _findings_section(view.findings, width)
-    yield [*_measurement_lines(view, width), *_wrap(f"More: {' · '.join(view.hints)}", width)]
+    yield [*_measurement_lines(view, width), *_wrap(where_to_go_on(view), width)]
 
 
 def _answer_lines(answer: Answer, width: int) -> list[str]:
@@ -70,12 +121,11 @@ def _answer_lines(answer: Answer, width: int) -> list[str]:
 
 def _findings_section(findings: tuple[FindingEntry, ...], width: int) -> list[str]:
     if not findings:
-        return ["Findings: none."]
+        return [NO_FINDINGS]
     lines = ["Findings"]
     for entry in findings[:MOST_FINDINGS]:
         lines += _finding_lines(entry, width)
-    left_out = len(findings) - MOST_FINDINGS
-    return [*lines, f"and {left_out} more: --output report.md lists them"] if left_out > 0 else lines
+    return [*lines, *_wrap(findings_left_out(findings), width)]
 
 
 def _finding_lines(entry: FindingEntry, width: int) -> list[str]:
@@ -89,9 +139,7 @@ def _finding_lines(entry: FindingEntry, width: int) -> list[str]:
 
 
 def _measurement_lines(view: View, width: int, *, in_full: bool = True) -> list[str]:
-    measurement = view.measurement if in_full else view.measurement[:1]
-    not_understood = _wrap(f"Not understood: {'; '.join(view.not_understood)}.", width)
-    return [*not_understood, *_wrap(f"Measurement: {'; '.join(measurement)}.", width)]
+    return [*_wrap(what_is_not_understood(view), width), *_wrap(how_it_was_measured(view, in_full=in_full), width)]
 
 
 def _wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
