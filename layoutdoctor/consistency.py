@@ -8,7 +8,8 @@ nothing of the package.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -135,12 +136,9 @@ def _layouts(place: str, **layouts: Layout | None) -> Iterator[str]:
 def _sizes(place: str, shape: Sequence[int | str], stride: Sequence[int | str] | None) -> Iterator[str]:
     if stride is not None and len(stride) != len(shape):
         yield f"{place} has strides in {len(stride)} and sizes in {len(shape)} dimensions, expected as many of each"
-    count = 1
-    for size in shape:
-        count *= size if isinstance(size, int) and size else 1
-        if count > _MOST_ELEMENTS:
-            yield f"{place}.shape stands for more elements than a tensor can have, expected at most {_MOST_ELEMENTS}"
-            return
+    sizes = (size for size in shape if isinstance(size, int) and size)
+    if any(count > _MOST_ELEMENTS for count in accumulate(sizes, mul)):  # ends before the product is endless itself
+        yield f"{place}.shape stands for more elements than a tensor can have, expected at most {_MOST_ELEMENTS}"
 
 
 def _repeated(place: str, field: str, names: Iterable[str]) -> Iterator[str]:

@@ -7,52 +7,38 @@ let the rules look. Everything that comes out is one frozen record.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import time
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
-from layoutdoctor._version import __version__
-from layoutdoctor.analysis.choice import choose_baseline, eligible_names, recommend
-from layoutdoctor.analysis.comparison import COVERAGE, compare, rounds_needed
-from layoutdoctor.capture.compat import DynamoState, triton_version
+from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.errors import UsageError
-from layoutdoctor.measure.bandwidth import measure_copy_bandwidth
-from layoutdoctor.measure.environment import describe_environment
-from layoutdoctor.measure.equivalence import compute_reference
-from layoutdoctor.measure.step import check_runs
-from layoutdoctor.measure.timing import choose_timer, measure_rounds, to_measurement
-from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
-from layoutdoctor.records import Configuration, Diagnosis, Failure
+from layoutdoctor.diagnosing import Diagnosing
+from layoutdoctor.errors import TransportError, UsageError
+from layoutdoctor.isolated import diagnose_isolated
+from layoutdoctor.measure.timing import choose_timer
+from layoutdoctor.messages import Attempt
+from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
+from layoutdoctor.records import Configuration, Diagnosis
 from layoutdoctor.rules import Rule, run_rules
 from layoutdoctor.static_trials import diagnose_for_target
 from layoutdoctor.subjects.state import preserved_state
-from layoutdoctor.subjects.subject import (
-    describe,
-    input_ranks,
-    parameter_ranks,
-    subject_from_python,
-    with_something_to_train,
-)
+from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.targets import find_target
-from layoutdoctor.trials import LiveTrial, run_trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from layoutdoctor.measure.timing import RoundTimes, Timer
-    from layoutdoctor.records import Comparison, Mode, Recommendation, Subject
+    from layoutdoctor.measure.timing import Timer
+    from layoutdoctor.progress import Progress
+    from layoutdoctor.records import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
-
-CONFIRMATION_SHARE = 0.25
-"""Part of the budget kept for measuring the chosen configuration again."""
 
 
 def diagnose(
@@ -66,6 +52,8 @@ def diagnose(
     budget_seconds: float = DEFAULT_BUDGET_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     timer: Timer | None = None,
+    isolate: bool = False,
+    timeout_seconds: float | None = None,
 ) -> Diagnosis:
     """
     Finds out under which layout configuration a model is fastest, and what the conversions between layouts cost.
@@ -81,6 +69,11 @@ def diagnose(
         budget_seconds: Bounds the timing rounds only; every configuration gets at least a few.
         progress: Called with a ``Progress`` at every step.
         timer: What times a block of calls; None chooses by device.
+        isolate: Whether the diagnosis runs in processes of its own on a copy of the model, so that a configuration that
+            crashes or hangs costs itself only. A model that cannot be rebuilt in another process is diagnosed in this
+            one, and a note says why.
+        timeout_seconds: With ``isolate``, how long one configuration may take; None for half an hour, infinity for no
+            limit.
 
     Returns:
         The record; ``print`` it for the report.
@@ -90,12 +83,28 @@ def diagnose(
         SubjectError: The model does not run on the example input in eager mode, or cannot be copied.
     """
     _check(mode, budget_seconds, progress, timer)
+    _check_isolation(timer, timeout_seconds, isolate=isolate)
     chosen = choose_configurations(_checked_configurations(configurations), mode)
     rules = None if rules is None else _checked_rules(rules)
     if target is not None:
         find_target(target)  # before the model is looked at
+    subject = subject_from_python(model, example_input)
+    if isolate:
+        try:
+            return diagnose_isolated(
+                subject,
+                mode=mode,
+                configurations=chosen,
+                rules=rules,
+                target=target,
+                budget_seconds=budget_seconds,
+                progress=progress,
+                timeout_seconds=timeout_seconds,
+            )
+        except TransportError as error:
+            subject = dataclasses.replace(subject, notes=(*subject.notes, f"not isolated: {error}"))
     return diagnose_subject(
-        subject_from_python(model, example_input),
+        subject,
         mode=mode,
         configurations=chosen,
         rules=rules,
@@ -119,6 +128,7 @@ def diagnose_subject(
     timer: Timer | None = None,
     trace_directory: Path | None = None,
     command: str | None = None,
+    attempt: Attempt | None = None,
 ) -> Diagnosis:
     """
     The same for a loaded subject.
@@ -135,6 +145,7 @@ def diagnose_subject(
         timer: What times a block of calls.
         trace_directory: Where to keep each configuration's profiler trace.
         command: The command line, for the record.
+        attempt: What other processes did of this diagnosis, and whom to tell what this one does.
 
     Raises:
         UsageError: An argument is wrong.
@@ -155,9 +166,12 @@ def diagnose_subject(
                     progress=progress,
                     on_trial=on_trial,
                     command=command,
+                    attempt=attempt or Attempt(),
                 )
                 return msgspec.structs.replace(static, findings=run_rules(static, rules))
-            run = _Diagnosing(subject, mode, configurations, progress, on_trial, trace_directory, command)
+            run = Diagnosing(
+                subject, mode, configurations, progress, on_trial, trace_directory, command, attempt or Attempt()
+            )
             timer = timer or choose_timer(run.device)  # before anything is compiled that could not be timed
             run.run_trials()
             run.measure(budget_seconds, timer)
@@ -174,6 +188,17 @@ def _check(mode: object, budget_seconds: object, progress: object, timer: object
     for name, value in (("progress", progress), ("timer", timer)):
         if value is not None and not callable(value):
             raise UsageError(f"cannot use {value!r} as {name}: expected a function, or None")
+
+
+def _check_isolation(timer: object, timeout_seconds: object, *, isolate: object) -> None:
+    if timeout_seconds is not None and (not isinstance(timeout_seconds, Real) or not float(timeout_seconds) > 0):
+        raise UsageError(
+            f"cannot limit a configuration to {timeout_seconds!r} seconds: expected a number above 0, such as 600"
+        )
+    if timeout_seconds is not None and not isolate:
+        raise UsageError("cannot limit a configuration's time in this process: pass isolate=True as well")
+    if timer is not None and isolate:
+        raise UsageError("cannot use a timer of your own with isolate=True: it lives in this process; leave out one")
 
 
 def _checked_configurations(configurations: object) -> str | Configuration | tuple[str | Configuration, ...]:
@@ -195,159 +220,3 @@ def _checked_rules(rules: object) -> tuple[Rule, ...]:
     if wrong:
         raise UsageError(f"cannot use {wrong[0]!r} as a rule: expected Rule values, such as those in ALL_RULES")
     return listed
-
-
-def _notes_on_machine(device: str) -> tuple[str, ...]:
-    """What about the machine changes what can be concluded."""
-    if device != "cpu":
-        return ()
-    if not torch.backends.mkldnn.is_available():
-        return ("this torch was built without oneDNN: convolutions run in ATen's own code",)
-    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        return ("this processor has no AVX2: oneDNN and Inductor run slow general code, which says little of others",)
-    return ()
-
-
-class _Diagnosing:
-    """A diagnosis under way: what is known so far, and the steps that add to it."""
-
-    def __init__(
-        self,
-        subject: LoadedSubject,
-        mode: Mode,
-        configurations: Sequence[Configuration],
-        progress: Callable[[Progress], None] | None,
-        on_trial: Callable[[Diagnosis], None] | None,
-        trace_directory: Path | None,
-        command: str | None,
-    ) -> None:
-        if mode == "training":
-            subject = with_something_to_train(subject)
-        self.loaded, self.mode, self.configurations = subject, mode, configurations
-        self.progress, self.on_trial = progress, on_trial
-        self.trace_directory, self.command = trace_directory, command
-        self.trials: list[LiveTrial] = []
-        self.comparison: Comparison | None = None
-        self.recommendation: Recommendation | None = None
-        self.subject: Subject = describe(subject, mode)
-        self.device = self.subject.device or "cpu"
-        self.bandwidth: float | None = None
-        self.created_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._done = 0
-
-    def _say(self, stage: str) -> None:
-        if self.progress is not None:
-            self.progress(Progress(stage, self._done, len(self.configurations) + 3))
-        self._done += 1
-
-    def run_trials(self) -> None:
-        """Rehearses the model once in eager mode, then runs every configuration up to its timing."""
-        self._say("running the model once in eager mode")
-        rehearsal = check_runs(self.loaded, self.mode)
-        notes = (*self.subject.notes, *rehearsal.notes, *_notes_on_machine(self.device))
-        self.subject = msgspec.structs.replace(self.subject, notes=notes)
-        reference = compute_reference(self.loaded, self.mode)
-        self.bandwidth = measure_copy_bandwidth(self.device)
-        for configuration in self.configurations:
-            doing = "compiling" if configuration.backend == "inductor" else "running"
-            self._say(f"{configuration.name}: {doing}, profiling")
-            trace_file = self._trace_file(configuration.name)
-            self.trials.append(
-                run_trial(
-                    self.loaded, configuration, self.mode, reference, self.trials, rehearsal, trace_file, self.bandwidth
-                )
-            )
-            if self.on_trial is not None:
-                self.on_trial(self.record(interrupted="stopped before the timing rounds were over"))
-
-    def _trace_file(self, name: str) -> Path | None:
-        return None if self.trace_directory is None else self.trace_directory / f"{name}.json.gz"
-
-    def measure(self, budget_seconds: float, timer: Timer) -> None:
-        """Times all that ran in turns, compares, and measures the choice again."""
-        steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
-        if not steps:
-            return
-        baseline = choose_baseline(self.configurations, steps)
-        self._say("timing all configurations in turns")
-        share = 1 - CONFIRMATION_SHARE if len(steps) > 1 else 1.0
-        times = measure_rounds(
-            steps, baseline=baseline, budget_seconds=share * budget_seconds, timer=timer, on_round=self._on_round()
-        )
-        self._keep(times)
-        rounds = {name: item.round_seconds for name, item in times.items() if item.failure is None}
-        eligible = eligible_names([trial.record() for trial in self.trials])
-        self.comparison = compare(rounds, baseline, eligible=eligible)
-        self._recommend(steps, CONFIRMATION_SHARE * budget_seconds, timer)
-
-    def _on_round(self) -> Callable[[int, int], None] | None:
-        progress = self.progress
-        if progress is None:
-            return None
-        done, total = self._done - 1, len(self.configurations) + 3
-        last = time.monotonic()
-
-        def on_round(count: int, expected: int) -> None:
-            nonlocal last
-            if time.monotonic() - last > 5:
-                last = time.monotonic()
-                progress(
-                    Progress(f"timing all configurations in turns: round {count} of up to {expected}", done, total)
-                )
-
-        return on_round
-
-    def _keep(self, times: Mapping[str, RoundTimes]) -> None:
-        for trial in self.trials:
-            item = times.get(trial.name)
-            if item is None:
-                continue
-            if item.failure is not None:
-                trial.failure = Failure(kind="measure", message=item.failure)
-            if item.round_seconds:
-                trial.measurement = to_measurement(
-                    item, compile_seconds=trial.compile_seconds, peak_memory_bytes=trial.peak_memory_bytes
-                )
-
-    def _recommend(self, steps: Mapping[str, Callable[[], None]], budget_seconds: float, timer: Timer) -> None:
-        records = [trial.record() for trial in self.trials]
-        ranks = (parameter_ranks(self.loaded), input_ranks(self.loaded))
-        chosen = self.comparison.fastest[0] if self.comparison and self.comparison.fastest else None
-        confirmed: Comparison | None = None
-        if self.comparison is not None and chosen is not None and chosen != self.comparison.baseline:
-            self._say(f"{chosen}: measuring the gain again")
-            baseline = self.comparison.baseline
-            pair = {baseline: steps[baseline], chosen: steps[chosen]}
-            again = measure_rounds(
-                pair,
-                baseline=baseline,
-                budget_seconds=budget_seconds,
-                timer=timer,
-                minimum_rounds=rounds_needed(COVERAGE, len(pair)),
-                seed=1,
-            )
-            confirmed = compare({name: item.round_seconds for name, item in again.items()}, baseline)
-        self.recommendation = recommend(records, self.comparison, confirmed, ranks)
-
-    def conclude(self, rules: Sequence[Rule] | None) -> Diagnosis:
-        """The finished record, findings included."""
-        self._say("looking for findings")
-        diagnosis = self.record()
-        return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
-
-    def record(self, interrupted: str | None = None) -> Diagnosis:
-        """The diagnosis so far."""
-        onednn = next((trial.onednn for trial in self.trials if trial.onednn[0] is not None), (None, None))
-        return Diagnosis(
-            layoutdoctor_version=__version__,
-            created_at=self.created_at,
-            environment=msgspec.structs.replace(
-                describe_environment(self.device, triton=triton_version(), onednn=onednn, command=self.command),
-                copy_bandwidth_bytes_per_second=self.bandwidth,
-            ),
-            subject=self.subject,
-            trials=tuple(trial.record() for trial in self.trials),
-            comparison=self.comparison,
-            recommendation=self.recommendation,
-            interrupted=interrupted,
-        )

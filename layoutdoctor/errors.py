@@ -34,6 +34,10 @@ class SubjectError(LayoutDoctorError):
     """The model or its inputs could not be loaded, built or run (exit status 3)."""
 
 
+class TransportError(SubjectError):
+    """The caller's model could not be saved for another process, or not be rebuilt there (exit status 3)."""
+
+
 class RecordError(LayoutDoctorError):
     """A saved diagnosis could not be read (exit status 3)."""
 
@@ -50,6 +54,21 @@ class InconclusiveError(LayoutDoctorError):
     """Nothing could be concluded (exit status 4)."""
 
     exit_status = 4
+
+
+class DeviceLostError(LayoutDoctorError):
+    """
+    A configuration left the device in a state in which this process can run nothing more (exit status 3).
+
+    Attributes:
+        configuration: Its name.
+        stage: What was being done.
+        log: Last lines of the traceback.
+    """
+
+    def __init__(self, configuration: str, stage: str, message: str, log: str | None) -> None:
+        super().__init__(message)
+        self.configuration, self.stage, self.log = configuration, stage, log
 
 
 class UnknownConfigurationError(UsageError):
@@ -76,9 +95,18 @@ def first_line(error: BaseException) -> str:
     Args:
         error: Any exception.
     """
-    try:
-        text = str(error)
-    except Exception:
-        text = "its message cannot be shown"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """
+    An exception's text, also of one that raises when it is printed.
+
+    Args:
+        error: Any exception.
+    """
+    try:
+        return str(error)
+    except Exception:
+        return "its message cannot be shown"

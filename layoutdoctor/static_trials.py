@@ -20,17 +20,20 @@ from layoutdoctor.capture.compat import compile_settings, triton_version
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.live_trial import LiveTrial, fingerprint
 from layoutdoctor.measure.environment import describe_environment
 from layoutdoctor.measure.step import Step, check_runs
+from layoutdoctor.messages import Kept
 from layoutdoctor.progress import Progress
 from layoutdoctor.records import Diagnosis, Failure, Recommendation, Trial
-from layoutdoctor.subjects.prepare import effective_options, formats_in_effect, prepare, same_preparation_key
+from layoutdoctor.subjects.prepare import effective_options, prepare, same_preparation_key
 from layoutdoctor.subjects.subject import describe, owned_module, with_something_to_train
-from layoutdoctor.trials import LiveTrial, own_frame, prove
+from layoutdoctor.trials import code_key, own_frame, prove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from layoutdoctor.messages import Attempt
     from layoutdoctor.records import Configuration, Mode, Subject
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.targets import Target
@@ -40,6 +43,7 @@ FREEZING_REASON = (
     "freezing folds the weights into the CPU's own convolutions before a graph is lowered; "
     "diagnose it on a machine with the GPU"
 )
+_INTERRUPTED = "stopped before every configuration was lowered"
 STAGE = "target"
 """Failure kind of whatever concerns the target."""
 
@@ -53,6 +57,7 @@ def diagnose_for_target(
     progress: Callable[[Progress], None] | None = None,
     on_trial: Callable[[Diagnosis], None] | None = None,
     command: str | None = None,
+    attempt: Attempt,
 ) -> Diagnosis:
     """
     The static diagnosis of a loaded subject, without findings.
@@ -65,6 +70,7 @@ def diagnose_for_target(
         progress: Called at every step.
         on_trial: Called with the diagnosis so far after each trial.
         command: The command line, for the record.
+        attempt: What other processes did of this diagnosis, and whom to tell what this one does.
 
     Raises:
         UsageError: The model or an input is not on the CPU.
@@ -74,7 +80,8 @@ def diagnose_for_target(
     if mode == "training":
         subject = with_something_to_train(subject)
     described = _describe(subject, mode, target)
-    created_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created_at = attempt.kept.diagnosis.created_at if attempt.kept is not None else now
     total = len(configurations) + 1
     trials: list[LiveTrial] = []
     records: list[Trial] = []
@@ -97,16 +104,32 @@ def diagnose_for_target(
         )
 
     say("running the model once in eager mode", 0)
+    attempt.began(None, "running the model once in eager mode")
     rehearsal = check_runs(subject, mode)
     for done, configuration in enumerate(configurations, start=1):
         doing = f"lowering for {target.name}" if _reason_to_skip(configuration) is None else "nothing to lower"
         say(f"{configuration.name}: {doing}", done)
-        trial = lower_trial(subject, configuration, mode, target, trials, changes_inputs=rehearsal.changes_inputs)
+        trial = _earlier_trial(configuration, attempt)
+        if trial is None:
+            attempt.began(configuration.name, "prepare")
+            trial = lower_trial(subject, configuration, mode, target, trials, changes_inputs=rehearsal.changes_inputs)
         trials.append(trial)
         records.append(static_record(trial))
+        memos = {trial.name: trial.memo for trial in trials}
+        attempt.keep(Kept(diagnosis=record(interrupted=_INTERRUPTED), memos=memos))
         if on_trial is not None:
-            on_trial(record(interrupted="stopped before every configuration was lowered"))
+            on_trial(record(interrupted=_INTERRUPTED))
     return record()
+
+
+def _earlier_trial(configuration: Configuration, attempt: Attempt) -> LiveTrial | None:
+    """What an earlier process has found out about a configuration; None where it is this one's turn."""
+    name = configuration.name
+    lost, before = attempt.lost.get(name), attempt.trial(name)
+    if lost is None and before is None:
+        return None
+    record = before or Trial(configuration=configuration, status="ok", is_static=True)
+    return LiveTrial.restored(record, attempt.memo(name), lost)
 
 
 def _check_on_cpu(subject: LoadedSubject, target: Target) -> None:
@@ -175,22 +198,26 @@ def lower_trial(
     try:
         prepared = prepare(subject, configuration, mode)
         trial.notes += prepared.notes
-        trial.key = same_preparation_key(prepared, configuration)
-        lowered = [other for other in earlier if other.failure is None and other.same_as is None]
+        trial.key = fingerprint(same_preparation_key(prepared, configuration))
+        lowered = [other for other in earlier if other.ran]
         twin = next((other for other in lowered if other.key == trial.key), None)
         if twin is not None:
             trial.stand_for(twin, "the same options and formats are in effect")
             return trial
-        trial.stage = STAGE
+        trial.enter(STAGE)
         step = Step(prepared.run, prepared.module, prepared.args, prepared.kwargs, mode, changes_inputs)
         _lower(trial, step, target)
-        trial.code = (formats_in_effect(prepared), *(graph.code_fingerprint for graph in trial.graphs))
-        twin = next((other for other in lowered if _same_code(other, trial)), None)
-        if twin is not None:
-            trial.stand_for(twin, "the generated code is the same")
-            return trial
+        if trial.failure is None:
+            trial.code = code_key(prepared, trial)
+            twin = next((other for other in lowered if trial.code is not None and other.code == trial.code), None)
+            if twin is not None:
+                trial.stand_for(twin, "the generated code is the same")
+                return trial
+            trial.ran = True
         prove(trial)
-    except (Exception, SystemExit) as error:  # the user's model may raise anything
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # the user's model may raise anything
         # What Dynamo wraps around an exception of the backend says less than that one.
         cause = getattr(error, "inner_exception", None) or error
         trial.fail(cause)
@@ -234,8 +261,3 @@ def _lower(trial: LiveTrial, step: Step, target: Target) -> None:
             message=f"cannot lower anything for {target.name}: torch.compile traced no graph of this model{why}; "
             "it would run as eager code",
         )
-
-
-def _same_code(other: LiveTrial, trial: LiveTrial) -> bool:
-    complete = bool(trial.graphs) and None not in trial.code and not trial.graph_break_reasons
-    return trial.failure is None and other.code == trial.code and complete

@@ -6,9 +6,8 @@ Faces doctor; brings subjects, capture and measure together.
 
 from __future__ import annotations
 
+import contextlib
 import time
-import traceback
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,12 +26,13 @@ from layoutdoctor.capture.compat import compile_settings, distinct_options, miss
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.live_trial import LiveTrial, fingerprint, tell_nobody
 from layoutdoctor.measure.copies import layout_of
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.measure.memory import peak_memory
 from layoutdoctor.measure.profiling import record_quietest
 from layoutdoctor.measure.step import Step
-from layoutdoctor.records import Failure, GradientLayout, Graph, KernelSummary, RedundantPair, Trial
+from layoutdoctor.records import GradientLayout, Graph, KernelSummary
 from layoutdoctor.subjects.prepare import (
     effective_options,
     formats_in_effect,
@@ -42,101 +42,16 @@ from layoutdoctor.subjects.prepare import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from layoutdoctor.capture.session import CapturedGraph
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.profiling import Recording
     from layoutdoctor.measure.step import Rehearsal
-    from layoutdoctor.records import Configuration, Conversion, Equivalence, Measurement, Mode, TrialStatus
+    from layoutdoctor.records import Configuration, Conversion, Mode
     from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.subject import LoadedSubject
-
-_LOG_LINES = 12
-
-
-@dataclass
-class LiveTrial:
-    """
-    A trial while the diagnosis runs.
-
-    Attributes:
-        configuration: What is varied.
-        step: One iteration, warm; None where the trial failed or is the same as another one.
-        compile_seconds: Wall time of the first call; None for eager.
-        stage: What was being done, for a failure's record.
-    """
-
-    configuration: Configuration
-    step: Step | None = None
-    compile_seconds: float | None = None
-    stage: str = "prepare"
-    same_as: str | None = None
-    failure: Failure | None = None
-    graphs: tuple[Graph, ...] = ()
-    kernels: KernelSummary | None = None
-    pairs: tuple[RedundantPair, ...] = ()
-    equivalence: Equivalence | None = None
-    measurement: Measurement | None = None
-    peak_memory_bytes: int | None = None
-    recompile_count: int = 0
-    graph_break_reasons: tuple[str, ...] = ()
-    recompile_reasons: tuple[str, ...] = ()
-    gradient_layouts: tuple[GradientLayout, ...] = ()
-    notes: list[str] = field(default_factory=list)
-    key: Hashable = None
-    code: tuple[Any, ...] = ()
-    onednn: tuple[str | None, str | None] = (None, None)
-
-    @property
-    def name(self) -> str:
-        """The configuration's name."""
-        return self.configuration.name
-
-    def fail(self, error: BaseException) -> None:
-        """Records why there is no result, and lets go of the model."""
-        log = "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip().splitlines()
-        message = str(error) if isinstance(error, LayoutDoctorError) else _in_words(error)
-        self.failure = Failure(kind=self.stage, message=message, log="\n".join(log[-_LOG_LINES:]))
-        self.step = None
-
-    def stand_for(self, twin: LiveTrial, why: str) -> None:
-        """Ends a trial that would only repeat another one: what was recorded there holds here, the times stay there."""
-        self.same_as = twin.name
-        self.notes.append(why)
-        self.kernels, self.pairs = twin.kernels, twin.pairs
-        if not self.graphs:  # never compiled; the nodes need not be saved twice
-            self.graphs = tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
-
-    def record(self) -> Trial:
-        """The trial as a record, as far as it has come."""
-        status: TrialStatus = "ok" if self.same_as is None else "same_as"
-        if self.failure is not None:
-            status = "failed"
-        return Trial(
-            configuration=self.configuration,
-            status=status,
-            same_as=self.same_as,
-            failure=self.failure,
-            graphs=self.graphs,
-            kernels=self.kernels,
-            redundant_pairs=self.pairs,
-            measurement=self.measurement,
-            equivalence=self.equivalence,
-            recompile_count=self.recompile_count,
-            graph_break_reasons=self.graph_break_reasons,
-            notes=tuple(self.notes),
-            recompile_reasons=self.recompile_reasons,
-            gradient_layouts=self.gradient_layouts,
-        )
-
-
-def _in_words(error: BaseException) -> str:
-    """An exception in one line; dynamo says only further down, behind this word, what happened."""
-    lines = (line.strip() for line in str(error).splitlines())
-    explanation = next((line for line in lines if line.startswith("Explanation: ")), "")
-    return f"{first_line(error)}; {explanation}" if explanation else first_line(error)
 
 
 def run_trial(
@@ -148,6 +63,7 @@ def run_trial(
     rehearsal: Rehearsal,
     trace_file: Path | None = None,
     bandwidth: float | None = None,
+    announce: Callable[[str], None] = tell_nobody,
 ) -> LiveTrial:
     """
     Everything of a trial but its timing; a failure is a result.
@@ -161,20 +77,65 @@ def run_trial(
         rehearsal: What the eager call on a copy showed.
         trace_file: Where to keep the profiler's trace.
         bandwidth: The device's copy bandwidth, in bytes read plus written per second; None where not measured.
+        announce: Told each stage as it begins.
     """
-    trial = LiveTrial(configuration)
+    trial = LiveTrial(configuration, announce=announce)
     try:
-        prepared = prepare(subject, configuration, mode)
+        prepared = prepare(subject, configuration, mode, rehearsal.shared)
         trial.notes += prepared.notes
-        trial.key = same_preparation_key(prepared, configuration)
-        twin = next((other for other in earlier if other.step is not None and other.key == trial.key), None)
+        trial.key = fingerprint(same_preparation_key(prepared, configuration))
+        twin = next((other for other in earlier if other.ran and other.key == trial.key), None)
         if twin is not None:
             trial.stand_for(twin, "the same options and formats are in effect")
             return trial
         _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file, bandwidth)
-    except (Exception, SystemExit) as error:  # the user's model may raise anything
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # the user's model may raise anything
         trial.fail(error)
     return trial
+
+
+def warm_up(trial: LiveTrial, subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal) -> None:
+    """
+    Prepares, and where needed compiles, a restored trial again, so that it can be timed here; a failure is a result.
+
+    Args:
+        trial: One that ran in an earlier process.
+        subject: What was loaded.
+        mode: ``inference`` or ``training``.
+        rehearsal: What the eager call on a copy showed.
+    """
+    try:
+        trial.enter("prepare")
+        prepared = prepare(subject, trial.configuration, mode, rehearsal.shared)
+        step = prepared.step(mode, fresh_inputs=rehearsal.changes_inputs)
+        with contextlib.ExitStack() as stack:
+            if trial.configuration.backend == "inductor":
+                trial.enter("compile")
+                step.run = compiled(step.run, trial.configuration)
+                stack.enter_context(compile_settings(global_options(trial.configuration)))
+            step()
+            trial.enter("run")
+            step()
+        step.forget_results()
+        trial.step = step
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # the user's model may raise anything, also the second time
+        trial.fail(error)
+
+
+def compiled(run: Callable[..., Any], configuration: Configuration) -> Callable[..., Any]:
+    """
+    The model compiled as a configuration says, at its first call.
+
+    Args:
+        run: What to call.
+        configuration: Of backend ``inductor``.
+    """
+    options = {**effective_options(configuration), **distinct_options(configuration.name)}
+    return torch.compile(own_frame(run, configuration.name), options=options)
 
 
 def _run(
@@ -189,25 +150,29 @@ def _run(
 ) -> None:
     device = subject_device(prepared)
     captured: list[CapturedGraph] = []
-    step = Step(prepared.run, prepared.module, prepared.args, prepared.kwargs, mode, rehearsal.changes_inputs)
+    step = prepared.step(mode, fresh_inputs=rehearsal.changes_inputs)
     if trial.configuration.backend == "inductor":
         captured = _compile(trial, step, device)
-        trial.code = (formats_in_effect(prepared), *(graph.code_fingerprint for graph in trial.graphs))
-        twin = next((other for other in earlier if _same_code(other, trial)), None)
+        trial.code = code_key(prepared, trial)
+        twin = next(
+            (other for other in earlier if other.ran and trial.code is not None and other.code == trial.code), None
+        )
         if twin is not None:
             trial.stand_for(twin, "the generated code is the same")
             return
     else:
-        trial.stage = "run"
+        trial.enter("run")
         step()
     trial.equivalence = check_equivalence(reference, step.results())
     trial.gradient_layouts = _gradient_layouts(prepared, step)
     step.forget_results()
     trial.notes += step.notes
     _profile(trial, step, prepared, captured, device, trace_file, bandwidth)
-    trial.stage = "measure"
+    trial.enter("measure")
+    step.release()  # the gradients of what was profiled
     trial.peak_memory_bytes = peak_memory(step, device)
     trial.step = step
+    trial.ran = True
 
 
 def subject_device(prepared: PreparedModel) -> str:
@@ -235,25 +200,33 @@ def _gradient_layouts(prepared: PreparedModel, step: Step) -> tuple[GradientLayo
     return tuple(found)
 
 
-def _same_code(other: LiveTrial, trial: LiveTrial) -> bool:
-    complete = bool(trial.graphs) and None not in trial.code and not trial.graph_break_reasons
-    return other.step is not None and other.code == trial.code and complete
+def code_key(prepared: PreparedModel, trial: LiveTrial) -> str | None:
+    """
+    What equal generated code on equal layouts has in common; None where not all of the code is known.
+
+    Args:
+        prepared: What was compiled.
+        trial: With its graphs.
+    """
+    codes = tuple(graph.code_fingerprint for graph in trial.graphs)
+    if not codes or None in codes or trial.graph_break_reasons:
+        return None
+    return fingerprint((formats_in_effect(prepared), *codes))
 
 
 def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:
     """Compiles the step's model at its first call, under capture."""
-    trial.stage = "compile"
+    trial.enter("compile")
     problem = missing_cpp_compiler() if device == "cpu" else None
     if problem is not None:
         raise LayoutDoctorError(problem)
-    options = {**effective_options(trial.configuration), **distinct_options(trial.name)}
-    step.run = torch.compile(own_frame(step.run, trial.name), options=options)
+    step.run = compiled(step.run, trial.configuration)
     with compile_settings(global_options(trial.configuration)), CompileCapture() as capture:
         start = time.perf_counter()
         step()
         trial.compile_seconds = time.perf_counter() - start
         compiled_count = len(capture.captured)
-        trial.stage = "run"
+        trial.enter("run")
         step()
     trial.recompile_count = len(capture.captured) - compiled_count
     trial.graph_break_reasons = capture.graph_break_reasons
@@ -294,7 +267,7 @@ def _profile(
     bandwidth: float | None,
 ) -> None:
     """Kernel list and redundant pairs; a failure here costs these, not the trial."""
-    trial.stage = "profile"
+    trial.enter("profile")
     try:
         recording = record_quietest(step.ready, device, captured, trace_file)
         if trial.configuration.backend == "eager":

@@ -22,10 +22,17 @@ LINES = (
     ("layoutdoctor",),
     ("layoutdoctor.pytest_plugin",),
     ("layoutdoctor.testing",),
+    ("layoutdoctor.worker",),
     ("layoutdoctor.doctor",),
-    ("layoutdoctor.trials", "layoutdoctor.static_trials"),
+    ("layoutdoctor.diagnosing", "layoutdoctor.isolated"),
+    ("layoutdoctor.static_trials",),
+    ("layoutdoctor.trials",),
+    ("layoutdoctor.live_trial",),
     ("layoutdoctor.subjects", "layoutdoctor.capture", "layoutdoctor.measure"),
     # ------------------------------------------- the torch line: nothing below imports torch
+    ("layoutdoctor.supervisor",),
+    ("layoutdoctor.journal",),
+    ("layoutdoctor.processes",),
     ("layoutdoctor.reports",),
     ("layoutdoctor.changes",),
     ("layoutdoctor.examination",),
@@ -35,6 +42,7 @@ LINES = (
     ("layoutdoctor.kernel_names",),
     ("layoutdoctor.kernel_dictionary",),
     ("layoutdoctor.configurations", "layoutdoctor.targets"),
+    ("layoutdoctor.messages",),
     ("layoutdoctor.privacy",),
     ("layoutdoctor.accepted",),
     ("layoutdoctor.schema",),
@@ -52,7 +60,7 @@ LINES = (
         "layoutdoctor._version",
     ),
 )
-TORCH_LINE = next(number for number, line in enumerate(LINES) if "layoutdoctor.reports" in line)
+TORCH_LINE = next(number for number, line in enumerate(LINES) if "layoutdoctor.supervisor" in line)
 LATE_IMPORTS_UPWARD = {
     ("layoutdoctor.records", "layoutdoctor.privacy"),
     ("layoutdoctor.records", "layoutdoctor.reports"),

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from layoutdoctor.analysis.buffers import BufferGraph, is_only_channels_last
+from layoutdoctor.analysis.buffers import BufferGraph, Source, is_only_channels_last
 from layoutdoctor.analysis.graph_conversions import conversion_bytes, layout_change
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.analysis.regions import Region, known_sum, shortest_ways
 from layoutdoctor.records import RedundantPair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from layoutdoctor.records import Buffer, Conversion, Graph
 
@@ -101,7 +101,7 @@ def _balance(
         if (
             buffer.is_output
             or flow.extern_readers(name)
-            or any(_would_convert(flow, name, r) for r in _loops(flow, name))
+            or any(_would_convert(flow, name, reader) for reader in _readers(flow, name))
         ):
             region.pinned.add(name)
         if any(_is_foreign(flow, joined, buffer, source_name) for source_name in _read_names(flow, buffer)):
@@ -109,10 +109,8 @@ def _balance(
     return region
 
 
-def _loops(flow: BufferGraph, name: str) -> Iterator[Buffer]:
-    for reader in flow.readers[name]:
-        if not flow.buffers[reader].is_extern:
-            yield flow.buffers[reader]
+def _readers(flow: BufferGraph, name: str) -> list[Buffer]:
+    return [flow.buffers[reader] for reader in flow.readers[name]]
 
 
 def _would_convert(flow: BufferGraph, name: str, reader: Buffer) -> bool:
@@ -124,7 +122,7 @@ def _would_convert(flow: BufferGraph, name: str, reader: Buffer) -> bool:
     if any(source.name == name and source.seen is not None for source in flow.sources(reader)):
         return False  # of the region itself, or a conversion that is counted
     if reader.is_removed:
-        return any(_would_convert(flow, reader.name, further) for further in _loops(flow, reader.name))
+        return any(_would_convert(flow, reader.name, further) for further in _readers(flow, reader.name))
     return not is_only_channels_last(reader.layout)
 
 
@@ -148,8 +146,8 @@ def _is_foreign(flow: BufferGraph, joined: nx.DiGraph, buffer: Buffer, name: str
         return True
     if len(layout.shape) < len(buffer.layout.shape if buffer.layout is not None else ()):
         return sum(size != 1 for size in layout.shape) > 1  # a vector per channel has no layout to speak of
-    reads = [source for source in flow.sources(buffer) if source.name == name]
-    for source in reads:
+    unread = Source(name, seen=None, layout=layout)  # by a loop that was not understood
+    for source in [source for source in flow.sources(buffer) if source.name == name] or [unread]:
         if source.seen is not None and buffer.layout is not None:
             if layout_change(source.seen, buffer.layout) == "none":
                 return True
@@ -176,7 +174,7 @@ def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[Redun
             if len(pairs) == count:
                 return pairs
             first, second = leaving[start][1], region.entering[end][1]
-            if second.id in used or first.source_value == second.value:
+            if second.id in used:
                 continue
             parts = (first, *_others(flow, joined, free, way, {*used, first.id}), second)
             if not any(_moves(flow, part) for part in parts):

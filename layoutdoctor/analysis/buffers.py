@@ -241,10 +241,8 @@ def densified(layout: Layout) -> Layout:
         layout: Strided, with known sizes; one that satisfies a memory format already is returned as it is.
     """
     known = _known(layout)
-    if layout.memory_formats or known is None:
-        return layout
-    order = stride_order(*known)
-    if order is None:
+    order = stride_order(*known) if known is not None else None
+    if layout.memory_formats or known is None or order is None:
         return layout
     ones = [dimension for dimension, size in enumerate(known[0]) if size == 1]
     return strided_layout(known[0], dense_stride(known[0], (*ones, *order)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Conversion, Diagnosis, Graph, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, Graph, KernelSummary, Trial
 
 # Notes that `trials` leaves where a part of the record is missing. A trial has no field for these.
 _NOTES_ON_GAPS = (
@@ -60,7 +60,9 @@ def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
             return Examination(blockers=(f"it is the same as {trial.same_as}, which has no result",))
         trial = twin
     blockers = tuple(_blockers(trial))
-    return Examination(blockers, () if blockers else tuple(dict.fromkeys(_gaps(trial))))
+    if blockers or trial.kernels is None:  # without kernels there is a blocker
+        return Examination(blockers)
+    return Examination(gaps=tuple(dict.fromkeys(_gaps(trial, trial.kernels))))
 
 
 def _blockers(trial: Trial) -> Iterator[str]:
@@ -92,16 +94,14 @@ def _graph_blockers(graph: Graph) -> Iterator[str]:
         yield f"{graph.name} was recorded without its operations"
 
 
-def _gaps(trial: Trial) -> Iterator[str]:
+def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
     for graph in trial.graphs:
         yield from (f"not understood in {graph.name}: {line}" for line in graph.not_understood)
-    if trial.kernels is None:
-        return
-    yield from (f"not recorded: {lack}" for lack in trial.kernels.lacks)
-    count = trial.kernels.not_understood_count
+    yield from (f"not recorded: {lack}" for lack in kernels.lacks)
+    count = kernels.not_understood_count
     if count:
         yield f"not understood in the kernel list: {count} {'entry' if count == 1 else 'entries'}"
-    homeless = sum(_is_homeless(conversion) for conversion in trial.kernels.conversions)
+    homeless = sum(_is_homeless(conversion) for conversion in kernels.conversions)
     if homeless and trial.configuration.backend != "recorded":
         yield f"conversions in the kernel list that no recorded operation was found for: {homeless}"
     suspected = sum(pair.confidence == "order" for pair in trial.redundant_pairs)

@@ -75,19 +75,15 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
         if target.is_blocked:
             return "other" if source.is_blocked else "to_blocked"
         return "from_blocked"
-    if _same_order(source, target):
+    if source.stride is None or target.stride is None:
+        return "other"
+    before, after = stride_order(source.shape, source.stride), stride_order(target.shape, target.stride)
+    if before is not None and before == after:
         return "none"
     last = [name for name in target.memory_formats if name != "contiguous_format"]
     if last and "contiguous_format" not in target.memory_formats:
         return "to_channels_last"
     return "to_contiguous" if "contiguous_format" in target.memory_formats else "other"
-
-
-def _same_order(source: Layout, target: Layout) -> bool:
-    if source.stride is None or target.stride is None:
-        return False
-    before, after = stride_order(source.shape, source.stride), stride_order(target.shape, target.stride)
-    return before is not None and before == after
 
 
 def annotate_primitives(operations: Sequence[tuple[Operation, Sequence[Primitive]]]) -> list[AnnotatedPrimitive]:
@@ -224,13 +220,11 @@ def _fits(reorder: Primitive, main: Primitive, role: str, side: str) -> bool:
     if own is None or descriptor is None or own.tag != descriptor.tag:
         return False
     shapes = problem_shapes(main)
-    return not shapes or reorder.shape is None or _same_size(shapes.get(role), reorder.shape)
+    return not shapes or reorder.shape is None or _same_size(shapes[role], reorder.shape)
 
 
-def _same_size(expected: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
+def _same_size(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Equal sizes; grouped weights may stand with or without their group dimension, and padded ones are rejected."""
-    if expected is None:
-        return True
     return _without_ones(expected) == _without_ones(shape)
 
 

@@ -12,7 +12,7 @@ Faces ``trace_conversions``; no torch.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -131,7 +131,7 @@ class _Walk:
     """
 
     first: int | None = None
-    rows: list[int] | None = None
+    rows: list[int] = field(default_factory=list)
     reader: int | None = None
 
 
@@ -166,7 +166,7 @@ class _Walker:
         if walk.first is not None and group not in (NONE, self._group_of(walk)):
             pair = None
             if walk.reader in (None, group) and index is not None:
-                pair = self._pair(walk, index)
+                pair = self._pair(walk.first, walk.rows, index)
                 walk.reader = group
             if pair is not None or (conversion is None and not self._prepares(row)):
                 walk.first = None  # found, or the next convolution computes
@@ -177,7 +177,7 @@ class _Walker:
         elif walk.first is not None and group == NONE:
             if self._agnostic(row) is None or walk.reader is not None:
                 walk.first = None
-            elif walk.rows is not None:
+            else:
                 walk.rows.append(row)
         return None
 
@@ -233,17 +233,14 @@ class _Walker:
         name = self.trace.names[operation]
         return name if is_agnostic_operation(name) else None
 
-    def _pair(self, walk: _Walk, second: int) -> TracePair | None:
+    def _pair(self, opened: int, rows: Sequence[int], second: int) -> TracePair | None:
         """The pair of the open conversion and this one, unless what is known of both disagrees."""
-        if walk.first is None:
-            return None
-        first, other = self.conversions[walk.first], self.conversions[second]
+        first, other = self.conversions[opened], self.conversions[second]
         if other.direction != _BACK[first.direction] or not self._is_input(other):
             return None
         if not self._is_one_step(first, other):
             return None
         confidence, shape = self._agreement(first, other)
-        rows = walk.rows or []
         if confidence is not None and self._reads_alike(first, other):
             taking = [row for row in rows if self._takes(row, shape if confidence == "shapes" else None)]
             if not taking:
@@ -254,7 +251,7 @@ class _Walker:
             return None
         names = [self._agnostic(row) or "" for row in rows]
         between = [name for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
-        return TracePair(walk.first, second, tuple(between), confidence, shape)
+        return TracePair(opened, second, tuple(between), confidence, shape)
 
     def _agreement(self, first: LibraryConversion, second: LibraryConversion) -> tuple[Confidence | None, Shape | None]:
         """What says that both convert one value; None where something says that they do not."""

@@ -1,28 +1,25 @@
 """
-torch's private names, all in this file: each with where it stands and the torch version it was checked in.
+What ``capture`` asks of torch's private parts, each answer with where it stands and the torch it was checked in.
 
-Nothing here decides anything about layouts. Faces the rest of ``capture``; a name that is missing in another torch
-costs the capture that needs it, never the user's compile.
+The names themselves are in ``compat_names``, the wraps around Inductor in ``compat_hooks``. Nothing here decides
+anything about layouts. Faces the rest of ``capture``; a name that is missing in another torch costs the capture that
+needs it, never the user's compile.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
+import inspect
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import torch
 
+from layoutdoctor.capture.compat_names import private
 from layoutdoctor.errors import UnsupportedTorchError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from types import CodeType
-
-_SPURIOUS_LOG_LINE = "Conv inputs meta not found"
-"""Logged at every inference decision by a ``for ... else`` in ``decide_layout_opt`` (torch 2.7 to 2.13): no reason."""
 
 
 def inductor_config() -> Any:
@@ -54,7 +51,8 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
         global_options: Inductor settings that act only when set globally, such as ``freezing``.
 
     Source:
-        ``torch/_inductor/config.py``, ``torch/_functorch/config.py``, ``torch/_dynamo/config.py``; torch 2.7-2.13.
+        ``torch/_inductor/config.py``, ``torch/_functorch/config.py``, ``torch/_dynamo/config.py``; torch 2.7 to 2.15.
+        A setting that another torch lacks is left alone; ``compat_names`` says what that costs.
     """
     import torch._dynamo.config as dynamo_config
     import torch._functorch.config as functorch_config
@@ -66,8 +64,25 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, values in ((inductor_config(), inductor), (functorch_config, functorch), (dynamo_config, dynamo)):
             known = {name: value for name, value in values.items() if _has_setting(module, name)}
-            stack.enter_context(module.patch(**known))
+            stack.enter_context(_patched(module, known))
         yield
+
+
+@contextlib.contextmanager
+def _patched(module: Any, values: Mapping[str, Any]) -> Iterator[None]:
+    """Settings of a configuration module for a block; by hand where it has no ``patch`` of its own."""
+    if callable(getattr(module, "patch", None)):
+        with module.patch(**values):
+            yield
+        return
+    before = {name: getattr(module, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
 def distinct_options(name: str) -> dict[str, str]:
@@ -80,9 +95,9 @@ def distinct_options(name: str) -> dict[str, str]:
         name: Unique within the diagnosis.
 
     Source:
-        ``aot_inductor.serialized_in_spec``, text that only AOTInductor's packaging reads; torch 2.7 to 2.13.
+        ``aot_inductor.serialized_in_spec``, text that only AOTInductor's packaging reads; torch 2.7 to 2.15.
     """
-    known = getattr(inductor_config().aot_inductor, "serialized_in_spec", None)
+    known = getattr(getattr(inductor_config(), "aot_inductor", None), "serialized_in_spec", None)
     return {"aot_inductor.serialized_in_spec": f"layoutdoctor {name}"} if isinstance(known, str) else {}
 
 
@@ -91,18 +106,20 @@ def missing_cpp_compiler() -> str | None:
     What keeps Inductor from compiling for a CPU, in a sentence; None where a C++ compiler works.
 
     Source:
-        ``torch._inductor.cpp_builder.get_cpp_compiler``, torch 2.7 to 2.13.
+        ``torch._inductor.cpp_builder.get_cpp_compiler``, torch 2.7 to 2.15.
     """
     try:
-        from torch._inductor.cpp_builder import get_cpp_compiler
-
-        get_cpp_compiler()
-    except ImportError:
+        get_cpp_compiler = private("torch._inductor.cpp_builder.get_cpp_compiler")
+    except UnsupportedTorchError:
         return None  # another torch: the compile itself will say
+    try:
+        get_cpp_compiler()
+    except TypeError:
+        return None  # one that wants to be asked otherwise
     except Exception as error:  # InvalidCxxCompiler, or what the search for a compiler raised
         return (
-            f"cannot compile for the CPU: Inductor found no working C++ compiler ({first_line(error)}); "
-            "install g++ (Debian: apt-get install g++) or set CXX, then run again"
+            "cannot compile for the CPU: Inductor found no working C++ compiler; install g++ (Debian: apt-get install "
+            f"g++) or set CXX, then run again; it said: {first_line(error)}"
         )
     return None
 
@@ -113,133 +130,6 @@ def _has_setting(module: Any, name: str) -> bool:
     except AttributeError:
         return False
     return True
-
-
-class InductorHooks:
-    """
-    Three wraps around Inductor, all undone on exit, none of which can break a compile.
-
-    Attributes:
-        on_decision: Called with (graph module, result, log lines, is_inference) after each layout decision.
-        on_graph: Called with (GraphLowering, module, [(kernel name, node names, source)]) after code generation.
-        failures: What went wrong in a hook, in words; the compile itself went on.
-
-    Source:
-        ``GraphLowering.decide_layout_opt`` (static method), ``GraphLowering.compile_to_module``
-        (torch/_inductor/graph.py) and ``define_kernel`` of every ``BaseScheduling`` (torch/_inductor/scheduler.py);
-        the same in torch 2.7, 2.11, 2.13 and 2.15.
-    """
-
-    def __init__(
-        self,
-        on_decision: Callable[[Any, bool, list[str], bool | None], None],
-        on_graph: Callable[[Any, Any, list[tuple[str, list[str], str]]], None],
-    ) -> None:
-        self.on_decision = on_decision
-        self.on_graph = on_graph
-        self.failures: list[str] = []
-        self._kernels: list[tuple[str, list[str], str]] = []
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> InductorHooks:
-        for install in (self._wrap_decision, self._wrap_compile, self._wrap_kernels):
-            with self._guard(f"cannot hook into Inductor of torch {torch.__version__}"):
-                install()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
-
-    @contextlib.contextmanager
-    def _guard(self, what: str) -> Iterator[None]:
-        """Turns any failure of ours into a note: the user's compile must not see it."""
-        try:
-            yield
-        except Exception as error:  # whatever it is, the compile goes on
-            self.failures.append(f"{what}: {first_line(error)}")
-
-    def _wrap_decision(self) -> None:
-        from torch._inductor.graph import GraphLowering
-
-        original = GraphLowering.decide_layout_opt
-
-        @functools.wraps(original)
-        def decide_layout_opt(graph_module: Any, *args: Any, **keywords: Any) -> Any:
-            with _collected_log("torch._inductor.graph") as lines:
-                result = original(graph_module, *args, **keywords)
-            with self._guard("layout decision not recorded"):
-                self.on_decision(graph_module, bool(result), lines, keywords.get("is_inference"))
-            return result
-
-        self._stack.enter_context(
-            mock.patch.object(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
-        )
-
-    def _wrap_compile(self) -> None:
-        from torch._inductor.graph import GraphLowering
-
-        original = GraphLowering.compile_to_module
-
-        @functools.wraps(original)
-        def compile_to_module(graph: Any, *args: Any, **keywords: Any) -> Any:
-            self._kernels = []
-            module = original(graph, *args, **keywords)
-            with self._guard("graph not recorded"):
-                self.on_graph(graph, module, list(self._kernels))
-            return module
-
-        self._stack.enter_context(mock.patch.object(GraphLowering, "compile_to_module", compile_to_module))
-
-    def _wrap_kernels(self) -> None:
-        import torch._inductor.codegen.cpp
-        import torch._inductor.codegen.triton  # noqa: F401 - its subclasses must exist to be wrapped
-        from torch._inductor.scheduler import BaseScheduling
-
-        for scheduling in _subclasses(BaseScheduling):
-            if "define_kernel" in scheduling.__dict__:
-                wrapped = self._recording(scheduling.__dict__["define_kernel"])
-                self._stack.enter_context(mock.patch.object(scheduling, "define_kernel", wrapped))
-
-    def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def define_kernel(scheduling: Any, source: str, nodes: Any, *args: Any, **keywords: Any) -> Any:
-            name = original(scheduling, source, nodes, *args, **keywords)
-            with self._guard("kernel not recorded"):
-                flat = [inner for node in nodes if hasattr(node, "get_nodes") for inner in node.get_nodes()]
-                first = name[0] if isinstance(name, tuple) else name
-                self._kernels.append((str(first), [inner.get_name() for inner in flat], source))
-            return name
-
-        return define_kernel
-
-
-def _subclasses(cls: type) -> set[type]:
-    direct: set[type] = set(cls.__subclasses__())
-    return direct.union(*(_subclasses(subclass) for subclass in direct))
-
-
-@contextlib.contextmanager
-def _collected_log(name: str) -> Iterator[list[str]]:
-    """What a logger says at DEBUG level meanwhile, without letting more than before through to its own handlers."""
-    lines: list[str] = []
-    logger = logging.getLogger(name)
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            message = record.getMessage()
-            if message != _SPURIOUS_LOG_LINE:
-                lines.append(message)
-
-    before = (logger.level, logger.propagate, logger.handlers[:])
-    collector = Collector(logging.DEBUG)
-    logger.handlers = [collector]
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    try:
-        yield lines
-    finally:
-        logger.setLevel(before[0])
-        logger.propagate, logger.handlers = before[1], before[2]
 
 
 class DynamoState:
@@ -321,38 +211,59 @@ def _invalidate(entry: Any) -> None:
 
 
 def graph_break_counters() -> dict[str, int]:
-    """Dynamo's graph breaks so far, by reason (``torch._dynamo.utils.counters``, torch 2.7-2.13)."""
-    from torch._dynamo import utils
+    """
+    Dynamo's graph breaks so far, by reason.
 
-    return dict(utils.counters["graph_break"])
+    Raises:
+        UnsupportedTorchError: This torch does not count them where we look.
+
+    Source:
+        ``torch._dynamo.utils.counters``, torch 2.7 to 2.15.
+    """
+    return dict(private("torch._dynamo.utils.counters")["graph_break"])
 
 
 def next_frame_number() -> int:
     """
     The number that dynamo will give to the next frame it meets; a guard's text starts with that of its frame.
 
-    Source:
-        ``torch._dynamo.convert_frame.FRAME_COUNTER``, torch 2.7 to 2.13.
-    """
-    from torch._dynamo import convert_frame
+    Raises:
+        UnsupportedTorchError: This torch counts frames elsewhere.
 
-    return int(convert_frame.FRAME_COUNTER)
+    Source:
+        ``torch._dynamo.convert_frame.FRAME_COUNTER``, torch 2.7 to 2.15.
+    """
+    return int(private("torch._dynamo.convert_frame.FRAME_COUNTER"))
 
 
 def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
     """
     Dynamo's reasons for compiling a frame again so far, by the identity of its code.
 
-    Source:
-        ``torch._dynamo.utils.guard_failures``, torch 2.7 to 2.13.
-    """
-    from torch._dynamo import utils
+    Raises:
+        UnsupportedTorchError: This torch does not keep them where we look.
 
-    failures = getattr(utils, "guard_failures", {})
+    Source:
+        ``torch._dynamo.utils.guard_failures``, torch 2.7 to 2.15.
+    """
     return {
         id(code): tuple(str(getattr(reason, "reason", reason)) for reason in reasons)
-        for code, reasons in failures.items()
+        for code, reasons in private("torch._dynamo.utils.guard_failures").items()
     }
+
+
+def counts_backward_convolutions() -> bool | None:
+    """
+    Whether this torch's layout decision looks at ``aten.convolution_backward``; None where it cannot be told.
+
+    Source:
+        The text of ``GraphLowering.decide_layout_opt``: torch 2.7, 2.11 and 2.13 do not name it, 2.15 does.
+    """
+    try:
+        source = inspect.getsource(private("torch._inductor.graph.GraphLowering.decide_layout_opt"))
+    except (UnsupportedTorchError, OSError, TypeError):
+        return None
+    return "convolution_backward" in source
 
 
 def triton_version() -> str | None:
@@ -365,10 +276,26 @@ def triton_version() -> str | None:
 
 
 def running_autograd_node() -> Any | None:
-    """The autograd node that runs now, None outside backward (``_current_autograd_node``, torch 2.7-2.13)."""
-    return torch._C._current_autograd_node()
+    """
+    The autograd node that runs now, None outside backward.
+
+    Raises:
+        UnsupportedTorchError: This torch cannot say.
+
+    Source:
+        ``torch._C._current_autograd_node``, torch 2.7 to 2.15.
+    """
+    return private("torch._C._current_autograd_node")()
 
 
 def last_sequence_number() -> int:
-    """Sequence number of the newest autograd node (``torch.autograd._get_sequence_nr``, as proxy_tensor reads it)."""
-    return int(torch.autograd._get_sequence_nr()) - 1
+    """
+    Sequence number of the newest autograd node.
+
+    Raises:
+        UnsupportedTorchError: This torch cannot say.
+
+    Source:
+        ``torch.autograd._get_sequence_nr``, as proxy_tensor reads it; torch 2.7 to 2.15.
+    """
+    return int(private("torch.autograd._get_sequence_nr")()) - 1

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons, next_frame_number
+from layoutdoctor.capture.compat import graph_break_counters, guard_failure_reasons, next_frame_number
+from layoutdoctor.capture.compat_hooks import InductorHooks
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import fx_nodes, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint

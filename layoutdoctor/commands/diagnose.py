@@ -7,9 +7,7 @@ after each trial the record so far is written to every JSON output. Faces ``__ma
 
 from __future__ import annotations
 
-import argparse
 import logging
-import math
 import re
 import shlex
 import sys
@@ -21,6 +19,14 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.commands.acceptance import add_accepted_options, apply_accepted, conclude_accepted, prepare_accepted
 from layoutdoctor.commands.fail_on import add_fail_on_option, check_fail_on, failing_status, say_what_failed
+from layoutdoctor.commands.isolation import (
+    Isolation,
+    Terminated,
+    add_isolation_options,
+    ending_signals,
+    positive_seconds,
+    prepare_isolation,
+)
 from layoutdoctor.commands.output import (
     OutputError,
     OutputFile,
@@ -39,6 +45,7 @@ from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
 from layoutdoctor.targets import TARGETS, find_target
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
 
     from layoutdoctor.records import Configuration, Diagnosis
@@ -97,7 +104,7 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument(
         "--budget",
         metavar="SECONDS",
-        type=_positive_seconds,
+        type=positive_seconds,
         default=DEFAULT_BUDGET_SECONDS,
         help="for the timing rounds; capturing and profiling come on top (default: %(default)g)",
     )
@@ -105,6 +112,7 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
     add_accepted_options(parser)
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     add_output_options(parser)
+    add_isolation_options(parser)
     _add_talk_options(parser)
     parser.set_defaults(run=run)
 
@@ -114,16 +122,6 @@ def _add_talk_options(parser: argparse.ArgumentParser) -> None:
     talk.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     talk.add_argument("-v", "--verbose", action="store_true", help="more on standard error")
     parser.add_argument("--version", action="version", version=f"layoutdoctor {__version__}")
-
-
-def _positive_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"cannot use {text!r} as seconds: expected a number above 0, such as 30")
-    return seconds
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -148,19 +146,17 @@ def run(arguments: argparse.Namespace) -> int:
     traces = _prepare_trace_directory(arguments.save_traces if arguments.lower_for is None else None)
     _prepare_logging(verbose=arguments.verbose)
     record = RecordSoFar(tuple(output for output in outputs if output.report_format == "json"))
-    try:
-        diagnosis = _diagnose(arguments, configurations, traces, record)
-    except KeyboardInterrupt:
-        partial = _save_partial(record, outputs, "interrupted from the keyboard")
-        if partial is None:
-            print("layoutdoctor: interrupted before the first configuration was done", file=sys.stderr)
-        else:
-            print("layoutdoctor: interrupted; the report holds what was recorded until then", file=sys.stderr)
-            print_report(partial, arguments.format, redact=arguments.redact)
-        return EXIT_INTERRUPTED
-    except LayoutDoctorError as error:
-        _save_partial(record, outputs, first_line(error))
-        raise
+    with prepare_isolation(arguments, configurations, traces) as isolation:
+        try:
+            with ending_signals():
+                diagnosis = _diagnose(arguments, configurations, traces, record, isolation)
+        except (KeyboardInterrupt, Terminated) as stop:
+            return _conclude_interrupted(stop, record, outputs, arguments, isolation)
+        except LayoutDoctorError as error:
+            _save_partial(record, outputs, first_line(error))
+            isolation.say_how_to_continue()
+            raise
+        isolation.is_done = True
     acceptance = apply_accepted(accepted, diagnosis)
     diagnosis = acceptance.diagnosis
     try:
@@ -170,6 +166,25 @@ def run(arguments: argparse.Namespace) -> int:
     conclude_accepted(accepted, acceptance, redact=arguments.redact)
     say_what_failed(diagnosis, fail_on, redact=arguments.redact)
     return exit_status(diagnosis, len(configurations), fail_on)
+
+
+def _conclude_interrupted(
+    stop: KeyboardInterrupt | Terminated,
+    record: RecordSoFar,
+    outputs: Sequence[OutputFile],
+    arguments: argparse.Namespace,
+    isolation: Isolation,
+) -> int:
+    """Writes and prints what there is; returns the exit status."""
+    how = stop.how if isinstance(stop, Terminated) else "interrupted from the keyboard"
+    partial = _save_partial(record, outputs, how)
+    if partial is None:
+        print("layoutdoctor: interrupted before the first configuration was done", file=sys.stderr)
+    else:
+        print("layoutdoctor: interrupted; the report holds what was recorded until then", file=sys.stderr)
+        isolation.say_how_to_continue()
+        print_report(partial, arguments.format, redact=arguments.redact)
+    return stop.exit_status if isinstance(stop, Terminated) else EXIT_INTERRUPTED
 
 
 def check_target(target: str | None, device: str | None) -> None:
@@ -220,7 +235,11 @@ def _diagnose(
     configurations: tuple[Configuration, ...],
     traces: Path | None,
     record: RecordSoFar,
+    isolation: Isolation,
 ) -> Diagnosis:
+    if isolation.is_on:
+        with choose_display(quiet=arguments.quiet) as display:
+            return isolation.diagnose(display, record, command_without_folders(arguments.words))
     # The model may print what it likes: standard output is the report's.
     with choose_display(quiet=arguments.quiet) as display, stdout_to_stderr():
         load_target, diagnose_subject = _import_engine()

@@ -21,7 +21,11 @@ from layoutdoctor.layout import Layout, strided_layout
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from layoutdoctor.records import Mode
+    from layoutdoctor.records import FormatChoice, Mode
+
+    Weights = Callable[[torch.Tensor], torch.Tensor | None]
+
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 _UNCHANGEABLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
@@ -87,6 +91,25 @@ def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return with_dynamo_marks(cloned.requires_grad_(tensor.requires_grad), tensor)
 
 
+def in_format(tensor: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
+    """
+    A tensor in a memory format, by its rank; the tensor itself where nothing has to change.
+
+    Args:
+        tensor: Any tensor.
+        choice: ``channels_last`` means ``torch.channels_last`` for 4-D and ``torch.channels_last_3d`` for 5-D ones.
+    """
+    if choice == "preserve" or tensor.layout != torch.strided:
+        return tensor
+    # ``to``, not ``contiguous``: the latter leaves the strides of a 1x1 weight, which satisfies both formats, as they
+    # are, and torch then counts it as contiguous where ``model.to(memory_format=...)`` makes it channels_last.
+    if choice == "contiguous":
+        return tensor.to(memory_format=torch.contiguous_format)
+    if tensor.dim() in CHANNELS_LAST:
+        return tensor.to(memory_format=CHANNELS_LAST[tensor.dim()])
+    return tensor
+
+
 def with_dynamo_marks(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     """
     A copy that carries what ``torch._dynamo.mark_dynamic`` and ``mark_static`` said of the original.
@@ -143,46 +166,58 @@ def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torc
     return [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
 
-def copy_model(model: Callable[..., Any]) -> CopiedModel:
+def copy_model(model: Callable[..., Any], weights: Weights | None = None) -> CopiedModel:
     """
     A copy of a module, function, bound method or partial; no gradient is carried over, strides and tied weights stay.
 
     Args:
         model: What the caller gave; a function's copy is bound to copies of the modules and tensors that it reads
             from its closure, its defaults and its globals.
+        weights: As for ``copy_module``; asked for a function's tensors too.
 
     Raises:
         SubjectError: It cannot be copied.
     """
     if isinstance(model, nn.Module):
-        copied = copy_module(model)
+        copied = copy_module(model, weights)
         return CopiedModel(copied, copied)
-    modules: dict[int, nn.Module] = {}
-    run = _copy_callable(model, modules)
-    return CopiedModel(run, nn.ModuleList(modules.values()) if modules else None)
+    copier = _Copier({}, weights)
+    run = copier.copy_callable(model)
+    return CopiedModel(run, nn.ModuleList(copier.modules.values()) if copier.modules else None)
 
 
-def copy_module(module: nn.Module) -> nn.Module:
+def copy_module(module: nn.Module, weights: Weights | None = None) -> nn.Module:
     """
     A deep copy of a module with the strides of the original and without its gradients.
 
     Args:
         module: The caller's module.
+        weights: Asked for each parameter and buffer of the module: what to take in its place, such as a parameter that
+            shares its memory with that of other copies; None where it is to be copied like the rest.
 
     Raises:
         SubjectError: It is not initialised yet, or holds something that Python cannot copy.
     """
     check_has_data(module)
+    given: dict[int, torch.Tensor] = {}
+    for tensor in own_tensors(module) if weights is not None else ():
+        taken = weights(tensor) if weights is not None else None
+        if taken is not None:
+            given[id(tensor)] = taken
     try:
-        copied = copy.deepcopy(module, _non_leaf_tensors(module))
+        copied = copy.deepcopy(module, {**_non_leaf_tensors(module), **given})
     except Exception as error:
         raise SubjectError(
             f"cannot copy {type(module).__name__}, and layoutdoctor never works on the model itself: "
             f"{first_line(error)}; give it a __deepcopy__, or diagnose a function that builds it (model.py:build)"
         ) from error
-    for ours, theirs in zip(_own_tensors(copied), _own_tensors(module), strict=True):
+    for ours, theirs in zip(own_tensors(copied), own_tensors(module), strict=True):
         ours.grad = None
-        if ours.layout == torch.strided and ours.stride() != theirs.stride():
+        taken = given.get(id(theirs))
+        if taken is not None:
+            if ours is not taken:  # its own __deepcopy__ takes no memo
+                ours.data = taken.detach()
+        elif ours.layout == torch.strided and ours.stride() != theirs.stride():
             ours.data = clone_tensor(theirs).detach()  # deepcopy makes a parameter with gaps dense
     return copied
 
@@ -211,7 +246,13 @@ def check_has_data(module: nn.Module) -> None:
             )
 
 
-def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
+def own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    """
+    A module's parameters and buffers, each once.
+
+    Args:
+        module: Any module.
+    """
     return [*module.parameters(), *module.buffers()]
 
 
@@ -225,52 +266,60 @@ def _non_leaf_tensors(module: nn.Module) -> dict[int, Any]:
     return memo
 
 
-def _copy_callable(function: Any, modules: dict[int, nn.Module]) -> Any:
-    """A callable bound to copies; ``modules`` maps the id of each module met to its copy."""
-    if isinstance(function, nn.Module):
-        return _copy_value(function, modules)
-    if isinstance(function, functools.partial):
-        args = [_copy_value(value, modules) for value in function.args]
-        keywords = {name: _copy_value(value, modules) for name, value in function.keywords.items()}
-        return functools.partial(_copy_callable(function.func, modules), *args, **keywords)
-    if isinstance(function, types.MethodType):
-        owner = function.__self__
-        return types.MethodType(function.__func__, _copy_value(owner, modules))
-    if isinstance(function, types.FunctionType):
-        return _copy_function(function, modules)
-    return function
+class _Copier(NamedTuple):
+    """Copies what a callable reads; ``modules`` maps the id of each module met to its copy."""
 
+    modules: dict[int, nn.Module]
+    weights: Weights | None
 
-def _copy_value(value: Any, modules: dict[int, nn.Module]) -> Any:
-    if isinstance(value, nn.Module):
-        if id(value) not in modules:
-            modules[id(value)] = copy_module(value)
-        return modules[id(value)]
-    return clone_tensor(value) if type(value) is torch.Tensor else value
-
-
-def _copy_function(function: types.FunctionType, modules: dict[int, nn.Module]) -> types.FunctionType:
-    """The same code bound to copies of the modules and tensors it reads; the function itself where it reads none."""
-    kinds = (nn.Module, torch.Tensor)
-    cells = function.__closure__ or ()
-    held = [cell.cell_contents if _is_filled(cell) else None for cell in cells]
-    used = {name: function.__globals__[name] for name in _global_names(function.__code__) & function.__globals__.keys()}
-    used = {name: value for name, value in used.items() if isinstance(value, kinds)}
-    defaults = function.__defaults__ or ()
-    if not used and not any(isinstance(value, kinds) for value in (*held, *defaults)):
+    def copy_callable(self, function: Any) -> Any:
+        """A callable bound to copies."""
+        if isinstance(function, nn.Module):
+            return self._copy_value(function)
+        if isinstance(function, functools.partial):
+            args = [self._copy_value(value) for value in function.args]
+            keywords = {name: self._copy_value(value) for name, value in function.keywords.items()}
+            return functools.partial(self.copy_callable(function.func), *args, **keywords)
+        if isinstance(function, types.MethodType):
+            owner = function.__self__
+            return types.MethodType(function.__func__, self._copy_value(owner))
+        if isinstance(function, types.FunctionType):
+            return self._copy_function(function)
         return function
-    pairs = zip(cells, held, strict=True)
-    closure = tuple(types.CellType(_copy_value(v, modules)) if isinstance(v, kinds) else cell for cell, v in pairs)
-    copies = {name: _copy_value(value, modules) for name, value in used.items()}
-    copied = types.FunctionType(
-        function.__code__,
-        {**function.__globals__, **copies} if copies else function.__globals__,
-        function.__name__,
-        tuple(_copy_value(value, modules) for value in defaults) or None,
-        closure or None,
-    )
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
+
+    def _copy_value(self, value: Any) -> Any:
+        if isinstance(value, nn.Module):
+            if id(value) not in self.modules:
+                self.modules[id(value)] = copy_module(value, self.weights)
+            return self.modules[id(value)]
+        if type(value) is not torch.Tensor:
+            return value
+        taken = self.weights(value) if self.weights is not None else None
+        return clone_tensor(value) if taken is None else taken
+
+    def _copy_function(self, function: types.FunctionType) -> types.FunctionType:
+        """The same code bound to copies of what it reads; the function itself where it reads no module and no tensor."""
+        kinds = (nn.Module, torch.Tensor)
+        cells = function.__closure__ or ()
+        held = [cell.cell_contents if _is_filled(cell) else None for cell in cells]
+        names = _global_names(function.__code__) & function.__globals__.keys()
+        used = {name: function.__globals__[name] for name in names}
+        used = {name: value for name, value in used.items() if isinstance(value, kinds)}
+        defaults = function.__defaults__ or ()
+        if not used and not any(isinstance(value, kinds) for value in (*held, *defaults)):
+            return function
+        pairs = zip(cells, held, strict=True)
+        closure = tuple(types.CellType(self._copy_value(v)) if isinstance(v, kinds) else cell for cell, v in pairs)
+        copies = {name: self._copy_value(value) for name, value in used.items()}
+        copied = types.FunctionType(
+            function.__code__,
+            {**function.__globals__, **copies} if copies else function.__globals__,
+            function.__name__,
+            tuple(self._copy_value(value) for value in defaults) or None,
+            closure or None,
+        )
+        copied.__kwdefaults__ = function.__kwdefaults__
+        return copied
 
 
 def _is_filled(cell: types.CellType) -> bool:

@@ -1,7 +1,7 @@
 """
 Whether a configuration computes what the model computes: outputs and gradients against a float64 eager reference.
 
-Faces doctor; imports measure's step and copies, records and errors.
+Faces doctor; imports measure's step, copies, memory and weights, records and errors.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.errors import first_line
-from layoutdoctor.measure.copies import copy_inputs, copy_model
+from layoutdoctor.measure.copies import copy_model
+from layoutdoctor.measure.memory import Need, release_memory, why_too_little
 from layoutdoctor.measure.step import FIRST_CALL_SEED, Step, in_eager_mode, tensors_of
+from layoutdoctor.measure.weights import weights_of
 from layoutdoctor.records import Equivalence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.measure.step import StepResults
+    from layoutdoctor.measure.step import Rehearsal, StepResults
     from layoutdoctor.records import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -38,6 +41,33 @@ RELATIVE_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 
 GRADIENT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-2, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 
 
+_PIECE = 1 << 22
+"""Elements compared at once: what is computed on the way to a difference takes some forty bytes each."""
+
+
+@dataclass(frozen=True)
+class ReferenceTensor:
+    """
+    One output or gradient as it should be.
+
+    Attributes:
+        exact: Its values, on the host: outputs in the reference's dtype, gradients in float32 at most.
+        eager: The same by eager in the caller's own dtype, where the error does not say all: whole numbers, and where
+            one of both has NaN or infinity; None elsewhere.
+        shape: Of the tensor as eager gave it.
+        dtype: Of the tensor as eager gave it.
+        error_of_eager: Largest difference of eager from the exact values, where both are finite.
+        largest: Largest magnitude of the exact values; 0 for whole numbers.
+    """
+
+    exact: torch.Tensor
+    eager: torch.Tensor | None
+    shape: torch.Size
+    dtype: torch.dtype
+    error_of_eager: float
+    largest: float
+
+
 @dataclass(frozen=True)
 class Reference:
     """
@@ -45,24 +75,24 @@ class Reference:
 
     Attributes:
         name: ``float64``, or ``eager float32`` and the like where float64 did not run.
-        exact: Outputs and gradients by name, as the reference computed them.
-        eager: The same by eager in the caller's own dtype, which sizes the tolerance.
+        tensors: Outputs and gradients by name.
         mode: Of the runs.
         output_layouts: Eager's, on the caller's own input.
         random: Why two runs of the model differ; None where they do not.
         why_not_exact: Why float64 did not run; None where it did.
         terms: For an output that is a sum or a mean: the same of its terms' magnitudes, the largest. Where the terms
             cancel, rounding is of their size, not of the output's.
+        notes: What the reader should know.
     """
 
     name: str
-    exact: dict[str, torch.Tensor]
-    eager: dict[str, torch.Tensor]
+    tensors: dict[str, ReferenceTensor]
     mode: Mode
     output_layouts: tuple[Layout, ...]
     random: str | None = None
     why_not_exact: str | None = None
     terms: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class _SumsOfTerms(TorchDispatchMode):
@@ -109,50 +139,106 @@ class _Difference(NamedTuple):
         return self.error / self.tolerance if self.tolerance > 0 else float("inf")
 
 
-def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
+def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal | None = None) -> Reference:
     """
     Runs the model in eager on copies: in its own dtype, once more with another seed, and in float64.
 
     Args:
         subject: What was loaded; it is not changed.
         mode: ``inference`` or ``training``.
+        rehearsal: What the first eager call showed; None where there was none.
 
     Raises:
         SubjectError: The model raised, though its first run did not.
     """
     with in_eager_mode(subject):
-        results = _run(subject, mode, double=False)
-        eager = _named(results)
-        random = _why_random(eager, _named(_run(subject, mode, double=False, seed=FIRST_CALL_SEED + 1)))
+        results = _run(subject, mode)
+        layouts = results.output_layouts
+        eager = _on_host(_named(results))
+        del results
+        random = _why_random(eager, _named(_run(subject, mode, seed=FIRST_CALL_SEED + 1)))
+    problem = _why_no_room(subject, rehearsal)
+    notes = () if problem is None else (f"the outputs were compared with eager's, not with float64: {problem}",)
     terms: dict[str, float] = {}
-    try:
-        exact = _named(_run(subject, mode, double=True, terms=terms))
-        problem = None if exact.keys() == eager.keys() else "it gives other outputs in float64"
-    except (Exception, SystemExit) as error:  # what a model does with float64 is not known here
-        exact, problem = eager, first_line(error)
+    exact = eager
+    if problem is None:
+        try:
+            exact = _on_host(_named(_run_in_float64(subject, mode, terms)))
+            problem = None if exact.keys() == eager.keys() else "it gives other outputs in float64"
+        except (Exception, SystemExit) as error:  # what a model does with float64 is not known here
+            problem = first_line(error)
     if random is not None or problem is not None:
         exact = eager  # another dtype draws other random numbers
     name = "float64" if exact is not eager else f"eager {_floating_dtype(eager)}"
-    return Reference(name, exact, eager, mode, results.output_layouts, random, problem, terms)
+    release_memory()
+    return Reference(name, _reference_tensors(exact, eager), mode, layouts, random, problem, terms, notes)
 
 
-def _run(
-    subject: LoadedSubject,
-    mode: Mode,
-    *,
-    double: bool,
-    seed: int = FIRST_CALL_SEED,
-    terms: dict[str, float] | None = None,
-) -> StepResults:
+def _why_no_room(subject: LoadedSubject, rehearsal: Rehearsal | None) -> str | None:
+    """Why a run in float64 does not fit into the memory; None where it does, or where nobody knows."""
+    if rehearsal is None:
+        return None
+    weights = weights_of(subject.model)
+    floating = [tensor for tensor in weights if tensor.is_floating_point()]
+    wider = 8 / min((tensor.element_size() for tensor in floating), default=8)
+    need = Need(
+        (
+            ("weights in float64", 8 * sum(tensor.numel() for tensor in floating)),
+            ("activations in float64", int(wider * rehearsal.shared.activation_bytes)),
+        )
+    )
+    problem = why_too_little(need, rehearsal.shared.device)
+    return None if problem is None else f"float64 needs {problem}"
+
+
+def _reference_tensors(exact: dict[str, torch.Tensor], eager: dict[str, torch.Tensor]) -> dict[str, ReferenceTensor]:
+    """The dicts are emptied on the way, so that a tensor is let go of once what is needed of it is known."""
+    names = list(exact)
+    made: dict[str, ReferenceTensor] = {}
+    for name in names:
+        by_eager = eager[name]
+        made[name] = _reference_tensor(name, exact[name], by_eager)
+        exact.pop(name)
+        eager.pop(name, None)
+    return made
+
+
+def _reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> ReferenceTensor:
+    shape, dtype = eager.shape, eager.dtype
+    same = exact is eager
+    exact, eager = _dense(exact), _dense(eager)
+    error, largest, all_finite = 0.0, 0.0, eager.is_floating_point()
+    if all_finite:
+        for one, other in _pieces(exact, eager):
+            finite = torch.isfinite(one) & torch.isfinite(other)
+            all_finite = all_finite and bool(finite.all())
+            error = max(error, 0.0 if same else _largest_error(other, one, finite))
+            largest = max(largest, _largest(one))
+    if name.startswith("gradient of ") and exact.dtype == torch.float64 and eager.dtype != torch.float64:
+        exact = exact.float()  # a gradient's tolerance is 300,000 times what this rounds away
+    return ReferenceTensor(exact, None if all_finite else eager, shape, dtype, error, largest)
+
+
+def _run(subject: LoadedSubject, mode: Mode, *, seed: int = FIRST_CALL_SEED) -> StepResults:
     copied = copy_model(subject.model)
-    args, kwargs = copy_inputs(subject.args, subject.kwargs)
     copied.set_mode(mode)
-    if double:
-        if copied.module is not None:
-            copied.module.double()
-        args, kwargs = pytree.tree_map(_as_double, (args, kwargs))
-    run = copied.run if terms is None else _noting_terms(copied.run, terms)
-    return Step(run, copied.module, args, kwargs, mode, first_seed=seed).results()
+    return Step(copied.run, copied.module, subject.args, subject.kwargs, mode, first_seed=seed).results()
+
+
+def _run_in_float64(subject: LoadedSubject, mode: Mode, terms: dict[str, float]) -> StepResults:
+    copied = copy_model(subject.model, _double_parameter)
+    copied.set_mode(mode)
+    if copied.module is not None:
+        copied.module.double()  # the buffers
+    args, kwargs = pytree.tree_map(_as_double, (subject.args, subject.kwargs))
+    return Step(_noting_terms(copied.run, terms), copied.module, args, kwargs, mode).results()
+
+
+def _double_parameter(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Converted when it is copied: a copy in its own dtype beside that in float64 is not needed."""
+    if type(tensor) is not nn.Parameter or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return None
+    return nn.Parameter(tensor.detach().double(), tensor.requires_grad)
 
 
 def _noting_terms(run: Callable[..., Any], terms: dict[str, float]) -> Callable[..., Any]:
@@ -175,6 +261,11 @@ def _as_double(leaf: Any) -> Any:
     return leaf.detach().double().requires_grad_(leaf.requires_grad)
 
 
+def _on_host(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """On a GPU the memory is what the model needs; the host has some left."""
+    return {name: tensor if tensor.device.type == "cpu" else tensor.cpu() for name, tensor in tensors.items()}
+
+
 def _named(results: StepResults) -> dict[str, torch.Tensor]:
     """Outputs as ``output 0``, gradients as ``gradient of NAME``."""
     outputs = {f"output {index}": output for index, output in enumerate(results.outputs)}
@@ -188,8 +279,7 @@ def _floating_dtype(tensors: dict[str, torch.Tensor]) -> str:
 
 def _why_random(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str | None:
     for name, tensor in first.items():
-        difference = _compare(name, second.get(name), tensor, tensor, _largest(tensor))
-        if difference.share > 1:
+        if _compare(name, second.get(name), _reference_tensor(name, tensor, tensor), None).share > 1:
             return f"{name} differs between two eager runs with different seeds"
     return None
 
@@ -209,12 +299,11 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
     Returns:
         ``not_checked`` where the model is random and this run drew other numbers than eager.
     """
-    found = _named(results)
+    found, scales = _named(results), _scales(reference)
     differences = [
-        _compare(name, found.get(name), exact, reference.eager[name], _scale(name, reference))
-        for name, exact in reference.exact.items()
+        _compare(name, found.get(name), wanted, scales.get(name)) for name, wanted in reference.tensors.items()
     ]
-    extra = sorted(found.keys() - reference.exact.keys())
+    extra = sorted(found.keys() - reference.tensors.keys())
     differences += [_Difference(name, 0.0, 0.0, "", "eager does not give it") for name in extra]
     worst = max(differences, key=lambda difference: difference.share)
     has_figures = worst.reason is None
@@ -224,7 +313,7 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
         tolerance=worst.tolerance if has_figures else None,
         reference=reference.name,
         detail=_detail(worst, len(differences), reference),
-        gradients_checked=any(name.startswith("gradient of ") for name in reference.exact),
+        gradients_checked=any(name.startswith("gradient of ") for name in reference.tensors),
         output_layouts=results.output_layouts,
         output_layouts_differ=_formats(results.output_layouts) != _formats(reference.output_layouts),
     )
@@ -256,19 +345,21 @@ def _detail(worst: _Difference, count: int, reference: Reference) -> str:
     return text
 
 
-def _scale(name: str, reference: Reference) -> float:
+def _scales(reference: Reference) -> dict[str, float]:
     """
-    The largest value a tolerance refers to: an output's own, for a gradient the largest among its module's parameters.
+    The largest value each tolerance refers to: an output's own, for a gradient the largest among its module's parameters.
 
     The gradient of a bias in front of a batch norm is zero but for rounding, and that rounding is of its weight's size;
     a sum whose terms cancel is zero but for rounding of their size.
     """
-    exact = reference.exact
-    if not name.startswith("gradient of "):
-        return max(_largest(exact[name]), reference.terms.get(name, 0.0))
-    module = name.rpartition(".")[0]
-    siblings = [other for other in exact if other.startswith("gradient of ") and other.rpartition(".")[0] == module]
-    return max(_largest(exact[sibling]) for sibling in siblings)
+    by_module: dict[str, float] = {}
+    for name, tensor in reference.tensors.items():
+        module = name.rpartition(".")[0] if name.startswith("gradient of ") else name
+        by_module[module] = max(by_module.get(module, 0.0), tensor.largest, reference.terms.get(name, 0.0))
+    return {
+        name: by_module[name.rpartition(".")[0] if name.startswith("gradient of ") else name]
+        for name in reference.tensors
+    }
 
 
 def _largest(tensor: torch.Tensor) -> float:
@@ -284,50 +375,67 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
 
 
-def _compare(
-    name: str, found: torch.Tensor | None, exact: torch.Tensor, eager: torch.Tensor, scale: float
-) -> _Difference:
+def _compare(name: str, found: torch.Tensor | None, wanted: ReferenceTensor, scale: float | None) -> _Difference:
     if found is None:
         return _Difference(name, 0.0, 0.0, "", "eager gives it, this configuration does not")
-    if found.shape != eager.shape:
-        return _Difference(name, 0.0, 0.0, "", f"shape {list(found.shape)}, eager gives {list(eager.shape)}")
-    if found.dtype != eager.dtype:
-        return _Difference(name, 0.0, 0.0, "", f"dtype {found.dtype}, eager gives {eager.dtype}")
-    found, exact, eager = _dense(found), _dense(exact), _dense(eager)
-    if not eager.is_floating_point():
-        count = int((found != eager).sum())
-        reason = (
-            f"{count} of {found.numel()} {str(found.dtype).removeprefix('torch.')} values differ" if count else None
-        )
+    if found.shape != wanted.shape:
+        return _Difference(name, 0.0, 0.0, "", f"shape {list(found.shape)}, eager gives {list(wanted.shape)}")
+    if found.dtype != wanted.dtype:
+        return _Difference(name, 0.0, 0.0, "", f"dtype {found.dtype}, eager gives {wanted.dtype}")
+    found = _dense(found)
+    if not found.is_floating_point():
+        assert wanted.eager is not None  # kept for all that is no floating-point number
+        count = sum(int((one != other).sum()) for one, other in _pieces(found, wanted.eager))
+        dtype = str(found.dtype).removeprefix("torch.")
+        reason = f"{count} of {found.numel()} {dtype} values differ" if count else None
         return _Difference(name, 0.0, 0.0, "whole numbers have to be equal", reason)
-    return _compare_floats(name, found, exact, eager, scale)
+    return _compare_floats(name, found, wanted, wanted.largest if scale is None else scale)
 
 
-def _compare_floats(
-    name: str, found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, scale: float
-) -> _Difference:
+def _compare_floats(name: str, found: torch.Tensor, wanted: ReferenceTensor, scale: float) -> _Difference:
     allowed = GRADIENT_TOLERANCE if name.startswith("gradient of ") else RELATIVE_TOLERANCE
-    relative = allowed.get(eager.dtype, max(allowed.values()))
-    finite = torch.isfinite(eager) & torch.isfinite(exact)
-    error_of_eager = _largest_error(eager, exact, finite)
-    tolerance = max(EAGER_ERROR_FACTOR * error_of_eager, relative * scale)
-    # Where eager has NaN or infinity, the same is right, and so is the reference's number that eager could not hold.
-    elsewhere = ~finite
-    same = (found == eager) | (found.isnan() & eager.isnan())
-    close = (found.double() - exact.double()).abs() <= tolerance
-    wrong = int((elsewhere & ~same & ~close).sum())
+    relative = allowed.get(found.dtype, max(allowed.values()))
+    tolerance = max(EAGER_ERROR_FACTOR * wanted.error_of_eager, relative * scale)
+    error, wrong, lost = 0.0, 0, 0
+    for one, exact, eager in _pieces(found, wanted.exact, wanted.exact if wanted.eager is None else wanted.eager):
+        finite = torch.isfinite(eager) & torch.isfinite(exact)
+        # Where eager has NaN or infinity, the same is right, and so is the reference's number that eager could not hold.
+        same = (one == eager) | (one.isnan() & eager.isnan())
+        close = (one.double() - exact.double()).abs() <= tolerance
+        wrong += int((~finite & ~same & ~close).sum())
+        lost += int((finite & ~torch.isfinite(one)).sum())
+        largest = _largest_error(one, exact, finite)
+        error = largest if largest != largest else max(error, largest)
     if wrong:
         return _Difference(name, 0.0, 0.0, "", f"{wrong} values differ where eager gives NaN or infinity")
-    lost = int((finite & ~torch.isfinite(found)).sum())
     if lost:
         return _Difference(name, 0.0, 0.0, "", f"{lost} of {found.numel()} values are NaN or infinite, finite in eager")
     rule = (
-        f"the larger of {EAGER_ERROR_FACTOR:.0f} x eager's own error ({error_of_eager:.2g}) and "
+        f"the larger of {EAGER_ERROR_FACTOR:.0f} x eager's own error ({wanted.error_of_eager:.2g}) and "
         f"{relative:.0e} x the largest value ({scale:.3g})"
     )
-    return _Difference(name, _largest_error(found, exact, finite), tolerance, rule)
+    return _Difference(name, error, tolerance, rule)
 
 
 def _largest_error(found: torch.Tensor, exact: torch.Tensor, where: torch.Tensor) -> float:
     errors = (found.double() - exact.double()).abs()[where]
     return float(errors.max()) if errors.numel() else 0.0
+
+
+def _pieces(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """
+    Tensors of one shape piece by piece, on one device: that of the first where it knows float64, else the host.
+
+    Args:
+        tensors: Dense, of one shape, with any strides.
+    """
+    first = tensors[0]
+    device = first.device if first.device.type in ("cpu", "cuda") else torch.device("cpu")
+    if not first.dim() or first.numel() <= _PIECE:
+        yield [tensor.to(device) for tensor in tensors]
+        return
+    longest = max(range(first.dim()), key=lambda dimension: first.shape[dimension])
+    length = max(_PIECE * first.shape[longest] // first.numel(), 1)
+    for start in range(0, first.shape[longest], length):
+        count = min(length, first.shape[longest] - start)
+        yield [tensor.narrow(longest, start, count).to(device) for tensor in tensors]

@@ -1,19 +1,223 @@
 """
-Memory: how many bytes an iteration needs above what lies there when it starts.
+Memory: what an iteration needs, what is free, what it says when there is not enough, and letting go of it.
 
-Faces the doctor; imports torch.
+Faces the doctor and measure; imports torch, units and errors.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import ctypes
+import gc
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
 
 from layoutdoctor.measure.profiling import quiet_profiler
+from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from layoutdoctor.units import Bytes
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+# How torch and Python say it; torch.OutOfMemoryError is a GPU's, a CPU's allocator raises a plain RuntimeError.
+_SAYS_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
+_ASKED_IN_BYTES = re.compile(r"tried to allocate (\d+) bytes", re.IGNORECASE)
+_ASKED_IN_UNITS = re.compile(r"tried to allocate (\d+(?:\.\d+)?) ([KMGT]iB)\b", re.IGNORECASE)
+_UNITS = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+
+
+class Need(NamedTuple):
+    """
+    What something takes beside what is in use already.
+
+    Attributes:
+        parts: What takes it, and how much of it; bytes.
+    """
+
+    parts: tuple[tuple[str, Bytes], ...]
+
+    @property
+    def total(self) -> Bytes:
+        """All parts together."""
+        return sum(size for _, size in self.parts)
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{format_bytes(size)} of {what}" for what, size in self.parts if size)
+        return f"{format_bytes(self.total)} beside what is in use ({listed})"
+
+
+def available_memory(device: str) -> Bytes | None:
+    """
+    Bytes that can still be allocated on a device, as far as it says.
+
+    Args:
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Returns:
+        On a CPU the least of what the kernel, the control group and the process's own limits leave; on a GPU what is
+        free and what torch's allocator holds without using it; None where nothing says it.
+    """
+    kind = device.partition(":")[0]
+    if kind == "cuda":
+        try:
+            free, _ = torch.cuda.mem_get_info(device)
+            return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+        except Exception:  # a device that cannot say it says nothing against trying
+            return None
+    if kind != "cpu":
+        return None
+    limits = [*_free_in_system(), *_free_in_control_groups(), *_free_in_limits()]
+    return max(min(limits), 0) if limits else None
+
+
+def _free_in_system() -> Iterator[Bytes]:
+    """What the kernel expects to be able to give without swapping."""
+    available = _table_of(_PROC / "meminfo").get("MemAvailable")
+    if available is not None:
+        yield available
+
+
+def _table_of(path: Path) -> dict[str, Bytes]:
+    """The lines ``Name:  123 kB`` of a file, in bytes; empty where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    found = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
+    return {name: 1024 * int(amount) for name, amount in found}
+
+
+def _free_in_control_groups() -> Iterator[Bytes]:
+    """What each control group above the process leaves; file pages it would drop count as free."""
+    try:
+        lines = (_PROC / "self" / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            yield from _free_in_groups(_CGROUPS, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _free_in_groups(_CGROUPS / "memory", path, *names)
+
+
+def _free_in_groups(root: Path, path: str, limit_name: str, usage_name: str, cache_name: str) -> Iterator[Bytes]:
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for count in range(len(parts), -1, -1):  # in a container its own group is the root of what is mounted
+        group = root.joinpath(*parts[:count])
+        limit, usage = _number_in(group / limit_name), _number_in(group / usage_name)
+        if limit is not None and usage is not None:
+            yield limit - usage + _statistic(group / "memory.stat", cache_name)
+
+
+def _number_in(path: Path) -> Bytes | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # "max": no limit
+        return None
+
+
+def _statistic(path: Path, name: str) -> Bytes:
+    try:
+        found = re.search(rf"^{name} (\d+)$", path.read_text(encoding="ascii"), re.MULTILINE)
+    except (OSError, ValueError):
+        return 0
+    return int(found.group(1)) if found else 0
+
+
+def _free_in_limits() -> Iterator[Bytes]:
+    """What the limits of this process leave (``ulimit -v``, ``ulimit -d``)."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    used = _table_of(_PROC / "self" / "status")
+    for limit, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY and name in used:
+            yield soft - used[name]
+
+
+def why_too_little(need: Need, device: str) -> str | None:
+    """
+    Why something does not fit into what is free; None where it does, or where nobody knows.
+
+    What lies about unused is let go of before it is said.
+
+    Args:
+        need: What it takes.
+        device: Where.
+
+    Returns:
+        Such as ``14.2 GiB beside what is in use (...), 6.10 GiB are free``.
+    """
+    if not _falls_short(need, device):
+        return None
+    release_memory()
+    available = available_memory(device)
+    if available is None or need.total <= available:
+        return None
+    return f"{need}, {format_bytes(available)} are free"
+
+
+def _falls_short(need: Need, device: str) -> bool:
+    available = available_memory(device)
+    return available is not None and need.total > available
+
+
+def release_memory() -> None:
+    """Gives back what nothing uses any more: reference cycles, and what the allocators keep for later."""
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        with contextlib.suppress(RuntimeError):  # a lost device has nothing to give back
+            torch.cuda.empty_cache()
+    if sys.platform == "linux":
+        with contextlib.suppress(Exception):  # a C library without it keeps what it has
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """
+    An exception that says that memory ran out, in words; None for any other.
+
+    Args:
+        error: Any exception; those it was raised from are looked at too.
+
+    Returns:
+        Such as ``out of memory: 37.3 GiB were asked for``, without the number where the exception does not give it.
+    """
+    met: set[int] = set()
+    inner: BaseException | None = error
+    while inner is not None and id(inner) not in met:
+        met.add(id(inner))
+        if _is_out_of_memory(inner):
+            asked = _bytes_asked_for(str(inner))
+            return "out of memory" if asked is None else f"out of memory: {format_bytes(asked)} were asked for"
+        inner = inner.__cause__ or getattr(inner, "inner_exception", None) or inner.__context__
+    return None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and bool(_SAYS_OUT_OF_MEMORY.search(str(error)))
+
+
+def _bytes_asked_for(message: str) -> Bytes | None:
+    exact = _ASKED_IN_BYTES.search(message)
+    if exact:
+        return int(exact.group(1))
+    rounded = _ASKED_IN_UNITS.search(message)
+    return int(float(rounded.group(1)) * _UNITS[rounded.group(2).lower()]) if rounded else None
 
 
 def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:
@@ -68,8 +272,6 @@ def _peak_cpu_memory(step: Callable[[], None]) -> Bytes | None:
 
 
 def _peak_cuda_memory(step: Callable[[], None], device: str) -> Bytes | None:
-    import torch
-
     torch.cuda.synchronize(device)
     start = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)

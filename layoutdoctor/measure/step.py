@@ -1,7 +1,7 @@
 """
 One iteration of a prepared model: what is timed, profiled and compared, the same for every configuration.
 
-Faces timing, profiling, equivalence and doctor; imports measure's copies, records and errors.
+Faces timing, profiling, equivalence and doctor; imports measure's copies, memory and weights, records and errors.
 """
 
 from __future__ import annotations
@@ -20,16 +20,27 @@ import torch
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
 from layoutdoctor.measure.copies import clone_tensor, copy_inputs, copy_model, input_tensors, layout_of
+from layoutdoctor.measure.memory import Need, out_of_memory, peak_memory
 from layoutdoctor.measure.randomness import seeded
+from layoutdoctor.measure.weights import (
+    SharedTensors,
+    WatchedCopies,
+    byte_count,
+    refuse_unless_it_fits,
+    same_values,
+    weights_of,
+)
+from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Sequence
 
     from torch import nn
 
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
+    from layoutdoctor.units import Bytes
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 
@@ -39,6 +50,9 @@ FIRST_CALL_SEED = 0
 COPIES_INPUTS_NOTE = (
     "the model changes its inputs in place: every call gets fresh copies, in every configuration; "
     "the time of copying is part of the times"
+)
+OWN_WEIGHTS_NOTE = (
+    "the model changes {count} of its weights in place: every configuration has a copy of its own of them ({size} each)"
 )
 
 
@@ -67,11 +81,13 @@ class Rehearsal:
         changes_inputs: Whether the model writes into its inputs.
         output_layouts: Layouts of the outputs on the caller's own input.
         notes: What the reader should know.
+        shared: What the configurations may share.
     """
 
     changes_inputs: bool
     output_layouts: tuple[Layout, ...]
     notes: tuple[str, ...] = ()
+    shared: SharedTensors = field(default_factory=SharedTensors, repr=False)
 
 
 @dataclass
@@ -83,7 +99,8 @@ class Step:
     scalar loss ``sum((output * w).sum())`` with fixed pseudo-random ``w``: autograd starts from the gradient ``w`` of
     each output, in that output's own layout. A plain ``output.sum()`` would start from a stride-0 gradient of ones,
     which no real loss gives and which vanishes behind a batch norm. The product and the sum themselves are not run:
-    they are the same in every configuration and would only dilute what is compared.
+    they are the same in every configuration and would only dilute what is compared. After the call the gradients are let
+    go of, so that those of one configuration never lie beside those of another.
 
     Attributes:
         run: What to call: the copy, or the compiled copy.
@@ -93,6 +110,7 @@ class Step:
         mode: ``inference`` or ``training``.
         fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.
+        loss_weights: Those of other steps, by index and layout of the output; this one's are added.
     """
 
     run: Callable[..., Any]
@@ -102,21 +120,27 @@ class Step:
     mode: Mode
     fresh_inputs: bool = False
     first_seed: int = FIRST_CALL_SEED
+    loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict, repr=False)
     _weights: list[torch.Tensor | None] | None = field(default=None, init=False, repr=False)
     _first: StepResults | None = field(default=None, init=False, repr=False)
     _has_run: bool = field(default=False, init=False, repr=False)
+    _has_gradients: bool = field(default=True, init=False, repr=False)
 
     def __call__(self) -> None:
         """Runs one iteration."""
         if not self._has_run:
             self._run_first()
-        elif self.fresh_inputs:
-            self._iterate(*copy_inputs(self.args, self.kwargs))
-        else:
-            self._iterate(self.args, self.kwargs)
+            return
+        args, kwargs = copy_inputs(self.args, self.kwargs) if self.fresh_inputs else (self.args, self.kwargs)
+        self._iterate(args, kwargs)
+        self._clear_gradients(args, kwargs)
 
     def ready(self) -> Callable[[], None]:
-        """One iteration whose inputs are copied now, if they have to be: what is recorded of it is the model's own."""
+        """
+        One iteration whose inputs are copied now, if they have to be: what is recorded of it is the model's own.
+
+        Its gradients stay until the next iteration, or until ``release``.
+        """
         args, kwargs = copy_inputs(self.args, self.kwargs) if self.fresh_inputs else (self.args, self.kwargs)
 
         def run() -> None:
@@ -146,29 +170,40 @@ class Step:
         """Frees the tensors that ``results`` gives."""
         self._first = None
 
+    def release(self) -> None:
+        """Frees the gradients that an iteration left behind."""
+        self._clear_gradients(self.args, self.kwargs)
+
     def _run_first(self) -> None:
         args, kwargs = copy_inputs(self.args, self.kwargs)  # what the model does to these tells how to run on
         tensors = input_tensors(args, kwargs)
         versions = [tensor._version for tensor in tensors]
         with seeded(self.first_seed):
             outputs = self._iterate(args, kwargs)
-        self.fresh_inputs = self.fresh_inputs or versions != [tensor._version for tensor in tensors]
+        if not self.fresh_inputs:
+            # What is written by way of ``.data`` leaves the version as it is.
+            given = input_tensors(self.args, self.kwargs)
+            same = all(same_values(before, after) for before, after in zip(given, tensors, strict=True))
+            self.fresh_inputs = versions != [tensor._version for tensor in tensors] or not same
         layouts = tuple(layout_of(output) for output in outputs)
         self._first = StepResults(
             [clone_tensor(output.detach()) for output in outputs], self._gradients(tensors), layouts
         )
-        self._clear_gradients(tensors)
+        self._clear_gradients(args, kwargs)
         self._has_run = True
 
     def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         if self.mode != "training":
             with torch.no_grad():
                 return self._forward(args, kwargs)
-        self._clear_gradients(input_tensors(args, kwargs))
+        if self._has_gradients:
+            self._clear_gradients(args, kwargs)
+        self._has_gradients = True
         with torch.enable_grad():
             outputs = self._forward(args, kwargs)
             if self._weights is None:
-                self._weights = [_loss_weight(output, index) for index, output in enumerate(outputs)]
+                weights = [_loss_weight(output, index, self.loss_weights) for index, output in enumerate(outputs)]
+                self._weights = weights
                 self._check_trainable()
             pairs = [(o, w) for o, w in zip(outputs, self._weights, strict=True) if w is not None]
             torch.autograd.backward([output for output, _ in pairs], [weight for _, weight in pairs])
@@ -194,12 +229,15 @@ class Step:
             why, cure = "no output depends on a parameter through autograd", "let forward run without no_grad or detach"
         raise SubjectError(f"cannot diagnose training: {why}; {cure}, or diagnose inference (--mode inference)")
 
-    def _clear_gradients(self, tensors: list[torch.Tensor]) -> None:
+    def _clear_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.mode != "training":
+            return
         for parameter in self.module.parameters() if self.module is not None else ():
             parameter.grad = None
-        for tensor in tensors:
+        for tensor in input_tensors(args, kwargs):
             if tensor.requires_grad:
                 tensor.grad = None
+        self._has_gradients = False
 
     def _gradients(self, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         if self.mode != "training":
@@ -256,7 +294,7 @@ def _no_tensor_message(output: Any) -> str:
     return f"cannot diagnose the model: its output ({kind}) holds no tensor, expected at least one; return the tensors"
 
 
-def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
+def _loss_weight(output: torch.Tensor, index: int, known: dict[Hashable, torch.Tensor]) -> torch.Tensor | None:
     """
     The gradient of the loss by one output: fixed by index and shape, the same in every configuration; None without one.
 
@@ -265,13 +303,21 @@ def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
     """
     if not output.requires_grad or output.layout != torch.strided:
         return None
+    key = (index, tuple(output.shape), output.stride(), output.dtype, output.device)
+    if key not in known:
+        known[key] = _new_loss_weight(output, index)
+    return known[key]
+
+
+def _new_loss_weight(output: torch.Tensor, index: int) -> torch.Tensor:
     weight = torch.empty_like(output, requires_grad=False)  # with the output's strides
     if output.dim() == 0:
         return weight.fill_(1)
     generator = torch.Generator().manual_seed(1000 + index)
-    eighths = torch.randint(1, 17, output.shape, generator=generator, device="cpu")
-    signs = torch.randint(0, 2, output.shape, generator=generator, device="cpu") * 2 - 1
-    return weight.copy_(eighths * signs / 8)
+    # Single bytes: these two are not to be what takes most memory.
+    eighths = torch.randint(1, 17, output.shape, generator=generator, device="cpu", dtype=torch.int8)
+    eighths *= torch.randint(0, 2, output.shape, generator=generator, device="cpu", dtype=torch.int8) * 2 - 1
+    return weight.copy_(eighths).div_(8)
 
 
 def check_runs(subject: LoadedSubject, mode: Mode) -> Rehearsal:
@@ -283,14 +329,59 @@ def check_runs(subject: LoadedSubject, mode: Mode) -> Rehearsal:
         mode: ``inference`` or ``training``.
 
     Raises:
-        SubjectError: It raised: with the model's own exception, the line in the user's file and the inputs given.
+        SubjectError: It raised: with the model's own exception, the line in the user's file and the inputs given. Or it
+            does not fit into the memory: with the number needed.
     """
-    copied = copy_model(subject.model)
-    copied.set_mode(mode)
-    step = Step(copied.run, copied.module, *copy_inputs(subject.args, subject.kwargs), mode)
+    weights, inputs = weights_of(subject.model), input_tensors(subject.args, subject.kwargs)
+    trained = [tensor for tensor in weights if tensor.requires_grad] if mode == "training" else []
+    known = [("weights", weights), ("inputs", inputs), ("gradients", trained)]
+    refuse_unless_it_fits(subject.name, known)  # before anything is copied
+    device = str(next((tensor.device for tensor in [*weights, *inputs]), "cpu"))
+    watched = WatchedCopies()
     with in_eager_mode(subject):
+        step = _rehearsal_step(subject, mode, watched)
+        peak = _peak_of_first_call(step, device)
         results = step.results()
-    return Rehearsal(step.fresh_inputs, results.output_layouts, step.notes)
+        changed = watched.changed()
+    shared = SharedTensors(
+        originals=watched.originals,
+        changed=changed,
+        is_ours=subject.is_ours,
+        changes_inputs=step.fresh_inputs,
+        activation_bytes=peak or 0,
+        device=device,
+    )
+    rehearsal = Rehearsal(step.fresh_inputs, results.output_layouts, (*step.notes, *_notes_on(changed)), shared)
+    result_bytes = 2 * byte_count(results.outputs) + byte_count(list(results.gradients.values()))
+    del step, results, watched  # what was copied is gone before it is asked what is free
+    activations = Need((("activations", shared.activation_bytes), ("the reference", result_bytes)))
+    refuse_unless_it_fits(subject.name, known[: 1 if peak else 3], activations)
+    return rehearsal
+
+
+def _rehearsal_step(subject: LoadedSubject, mode: Mode, watched: WatchedCopies) -> Step:
+    copied = copy_model(subject.model, watched)
+    copied.set_mode(mode)
+    return Step(copied.run, copied.module, subject.args, subject.kwargs, mode)
+
+
+def _notes_on(changed: Sequence[torch.Tensor]) -> tuple[str, ...]:
+    return (OWN_WEIGHTS_NOTE.format(count=len(changed), size=format_bytes(byte_count(changed))),) if changed else ()
+
+
+def _peak_of_first_call(step: Step, device: str) -> Bytes | None:
+    """What the first call takes at once; None where that cannot be said."""
+
+    def run() -> None:
+        step.results()
+
+    try:
+        return peak_memory(run, device)
+    except RuntimeError as error:
+        if "profiler" not in str(error).lower():  # the model uses it itself, or the caller does around the diagnosis
+            raise
+    run()
+    return None
 
 
 @contextlib.contextmanager
@@ -311,6 +402,8 @@ def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
     except BaseException as error:
         what = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else first_line(error)
         cure = "give inputs that the model accepts (--input, or example_input in Python)"
+        if out_of_memory(error) is not None:
+            what, cure = str(out_of_memory(error)), "diagnose it on a machine with more memory, or with a smaller input"
         if isinstance(error, SystemExit):
             cure = "take it out of the model's forward"
         raise SubjectError(

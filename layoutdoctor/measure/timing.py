@@ -175,6 +175,7 @@ def measure_rounds(
     estimator: Callable[[tuple[Seconds, ...]], Seconds] = min,
     seed: int = 0,
     on_round: Callable[[int, int], None] | None = None,
+    on_turn: Callable[[str], None] | None = None,
 ) -> dict[str, RoundTimes]:
     """
     Times all configurations in turns.
@@ -195,11 +196,12 @@ def measure_rounds(
         estimator: What makes one number of a round's calls; only a benchmark has a reason to change it.
         seed: For the order of turns: random, then the same backwards, so that a drift meets all alike.
         on_round: Told the rounds done and how many there may be in all, after each.
+        on_turn: Told whose turn it is, before each; what it takes is not timed.
 
     Returns:
         One entry per configuration, in the order of ``steps``.
     """
-    rounds = _Rounds(steps, baseline, timer, estimator)
+    rounds = _Rounds(steps, baseline, timer, estimator, on_turn)
     rounds.warm_up(budget_seconds)
     start = last = clock()
     stopped = "budget"
@@ -260,12 +262,14 @@ class _Rounds:
         baseline: str,
         timer: Timer,
         estimator: Callable[[tuple[Seconds, ...]], Seconds],
+        on_turn: Callable[[str], None] | None,
     ) -> None:
         self.steps = dict(steps)
         self.active = list(steps)
         self.baseline = baseline
         self.timer = timer
         self.estimator = estimator
+        self.on_turn = on_turn
         self.count = 0
         self.calls = 1
         self.call_seconds: dict[str, list[tuple[Seconds, ...]]] = {name: [] for name in steps}
@@ -333,9 +337,13 @@ class _Rounds:
 
     @contextlib.contextmanager
     def _failing_alone(self, name: str) -> Iterator[None]:
+        if self.on_turn is not None:
+            self.on_turn(name)
         try:
             yield
-        except (Exception, SystemExit) as error:  # whatever a model raises; the other configurations go on
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # whatever a model raises; the other configurations go on
             self.failures[name] = first_line(error)
             self.active.remove(name)
 

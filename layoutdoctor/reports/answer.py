@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import convolution_count, counted_conversions, irrelevance, sum_seconds
 from layoutdoctor.configurations import BASELINE
-from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
+from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER, Equivalence
 from layoutdoctor.reports.costs import is_measured, waste_of
 from layoutdoctor.reports.rows import failure_clause, find_ratio
-from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list, format_error, in_words, share_of
+from layoutdoctor.reports.wording import (
+    STATUS_WORDS,
+    clean,
+    clean_line,
+    clean_name,
+    count_of,
+    cut_list,
+    format_error,
+    in_words,
+    share_of,
+)
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant
 
 if TYPE_CHECKING:
@@ -108,7 +118,7 @@ def _all_are_the_same(diagnosis: Diagnosis) -> bool:
 
 
 def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
-    costs = _cost_lines(diagnosis, comparison.baseline)
+    costs = (*_without_result(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline))
     reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
     leader = _leader_text(diagnosis, comparison)
     if diagnosis.interrupted is not None and leader:
@@ -141,7 +151,8 @@ def _layout_is_irrelevant(diagnosis: Diagnosis, comparison: Comparison, reason: 
     median = _median_text(diagnosis, comparison.baseline)
     kept = baseline_phrase(comparison.baseline)
     headline = f"Layout does not matter to this model: {reason}. Keep {kept}{median}; nothing measured is faster"
-    return Answer(headline, is_short=_nothing_else_to_say(diagnosis))
+    lines = _without_result(diagnosis, comparison)
+    return Answer(headline, lines=lines, is_short=_nothing_else_to_say(diagnosis))
 
 
 def _nothing_else_to_say(diagnosis: Diagnosis) -> bool:
@@ -197,26 +208,29 @@ def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str,
     ]
     if same:
         groups["Same code"] = same
-    failed = [clean_name(t.name) for t in diagnosis.trials if t.status not in ("ok", "same_as")]
-    if failed:
-        groups["No result"] = failed
-    return tuple(f"{why}: {cut_list(names, MOST_NAMED)}" for why, names in groups.items())
+    lines = tuple(f"{why}: {cut_list(names, MOST_NAMED)}" for why, names in groups.items())
+    return (*lines, *_without_result(diagnosis, comparison))
+
+
+def _without_result(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, ...]:
+    """Who is missing in the comparison, and why in a word; the table says the rest."""
+    missing = [f"{clean_name(t.name)} ({STATUS_WORDS[t.status]})" for t in diagnosis.trials if t.status in STATUS_WORDS]
+    if not missing:
+        return ()
+    compared = 1 + len(comparison.ratios) + sum(trial.status == "same_as" for trial in diagnosis.trials)
+    others = f"; {compared} others were compared" if comparison.ratios else ""
+    return (f"No result: {cut_list(missing, MOST_NAMED)}{others}",)
 
 
 def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recommendation) -> Answer:
     name = recommendation.configuration or ""
     ties = [clean_name(other) for other in comparison.fastest if other != name]
-    how = tuple(_clean_code(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
+    how = tuple(clean_line(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
     lines = [_certainty(diagnosis, recommendation)]
     if ties:
         lines.append(f"Tie: {cut_list(ties, MOST_NAMED)} {'is' if len(ties) == 1 else 'are'} not measurably slower")
-    lines += _cost_lines(diagnosis, comparison.baseline)
+    lines += [*_without_result(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline)]
     return Answer(_change_headline(diagnosis, comparison, recommendation), how, tuple(lines))
-
-
-def _clean_code(line: str) -> str:
-    """One line of code, its indentation kept."""
-    return " " * (len(line) - len(line.lstrip(" "))) + clean(line)
 
 
 def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recommendation) -> str:
@@ -238,9 +252,11 @@ def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendatio
 
 def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
     """Whether the gain was measured again and the outputs are equal, else what is missing."""
-    missing = _missing(diagnosis, recommendation)
+    trial = diagnosis.measured_trial(recommendation.configuration or "")
+    equivalence = trial.equivalence if trial and trial.equivalence else Equivalence(status="not_checked")
+    missing = _missing(recommendation, equivalence)
     if recommendation.verified and not missing:
-        return f"Verified: the gain was measured again after the choice; {_outputs_text(diagnosis, recommendation)}"
+        return f"Verified: the gain was measured again after the choice; {_outputs_text(equivalence)}"
     if not missing:
         missing = [
             clean(recommendation.reason) if recommendation.reason else "the second measurement did not confirm it"
@@ -248,25 +264,19 @@ def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
     return f"Not verified: {in_words(missing)}"
 
 
-def _missing(diagnosis: Diagnosis, recommendation: Recommendation) -> list[str]:
-    trial = diagnosis.measured_trial(recommendation.configuration or "")
-    status = trial.equivalence.status if trial and trial.equivalence else "not_checked"
+def _missing(recommendation: Recommendation, equivalence: Equivalence) -> list[str]:
     missing = []
     if recommendation.speedup is None:
         missing.append("the gain was not measured again after the choice")
-    if status == "different":
+    if equivalence.status == "different":
         missing.append("the outputs differ from the reference")
-    elif status == "not_checked":
-        detail = trial.equivalence.detail if trial and trial.equivalence else None
-        missing.append("the outputs were not compared" + (f" ({clean(detail, 200)})" if detail else ""))
+    elif equivalence.status == "not_checked":
+        detail = f" ({clean(equivalence.detail, 200)})" if equivalence.detail else ""
+        missing.append(f"the outputs were not compared{detail}")
     return missing
 
 
-def _outputs_text(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
-    trial = diagnosis.measured_trial(recommendation.configuration or "")
-    equivalence = trial.equivalence if trial else None
-    if equivalence is None:
-        return "outputs not compared"
+def _outputs_text(equivalence: Equivalence) -> str:
     what = "outputs and gradients equal" if equivalence.gradients_checked else "outputs equal"
     reference = f"{clean_name(equivalence.reference)} reference" if equivalence.reference else "reference not named"
     error = "" if equivalence.max_abs_error is None else f", largest error {format_error(equivalence.max_abs_error)}"

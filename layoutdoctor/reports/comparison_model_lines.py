@@ -15,7 +15,7 @@ from layoutdoctor.reports.comparison_wording import (
     format_counts,
     format_difference,
 )
-from layoutdoctor.reports.wording import clean, clean_name, cut_list, in_words
+from layoutdoctor.reports.wording import STATUS_WORDS, clean, clean_name, cut_list, in_words
 from layoutdoctor.units import format_ratio, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ MOST_CONFIGURATIONS = 6
 MOST_FINDINGS = 4
 
 _WITH_RESULT = ("ok", "same_as")
-_STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashed", "skipped": "skipped"}
 
 
 def change_phrase(bounds: RatioBounds, verdict: Verdict) -> str:
@@ -53,18 +52,22 @@ def change_phrase(bounds: RatioBounds, verdict: Verdict) -> str:
     return f"is {format_ratio(bounds.median)} faster ({format_ratio(bounds.low)} to {format_ratio(bounds.high)})"
 
 
-def with_verdict(comparison: ModelComparison, verdict: Verdict) -> tuple[ComparedTrial, ...]:
+def with_verdict(comparison: ModelComparison, verdict: Verdict) -> tuple[tuple[ComparedTrial, RatioBounds], ...]:
     """
-    The configurations of one verdict, largest change first; those measured as another one are left to that one.
+    The configurations of one verdict with their change, largest first; those measured as another are left to that one.
 
     Args:
         comparison: Any.
         verdict: Which.
     """
-    found = [trial for trial in comparison.trials if trial.time is not None and trial.time.verdict == verdict]
-    names = {trial.name for trial in found}
-    own = [trial for trial in found if trial.new_same_as not in names]
-    return tuple(sorted(own, key=_size_of_change, reverse=verdict == FASTER))
+    found = [
+        (trial, trial.time.change)
+        for trial in comparison.trials
+        if trial.time is not None and trial.time.change is not None and trial.time.verdict == verdict
+    ]
+    names = {trial.name for trial, _ in found}
+    own = [(trial, change) for trial, change in found if trial.new_same_as not in names]
+    return tuple(sorted(own, key=lambda entry: entry[1].median, reverse=verdict == FASTER))
 
 
 def drift_line(comparison: ModelComparison) -> str | None:
@@ -110,9 +113,8 @@ def time_lines(comparison: ModelComparison) -> Iterator[str]:
         found = with_verdict(comparison, verdict)
         if is_good_news and len(found) <= MOST_NAMED:  # the headline names them
             continue
-        for trial in found[:MOST_CONFIGURATIONS]:
-            if trial.time is not None and trial.time.change is not None:
-                yield f"{word}: {clean_name(trial.name)} {change_phrase(trial.time.change, verdict)}"
+        for trial, change in found[:MOST_CONFIGURATIONS]:
+            yield f"{word}: {clean_name(trial.name)} {change_phrase(change, verdict)}"
         if len(found) > MOST_CONFIGURATIONS:
             yield f"{word}: {len(found) - MOST_CONFIGURATIONS} more, in the table"
     drift = drift_line(comparison)
@@ -130,11 +132,11 @@ def outcome_lines(comparison: ModelComparison) -> Iterator[str]:
         comparison: Any that is neither empty nor the same twice.
     """
     for trial in comparison.trials:
-        if trial.old_status in _WITH_RESULT and trial.new_status in _STATUS_WORDS:
+        if trial.old_status in _WITH_RESULT and trial.new_status in STATUS_WORDS:
             why = f": {clean(trial.new_failure, 160)}" if trial.new_failure else ""
-            yield f"New failure: {clean_name(trial.name)} {_STATUS_WORDS[trial.new_status]}{why}"
-        if trial.old_status in _STATUS_WORDS and trial.new_status in _WITH_RESULT:
-            yield f"Failure gone: {clean_name(trial.name)} {_STATUS_WORDS[trial.old_status]} in the old one"
+            yield f"New failure: {clean_name(trial.name)} {STATUS_WORDS[trial.new_status]}{why}"
+        if trial.old_status in STATUS_WORDS and trial.new_status in _WITH_RESULT:
+            yield f"Failure gone: {clean_name(trial.name)} {STATUS_WORDS[trial.old_status]} in the old one"
     if comparison.old.recommended != comparison.new.recommended:
         yield f"Recommended: {_recommended(comparison.old)} -> {_recommended(comparison.new)}"
     for change, words in (("came", "New finding"), ("more", "More findings"), ("went", "Gone"), ("fewer", "Fewer")):
@@ -206,10 +208,6 @@ def method_line(comparison: ModelComparison) -> str | None:
         f"Times: {against}{level}a change counts beyond {format_share(times.resolution)}, as two runs of the same thing"
         " may differ by that"
     )
-
-
-def _size_of_change(trial: ComparedTrial) -> float:
-    return trial.time.change.median if trial.time is not None and trial.time.change is not None else 1.0
 
 
 def _versions(comparison: ModelComparison) -> str:

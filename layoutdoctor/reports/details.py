@@ -7,6 +7,8 @@ Faces the formats; imports records, units and the sums only.
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     )
 
 LOG_LENGTH = 1500
+_STACK_HEAD = re.compile(r"(Current t|T)hread 0x[0-9a-f]+")  # as faulthandler writes it
 UNKNOWN = "-"
 
 
@@ -106,7 +109,26 @@ def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
         left_out = left_out_of(trial.graph_break_reasons, most)
         yield Detail(f"Graph breaks under {name}: {len(trial.graph_break_reasons)}", ("reason",), reasons, left_out)
     if trial.failure is not None and trial.failure.log and most:
-        yield Detail(f"Log of {name}", text=(clean(trial.failure.message),), log=trial.failure.log[-LOG_LENGTH:])
+        yield Detail(f"Log of {name}", text=(clean(trial.failure.message),), log=_telling_part(trial.failure.log))
+
+
+def _telling_part(log: str) -> str:
+    """
+    The part of a log that a report has room for, in whole lines: its end, where a traceback names its error.
+
+    Of a stack that Python wrote as it died or hung it is the beginning, which is the last call; the main thread's
+    stack comes last where none is called the current one.
+    """
+    if len(log) <= LOG_LENGTH:
+        return log
+    lines = log.splitlines()
+    stacks = [number for number, line in enumerate(lines) if _STACK_HEAD.match(line)]
+    current = [number for number in stacks if lines[number].startswith("Current")]
+    ordered = lines[(current or stacks)[-1] :] if stacks else lines[::-1]
+    lengths = itertools.accumulate(len(line) + 1 for line in ordered)
+    kept = [line for line, length in zip(ordered, lengths, strict=True) if length <= LOG_LENGTH]
+    kept = kept or [ordered[0][:LOG_LENGTH]]
+    return "\n".join(kept if stacks else kept[::-1])
 
 
 def left_out_of(entries: Sequence[object], most: int) -> int:

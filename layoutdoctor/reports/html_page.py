@@ -15,7 +15,7 @@ from layoutdoctor.reports.details import UNKNOWN, build_details, seconds_cell
 from layoutdoctor.reports.trace_details import build_trace_details
 from layoutdoctor.reports.trace_rows import KERNEL_LENGTH
 from layoutdoctor.reports.trace_wording import DIRECTION_WORDS
-from layoutdoctor.reports.wording import clean, clean_name, count_of, place_of
+from layoutdoctor.reports.wording import clean, clean_line, clean_name, count_of, place_of
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
 from layoutdoctor.units import format_bytes, format_seconds
@@ -146,7 +146,7 @@ def _fold(detail: Detail) -> Fold:
     table = PageTable(detail.title, _columns(detail.head, rows), rows, detail.left_out) if rows else None
     log = None
     if detail.log:
-        lines = (clean(line, LOG_LINE_LENGTH) for line in detail.log.splitlines() if line.strip())
+        lines = (clean_line(line, LOG_LINE_LENGTH) for line in detail.log.splitlines() if line.strip())
         log = "\n".join(lines)
     return Fold(detail.title, detail.text, table, log)
 

@@ -20,7 +20,7 @@ from xml.etree import ElementTree as ET
 
 from layoutdoctor.analysis.examined import examination_of
 from layoutdoctor.reports.places import project_path
-from layoutdoctor.reports.wording import clean, clean_name, count_of
+from layoutdoctor.reports.wording import clean, clean_line, clean_name, count_of
 from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _configuration_case(trial: Trial) -> ET.Element:
 
 
 def _lines(log: str) -> str:
-    return "\n".join(clean(line, 300) for line in log.splitlines())
+    return "\n".join(clean_line(line, 300) for line in log.splitlines())
 
 
 def _interrupted_case(reason: str) -> ET.Element:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.reports.tables import markdown_table
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.wording import clean_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,4 +134,4 @@ def log_block(log: str) -> str:
     Args:
         log: As recorded.
     """
-    return code_block("\n".join(clean(line, LOG_LINE_LENGTH) for line in log.splitlines() if line.strip()), "text")
+    return code_block("\n".join(clean_line(line, LOG_LINE_LENGTH) for line in log.splitlines() if line.strip()), "text")

@@ -59,9 +59,8 @@ def render_mermaid(flow: Flow) -> str:
         opening, closing = _SHAPES[node.kind]
         lines.append(f"    {names[node.key]}{opening}{_quoted(*_lines(node))}{closing}")
     for edge in flow.edges:
-        if edge.source in names and edge.target in names:
-            label = f"|{_quoted(edge.label)}|" if edge.label else ""
-            lines.append(f"    {names[edge.source]} -->{label} {names[edge.target]}")
+        label = f"|{_quoted(edge.label)}|" if edge.label else ""
+        lines.append(f"    {names[edge.source]} -->{label} {names[edge.target]}")
     for name, style in _CLASSES.items():
         members = [names[node.key] for node in flow.nodes if node.memory_format == name]
         if members:

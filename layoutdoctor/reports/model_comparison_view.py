@@ -33,7 +33,7 @@ from layoutdoctor.reports.comparison_wording import (
     round_trip_words,
 )
 from layoutdoctor.reports.rows import Table, TableRow
-from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list
+from layoutdoctor.reports.wording import STATUS_WORDS, clean, clean_name, count_of, cut_list
 from layoutdoctor.units import format_ratio, format_seconds
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
         RatioBounds,
     )
 
-_STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashed", "skipped": "skipped"}
 _FINDING_WORDS = {"came": "new", "went": "gone", "more": "more", "fewer": "fewer", "same": "stayed"}
 
 
@@ -95,9 +94,8 @@ def _headline(comparison: ModelComparison) -> str:
 
 def _good_news(comparison: ModelComparison) -> str:
     faster = [
-        f"{clean_name(trial.name)} {change_phrase(trial.time.change, FASTER)}"
-        for trial in with_verdict(comparison, FASTER)
-        if trial.time is not None and trial.time.change is not None
+        f"{clean_name(trial.name)} {change_phrase(change, FASTER)}"
+        for trial, change in with_verdict(comparison, FASTER)
     ]
     if faster:
         return cut_list(faster, MOST_NAMED)
@@ -223,9 +221,9 @@ def _trial_row(trial: ComparedTrial) -> TableRow:
     if trial.old_status is None or trial.new_status is None:
         return TableRow((name,), f"in the {'new' if trial.old_status is None else 'old'} one only")
     without = {
-        age: _STATUS_WORDS[status]
+        age: STATUS_WORDS[status]
         for age, status in (("old", trial.old_status), ("new", trial.new_status))
-        if status in _STATUS_WORDS
+        if status in STATUS_WORDS
     }
     if without:
         words = set(without.values())

@@ -13,7 +13,7 @@ from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.configurations import BASELINE
 from layoutdoctor.records import NO_DIFFERENCE
 from layoutdoctor.reports.costs import count_by_tensor
-from layoutdoctor.reports.wording import NOT_RECORDED, clean, clean_name
+from layoutdoctor.reports.wording import NOT_RECORDED, STATUS_WORDS, clean, clean_name, count_of
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 CLAUSE_LENGTH = 160
 _DIRECTION_WORDS = {"inference": "", "forward": "fwd ", "backward": "bwd "}
-_STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashed", "skipped": "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ def failure_clause(trial: Trial) -> str:
     Args:
         trial: A trial whose status is neither ``ok`` nor ``same_as``.
     """
-    word = _STATUS_WORDS.get(trial.status, "no result")
+    word = STATUS_WORDS[trial.status]
     if trial.failure is None:
         return f"{word}: the reason was not recorded"
     stage = "" if trial.status == "skipped" else f" ({clean_name(trial.failure.kind)})"
@@ -264,4 +263,4 @@ def _decision_of(graphs: list[Graph], *, in_full: bool) -> str:
     where = "on" if len(applied) == len(relevant) else f"on in {len(applied)} of {len(relevant)} graphs"
     convolutions = f"{forced} of {total}" + (" convs channels-last" if in_full else "")
     unrecorded = len(graphs) - len(known)
-    return f"{where}, {convolutions}" + (f", {unrecorded} graphs {NOT_RECORDED}" if unrecorded else "")
+    return f"{where}, {convolutions}" + (f", {count_of(unrecorded, 'graph')} {NOT_RECORDED}" if unrecorded else "")

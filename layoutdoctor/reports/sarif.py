@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 from layoutdoctor.accepted import fingerprint_of
 from layoutdoctor.reports.places import project_path, subject_file
+from layoutdoctor.reports.rows import failure_clause
 from layoutdoctor.reports.rules_page import rule_section
-from layoutdoctor.reports.wording import clean, clean_name, count_of
+from layoutdoctor.reports.wording import STATUS_WORDS, clean, clean_name, count_of
 from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:
@@ -173,9 +174,10 @@ def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding], left_out: int
         text = f"{count_of(left_out, 'finding')} left out: a run has at most {MOST_RESULTS} results"
         notifications.append({"level": "warning", "message": {"text": text}})
     for trial in diagnosis.trials:
-        if trial.failure is not None:
-            text = f"configuration {_plain(trial.name)} {trial.status}: {_plain(trial.failure.message)}"
-            notifications.append({"level": "error", "message": {"text": text}})
+        if trial.status in STATUS_WORDS:
+            text = f"configuration {_plain(trial.name)} {_plain(failure_clause(trial))}"
+            level = "note" if trial.status == "skipped" else "error"
+            notifications.append({"level": level, "message": {"text": text}})
     if diagnosis.interrupted is not None:
         text = f"not finished: {_plain(diagnosis.interrupted)}"
         notifications.append({"level": "error", "message": {"text": text}})

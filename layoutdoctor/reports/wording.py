@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING
 from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from layoutdoctor.records import SourceLocation
 
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
 NOT_RECORDED = "not recorded"
+STATUS_WORDS: Mapping[str, str] = {
+    "failed": "failed",
+    "timed_out": "timed out",
+    "crashed": "crashed",
+    "skipped": "skipped",
+}
+"""What is said of a trial without a result, by its status."""
 
 # Control, format (bidirectional overrides), surrogate, private use, unassigned; line and paragraph separators.
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -48,6 +55,18 @@ def clean_name(text: str) -> str:
         text: Anything out of a record.
     """
     return clean(text, NAME_LENGTH)
+
+
+def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
+    """
+    One line of code or of a log that can stand on one line of any terminal, with its indentation.
+
+    Args:
+        line: Anything out of a record.
+        length: Characters to keep after the indentation; the cut is shown as three dots.
+    """
+    indentation = min(len(line) - len(line.lstrip(" ")), NAME_LENGTH)
+    return " " * indentation + clean(line, length)
 
 
 def _is_printable(character: str) -> bool:

@@ -69,8 +69,6 @@ def _is_clean(graph: Graph) -> bool:
 
 def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
     """Whether an input is made ready for convolutions, or computed on, and not for a matrix product."""
-    if conversion.role != "entry":
-        return False
     targets = {node.name: node.target for node in graph.nodes}
     readers = [targets.get(name, name) for name in conversion.required_by]
     return not readers or any("conv" in reader for reader in readers)

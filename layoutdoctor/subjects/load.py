@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError, UsageError, first_line
 from layoutdoctor.measure.copies import copy_module, input_tensors
+from layoutdoctor.subjects.exported import load_exported
 from layoutdoctor.subjects.inputs import InputSpec, make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.model_file import execute_file, import_module, public_names, users_code
 from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap
@@ -142,18 +143,10 @@ def _what_it_is(target: str) -> str:
 
 
 def _find_exported(path: Path) -> _Found:
-    if not path.is_file():
-        raise UsageError(f"cannot load {str(path)!r}: there is no such file")
-    try:
-        program = torch.export.load(path)
-    except Exception as error:
-        raise SubjectError(
-            f"cannot load {path.name}: {first_line(error)}; expected what torch.export.save wrote"
-        ) from error
-    args, kwargs = program.example_inputs or ((), {})
-    if args and kwargs:
+    found = load_exported(path)
+    if found.args and found.kwargs:
         raise SubjectError(f"cannot use the example inputs of {path.name}: positional and keyword ones; give --input")
-    return _Found(program, kwargs or args, source=None)
+    return _Found(found.program, found.kwargs or found.args, source=None)
 
 
 def _from_module(module: Any, attribute: str, name: str) -> _Found:

@@ -1,13 +1,13 @@
 """
 A configuration applied to copies of the model and its inputs; the caller's own are left alone.
 
-Faces doctor, capture and ``Trial.compile``; imports measure's copies, analysis, records and errors.
+Faces doctor, capture and ``Trial.compile``; imports measure's copies, memory and weights, analysis, records and errors.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -17,8 +17,17 @@ from torch.utils import _pytree as pytree
 from layoutdoctor.analysis.how_to_apply import effective_options as effective_options
 from layoutdoctor.analysis.how_to_apply import global_options as global_options
 from layoutdoctor.analysis.how_to_apply import how_to_apply as how_to_apply
-from layoutdoctor.errors import UsageError
-from layoutdoctor.measure.copies import copy_inputs, copy_model, input_tensors, with_dynamo_marks
+from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.measure.copies import (
+    CHANNELS_LAST,
+    copy_model,
+    in_format,
+    input_tensors,
+    with_dynamo_marks,
+)
+from layoutdoctor.measure.memory import why_too_little
+from layoutdoctor.measure.step import Step
+from layoutdoctor.measure.weights import SharedTensors
 from layoutdoctor.subjects.subject import unwrap
 
 if TYPE_CHECKING:
@@ -28,8 +37,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Configuration, FormatChoice, Mode
     from layoutdoctor.subjects.subject import LoadedSubject
-
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 T = TypeVar("T")
 
@@ -45,6 +52,7 @@ class PreparedModel:
         args: Positional arguments, in the configuration's format.
         kwargs: Keyword arguments likewise.
         notes: What the reader should know about the preparation.
+        loss_weights: For its step, shared with other configurations.
     """
 
     run: Callable[..., Any]
@@ -52,9 +60,22 @@ class PreparedModel:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
+    loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict)
+
+    def step(self, mode: Mode, *, fresh_inputs: bool) -> Step:
+        """
+        One iteration of it.
+
+        Args:
+            mode: ``inference`` or ``training``.
+            fresh_inputs: Whether every call gets copies of the inputs.
+        """
+        return Step(self.run, self.module, self.args, self.kwargs, mode, fresh_inputs, loss_weights=self.loss_weights)
 
 
-def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> PreparedModel:
+def prepare(
+    subject: LoadedSubject, configuration: Configuration, mode: Mode, shared: SharedTensors | None = None
+) -> PreparedModel:
     """
     Copies a subject and gives the copies the configuration's memory formats.
 
@@ -62,26 +83,43 @@ def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) ->
         subject: What was loaded; it is not changed.
         configuration: What to vary.
         mode: ``training`` puts the copy in train mode, everything else in eval mode.
+        shared: What it may share with other configurations; None copies everything.
 
     Raises:
-        SubjectError: The model cannot be copied.
+        SubjectError: The model cannot be copied, or the copy does not fit into the memory.
     """
-    copied = copy_model(subject.model)
+    model_format, input_format = configuration.model_format or "preserve", configuration.input_format or "preserve"
+    if shared is not None:
+        _check_fits(shared, configuration)
+    copied = copy_model(subject.model, None if shared is None else shared.weights(model_format))
     notes = [*copied.set_mode(mode)]
     if copied.module is not None:
-        converted = apply_model_format(copied.module, configuration.model_format or "preserve")
+        converted = apply_model_format(copied.module, model_format)
+        converted += 0 if shared is None else shared.converted_count(model_format)
         if configuration.model_format == "channels_last" and not converted:
             notes.append(_why_nothing_changed(copied.module))
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
-    args, kwargs = copy_inputs(subject.args, subject.kwargs)
-    args, kwargs = apply_input_format((args, kwargs), configuration.input_format or "preserve")
-    return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes))
+    shared = SharedTensors(changes_inputs=True) if shared is None else shared
+    args, kwargs = shared.inputs(
+        subject.args, subject.kwargs, input_format, lambda inputs: apply_input_format(inputs, input_format)
+    )
+    return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes), shared.loss_weights)
+
+
+def _check_fits(shared: SharedTensors, configuration: Configuration) -> None:
+    need = shared.need(configuration.model_format or "preserve")
+    problem = why_too_little(need, shared.device) if need.parts[0][1] else None
+    if problem is not None:
+        raise SubjectError(
+            f"cannot run {configuration.name}: it needs {problem}; diagnose it alone "
+            f"(--configurations {configuration.name}), with a smaller input, or on a machine with more memory"
+        )
 
 
 def _why_nothing_changed(module: nn.Module) -> str:
     ranks = {tensor.dim() for tensor in [*module.parameters(), *module.buffers()]}
-    if ranks.isdisjoint(_CHANNELS_LAST):
+    if ranks.isdisjoint(CHANNELS_LAST):
         return "channels_last changed no weight: the model has no 4-D or 5-D parameter"
     return "channels_last changed no weight: all 4-D and 5-D parameters are in it already"
 
@@ -105,25 +143,6 @@ def apply_model_format(module: nn.Module, choice: FormatChoice) -> int:
             tensor.data = converted  # the Parameter itself stays, and with it what refers to it
             changed += 1
     return changed
-
-
-def in_format(tensor: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
-    """
-    A tensor in a memory format, by its rank; the tensor itself where nothing has to change.
-
-    Args:
-        tensor: Any tensor.
-        choice: ``channels_last`` means ``torch.channels_last`` for 4-D and ``torch.channels_last_3d`` for 5-D ones.
-    """
-    if choice == "preserve" or tensor.layout != torch.strided:
-        return tensor
-    # ``to``, not ``contiguous``: the latter leaves the strides of a 1x1 weight, which satisfies both formats, as they
-    # are, and torch then counts it as contiguous where ``model.to(memory_format=...)`` makes it channels_last.
-    if choice == "contiguous":
-        return tensor.to(memory_format=torch.contiguous_format)
-    if tensor.dim() in _CHANNELS_LAST:
-        return tensor.to(memory_format=_CHANNELS_LAST[tensor.dim()])
-    return tensor
 
 
 def apply_input_format(inputs: T, choice: FormatChoice) -> T:

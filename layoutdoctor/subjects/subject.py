@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.measure.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
+from layoutdoctor.measure.weights import same_memory
 from layoutdoctor.records import InputTensor, Subject
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class LoadedSubject:
         kwargs: Keyword arguments.
         notes: Facts the reader should know, such as what was unwrapped.
         source: The user's file; None from Python.
+        is_ours: Whether nobody else holds the model: its own memory may then serve the configurations that keep its
+            format. It is not changed either.
     """
 
     name: str
@@ -57,6 +60,7 @@ class LoadedSubject:
     kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
     source: str | None = None
+    is_ours: bool = False
 
 
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
@@ -234,7 +238,7 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
 
 def owned_module(subject: LoadedSubject) -> nn.Module | None:
     """
-    The module whose parameters the subject uses: itself, or copies of those a function reads; None without any.
+    The module whose parameters the subject uses: itself, or one with those a function reads; None without any.
 
     Args:
         subject: What was loaded.
@@ -245,7 +249,7 @@ def owned_module(subject: LoadedSubject) -> nn.Module | None:
     if isinstance(subject.model, nn.Module):
         check_has_data(subject.model)
         return subject.model
-    return copy_model(subject.model).module
+    return copy_model(subject.model, same_memory).module
 
 
 def parameter_ranks(subject: LoadedSubject) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Stories at the edges: hundreds of findings, nothing run, a GPU that is not there, names made to do harm."""
+"""Stories at the edges: hundreds of findings, nothing run, crashes, a GPU that is not there, names made to do harm."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from builders import (
     a_graph,
     a_kernel,
     a_location,
+    a_measurement,
     a_node,
     a_pair,
     a_placeholder,
     a_ratio,
     a_recommendation,
+    a_speedup,
     a_subject,
     a_trial,
     an_environment,
@@ -31,6 +33,23 @@ from layoutdoctor.records import Conversion, Diagnosis, Failure, Finding, Severi
 FINDING_COUNT = 160
 HOSTILE = "</script><img src=x onerror=alert(1)> | `x` *b* ]]> -->\x1b[31m\u202e\n# h ${y} {{ z }} \"q\" 'r' \\ & é"
 """Ends a script, a cell, a code span, a CDATA section, a comment; colours, reverses, starts a heading, interpolates."""
+
+SEGFAULT_LOG = """\
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f3a2c5ff740 (most recent call first):
+  File "site-packages/torch/_ops.py", line 1208 in __call__
+  File "site-packages/torch/_inductor/output_code.py", line 613 in __call__
+  File "model.py", line 9 in forward
+  File "site-packages/torch/nn/modules/module.py", line 1789 in _call_impl
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 26)"""
+HANG_LOG = """\
+Timeout (0:30:00)!
+Thread 0x00007f3a2c5ff740 (most recent call first):
+  File "lib/python3.11/subprocess.py", line 1201 in communicate
+  File "site-packages/torch/_inductor/cpp_builder.py", line 533 in run_compile_cmd
+  File "site-packages/torch/_inductor/codecache.py", line 2870 in load"""
 
 
 def many_findings() -> Diagnosis:
@@ -92,6 +111,47 @@ def empty() -> Diagnosis:
     return a_diagnosis(
         *(not_run(name, "interrupted before its turn") for name in ("eager", "inductor", "inductor-channels-last")),
         interrupted="interrupted from the keyboard",
+    )
+
+
+def crashed_and_timed_out() -> Diagnosis:
+    """One configuration killed its process, another one never ended; the rest was compared, and one is faster."""
+    crashed = Trial(
+        configuration=a_configuration("inductor-layout-opt-off"),
+        status="crashed",
+        failure=Failure(
+            kind="run", message="the process died of signal 11 (SIGSEGV, segmentation fault)", log=SEGFAULT_LOG
+        ),
+    )
+    timed_out = Trial(
+        configuration=a_configuration("inductor-layout-opt-on"),
+        status="timed_out",
+        failure=Failure(
+            kind="compile", message="it took longer than 1800 s, the limit for one configuration", log=HANG_LOG
+        ),
+    )
+    conversions = tuple(a_conversion(f"reorder {i}", seconds=5e-4) for i in range(2))
+    measured = {"decision": a_decision(a_convolution("convolution", module="body.0.0"))}
+    return a_diagnosis(
+        a_trial("eager", measurement=a_measurement(*(12e-3, 12.1e-3, 11.9e-3) * 20, compile_seconds=None)),
+        a_trial("inductor", graphs=(a_graph(**measured),), kernels=kernels(*conversions, seconds=9.8e-3)),
+        crashed,
+        timed_out,
+        a_trial(
+            "inductor-channels-last",
+            measurement=a_measurement(*(8e-3, 8.1e-3, 7.9e-3) * 20),
+            graphs=(a_graph(**measured),),
+            kernels=kernels(seconds=7.8e-3),
+        ),
+        comparison=a_comparison(
+            a_ratio("eager", 0.83), a_ratio("inductor-channels-last", 1.25), fastest=("inductor-channels-last",)
+        ),
+        recommendation=a_recommendation(
+            "inductor-channels-last",
+            speedup=a_speedup(1.25),
+            how="model = model.to(memory_format=torch.channels_last)\nx = x.to(memory_format=torch.channels_last)",
+            verified=True,
+        ),
     )
 
 
@@ -183,4 +243,6 @@ def hostile_names() -> Diagnosis:
     )
 
 
-EXTREME_STORIES = {story.__name__: story for story in (empty, hostile_names, many_findings, static_target)}
+EXTREME_STORIES = {
+    story.__name__: story for story in (crashed_and_timed_out, empty, hostile_names, many_findings, static_target)
+}

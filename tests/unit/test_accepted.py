@@ -176,6 +176,20 @@ def test_only_a_diagnosis_that_could_find_it_says_that_a_finding_is_gone(diagnos
     assert accept(diagnosis, accepted, DAY).gone == ()
 
 
+@pytest.mark.parametrize("configuration", [None, "a plugin's own"])
+def test_a_finding_about_no_trial_is_accepted_by_its_place_alone(configuration: str | None) -> None:
+    accepted = accept_all(found(a_finding(configuration=configuration)))
+
+    assert [entry.also for entry in accepted.accepted] == [()]
+    assert accept(found(a_finding(configuration=configuration)), accepted, DAY).count == 1
+
+
+def test_a_finding_about_the_whole_diagnosis_is_gone_wherever_it_is_not_found_again() -> None:
+    accepted = accept_all(found(a_finding(configuration=None)))
+
+    assert accept(a_diagnosis(a_failed_trial("inductor")), accepted, DAY).gone == accepted.accepted
+
+
 def test_a_file_brought_up_to_date_keeps_reasons_and_what_it_cannot_judge() -> None:
     old = accept_all(found(a_finding(), a_finding(module="gone")))
     told = tuple(msgspec.structs.replace(entry, reason="known", until=DAY) for entry in old.accepted)

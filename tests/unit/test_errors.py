@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from layoutdoctor import errors
-from layoutdoctor.errors import LayoutDoctorError, UnknownConfigurationError, UnknownRuleError, first_line
+from layoutdoctor.errors import LayoutDoctorError, UnknownConfigurationError, UnknownRuleError, first_line, text_of
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,13 @@ def test_an_error_about_a_name_says_what_was_expected() -> None:
 )
 def test_an_exception_as_one_line(error: Exception, line: str) -> None:
     assert first_line(error) == line
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_exception_that_raises_when_it_is_printed_has_words_all_the_same() -> None:
+    assert text_of(Unprintable()) == "its message cannot be shown"
+    assert first_line(Unprintable()) == "Unprintable: its message cannot be shown"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import pytest
@@ -139,6 +140,8 @@ SHORT = {
     "http://gpu07.internal:8080/x": "http://<host>:8080/x",
     "fe80::1%eth0 and 2001:db8::17": "<ip> and <ip>",
     "ssh 8.8.8.8": "ssh <ip>",
+    "192.168.17.23": "<ip>",
+    "node 172.20.0.4 and 169.254.3.9": "node <ip> and <ip>",
     "Authorization: Bearer abc.def-123": "Authorization: Bearer <token>",
     "HF_TOKEN=hf_abcdefghijABCDEF0123": "HF_TOKEN=<token>",
     "wandb login 0123456789abcdef0123456789abcdef01234567": "wandb login <token>",
@@ -223,6 +226,19 @@ def test_a_short_name_goes_from_a_path_and_a_common_one_stays() -> None:
 def test_a_name_within_a_word_is_another_word() -> None:
     assert scrubbed("quinellas, quinella_net and prequinella") == "quinellas, quinella_net and prequinella"
     assert scrubbed("quinella's net, quinella.") == "<user>'s net, <user>."
+
+
+def test_a_file_of_layoutdoctors_own_is_named_from_its_package_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layoutdoctor.privacy.paths._OWN_PACKAGE", "/srv/checkout/layoutdoctor/")
+
+    assert scrubbed("at /srv/checkout/layoutdoctor/rules/base.py:12") == "at layoutdoctor/rules/base.py:12"
+    assert scrubbed("/srv/checkout/other/base.py") == "<path>/base.py"
+
+
+def test_paths_are_relative_to_no_folder_above_an_unusual_home() -> None:
+    high = Surroundings(home="/srv/people/quinella", user="quinella", working_directory="/srv")
+
+    assert scrub(Blob("/srv/people/wilhelmina/net.py"), high).text == "<path>/net.py"
 
 
 @pytest.mark.parametrize("folder", ["/", "/home", HOME.rsplit("/", 1)[0], "C:/Users"])
@@ -347,6 +363,15 @@ def _record_types(root: type[msgspec.Struct]) -> set[type[msgspec.Struct]]:
     return found
 
 
+def test_a_field_with_a_description_is_walked_like_any_other() -> None:
+    class Described(msgspec.Struct, frozen=True):
+        text: Annotated[str, msgspec.Meta(description="anything")]
+        count: Annotated[int, msgspec.Meta(description="how many")] = 3
+
+    assert text_fields(Described) == (("text", "Described.text"),)
+    assert scrub(Described(f"{HOME}/x/net.py"), HERE).text == "<path>/net.py"
+
+
 def test_what_needs_no_change_stays_the_same_object() -> None:
     diagnosis = STORIES["training"]()
 
@@ -396,7 +421,8 @@ def test_a_large_record_is_scrubbed_in_half_a_second() -> None:
         scrub(diagnosis, HERE)
         taken.append(time.process_time() - start)
 
-    assert min(taken) < 0.5
+    # A tracer, as coverage is one, takes several times as long as what it traces.
+    assert min(taken) < (0.5 if sys.gettrace() is None else 5)
 
 
 def test_this_machine_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

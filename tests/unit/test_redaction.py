@@ -164,6 +164,24 @@ def test_one_name_has_one_pseudonym_in_fields_and_sentences() -> None:
     assert trial.recompile_reasons == (f"L['self']._modules['{stem}']._modules['{convolution}'].weight strides differ",)
 
 
+def test_a_module_is_found_in_longer_names_of_a_sentence() -> None:
+    notes = ("see lesion_stem.tumor_conv.weight", "lesion_stem.tumor_conv/lesion_stem-relu", "no tumor_map.weight")
+    trial = a_trial("eager", kernels=kernels(a_conversion(module="lesion_stem.tumor_conv")), notes=notes)
+    (result,) = redact(a_diagnosis(trial), HERE).trials
+
+    assert result.kernels is not None
+    assert result.kernels.conversions[0].module == "module_1.module_2"
+    assert result.notes == ("see module_1.module_2.weight", "module_1.module_2/module_1-relu", "no name_1_map.weight")
+
+
+def test_a_fingerprint_of_code_becomes_a_number_that_is_equal_where_it_was() -> None:
+    first, second = (a_trial(name, graphs=(a_graph(code_fingerprint="5eb63bbbe01e"),)) for name in ("a", "b"))
+    other = a_trial("c", graphs=(a_graph(code_fingerprint="d0763edaa9d9"),))
+    trials = redact(a_diagnosis(first, second, other), HERE).trials
+
+    assert [trial.graphs[0].code_fingerprint for trial in trials] == ["code_1", "code_1", "code_2"]
+
+
 def test_what_names_point_at_is_kept() -> None:
     trial = redacted().trials[0]
     (graph,) = trial.graphs

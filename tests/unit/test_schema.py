@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import jsonschema
 import msgspec
@@ -204,6 +204,7 @@ class Sample(msgspec.Struct, rename={"class_": "class"}):
     Attributes:
         class_: Of two
             lines.
+
         seconds: How long.
     """
 
@@ -226,6 +227,25 @@ def test_words_come_from_the_docstring() -> None:
         "silent": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
     }
     assert definition["Sample"]["required"] == ["schema_version", "class", "seconds"]
+
+
+class Holder(msgspec.Struct):
+    """
+    A record in a field that has words of its own.
+
+    Attributes:
+        sample: Which one.
+    """
+
+    sample: Annotated[Sample, msgspec.Meta(description="not these words")]
+    schema_version: int = 1
+
+
+def test_a_record_in_an_annotated_field_is_described_too() -> None:
+    definitions: Any = schema_of([Holder], name="holder", title="t", version=1)["$defs"]
+
+    assert definitions["Sample"]["description"] == "A sample. Of two paragraphs with `code`."
+    assert definitions["Holder"]["properties"]["sample"]["description"] == "Which one."
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)

@@ -182,6 +182,12 @@ def test_conversions_of_the_user_of_weights_and_at_the_ends_are_told_elsewhere(c
     assert compiled_breakers(BufferGraph(known), conversions) == ()
 
 
+def test_a_buffer_that_no_operation_is_known_for_cannot_be_named_as_a_breaker() -> None:
+    unknown = msgspec.structs.replace(NORM, source_node=None)
+
+    assert compiled(A, unknown, RELU, BACK, B) == ()
+
+
 def eager(name: str, target: str, *inputs: str, layout: Any = PLAIN, **changes: Any) -> FxNode:
     return a_node(name, target, inputs, layout=layout, **changes)
 
@@ -278,6 +284,26 @@ def test_an_eager_operation_that_returns_channels_last_again_is_no_breaker() -> 
     norm = msgspec.structs.replace(EAGER[2], layout=LAST)
 
     assert in_eager(copied("norm"), nodes=(*EAGER[:2], norm, *EAGER[3:])) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [("conv_a", "it converts what it is given by itself"), ("norm", "what stands in front of it is another matter")],
+)
+def test_a_convolution_that_returns_contiguous_is_no_breaker(given: str, why: str) -> None:
+    between = eager("conv_m", "aten.convolution.default", given, "w")
+    last_one = eager("conv_b", "aten.convolution.default", "conv_m", "w", layout=LAST)
+
+    assert in_eager(entering(), nodes=(*EAGER[:3], between, last_one)) == (), why
+
+
+def test_two_branches_above_a_convolution_lead_to_one_breaker() -> None:
+    branches = [eager(name, "aten.relu.default", "norm") for name in ("left", "right")]
+    added = eager("added", "aten.add.Tensor", "left", "right")
+    last_one = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
+    (breaker,) = in_eager(entering(), nodes=(*EAGER[:3], *branches, added, last_one))
+
+    assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -12,6 +12,9 @@ from layoutdoctor.analysis.buffer_pairs import buffer_pairs
 from layoutdoctor.analysis.graph_conversions import graph_conversions
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Buffer, BufferRead, FxNode, Graph, RedundantPair
+
+if TYPE_CHECKING:
+    from layoutdoctor.layout import Layout
 
 IMAGE = (2, 8, 6, 6)
 BYTES = 2 * 4 * 2 * 8 * 6 * 6
@@ -204,6 +207,70 @@ def test_an_operand_that_lies_in_channels_last_itself_keeps_a_pair() -> None:
     assert pairs(A, OUT, added, BACK, B, nodes=(given,)) == [("out", "back")]
 
 
+@pytest.mark.parametrize(
+    ("why", "operand", "read"),
+    [
+        ("nothing is known of it", a_placeholder("z", PLAIN), BufferRead(name="y", stride=PLAIN.stride)),
+        ("a part of it is read", a_placeholder("y", PLAIN), BufferRead(name="y", stride=PLAIN.stride, offset=6)),
+    ],
+)
+def test_an_operand_that_may_have_to_be_converted_makes_it_no_gain(why: str, operand: FxNode, read: BufferRead) -> None:
+    added = plain("r", of("out"), read, operations=("add",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, added, BACK, B, nodes=(operand,)) == [], why
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"), [(PLAIN, []), (LAST, [("out", "back")]), (contiguous((8,)), [("out", "back")])]
+)
+def test_what_a_loop_that_was_not_understood_reads_is_taken_as_it_lies(
+    layout: Layout, expected: list[tuple[str, str]]
+) -> None:
+    unread = plain("u", reads=("y",), problem="symbolic sizes", operations=("relu",), kernel="cpp_fused_4")
+    added = plain("r", of("out"), of("u"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, unread, added, BACK, B, nodes=(a_placeholder("y", layout),)) == expected
+
+
+def test_what_comes_from_elsewhere_is_converted_once_where_two_ways_back_go() -> None:
+    added = plain("r", of("out"), of("y"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4")
+    buffers = (A, OUT, added, BACK, B, again, call("b2", "again", node="conv_b"))
+    pair = only(*buffers, nodes=(a_placeholder("y", PLAIN),))
+
+    assert str(pair.proof).endswith("any layout; 1 come from elsewhere in it, which would be converted once")
+
+
+def test_a_value_that_two_operands_are_converted_for_is_not_followed() -> None:
+    """One of them alone would be a pair; with both, the one left over would have to be converted all the same."""
+    odd = strided_layout(IMAGE, (288, 36, 1, 6))
+    mixed = plain("out", of("y", odd), of("a", LAST), operations=("add",))
+
+    assert pairs(A, mixed, RELU, BACK, B, nodes=(a_placeholder("y", odd),)) == []
+
+
+def test_a_conversion_between_two_values_of_one_region_does_not_leave_it() -> None:
+    """One channel lies in both formats: two concatenations that take it are one region, whatever theirs are."""
+    one = contiguous((2, 1, 6, 6))
+    shared = plain("q", of("x1", one), layout=one, operations=("relu",))
+    part = plain("p", of("q", one), layout=strided_layout(one.shape, (576, 36, 6, 1)), alias_of="plain_cat")
+    first = plain("plain_cat", layout=contiguous(WIDE), reads=("p", "rest"), source_node="cat", kernel=None)
+    other = last("p_last", of("q", one), layout=strided_layout(one.shape, (1152, 1, 192, 32)), alias_of="last_cat")
+    moved = last(
+        "moved",
+        of("plain_cat", contiguous(WIDE)),
+        layout=strided_layout(WIDE, (1152, 1, 192, 32)),
+        alias_of="last_cat",
+        operations=(),
+    )
+    second = last("last_cat", layout=channels_last((2, 32, 6, 6)), reads=("p_last", "moved"), source_node="cat")
+    back = plain("back", of("last_cat", second.layout), layout=contiguous((2, 32, 6, 6)), kernel="cpp_fused_9")
+    known = graph(shared, part, first, other, moved, second, back, nodes=(a_placeholder("x1", one),))
+
+    assert [(c.source_value, c.value) for c in known.conversions] == [("plain_cat", "moved"), ("last_cat", "back")]
+    assert buffer_pairs(known) == ()
+
+
 def test_one_pin_in_a_region_of_two_ways_leaves_one_pair() -> None:
     other = call("a2", "x", node="conv_a")
     second = plain("out2", of("a2", LAST), kernel="cpp_fused_3")
@@ -269,6 +336,24 @@ def test_two_conversions_that_ride_along_in_computing_loops_are_no_pair() -> Non
 
     assert pairs(A, out, RELU, back, B) == []
     assert pairs(A, out, RELU, BACK, B) == [("out", "back")]
+
+
+def two_ways(*, rides: bool) -> list[tuple[str, str]]:
+    """Two results that are added up for two convolutions; whether the second way there and back rides along."""
+    computed: dict[str, Any] = {"operations": ("relu",)} if rides else {}
+    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3", **computed)
+    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4", **computed)
+    others = (call("a2", "x", node="conv_a"), call("b2", "again", node="conv_b"))
+    return pairs(A, others[0], OUT, second, joined, BACK, B, again, others[1])
+
+
+def test_two_ways_through_one_value_are_two_pairs_with_ends_of_their_own() -> None:
+    assert two_ways(rides=False) == [("out", "back"), ("out2", "again")]
+
+
+def test_what_rides_along_there_and_back_is_left_where_it_is() -> None:
+    assert two_ways(rides=True) == [("out", "back")]
 
 
 def test_a_copy_of_the_same_value_back_into_another_layout_than_it_came_from_is_no_pair() -> None:

@@ -365,6 +365,12 @@ def test_an_operand_whose_layout_was_not_recorded_claims_nothing() -> None:
     assert found(graph(*nodes, convolution("b", "s"), outputs=("b",)), *around("a", "b")) == []
 
 
+def test_an_operand_that_the_graph_does_not_have_claims_nothing() -> None:
+    nodes = argument(), convolution("a", "x"), value("s", ADD, "a", "lost"), convolution("b", "s")
+
+    assert found(graph(*nodes, outputs=("b",)), *around("a", "b")) == []
+
+
 def test_a_symbolic_size_among_the_operands_is_no_tensor() -> None:
     size = a_node("n", "aten.sym_size.int", ("x",), layout=None, dtype=None)
     nodes = argument(), size, convolution("a", "x"), value("s", ADD, "a", "n"), convolution("b", "s")
@@ -419,6 +425,23 @@ def test_a_format_that_is_not_known_does_not_pair() -> None:
 
     assert found(CHAIN, unknown, entering("b")) == []
     assert found(CHAIN, leaving("a"), msgspec.structs.replace(entering("b"), target=None)) == []
+
+
+@pytest.mark.parametrize("unknown", ["first", "second"])
+def test_a_format_between_that_is_not_known_does_not_pair(unknown: str) -> None:
+    first, second = leaving("a"), entering("b")
+    if unknown == "first":
+        first = msgspec.structs.replace(first, target=None)
+    else:
+        second = msgspec.structs.replace(second, source=None)
+
+    assert found(CHAIN, first, second) == []
+
+
+def test_what_arrives_in_another_format_than_it_left_in_does_not_pair() -> None:
+    arriving = msgspec.structs.replace(entering("b"), source=channels_last(IMAGE))
+
+    assert found(CHAIN, leaving("a"), arriving) == []
 
 
 def test_a_strided_round_trip_is_a_pair_too() -> None:

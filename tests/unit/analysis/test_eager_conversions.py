@@ -197,6 +197,34 @@ def test_in_the_backward_another_operation_converts_a_gradient_too() -> None:
     assert found.cause == "made inside the backward of aten::native_batch_norm_backward"
 
 
+@pytest.mark.parametrize(("returned", "port"), [(PLAIN, "output 0"), (contiguous((2, 8, 3, 3)), None)])
+def test_a_copy_that_is_of_no_argument_is_of_the_result_or_of_nothing_known(returned: Layout, port: str | None) -> None:
+    other = a_node("y", "aten.relu.default", ("x",), layout=channels_last((2, 4, 9, 9)))
+    pool = a_node("pool", "aten.adaptive_avg_pool2d.default", ("y",), layout=returned)
+    found = only(graph(X, other, pool), tree(pool, copied(LAST, PLAIN), "aten::adaptive_avg_pool2d"))
+
+    assert (found.port, found.source_value, found.node) == (port, None, "pool")
+
+
+@pytest.mark.parametrize(
+    ("backward", "returned", "kind", "port"),
+    [
+        (False, PLAIN, "activation", "output 0"),
+        (True, PLAIN, "gradient", "output 0"),
+        (True, LAST, "gradient", None),
+    ],
+)
+def test_what_a_convolution_returns_in_another_layout_is_its_result(
+    backward: bool, returned: Layout, kind: str, port: str | None
+) -> None:
+    other = a_node("y", "aten.relu.default", ("x",), layout=contiguous((2, 4, 9, 9)))
+    target = "aten.convolution_backward.default" if backward else CONVOLUTION
+    node = a_node("conv", target, ("y", "w"), layout=returned, backward=backward)
+    found = only(graph(X, other, W, node), tree(node, copied(LAST, PLAIN), "aten::convolution"))
+
+    assert (found.tensor, found.port, found.source_value) == (kind, port, None)
+
+
 def test_a_conversion_with_a_cast_has_both_types() -> None:
     node = a_node("to", "aten._to_copy.default", ("y",), dtype="bfloat16")
     found = only(graph(X, Y, node), tree(node, copied(LAST, PLAIN), "aten::_to_copy"))

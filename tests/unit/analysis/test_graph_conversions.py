@@ -222,6 +222,16 @@ def test_a_copy_that_the_models_own_line_asked_for_is_the_users(called: str) -> 
     assert found.cause == f"the model's own .{called}() asks for it"
 
 
+def test_a_layout_that_the_models_own_line_did_not_ask_for_is_the_compilers() -> None:
+    """The line asks for contiguous, and the buffer that holds its value is written in a third order."""
+    before = a_node("y", "aten.relu.default", ("x",), layout=LAST)
+    clone = a_node("clone", "aten.clone.default", ("y",), called="contiguous", layout=PLAIN)
+    third = strided_layout(IMAGE, (288, 36, 1, 6))
+    out = buffer("buf1", reading("buf0", LAST), layout=third, source_node="clone")
+
+    assert only(graph(call("buf0"), out, nodes=(before, clone))).owner == "compiler"
+
+
 @pytest.mark.parametrize(
     "node",
     [

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from layoutdoctor.analysis.index_maps import Loop, is_relayout, seen_strides
+from layoutdoctor.analysis.index_maps import Loop, is_relayout, reduction_run, seen_strides
 
 SHAPE, PLAIN, LAST = (2, 8, 6, 5), (240, 30, 5, 1), (240, 1, 40, 8)
 
@@ -100,3 +100,20 @@ def test_a_load_that_rearranges_elements_is_not_the_tensor_itself(
     what: str, source: tuple[tuple[int, ...], tuple[int, ...]], target: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> None:
     assert not is_relayout(*source, *target), what
+
+
+@pytest.mark.parametrize(
+    ("what", "loops", "run"),
+    [
+        ("nothing is reduced", [Loop(8, 1, 1)], None),
+        ("a row of each", [Loop(8, 1, 6), Loop(6, 0, 1)], 6),
+        ("rows that follow each other", [Loop(8, 1, 30), Loop(6, 0, 5), Loop(5, 0, 1)], 30),
+        ("rows of a larger memory", [Loop(8, 1, 60), Loop(6, 0, 10), Loop(5, 0, 1)], 5),
+        ("a stride between all", [Loop(8, 1, 1), Loop(30, 0, 8)], 1),
+        ("a value that is read again", [Loop(8, 1, 1), Loop(30, 0, 0)], None),
+    ],
+)
+def test_a_reduction_reads_as_many_neighbours_as_its_loops_walk_one_by_one(
+    what: str, loops: list[Loop], run: int | None
+) -> None:
+    assert reduction_run(loops) == run, what

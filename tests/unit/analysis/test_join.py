@@ -147,6 +147,15 @@ def test_without_kernels_of_its_own_a_call_is_the_graph_of_the_same_place() -> N
     assert join_compiled(entries, [graph_of("a")]) == "a compiled graph ran that was not captured"
 
 
+def test_a_compiled_graph_that_ran_other_convolutions_than_it_has_is_told() -> None:
+    entries = tree((CALL, 0, 10), ("aten::convolution", 4, 5))
+
+    assert join_compiled(entries, [graph_of("a", "b")]) == (
+        "graph 0: 1 convolutions ran and 2 are in the graph, so conversions are not assigned to its nodes"
+    )
+    assert joined(entries) == {}
+
+
 def test_generated_code_may_run_convolutions_in_another_order_than_the_graph() -> None:
     graph = graph_of("a", "b", buffers=(extern("buf0", "b"), extern("buf1", "a")))
     entries = tree(
@@ -164,3 +173,9 @@ def test_external_calls_that_are_no_convolutions_do_not_count() -> None:
 
     assert [node.name for node in scheduled_convolutions(graph)] == ["a"]
     assert [node.name for node in scheduled_convolutions(graph_of("a", "b"))] == ["a", "b"]
+
+
+def test_a_convolution_that_is_no_node_of_the_graph_is_left_out_of_its_order() -> None:
+    graph = graph_of("a", buffers=(extern("buf0", "split_from_a"), extern("buf1", "a")))
+
+    assert [node.name for node in scheduled_convolutions(graph)] == ["a"]

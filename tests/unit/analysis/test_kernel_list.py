@@ -9,7 +9,7 @@ import pytest
 import torch
 from builders import a_location, a_node
 
-from layoutdoctor.analysis.device_kernels import summarize_device
+from layoutdoctor.analysis.device_kernels import device_seconds, summarize_device
 from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.traces.kineto import DeviceKernel, Operation, ProfiledIteration, read_profiled_iteration
@@ -358,6 +358,12 @@ def test_device_kernels_are_the_list_of_a_gpu() -> None:
         ("to_contiguous", "conv", "stem", 7),
     ]
     assert found.lacks == ("no log of cuDNN",)
+
+
+def test_the_time_of_an_operation_on_a_gpu_is_that_of_the_kernels_it_launched_itself() -> None:
+    kernels = (kernel("a", 0, 4, 1), kernel("b", 5, 3, 2), kernel("c", 9, 2, 1), kernel("unknown", 12, 7))
+
+    assert device_seconds(profile(kernels=kernels)) == {1: pytest.approx(6e-6), 2: pytest.approx(3e-6)}
 
 
 def test_a_recorded_trace_of_an_h100_has_exactly_its_three_conversions() -> None:

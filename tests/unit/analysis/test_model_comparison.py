@@ -120,6 +120,13 @@ def test_round_trips_that_came_are_a_regression_of_their_configuration() -> None
     assert [change.change for change in comparison.trials[0].round_trips] == ["came"]
 
 
+def test_round_trips_are_no_regression_where_one_diagnosis_has_no_shapes_to_prove_them_by() -> None:
+    shapeless = tuple(a_conversion(f"reorder {n}", source=None, target=None) for n in range(2))
+    old = a_diagnosis(a_trial("inductor", kernels=kernels(*shapeless)))
+
+    assert compare_models(old, with_conversions(2, redundant_pairs=(a_pair(),))).regression.losses == ()
+
+
 def test_conversions_that_took_longer_are_shown_and_no_regression() -> None:
     slow = tuple(a_conversion(f"reorder {n}", seconds=9e-3) for n in range(2))
     comparison = compare_models(with_conversions(2), a_diagnosis(a_trial("inductor", kernels=kernels(*slow))))
@@ -312,6 +319,14 @@ def test_a_convolution_of_another_class_is_named_by_its_module() -> None:
     )
 
 
+def test_a_convolution_that_was_added_has_no_other_class_than_before() -> None:
+    old = a_diagnosis(a_trial(graphs=(a_graph(a_decision(a_convolution())),)))
+    both = a_decision(a_convolution(), a_convolution("added", module="head", class_="grouped"))
+    (change,) = compare_models(old, a_diagnosis(a_trial(graphs=(a_graph(both),)))).trials[0].decisions
+
+    assert (change.old.convolution_count, change.new.convolution_count, change.convolutions) == (1, 2, ())
+
+
 def test_graph_breaks_and_recompiles_are_counted() -> None:
     new = a_trial(graphs=(a_graph(graph_breaks=2), a_graph(graph_breaks=2, name="graph 1")), recompile_count=1)
     trial = compare_models(a_diagnosis(), a_diagnosis(new)).trials[0]
@@ -344,6 +359,13 @@ def test_other_models_are_called_so_and_not_judged(changes: dict[str, Any], why:
 
 def test_another_file_name_is_no_other_model() -> None:
     assert compare_models(a_diagnosis(), a_diagnosis(subject=a_subject(name="b.py"))).different_subject is None
+
+
+def test_inputs_that_one_diagnosis_did_not_record_make_no_other_model() -> None:
+    old, new = a_diagnosis(subject=a_subject(inputs=())), a_diagnosis()
+
+    assert compare_models(old, new).different_subject is None
+    assert compare_models(new, old).different_subject is None
 
 
 def test_nothing_with_a_result_in_both_is_empty() -> None:

@@ -8,14 +8,13 @@ from builders import blocked, channels_last, contiguous
 
 from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives
 from layoutdoctor.analysis.primitives import annotate_primitives, conversion_direction, problem_shapes
-from layoutdoctor.layout import strided_layout
+from layoutdoctor.layout import Layout, strided_layout
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.traces.kineto import Operation
 from layoutdoctor.traces.onednn import Primitive, read_onednn_log
 
 if TYPE_CHECKING:
     from layoutdoctor.analysis.primitives import AnnotatedPrimitive
-    from layoutdoctor.layout import Layout
     from layoutdoctor.records import ConversionDirection
 
 OPERATION = Operation("aten::mkldnn_convolution", 0.0, 1.0, "1")
@@ -229,6 +228,8 @@ def test_a_reorder_without_sizes_or_formats_is_not_described() -> None:
         (strided_layout((2, 3, 4, 5), (120, 20, 5, 1)), contiguous((2, 3, 4, 5)), "none"),
         (None, contiguous(), "other"),
         (contiguous(), None, "other"),
+        (Layout(contiguous().shape, None, ()), contiguous(), "other"),
+        (contiguous(), Layout(contiguous().shape, None, ()), "other"),
     ],
 )
 def test_the_direction_between_two_layouts(

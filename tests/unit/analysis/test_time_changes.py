@@ -14,6 +14,7 @@ import pytest
 from builders import a_configuration, a_diagnosis, a_graph, a_measurement, a_node, a_trial, an_environment
 
 from layoutdoctor.analysis.comparison import compare
+from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.analysis.time_changes import RESOLUTION, time_changes
 from layoutdoctor.records import Diagnosis, Equivalence, Finding
 
@@ -203,6 +204,25 @@ def test_a_drift_that_all_share_is_no_change_of_any() -> None:
     assert summary.drift.median == pytest.approx(1 / 1.06, rel=0.03)
 
 
+def test_what_a_copy_reached_is_told_beside_a_drift() -> None:
+    """A reader sees by it whether the machine drifted, or the times alone."""
+    generator = random.Random(7)
+    old, new = (
+        a_run(
+            generator,
+            count=96,
+            machine=machine,
+            environment=an_environment(copy_bandwidth_bytes_per_second=bandwidth),
+        )
+        for machine, bandwidth in ((1.0, 21e9), (1.06, 18.5e9))
+    )
+
+    assert (
+        "copying a large tensor reached 21.0 GB/s in the old run and 18.5 GB/s in the new one"
+        in compare_models(old, new).notes
+    )
+
+
 def test_two_configurations_that_moved_apart_are_not_told_apart() -> None:
     generator = random.Random(8)
     names = ("inductor", CHANGED)
@@ -357,6 +377,16 @@ def test_the_shortest_of_more_calls_is_made_the_shortest_of_as_many() -> None:
         new, "eager", measurement=msgspec.structs.replace(new.trial("eager").measurement, call_seconds=())
     )
     assert judged(old, without)[0]["eager"].not_judged == "a round's time was made from its calls in another way"
+
+
+@pytest.mark.parametrize("calls", [(1.0,), (1.0, 0.0, 1.0)], ids=["fewer calls than the other", "a time of zero"])
+def test_calls_that_cannot_be_made_the_shortest_of_as_many_are_not_judged(calls: tuple[float, ...]) -> None:
+    old = a_diagnosis(
+        a_trial(measurement=a_measurement(*[1.0] * 24, calls_per_round=2, call_seconds=((1.0,) * 2,) * 24))
+    )
+    new = a_diagnosis(a_trial(measurement=a_measurement(*[1.0] * 24, calls_per_round=3, call_seconds=(calls,) * 24)))
+
+    assert judged(old, new)[0]["inductor"].not_judged == "a round's time was made from its calls in another way"
 
 
 def test_what_is_measured_once_under_two_names_counts_once() -> None:

@@ -237,6 +237,12 @@ def test_kernel_time_outside_of_the_steps_is_named() -> None:
     assert not [note for note in comparison.notes if "new one's kernel time" in note]
 
 
+def test_steps_without_any_kernel_time_have_nothing_outside() -> None:
+    empty = a_run(totals=totals(steps=1), seconds=0.0)
+
+    assert not [note for note in compared(empty, empty).notes if "is outside of its steps" in note]
+
+
 def test_more_steps_without_their_marks_are_unequal_work() -> None:
     comparison = compared(a_run(*several(6), totals=totals(count=30)), a_run(*several(10), totals=totals(count=50)))
 
@@ -267,6 +273,18 @@ def test_without_other_operations_a_changed_count_of_convolution_kernels_is_uneq
     new = a_run(totals=(a_total("operation", CONVOLUTION, count=18),))
 
     assert compared(old, new).unequal_work is not None
+
+
+@pytest.mark.parametrize(("kind", "words"), [("operation", "operations"), ("kernel", "kernels")])
+def test_without_convolutions_other_counts_of_all_others_are_unequal_work(kind: str, words: str) -> None:
+    def run(count: int) -> Diagnosis:
+        return a_run(
+            totals=tuple(a_total(kind, f"aten::{name}", count=count) for name in ("relu", "add", "mul", "sum"))
+        )
+
+    assert compared(run(10), run(20)).unequal_work == (
+        f"for the {words} that both have 40 kernels ran in the old one and 80 in the new one, conversions left out"
+    )
 
 
 def test_without_operations_the_work_is_told_by_kernels() -> None:

@@ -70,6 +70,25 @@ def test_a_permuted_attention_is_no_change_between_memory_formats() -> None:
     assert told(eager(HEADS, heads_inside, contiguous_stride(HEADS))) == [("permuted", "none")]
 
 
+def test_every_kernel_of_one_copy_is_listed() -> None:
+    record = Recorder()
+    strides = [last(IMAGE), contiguous_stride(IMAGE)]
+    with record.operation("aten::copy_", shapes=[IMAGE, IMAGE], strides=strides):
+        record.kernel(STRIDED_COPY)
+        record.kernel(STRIDED_COPY)
+
+    assert [(copy.row, copy.direction) for copy in copies_of(record)] == [
+        (0, "to_channels_last"),
+        (1, "to_channels_last"),
+    ]
+
+
+def test_between_layouts_that_share_a_format_nothing_changes() -> None:
+    both = strided_layout((2, 16, 1, 1), (16, 1, 1, 1))
+
+    assert format_change(both, strided_layout((2, 16, 1, 1), (16, 1, 16, 16))) == "none"
+
+
 def test_a_permutation_of_three_dimensions_is_none_either() -> None:
     assert told(eager((2, 3, 4), (12, 1, 3), (12, 4, 1))) == [("permuted", "none")]
 

@@ -8,7 +8,8 @@ import torch
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layoutdoctor.capture.compat import InductorHooks, inductor_config
+from layoutdoctor.capture.compat import inductor_config
+from layoutdoctor.capture.compat_hooks import InductorHooks
 from layoutdoctor.capture.decision import convolution_class, describe_decision, record_decision
 
 if TYPE_CHECKING:

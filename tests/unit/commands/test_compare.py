@@ -207,6 +207,8 @@ def test_a_broken_diagnosis_is_refused_as_one(
         (json.dumps(json.loads(to_json(a_run())), sort_keys=True).encode(), True),
         (b'{"a": "' + b"x" * 100_000 + b'", "layoutdoctor_version": "0.1.0", "schema_version": 1}', True),
         (b'{"a": "' + b"x" * 100_000 + b'"}', False),
+        (b'{"traceEvents": [], "a": "' + b"x" * 100_000 + b'", "layoutdoctor_version": "0.1.0"}', False),
+        (b"#" + b"x" * 100_000 + b'"layoutdoctor_version": "0.1.0"', False),
         (b'{"schemaVersion": 1, "traceEvents": []}', False),
         (b'{"schema_version": 1, "traceEvents": [{"ph": "X", "name": "a"}]}', False),
         (b'[{"ph": "X", "name": "a"}]', False),

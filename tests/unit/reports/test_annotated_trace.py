@@ -538,6 +538,35 @@ def test_the_diagnosis_of_an_older_file_is_refused(tmp_path: Path) -> None:
         write_annotated_trace(diagnosis, source, tmp_path / "a.json.gz")
 
 
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [({"kernel": None}, "1 of 4"), ({"seconds": None}, "1 of 4"), ({"start_seconds": None}, "1 of 4")],
+)
+def test_a_conversion_that_names_no_event_of_the_file_is_refused(
+    tmp_path: Path, changes: dict[str, None], missing: str
+) -> None:
+    path = a_trace(tmp_path)
+    diagnosis = examine_trace(path)
+    first, *others = counted_conversions(diagnosis.trials[0])
+    diagnosis = with_conversions(diagnosis, msgspec.structs.replace(first, **changes), *others)
+
+    with pytest.raises(UsageError, match=f"{missing} conversions of the diagnosis are not in it"):
+        write_annotated_trace(diagnosis, path, tmp_path / "a.json.gz")
+    assert not (tmp_path / "a.json.gz").exists()
+
+
+def test_a_diagnosis_without_a_kernel_list_has_no_clock_to_compare(tmp_path: Path) -> None:
+    path = a_trace(tmp_path)
+    diagnosis = examine_trace(path)
+    kernels = diagnosis.trials[0].kernels
+    assert kernels is not None
+
+    with pytest.raises(UsageError, match="4 of 4 conversions of the diagnosis are not in it"):
+        write_annotated_trace(
+            changed(diagnosis, kernels=msgspec.structs.replace(kernels, kernels=())), path, tmp_path / "a.json.gz"
+        )
+
+
 def test_a_diagnosis_without_a_run_is_refused(tmp_path: Path) -> None:
     diagnosis = msgspec.structs.replace(examine_trace(PATCH_EMBED), trials=())
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import (
+    a_configuration,
     a_conversion,
     a_convolution,
     a_decision,
@@ -111,6 +112,35 @@ def models() -> ModelComparison:
     return compare_models(old, new)
 
 
+def test_of_many_configurations_that_became_slower_the_largest_are_named_and_the_rest_counted() -> None:
+    def run(slower: float) -> Diagnosis:
+        steady = [a_configuration(f"steady {number}") for number in range(12)]
+        slow = [a_configuration(f"slow {number}") for number in range(8)]
+        trials = [a_trial(configuration=one, measurement=a_measurement()) for one in steady]
+        times = [10e-3 * (1 + slower * (number + 1) / 8) for number in range(8)]
+        trials += [
+            a_trial(configuration=one, measurement=a_measurement(*(time, time * 1.01, time * 0.99) * 8))
+            for one, time in zip(slow, times, strict=True)
+        ]
+        return a_diagnosis(*trials)
+
+    lines = [line for line in render_comparison(compare_models(run(0), run(2.4))).splitlines() if "low" in line]
+
+    assert [line.split(" takes")[0] for line in lines if line.startswith("Slower: slow")] == [
+        f"Slower: slow {number}" for number in (7, 6, 5, 4, 3, 2)
+    ]
+    assert "Slower: 2 more, in the table" in lines
+
+
+def test_where_no_length_fits_the_shortest_report_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = report(a_run(*conversions(9)), a_run(), "markdown")
+    monkeypatch.setattr("layoutdoctor.reports.comparison.MOST_CHARACTERS", 10)
+    short = report(a_run(*conversions(9)), a_run(), "markdown")
+
+    assert len(short) < len(whole)
+    assert short.splitlines()[:3] == whole.splitlines()[:3]
+
+
 def test_the_first_lines_say_what_was_saved_and_what_went() -> None:
     lines = render_comparison(saving()).splitlines()
 
@@ -159,6 +189,25 @@ def test_different_runs_are_called_so_in_the_first_line_and_still_reported() -> 
     assert "Layout conversions: 2 -> 0 conversions" in text
     assert "Saved" not in text
     assert "aten::attention_3" in text
+
+
+def test_different_runs_of_unequal_work_are_called_both() -> None:
+    other = (
+        a_total("operation", "aten::cudnn_convolution", count=90),
+        *(a_total("operation", f"aten::attention_{n}") for n in range(20)),
+    )
+    text = " ".join(report(a_run(*conversions(2)), a_run(*conversions(5), totals=other)).split())
+
+    assert "These two seem to be different runs: 1 of 24 operations in common" in text
+    assert "Not the same work: for the convolutions that both have (aten::cudnn_convolution) 10 kernels ran" in text
+
+
+def test_a_share_of_no_time_is_not_spoken_of() -> None:
+    untimed = tuple(a_total("operation", name, seconds=0.0) for name in OPERATIONS)
+    other = a_total("operation", "aten::mm", seconds=0.0)
+    text = report(a_run(*conversions(2), totals=untimed), a_run(*conversions(1), totals=(*untimed, other)))
+
+    assert "In common: 4 of 5 operations\n" in text
 
 
 def test_nothing_in_common_ends_the_answer() -> None:

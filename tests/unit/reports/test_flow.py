@@ -550,6 +550,84 @@ def test_a_long_way_that_only_the_pair_names_is_cut_in_the_middle_too() -> None:
     ]
 
 
+def test_a_value_that_is_read_twice_has_one_arrow() -> None:
+    nodes = (a_node("convolution", CONVOLUTION), a_node("mul", "aten.mul.Tensor", ("convolution", "convolution")))
+    graph = a_graph(name="eager", nodes=nodes, output_names=("mul",))
+    trial = a_trial("eager", graphs=(graph,), kernels=kernels(at("input 0", "mul", "in")))
+    (flow,) = build_flows(a_diagnosis(trial))
+
+    assert names_of(flow) == ["convolution", IN, "mul", "output"]
+    assert [(source, target) for source, target, _ in arrows_of(flow)] == [
+        ("convolution", IN),
+        ("convolution", "mul"),
+        (IN, "mul"),
+        ("mul", "output"),
+    ]
+
+
+def test_a_result_that_is_read_again_is_drawn_as_a_value_and_not_as_an_output() -> None:
+    graph = msgspec.structs.replace(eager_graph(), output_names=("relu_0", "gone", "convolution_1"))
+    trial = a_trial("eager", graphs=(graph,), kernels=kernels(at("input 0", "convolution_1", "in")))
+    (flow,) = build_flows(a_diagnosis(trial))
+
+    assert names_of(flow) == ["convolution", "relu_0", IN, "convolution_1"]
+
+
+def test_branches_that_meet_again_are_one_way() -> None:
+    nodes = (
+        a_node("convolution", CONVOLUTION),
+        a_node("left", inputs=("convolution",)),
+        a_node("right", "aten.sigmoid.default", ("convolution",)),
+        a_node("add", "aten.add.Tensor", ("left", "right")),
+        a_node("convolution_1", CONVOLUTION, ("add",)),
+    )
+    conversions = (at("output 0", "convolution", "first"), at("input 0", "convolution_1", "second"))
+    trial = a_trial(
+        "eager",
+        graphs=(a_graph(name="eager", nodes=nodes),),
+        kernels=kernels(*conversions),
+        redundant_pairs=(a_pair("first", "second", graph="eager"),),
+    )
+    (flow,) = build_flows(a_diagnosis(trial))
+
+    assert names_of(flow) == ["convolution", OUT, "left", "add", IN, "convolution_1"]
+
+
+def test_only_the_nearest_operations_before_a_conversion_are_drawn() -> None:
+    trial = a_trial("eager", graphs=(eager_graph(6),), kernels=kernels(at("input 0", "convolution_1", "in")))
+    (flow,) = build_flows(a_diagnosis(trial))
+
+    assert names_of(flow) == ["relu_3", "relu_4", "relu_5", IN, "convolution_1"]
+    assert flow.left_out == 3  # the relu before, the weight and the output
+
+
+def test_a_cast_in_a_compiled_graph_is_part_of_its_kernel() -> None:
+    cast = a_conversion(
+        "cast", owner="compiler", node="relu", graph="graph 0", value="buf0", source_value="x", direction="none"
+    )
+    buffers = (
+        a_buffer("buf0", a_read("x", channels_last()), source_node="relu"),
+        a_buffer("buf1", a_read("buf0", channels_last()), layout=contiguous(), source_node="mul", is_output=True),
+    )
+    leave = a_conversion(
+        "leave", owner="compiler", node="mul", graph="graph 0", value="buf1", source_value="buf0", fused=True
+    )
+    nodes = (a_placeholder("x"), a_node("relu", inputs=("x",)), a_node("mul", "aten.mul.Tensor", ("relu",)))
+    graph = a_graph(nodes=nodes, buffers=buffers, conversions=(cast, leave))
+    trial = a_trial(graphs=(graph,), kernels=None)
+    (flow,) = build_flows(a_diagnosis(trial, findings=(a_finding(evidence=("leave",)),)))
+
+    assert [node.kind for node in flow.nodes].count("conversion") == 1
+    assert all("cast" not in (node.detail or "") for node in flow.nodes)
+
+
+def test_a_conversion_whose_bytes_nobody_knows_has_its_time_only() -> None:
+    conversion = a_conversion("k", port="input 0", bytes_moved=None)
+    (flow,) = build_flows(a_trace(recorded(conversion)))
+
+    assert flow.about == "k: 1.00 ms"
+
+
 def test_formats_in_words() -> None:
     both = contiguous((1, 1, 8, 1))
     odd = msgspec.structs.replace(contiguous(), stride=(1, 2, 3, 4), memory_formats=())

@@ -28,6 +28,8 @@ from layoutdoctor.errors import RecordError, UsageError
 from layoutdoctor.layout import Layout
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from layoutdoctor.records import Conversion, Diagnosis, Trial
 
 TABLES = ("trials", "rounds", "conversions", "redundant_pairs", "convolutions", "findings")
@@ -223,6 +225,15 @@ def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "pandas", None)
 
     with pytest.raises(UsageError, match="cannot make table 'trials': pandas is not installed; pip install pandas"):
+        a_diagnosis().to_pandas()
+
+
+def test_a_pandas_that_cannot_be_loaded_is_not_called_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "pandas.py").write_text("import a_module_that_pandas_needs")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pandas")
+
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_pandas_needs"):
         a_diagnosis().to_pandas()
 
 

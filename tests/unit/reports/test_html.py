@@ -20,7 +20,9 @@ from builders import (
     a_comparison,
     a_configuration,
     a_conversion,
+    a_decision,
     a_diagnosis,
+    a_graph,
     a_location,
     a_measurement,
     a_pair,
@@ -38,8 +40,8 @@ from layoutdoctor.reports import render
 from layoutdoctor.reports.details import build_details
 from layoutdoctor.reports.html import render_html, without_library
 from layoutdoctor.reports.html_document import hash_source, json_for_script, read_page_file
-from layoutdoctor.reports.html_page import MOST_EVIDENCE, MOST_FINDINGS, MOST_ROWS
-from layoutdoctor.reports.html_timeline import MOST_KERNELS, build_timelines
+from layoutdoctor.reports.html_page import LIST_LENGTHS, MOST_EVIDENCE, MOST_FINDINGS, MOST_ROWS
+from layoutdoctor.reports.html_timeline import MOST_KERNELS, MOST_TIMELINE_PAIRS, build_timelines
 from layoutdoctor.reports.view import build_view
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.units import format_seconds
@@ -318,6 +320,19 @@ def test_of_too_many_kernels_the_shortest_are_left_out_and_counted() -> None:
     assert list(line.starts) == sorted(line.starts)
 
 
+def test_of_too_many_round_trips_the_first_are_drawn_and_all_counted() -> None:
+    parts = [
+        a_conversion(f"c{i}", kernel="kernel", stream=i % 2, start_seconds=1e-4 * i, seconds=1e-5)
+        for i in range(MOST_TIMELINE_PAIRS + 2)
+    ]
+    pairs = tuple(a_pair(one.id, two.id) for one, two in pairwise(parts))
+    (line,) = build_timelines(with_kernels(0, *parts, redundant_pairs=pairs))
+
+    assert len(line.pairs) == MOST_TIMELINE_PAIRS
+    assert line.in_pairs == tuple(range(len(parts)))
+    assert line.notes[-1] == f"the first {MOST_TIMELINE_PAIRS} of {len(pairs)} round trips are drawn"
+
+
 def test_evidence_lists_the_costliest_conversions_and_names_all() -> None:
     conversions = tuple(a_conversion(f"reorder {i}", seconds=1e-4 * (1 + i)) for i in range(20))
     finding = Finding(
@@ -392,6 +407,17 @@ def test_long_lists_are_cut_and_say_so() -> None:
     assert sum(len(elements(table, "tr")) - 1 for table in details) <= MOST_ROWS
     assert text_of(tree).count("4000 more left out here; the JSON report has them.") == 3
     assert "7 more left out here" in text_of(tree)
+
+
+def test_where_no_length_fits_the_shortest_lists_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = tuple(a_graph(a_decision(), name=f"graph {i}") for i in range(9))
+    breaks = tuple(f"reason {i}" for i in range(900))
+    diagnosis = a_diagnosis(a_trial("inductor", graphs=graphs, graph_break_reasons=breaks))
+    monkeypatch.setattr("layoutdoctor.reports.html_page.MOST_ROWS", 1)
+    text = text_of(parse(render_html(diagnosis)))
+
+    assert "reason 0" in text
+    assert f"{900 - LIST_LENGTHS[-1]} more left out here; the JSON report has them." in text
 
 
 def test_a_recommendation_is_there_to_copy() -> None:

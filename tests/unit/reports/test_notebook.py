@@ -14,7 +14,7 @@ from builders import a_diagnosis, a_failed_trial, a_recommendation, a_subject
 from golden.stories import STORIES
 
 from layoutdoctor.records import Diagnosis, Finding
-from layoutdoctor.reports.notebook import MOST_CHARACTERS, render_fragment
+from layoutdoctor.reports.notebook import LENGTHS, MOST_CHARACTERS, render_fragment
 from layoutdoctor.reports.view import build_view
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \"quoted\" 'single' </div></table> &lt; {{ 7*7 }} {% raw %} \x1b[31m\n"
@@ -150,6 +150,14 @@ def test_a_long_record_is_cut_and_says_so(count: int) -> None:
     shown = text.count("LD101 warning")
     assert 0 < shown < count
     assert f"and {count - shown} more" in text
+
+
+def test_where_no_length_fits_the_shortest_fragment_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layoutdoctor.reports.notebook.MOST_CHARACTERS", 10)
+    shortest = Elements(render_fragment(hostile_diagnosis(20))).text
+
+    assert shortest.count("LD101 warning") == LENGTHS[-1][0]
+    assert f"and {20 - LENGTHS[-1][0]} more" in shortest
 
 
 def test_lines_to_paste_are_shown_whole_or_not_at_all() -> None:

@@ -11,6 +11,7 @@ from builders import (
     a_conversion,
     a_decision,
     a_diagnosis,
+    a_failed_trial,
     a_graph,
     a_measurement,
     a_pair,
@@ -26,11 +27,12 @@ from golden.stories import STORIES, gain_with_findings, no_convolution, small_sh
 
 from layoutdoctor.analysis.costs import conversion_share, convolution_count, counted_conversions
 from layoutdoctor.errors import UsageError
-from layoutdoctor.records import Diagnosis, Equivalence, Finding
+from layoutdoctor.records import Diagnosis, Equivalence, Failure, Finding
 from layoutdoctor.reports import format_of_suffix, render
 from layoutdoctor.reports.answer import build_answer
 from layoutdoctor.reports.costs import waste_of
-from layoutdoctor.reports.remarks import build_measurement, build_not_understood
+from layoutdoctor.reports.details import build_details
+from layoutdoctor.reports.remarks import build_measurement, build_not_understood, build_remarks
 from layoutdoctor.reports.rows import build_columns, build_rows, conversions_cell, decision_cell
 from layoutdoctor.reports.tables import plain_table
 from layoutdoctor.reports.text import MOST_FINDINGS, render_text
@@ -281,6 +283,156 @@ def test_a_range_without_coverage_is_not_called_an_interval() -> None:
     assert build_measurement(diagnosis)[0] == "60 rounds, too few to compare"
 
 
+def test_a_model_without_convolution_of_which_one_time_is_known_is_told_so() -> None:
+    trial = a_trial(graphs=(a_graph(NO_CONVOLUTION),))
+    answer = build_answer(a_diagnosis(trial, subject=a_subject(convolution_module_count=0)))
+
+    assert answer.headline == "Only inductor (10.0 ms) was measured, so there is nothing to compare it with"
+    assert answer.lines[0] == "The model has no convolution, so Inductor's layout optimization has nothing to change"
+
+
+def test_a_tie_without_a_recommendation_is_said() -> None:
+    comparison = a_comparison(a_ratio("eager", 1.0), fastest=("inductor", "eager"))
+    answer = build_answer(a_diagnosis(a_trial("eager"), a_trial(), comparison=comparison))
+
+    assert answer.headline == "No recommendation: no configuration may be recommended"
+    assert answer.lines == ("Tie: inductor and eager, no measurable difference between them",)
+
+
+def test_a_baseline_that_is_no_trial_has_no_time_in_the_headline() -> None:
+    """No file can hold one; code can make one."""
+    comparison = a_comparison(a_ratio("eager", 0.9), baseline="mine", fastest=("mine",))
+    answer = build_answer(
+        a_diagnosis(a_trial("eager"), comparison=comparison, recommendation=a_recommendation(None, how=None))
+    )
+
+    assert answer.headline == "Keep mine: nothing measured is faster"
+    assert answer.lines == ("Slower: eager 0.90x",)
+
+
+@pytest.mark.parametrize(
+    ("others", "line"),
+    [
+        (("eager",), "Tie: eager is not measurably slower"),
+        (("eager", "eager-channels-last"), "Tie: eager and eager-channels-last are not measurably slower"),
+    ],
+)
+def test_those_as_fast_as_the_recommended_one_are_named(others: tuple[str, ...], line: str) -> None:
+    best = "inductor-channels-last"
+    diagnosis = a_diagnosis(
+        *(a_trial(name) for name in ("inductor", best, *others)),
+        comparison=a_comparison(*(a_ratio(name, 1.3) for name in (best, *others)), fastest=(best, *others)),
+        recommendation=a_recommendation(best, speedup=a_speedup(1.3), verified=True),
+    )
+
+    assert line in build_answer(diagnosis).lines
+
+
+def test_a_recommendation_that_was_measured_once_and_is_not_faster_is_a_tie() -> None:
+    diagnosis = a_diagnosis(
+        a_trial(),
+        a_trial("inductor-channels-last", equivalence=None),
+        comparison=a_comparison(
+            a_ratio("inductor-channels-last", 1.02), fastest=("inductor", "inductor-channels-last")
+        ),
+        recommendation=a_recommendation("inductor-channels-last"),
+    )
+    answer = build_answer(diagnosis)
+
+    assert answer.headline == (
+        "Tie: inductor-channels-last is not measurably faster than torch.compile's default, "
+        "1.02x (99 % interval 0.99 to 1.05)"
+    )
+    assert answer.lines[0] == (
+        "Not verified: the gain was not measured again after the choice and the outputs were not compared"
+    )
+
+
+def test_round_trips_of_several_owners_are_said_to_be_nowhere_in_particular() -> None:
+    conversions = a_conversion("reorder 0"), a_conversion("reorder 1", owner="framework")
+    trial = a_trial(kernels=kernels(*conversions, seconds=10e-3), redundant_pairs=(a_pair(),))
+    (line,) = build_answer(a_diagnosis(trial)).lines
+
+    assert line == "Wasted now (inductor): 1 round trip, 2.00 ms of 10.0 ms kernel time (20 %)"
+
+
+MISSING = (
+    a_failed_trial("inductor-layout-opt-off"),
+    msgspec.structs.replace(a_failed_trial("inductor-layout-opt-on"), status="crashed"),
+    msgspec.structs.replace(a_failed_trial("inductor-channels-last"), status="timed_out"),
+)
+
+
+@pytest.mark.parametrize("configuration", [None, "eager"], ids=["keep", "change"])
+@pytest.mark.parametrize("interrupted", [None, "interrupted from the keyboard"])
+def test_every_answer_names_those_that_could_not_be_compared(configuration: str | None, interrupted: str) -> None:
+    diagnosis = a_diagnosis(
+        a_trial(kernels=kernels(a_conversion(seconds=2e-3))),
+        a_trial("eager"),
+        *MISSING,
+        comparison=a_comparison(a_ratio("eager", 1.2), fastest=("eager",)),
+        recommendation=a_recommendation(configuration, speedup=a_speedup(1.2), reason="why"),
+        interrupted=interrupted,
+    )
+
+    assert (
+        "No result: inductor-layout-opt-off (failed), inductor-layout-opt-on (crashed) and inductor-channels-last "
+        "(timed out); 2 others were compared"
+    ) in build_answer(diagnosis).lines
+
+
+def test_a_report_that_layout_is_irrelevant_goes_on_where_a_configuration_crashed() -> None:
+    story = no_convolution()
+    answer = build_answer(msgspec.structs.replace(story, trials=(*story.trials, MISSING[1])))
+
+    assert answer.headline == build_answer(story).headline
+    assert answer.lines[0].startswith("No result: inductor-layout-opt-on (crashed); ")
+    assert not answer.is_short
+
+
+def test_a_failure_whose_reason_nobody_recorded_is_called_so() -> None:
+    silent = msgspec.structs.replace(a_failed_trial("eager"), status="crashed", failure=None)
+
+    assert build_rows(a_diagnosis(a_trial(), silent))[1].clause == "crashed: the reason was not recorded"
+
+
+def stack(count: int) -> str:
+    frames = "".join(f'  File "site-packages/torch/fx/frame_{i}.py", line {i} in call\n' for i in range(count))
+    return f"Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f3a (most recent call first):\n{frames}"
+
+
+@pytest.mark.parametrize(
+    ("log", "first", "last"),
+    [
+        ("short\n  log", "short", "  log"),
+        ("".join(f"line {i}\n" for i in range(400)), "line 234", "line 399"),
+        (f"{'x' * 2000}", "x" * 1500, "x" * 1500),
+        (
+            stack(5),
+            "Fatal Python error: Segmentation fault",
+            '  File "site-packages/torch/fx/frame_4.py", line 4 in call',
+        ),
+        (
+            f"{'noise ' * 500}\n{stack(90)}",
+            "Current thread 0x00007f3a (most recent call first):",
+            '  File "site-packages/torch/fx/frame_23.py", line 23 in call',
+        ),
+        (
+            stack(90).replace("Current t", "T") + stack(40).replace("Current t", "T").replace("3a", "3b"),
+            "Thread 0x00007f3b (most recent call first):",
+            '  File "site-packages/torch/fx/frame_23.py", line 23 in call',
+        ),
+    ],
+    ids=["whole", "end", "one line", "short stack", "long stack", "several threads"],
+)
+def test_of_a_long_log_the_telling_part_is_shown(log: str, first: str, last: str) -> None:
+    failed = msgspec.structs.replace(a_failed_trial(), failure=Failure(kind="run", message="it died", log=log))
+    (shown,) = [detail.log for detail in build_details(a_diagnosis(failed), 10) if detail.log]
+
+    assert (shown.splitlines()[0], shown.splitlines()[-1]) == (first, last)
+    assert len(shown) <= 1500
+
+
 @pytest.mark.parametrize(
     ("decisions", "expected"),
     [
@@ -290,7 +442,7 @@ def test_a_range_without_coverage_is_not_called_an_interval() -> None:
         ((a_decision(applied=None, rule="not-recorded"),), "not recorded"),
         ((None,), "not recorded"),
         ((), "not recorded"),
-        ((a_decision(), None), "on, 1 of 1 convs channels-last, 1 graphs not recorded"),
+        ((a_decision(), None), "on, 1 of 1 convs channels-last, 1 graph not recorded"),
         (
             (a_decision(), a_decision(applied=False, rule="no-convolution", convolution_count=0)),
             "on, 1 of 1 convs channels-last",
@@ -377,3 +529,33 @@ def test_what_a_graph_could_not_follow_is_named_with_its_configuration() -> None
     assert build_not_understood(a_diagnosis(a_trial(graphs=(graph,)))) == (
         "not followed in the graph: symbolic sizes: arg0_1: inductor",
     )
+
+
+@pytest.mark.parametrize(
+    ("equivalence", "cell", "remark"),
+    [
+        (None, "not checked", None),
+        (Equivalence(status="equal"), "equal", None),
+        (Equivalence(status="equal", max_abs_error=1e-7), "equal, 1e-7", None),
+        (Equivalence(status="different"), "different", "Outputs differ from the reference: inductor"),
+        (
+            Equivalence(status="different", detail="3 outputs, expected 2"),
+            "different",
+            "Outputs differ from the reference (3 outputs, expected 2): inductor",
+        ),
+        (Equivalence(status="not_checked"), "not checked", "Outputs not compared: inductor"),
+    ],
+)
+def test_what_is_known_of_the_outputs_is_said_and_no_more(
+    equivalence: Equivalence | None, cell: str, remark: str | None
+) -> None:
+    diagnosis = a_diagnosis(a_trial(equivalence=equivalence))
+    (measurements,) = [detail for detail in build_details(diagnosis, 9) if detail.title == "Measurements"]
+
+    assert measurements.rows[0][-1] == cell
+    assert build_remarks(diagnosis) == (() if remark is None else (remark,))
+    assert ("outputs" in build_measurement(diagnosis)[1]) == (cell != "not checked")
+
+
+def test_kernels_that_were_not_timed_are_not_called_profiled() -> None:
+    assert build_measurement(a_diagnosis(a_trial(kernels=None)))[1] == "measured: times and outputs"

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
 from golden.stories import STORIES
 
 from layoutdoctor.accepted import fingerprint_of
-from layoutdoctor.records import Diagnosis, Finding
+from layoutdoctor.records import Diagnosis, Failure, Finding
 from layoutdoctor.reports.places import project_path, subject_file
 from layoutdoctor.reports.sarif import FINGERPRINT, MOST_RESULTS, render_sarif
 from layoutdoctor.rules import ALL_RULES
@@ -144,7 +145,7 @@ def test_a_path_is_a_relative_uri_without_folders_of_this_machine(file: str, uri
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
 
 
-@pytest.mark.parametrize("file", ["", "<string>", "<eval_with_key>.7", "net/", "..", "/"])
+@pytest.mark.parametrize("file", ["", "<string>", "<eval_with_key>.7", "net/", "..", "/", ".", "net/.."])
 def test_what_is_no_file_is_no_path(file: str) -> None:
     assert project_path(file) is None
 
@@ -194,8 +195,25 @@ def test_failures_and_an_interruption_are_told_of_the_run() -> None:
 
     assert invocation["executionSuccessful"] is False
     texts = [notification["message"]["text"] for notification in invocation["toolExecutionNotifications"]]
-    assert texts == ["configuration eager failed: RuntimeError: boom", "not finished: from the keyboard"]
+    assert texts == ["configuration eager failed (compile): RuntimeError: boom", "not finished: from the keyboard"]
     assert run_of(a_diagnosis(a_trial()))["invocations"][0]["executionSuccessful"] is True
+
+
+def test_each_configuration_without_a_result_is_told_of_the_run_by_what_became_of_it() -> None:
+    crashed = Failure(kind="run", message="the process died of signal 11")
+    trials = (
+        msgspec.structs.replace(a_failed_trial("a"), status="crashed", failure=crashed),
+        msgspec.structs.replace(a_failed_trial("b"), status="timed_out", failure=None),
+        msgspec.structs.replace(a_failed_trial("c", "interrupted before its turn"), status="skipped"),
+    )
+    (invocation,) = run_of(a_diagnosis(a_trial(), *trials))["invocations"]
+
+    assert [(one["level"], one["message"]["text"]) for one in invocation["toolExecutionNotifications"]] == [
+        ("error", "configuration a crashed (run): the process died of signal 11"),
+        ("error", "configuration b timed out: the reason was not recorded"),
+        ("note", "configuration c skipped: interrupted before its turn"),
+    ]
+    assert invocation["executionSuccessful"] is True
 
 
 def test_what_is_over_the_limit_is_counted() -> None:

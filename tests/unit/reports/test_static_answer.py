@@ -109,6 +109,14 @@ def test_bytes_that_are_not_all_known_are_a_lower_bound() -> None:
     assert answer.lines[2].endswith("prove: 2 activation, at least 1.00 KiB to move in each iteration")
 
 
+def test_bytes_of_which_none_are_known_are_not_spoken_of() -> None:
+    unknown = a_conversion("graph 0 conversion 0", owner="compiler", seconds=None, bytes_moved=None)
+
+    assert build_static_answer(static(lowered("inductor", unknown))).lines[2] == (
+        "Conversions that the graphs of torch.compile's default prove: 1 activation"
+    )
+
+
 def test_where_nothing_was_lowered_nothing_is_concluded() -> None:
     diagnosis = static(skipped(), a_failed_trial("inductor", "cannot lower it"))
 

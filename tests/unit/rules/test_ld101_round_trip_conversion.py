@@ -6,6 +6,7 @@ import msgspec
 from builders import (
     a_comparison,
     a_conversion,
+    a_decision,
     a_diagnosis,
     a_graph,
     a_location,
@@ -299,3 +300,25 @@ def test_a_channels_last_model_with_the_optimization_off_is_told_to_leave_it_on(
     assert [f.suggestion for f in findings(a_diagnosis(trial))] == [
         "leave Inductor's layout optimization on, so that the layers between hand the layout on"
     ]
+
+
+def test_a_channels_last_model_that_inductor_vetoed_is_told_how_to_force_it() -> None:
+    vetoed = a_graph(a_decision(applied=False, rule="grouped-convolution"))
+    trial = a_trial_with_pairs("inductor-channels-last", graphs=(vetoed,), redundant_pairs=(a_pair(graph=vetoed.name),))
+
+    assert [f.suggestion for f in findings(a_diagnosis(trial))] == [
+        'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
+        "channels_last as well, and measure it (--configurations all)"
+    ]
+
+
+def test_round_trips_of_a_library_that_pay_are_a_note() -> None:
+    """Every configuration without them was measured, and is slower."""
+    slower = a_diagnosis(a_trial_with_pairs(), a_trial("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF))
+    unmeasured = a_diagnosis(a_trial_with_pairs(), a_trial("inductor-layout-opt-off"), comparison=a_comparison())
+    own = a_trial_with_pairs(kernels=kernels(THERE, msgspec.structs.replace(BACK, owner="framework")))
+    mixed = a_diagnosis(own, a_trial("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF))
+
+    assert [f.severity for f in findings(slower)] == ["note"]
+    assert [f.severity for f in findings(unmeasured)] == ["warning"]
+    assert [f.severity for f in findings(mixed)] == ["warning"]

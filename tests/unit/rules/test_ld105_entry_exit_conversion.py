@@ -115,6 +115,19 @@ def test_times_are_told_where_they_were_recorded() -> None:
     ]
 
 
+def test_without_times_and_bytes_they_are_counted() -> None:
+    assert [f.message for f in findings(a_copy("in", "entry", bytes_moved=None))] == [
+        "1 conversion in, none out for 4 convolutions that run channels-last"
+    ]
+
+
+def test_an_input_made_ready_for_a_matrix_product_is_no_convolutions() -> None:
+    product = a_copy("in", "entry", required_by=("mm",))
+
+    assert findings(product) == []
+    assert len(findings(a_copy("in", "entry", required_by=("mm", "convolution_1")))) == 1
+
+
 def test_several_inputs_of_which_one_is_fused_and_none_out() -> None:
     entries = (ENTRY, a_copy("in 2", "entry", fused=True, bytes_moved=None))
     subject = a_subject(inputs=(an_input(contiguous((2, 4, 8, 16, 16))),), mode="training")

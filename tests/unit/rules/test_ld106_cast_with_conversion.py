@@ -119,6 +119,27 @@ def test_two_casts_alone_are_told_in_inference_with_their_kernels() -> None:
     ]
 
 
+def test_casts_in_graphs_that_never_ran_are_told_without_a_time() -> None:
+    assert [(f.message, f.seconds) for f in findings(a_trial_of(TWO_CASTS, kernels=None))] == [
+        ("2 parameters are cast float32 -> bfloat16 on every call", None)
+    ]
+
+
+def test_a_conversion_belongs_to_the_parameter_of_its_own_graph() -> None:
+    """Both graphs call their parameter ``w0``: the conversion is that of the second one, whose cast it goes with."""
+    first = a_graph(nodes=TWO_CASTS)
+    conversion = a_casting_conversion("k0", graph="graph 1", source_value="w0", target_dtype=None)
+    second = a_graph(name="graph 1", nodes=(a_weight("w0"), a_cast("d0", "w0")), conversions=(conversion,))
+
+    assert [(f.message, f.evidence) for f in findings(a_trial(graphs=(first, second)))] == [
+        (
+            "3 parameters are cast float32 -> bfloat16 on every call, 1 of them re-laid out as well: "
+            "500 us of 15.0 ms kernel time (3.3 %)",
+            ("c0", "c1", "d0", "k0"),
+        )
+    ]
+
+
 def test_one_cast_alone_is_a_detail() -> None:
     assert findings(a_trial_of((a_weight("w0"), a_cast("c0", "w0")))) == []
 

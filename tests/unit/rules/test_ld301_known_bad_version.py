@@ -169,6 +169,16 @@ def test_upsampling_between_convolutions_on_an_old_cpu_build_is_a_note() -> None
     ]
 
 
+def test_upsampling_between_convolutions_is_found_through_branches_that_meet_again() -> None:
+    branches = tuple(a_node(name, "aten.relu.default", ("convolution",)) for name in ("left", "right"))
+    added = a_node("add", "aten.add.Tensor", ("left", "right"))
+    up = a_node("up", "aten.upsample_bilinear2d.vec", ("add",))
+    nodes = (UPSAMPLING[0], *branches, added, up, *UPSAMPLING[2:])
+
+    assert len(findings(a_model(*nodes, decision=a_decision(), torch="2.7.1", device="cpu"))) == 1
+    assert findings(a_model(*nodes[1:], decision=a_decision(), torch="2.7.1", device="cpu")) == []
+
+
 @pytest.mark.parametrize(
     ("nodes", "changes"),
     [

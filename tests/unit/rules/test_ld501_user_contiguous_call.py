@@ -127,6 +127,15 @@ def test_a_call_in_a_fused_kernel_alone_is_a_note_that_says_so() -> None:
     ]
 
 
+def test_a_call_of_which_neither_time_nor_bytes_are_known_is_told_without_a_cost() -> None:
+    found = findings(a_trial_of(a_call(seconds=None, bytes_moved=None), name="inductor"))
+
+    assert [f.message for f in found] == [
+        "model.py:15 calls .contiguous() on a channels_last tensor (4x64x56x56): the only conversion of activations in "
+        "inductor"
+    ]
+
+
 def test_a_layout_that_something_else_needs_is_a_note() -> None:
     view = a_node("view", "aten.view.default", ("clone",))
     found = findings(a_trial_of(a_call(required_by=("view", "convolution_1")), nodes=(NODE, view)))

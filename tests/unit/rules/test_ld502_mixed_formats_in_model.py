@@ -92,6 +92,14 @@ def test_the_first_flip_is_named_with_what_follows_it() -> None:
     ]
 
 
+def test_a_flip_is_found_where_the_format_began_not_where_a_convolution_first_reads_it() -> None:
+    relu = a_node("relu_0", inputs=("permute",), layout=channels_last())
+    added = a_node("add", "aten.add.Tensor", ("relu_0", "permute"), layout=channels_last())
+    nodes = (*NODES[:5], relu, added, a_convolution_of("c1", "add", channels_last()))
+
+    assert [f.evidence[:2] for f in findings(an_eager(*nodes))] == [("permute", "c1")]
+
+
 def test_what_channels_last_was_measured_to_do_is_told() -> None:
     comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", 0.8))
 

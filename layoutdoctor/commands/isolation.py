@@ -1,0 +1,293 @@
+"""
+How the diagnose command keeps what a model does away from itself: the options, the signals, and how to continue.
+
+Faces the diagnose command; the work is the supervisor's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import contextlib
+import hashlib
+import importlib.metadata
+import math
+import os
+import platform
+import shlex
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from layoutdoctor._version import __version__
+from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
+from layoutdoctor.journal import Journal, RunKey, open_journal
+from layoutdoctor.messages import Request
+from layoutdoctor.reports.wording import clean
+from layoutdoctor.rules import run_rules
+from layoutdoctor.supervisor import DEFAULT_TIMEOUT_SECONDS, Watch, supervise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType, TracebackType
+
+    from layoutdoctor.progress import Progress
+    from layoutdoctor.records import Configuration, Diagnosis
+
+_ENDING = {"SIGTERM": "ended from outside (SIGTERM)", "SIGHUP": "its terminal was closed (SIGHUP)"}
+_NO_LIMIT = "none"
+
+
+def add_isolation_options(parser: argparse.ArgumentParser) -> None:
+    """
+    The options that say where the model runs, and for how long.
+
+    Args:
+        parser: The subcommand's parser.
+    """
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds_or_none,
+        help="how long one configuration may take before it is given up and the others go on; 'none' for ever "
+        f"(default: {DEFAULT_TIMEOUT_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="continue the run whose journal is in this directory; one that is new or empty gets the journal of this "
+        "run",
+    )
+    parser.add_argument(
+        "--no-isolation",
+        action="store_true",
+        help="run the model in the command's own process, as a debugger needs it: a crash or a hang of the model is "
+        "then one of the command",
+    )
+
+
+def positive_seconds(text: str) -> float:
+    """
+    A number of seconds as given on the command line.
+
+    Args:
+        text: As given.
+
+    Raises:
+        argparse.ArgumentTypeError: It is no number above 0.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"cannot use {text!r} as seconds: expected a number above 0, such as 30")
+    return seconds
+
+
+def _seconds_or_none(text: str) -> float:
+    """Infinity stands for no limit, as None stands for the default."""
+    return math.inf if text == _NO_LIMIT else positive_seconds(text)
+
+
+class Terminated(BaseException):
+    """
+    The command was told to end by a signal.
+
+    Attributes:
+        how: In words, for the record.
+        exit_status: 128 and the signal's number, as shells have it.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        name = signal.Signals(number).name
+        self.how = _ENDING.get(name, name)
+        self.exit_status = 128 + number
+
+
+@contextlib.contextmanager
+def ending_signals() -> Iterator[None]:
+    """Meanwhile the signals that end a process become an exception, so that what was done is written first."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in _ENDING:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # under nohup it is ignored
+                before[number] = signal.signal(number, _raise_terminated)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise Terminated(number)
+
+
+def prepare_isolation(
+    arguments: argparse.Namespace, configurations: Sequence[Configuration], traces: Path | None
+) -> Isolation:
+    """
+    Checks the options and opens the journal.
+
+    Args:
+        arguments: The parsed command line.
+        configurations: What to try.
+        traces: Where to keep profiler traces.
+
+    Raises:
+        UsageError: The options contradict each other, or the journal cannot be used.
+        UnsupportedTorchError: torch is not installed.
+    """
+    if arguments.no_isolation:
+        given = [name for name in ("timeout", "resume") if getattr(arguments, name) is not None]
+        if given:
+            raise UsageError(
+                f"cannot use --{given[0]} with --no-isolation: nothing watches over the model then; leave out one"
+            )
+        return Isolation(None, None, None, arguments.words)
+    if _version_of("torch") is None and "torch" not in sys.modules and not _can_import_torch():
+        raise UnsupportedTorchError(NO_TORCH)
+    request = Request(
+        target=arguments.target,
+        inputs=tuple(arguments.input),
+        device=arguments.device if arguments.lower_for is None else "cpu",
+        dtype=arguments.dtype,
+        mode=arguments.mode,
+        configurations=tuple(configurations),
+        lower_for=arguments.lower_for,
+        budget_seconds=arguments.budget,
+        trace_directory=str(traces) if traces is not None else None,
+    )
+    seconds = DEFAULT_TIMEOUT_SECONDS if arguments.timeout is None else arguments.timeout
+    journal = open_journal(arguments.resume, _key(request))
+    return Isolation(request, journal, None if seconds == math.inf else seconds, arguments.words)
+
+
+def _can_import_torch() -> bool:
+    import importlib.util
+
+    with contextlib.suppress(ImportError, ValueError):
+        return importlib.util.find_spec("torch") is not None
+    return False
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _key(request: Request) -> RunKey:
+    return RunKey(
+        layoutdoctor=__version__,
+        torch=_version_of("torch"),
+        python=platform.python_version(),
+        processor=f"{platform.machine()}, {os.cpu_count()} processors",
+        target=str(request.target),
+        source=_fingerprint(str(request.target)),
+        inputs=request.inputs,
+        device=request.device,
+        dtype=request.dtype,
+        mode=request.mode,
+        configurations=tuple(
+            msgspec.json.encode(configuration, order="sorted").decode() for configuration in request.configurations
+        ),
+        lower_for=request.lower_for,
+    )
+
+
+def _fingerprint(target: str) -> str | None:
+    """Of the file that a target names; None where it names none, or none that can be read."""
+    path = Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    except OSError:
+        return None
+
+
+class Isolation:
+    """
+    One command's isolated run.
+
+    Attributes:
+        is_on: Whether the model runs in a process of its own.
+        is_done: Whether the diagnosis came to its end.
+    """
+
+    def __init__(
+        self, request: Request | None, journal: Journal | None, timeout_seconds: float | None, words: Sequence[str]
+    ) -> None:
+        self.is_on = request is not None
+        self.is_done = False
+        self._request, self._journal, self._timeout_seconds, self._words = request, journal, timeout_seconds, words
+
+    def __enter__(self) -> Isolation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._journal is not None:
+            self._journal.close(is_needed=not self.is_done and self._journal.can_continue)
+
+    def diagnose(
+        self, progress: Callable[[Progress], None], on_trial: Callable[[Diagnosis], None], command: str
+    ) -> Diagnosis:
+        """
+        The diagnosis, findings included.
+
+        Args:
+            progress: Called at every step.
+            on_trial: Called with the diagnosis so far after each trial.
+            command: The command line, for the record.
+
+        Raises:
+            LayoutDoctorError: The target could not be examined.
+        """
+        assert self._request is not None
+        assert self._journal is not None
+        if self._journal.kept is not None:
+            on_trial(self._journal.kept.diagnosis)
+        if self._journal.failure is not None:
+            _warn(self._journal.failure)
+        watch = Watch(progress=progress, on_trial=on_trial, on_output=_Echo(), warn=_warn)
+        request = msgspec.structs.replace(self._request, command=command)
+        diagnosis = supervise(request, self._journal, watch, self._timeout_seconds)
+        return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, None))
+
+    def say_how_to_continue(self) -> None:
+        """One line on standard error, where there is something to continue from."""
+        if self._journal is None or not self._journal.can_continue:
+            return
+        words = list(self._words)
+        if "--resume" not in words and not any(word.startswith("--resume=") for word in words):
+            words += ["--resume", str(self._journal.directory)]
+        if any(word.startswith("--output") for word in words) and "--force" not in words:
+            words.append("--force")
+        line = shlex.join(["python", "-m", "layoutdoctor", *words])
+        print(f"layoutdoctor: continue with: {clean(line)}", file=sys.stderr)
+
+
+def _warn(sentence: str) -> None:
+    print(f"layoutdoctor: warning: {clean(sentence)}", file=sys.stderr, flush=True)
+
+
+class _Echo:
+    """What the child prints goes to standard error, also where a character is cut in two."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def __call__(self, data: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            sys.stderr.write(self._decoder.decode(data))
+            sys.stderr.flush()

@@ -1,0 +1,301 @@
+"""
+A diagnosis under way: what is known so far, and the steps that add to it.
+
+Faces doctor; imports trials, subjects, measure and what judges their records.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+
+from layoutdoctor._version import __version__
+from layoutdoctor.analysis.choice import choose_baseline, eligible_names, recommend
+from layoutdoctor.analysis.comparison import COVERAGE, compare, rounds_needed
+from layoutdoctor.capture.compat import triton_version
+from layoutdoctor.errors import DeviceLostError
+from layoutdoctor.live_trial import LiveTrial
+from layoutdoctor.measure.bandwidth import measure_copy_bandwidth
+from layoutdoctor.measure.device import why_unusable
+from layoutdoctor.measure.environment import describe_environment
+from layoutdoctor.measure.equivalence import compute_reference
+from layoutdoctor.measure.step import check_runs
+from layoutdoctor.measure.timing import measure_rounds, to_measurement
+from layoutdoctor.messages import Kept, Lost
+from layoutdoctor.progress import Progress
+from layoutdoctor.records import Diagnosis, Failure, Trial
+from layoutdoctor.rules import run_rules
+from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
+from layoutdoctor.trials import run_trial, warm_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from layoutdoctor.measure.equivalence import Reference
+    from layoutdoctor.measure.step import Rehearsal
+    from layoutdoctor.measure.timing import RoundTimes, Timer
+    from layoutdoctor.messages import Attempt
+    from layoutdoctor.records import Comparison, Configuration, Mode, Recommendation, Subject
+    from layoutdoctor.rules import Rule
+    from layoutdoctor.subjects.subject import LoadedSubject
+
+CONFIRMATION_SHARE = 0.25
+"""Part of the budget kept for measuring the chosen configuration again."""
+
+
+def _notes_on_machine(device: str) -> tuple[str, ...]:
+    """What about the machine changes what can be concluded."""
+    if device != "cpu":
+        return ()
+    if not torch.backends.mkldnn.is_available():
+        return ("this torch was built without oneDNN: convolutions run in ATen's own code",)
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        return ("this processor has no AVX2: oneDNN and Inductor run slow general code, which says little of others",)
+    return ()
+
+
+class Diagnosing:
+    """A diagnosis under way: what is known so far, and the steps that add to it."""
+
+    def __init__(
+        self,
+        subject: LoadedSubject,
+        mode: Mode,
+        configurations: Sequence[Configuration],
+        progress: Callable[[Progress], None] | None,
+        on_trial: Callable[[Diagnosis], None] | None,
+        trace_directory: Path | None,
+        command: str | None,
+        attempt: Attempt,
+    ) -> None:
+        if mode == "training":
+            subject = with_something_to_train(subject)
+        self.loaded, self.mode, self.configurations = subject, mode, configurations
+        self.progress, self.on_trial = progress, on_trial
+        self.trace_directory, self.command, self.attempt = trace_directory, command, attempt
+        self.trials: list[LiveTrial] = []
+        self.comparison: Comparison | None = None
+        self.recommendation: Recommendation | None = None
+        self.subject: Subject = describe(subject, mode)
+        self.device = self.subject.device or "cpu"
+        self.rehearsal: Rehearsal | None = None
+        self.unusable: str | None = None
+        before = attempt.kept.diagnosis if attempt.kept is not None else None
+        self.bandwidth = before.environment.copy_bandwidth_bytes_per_second if before is not None else None
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.created_at = before.created_at if before is not None else now
+        self._done = 0
+
+    def _say(self, stage: str) -> None:
+        if self.progress is not None:
+            self.progress(Progress(stage, self._done, len(self.configurations) + 3))
+        self._done += 1
+
+    def run_trials(self) -> None:
+        """
+        Rehearses the model once in eager mode, then runs every configuration up to its timing.
+
+        Raises:
+            SubjectError: The model does not run in eager mode.
+            DeviceLostError: The device can run nothing more in this process, and another process would go on.
+        """
+        self._say("running the model once in eager mode")
+        self.attempt.began(None, "running the model once in eager mode")
+        rehearsal = self.rehearsal = check_runs(self.loaded, self.mode)
+        notes = (*self.subject.notes, *rehearsal.notes, *_notes_on_machine(self.device))
+        self.subject = msgspec.structs.replace(self.subject, notes=notes)
+        names = {configuration.name for configuration in self.configurations}
+        done = {name for name in names if name in self.attempt.lost or self.attempt.trial(name) is not None}
+        reference: Reference | None = None
+        if done != names:
+            self.attempt.began(None, "computing the float64 reference")
+            reference = compute_reference(self.loaded, self.mode)
+        if self.bandwidth is None:
+            self.bandwidth = measure_copy_bandwidth(self.device)
+        for configuration in self.configurations:
+            if self.unusable is not None:
+                unrun = LiveTrial(configuration, failure=Failure(kind="prepare", message=self.unusable))
+                self.trials.append(unrun)
+            elif reference is None or configuration.name in done:
+                self.trials.append(self._earlier_trial(configuration))
+            else:
+                self._run_one(configuration, reference, rehearsal)
+
+    def _earlier_trial(self, configuration: Configuration) -> LiveTrial:
+        """What an earlier process has found out about a configuration, be it that it took that process with it."""
+        self._say(f"{configuration.name}: done before")
+        name = configuration.name
+        lost = self.attempt.lost.get(name)
+        record = self.attempt.trial(name) or Trial(configuration=configuration, status="ok")
+        return LiveTrial.restored(record, self.attempt.memo(name), lost)
+
+    def _run_one(self, configuration: Configuration, reference: Reference, rehearsal: Rehearsal) -> None:
+        name = configuration.name
+        self._say(f"{name}: {'compiling' if configuration.backend == 'inductor' else 'running'}, profiling")
+        self.attempt.began(name, "prepare")
+        trial = run_trial(
+            self.loaded,
+            configuration,
+            self.mode,
+            reference,
+            self.trials,
+            rehearsal,
+            self._trace_file(name),
+            self.bandwidth,
+            self._announcing(name),
+        )
+        self.trials.append(trial)
+        problem = why_unusable(self.device) if trial.failure is not None else None
+        if problem is None:
+            self._keep_trials()
+            return
+        self._lose_device(trial, problem)
+
+    def _announcing(self, name: str) -> Callable[[str], None]:
+        return lambda stage: self.attempt.began(name, stage, is_new=False)
+
+    def _lose_device(self, trial: LiveTrial, problem: str) -> None:
+        """Ends the process's part: whatever ran next would fail for what this configuration did."""
+        failure = trial.failure or Failure(kind=trial.stage, message=problem)
+        message = f"{failure.message}; the device could not be used in that process any more ({problem})"
+        failure = msgspec.structs.replace(failure, message=message)
+        if self.attempt.may_restart:
+            raise DeviceLostError(trial.name, failure.kind, message, failure.log)
+        trial.lost = Lost(status="crashed", failure=failure)
+        self.unusable = f"not run: {trial.name} made the device unusable in this process; diagnose it on its own"
+
+    def _keep_trials(self) -> None:
+        self.attempt.keep(Kept(diagnosis=self._unfinished(), memos={trial.name: trial.memo for trial in self.trials}))
+        if self.on_trial is not None:
+            self.on_trial(self._unfinished())
+
+    def _unfinished(self) -> Diagnosis:
+        return self.record(interrupted="stopped before the timing rounds were over")
+
+    def _trace_file(self, name: str) -> Path | None:
+        return None if self.trace_directory is None else self.trace_directory / f"{name}.json.gz"
+
+    def _warm_up_earlier(self) -> None:
+        """Makes what an earlier process ran ready to be timed in this one."""
+        for trial in self.trials:
+            if trial.ran and trial.step is None and self.rehearsal is not None:
+                self._say(f"{trial.name}: compiling again")
+                self.attempt.began(trial.name, "prepare")
+                trial.announce = self._announcing(trial.name)
+                warm_up(trial, self.loaded, self.mode, self.rehearsal)
+
+    def measure(self, budget_seconds: float, timer: Timer) -> None:
+        """
+        Times all that ran in turns, compares, and measures the choice again.
+
+        Args:
+            budget_seconds: Bounds the timing rounds.
+            timer: What times a block of calls.
+        """
+        self._warm_up_earlier()
+        steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
+        if not steps:
+            return
+        baseline = choose_baseline(self.configurations, steps)
+        self._say("timing all configurations in turns")
+        share = 1 - CONFIRMATION_SHARE if len(steps) > 1 else 1.0
+        times = measure_rounds(
+            steps,
+            baseline=baseline,
+            budget_seconds=share * budget_seconds,
+            timer=timer,
+            on_round=self._on_round(),
+            on_turn=self._on_turn,
+        )
+        self._keep(times)
+        rounds = {name: item.round_seconds for name, item in times.items() if item.failure is None}
+        eligible = eligible_names([trial.record() for trial in self.trials])
+        self.comparison = compare(rounds, baseline, eligible=eligible)
+        self._recommend(steps, CONFIRMATION_SHARE * budget_seconds, timer)
+        self.attempt.began(None, "looking for findings")
+
+    def _on_turn(self, name: str) -> None:
+        self.attempt.began(name, "measure")
+
+    def _on_round(self) -> Callable[[int, int], None] | None:
+        progress = self.progress
+        if progress is None:
+            return None
+        done, total = self._done - 1, len(self.configurations) + 3
+        last = time.monotonic()
+
+        def on_round(count: int, expected: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > 5:
+                last = time.monotonic()
+                progress(
+                    Progress(f"timing all configurations in turns: round {count} of up to {expected}", done, total)
+                )
+
+        return on_round
+
+    def _keep(self, times: Mapping[str, RoundTimes]) -> None:
+        for trial in self.trials:
+            item = times.get(trial.name)
+            if item is None:
+                continue
+            if item.failure is not None:
+                trial.failure = Failure(kind="measure", message=item.failure)
+            if item.round_seconds:
+                trial.measurement = to_measurement(
+                    item, compile_seconds=trial.compile_seconds, peak_memory_bytes=trial.peak_memory_bytes
+                )
+
+    def _recommend(self, steps: Mapping[str, Callable[[], None]], budget_seconds: float, timer: Timer) -> None:
+        records = [trial.record() for trial in self.trials]
+        ranks = (parameter_ranks(self.loaded), input_ranks(self.loaded))
+        chosen = self.comparison.fastest[0] if self.comparison and self.comparison.fastest else None
+        confirmed: Comparison | None = None
+        if self.comparison is not None and chosen is not None and chosen != self.comparison.baseline:
+            self._say(f"{chosen}: measuring the gain again")
+            baseline = self.comparison.baseline
+            pair = {baseline: steps[baseline], chosen: steps[chosen]}
+            again = measure_rounds(
+                pair,
+                baseline=baseline,
+                budget_seconds=budget_seconds,
+                timer=timer,
+                minimum_rounds=rounds_needed(COVERAGE, len(pair)),
+                seed=1,
+                on_turn=self._on_turn,
+            )
+            confirmed = compare({name: item.round_seconds for name, item in again.items()}, baseline)
+        self.recommendation = recommend(records, self.comparison, confirmed, ranks)
+
+    def conclude(self, rules: Sequence[Rule] | None) -> Diagnosis:
+        """
+        The finished record, findings included.
+
+        Args:
+            rules: Rules to run; None for all.
+        """
+        self._say("looking for findings")
+        diagnosis = self.record()
+        return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
+
+    def record(self, interrupted: str | None = None) -> Diagnosis:
+        """The diagnosis so far."""
+        onednn = next((trial.onednn for trial in self.trials if trial.onednn[0] is not None), (None, None))
+        return Diagnosis(
+            layoutdoctor_version=__version__,
+            created_at=self.created_at,
+            environment=msgspec.structs.replace(
+                describe_environment(self.device, triton=triton_version(), onednn=onednn, command=self.command),
+                copy_bandwidth_bytes_per_second=self.bandwidth,
+            ),
+            subject=self.subject,
+            trials=tuple(trial.record() for trial in self.trials),
+            comparison=self.comparison,
+            recommendation=self.recommendation,
+            interrupted=interrupted,
+        )

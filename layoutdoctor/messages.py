@@ -1,0 +1,279 @@
+"""
+What the process that runs a diagnosis and the process that watches over it say to each other.
+
+Values in MessagePack with a length in front, over pipes: data, never code. Faces supervisor, journal, worker and
+doctor; imports records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from layoutdoctor.records import Configuration, Diagnosis, Failure, Mode, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_LENGTH_BYTES = 4
+MOST_MESSAGE_BYTES = 2**30
+"""A length above this is no length: the other side wrote something else into the pipe."""
+
+LostStatus = Literal["crashed", "timed_out"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What all messages share: frozen, built by keyword."""
+
+
+class TrialMemo(Message, frozen=True, kw_only=True):
+    """
+    What a process has to know of a trial that another process ran, beside its record.
+
+    Attributes:
+        key: Fingerprint of the options and formats in effect.
+        code: Fingerprint of the generated code; None where not all of it is known, or there is none.
+        compile_seconds: Wall time of the first call; None for eager.
+        peak_memory_bytes: Most bytes alive in an iteration.
+        onednn: oneDNN's version and instruction set, as its log says.
+    """
+
+    key: str | None = None
+    code: str | None = None
+    compile_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    onednn: tuple[str | None, str | None] = (None, None)
+
+
+class Lost(Message, frozen=True, kw_only=True):
+    """
+    A configuration that took its process with it.
+
+    Attributes:
+        status: ``crashed`` or ``timed_out``.
+        failure: Stage, what happened, and the last lines of what the process printed.
+    """
+
+    status: LostStatus
+    failure: Failure
+
+
+class Kept(Message, frozen=True, kw_only=True):
+    """
+    What there is of a diagnosis after one more trial.
+
+    Attributes:
+        diagnosis: The record so far.
+        memos: Of each trial by its configuration's name.
+    """
+
+    diagnosis: Diagnosis
+    memos: dict[str, TrialMemo] = {}
+
+
+class Request(Message, frozen=True, kw_only=True):
+    """
+    What a process is to diagnose.
+
+    Attributes:
+        target: As on the command line; None where ``subject_directory`` is given.
+        subject_directory: Where the caller's own model was saved for this process.
+        inputs: Each as ``--input`` gives it.
+        device: Where to run.
+        dtype: Of model and inputs.
+        mode: ``inference`` or ``training``.
+        configurations: What to try.
+        lower_for: A GPU that is not there, to lower for.
+        budget_seconds: For the timing rounds.
+        trace_directory: Where to keep profiler traces.
+        command: The command line, for the record.
+        kept: What an earlier process did.
+        lost: Configurations that took their process with them.
+    """
+
+    target: str | None
+    subject_directory: str | None = None
+    inputs: tuple[str, ...] = ()
+    device: str | None = None
+    dtype: str | None = None
+    mode: Mode = "inference"
+    configurations: tuple[Configuration, ...] = ()
+    lower_for: str | None = None
+    budget_seconds: float
+    trace_directory: str | None = None
+    command: str | None = None
+    kept: Kept | None = None
+    lost: dict[str, Lost] = {}
+
+
+class Began(Message, frozen=True, kw_only=True, tag=True):
+    """
+    Something was begun.
+
+    Attributes:
+        configuration: Under which configuration; None where it concerns all.
+        stage: What, as in ``Failure.kind``.
+        is_new: Whether the time limit starts anew.
+    """
+
+    configuration: str | None
+    stage: str
+    is_new: bool = True
+
+
+class Stepped(Message, frozen=True, kw_only=True, tag=True):
+    """
+    Progress, as ``layoutdoctor.progress.Progress`` has it.
+
+    Attributes:
+        stage: What is being done now.
+        done: Steps finished.
+        total: Steps in all.
+    """
+
+    stage: str
+    done: int
+    total: int
+
+
+class KeptMore(Message, frozen=True, kw_only=True, tag=True):
+    """
+    One more trial is done.
+
+    Attributes:
+        kept: All that is done.
+    """
+
+    kept: Kept
+
+
+class Finished(Message, frozen=True, kw_only=True, tag=True):
+    """
+    The diagnosis is done.
+
+    Attributes:
+        diagnosis: Its record, without findings.
+    """
+
+    diagnosis: Diagnosis
+
+
+class Refused(Message, frozen=True, kw_only=True, tag=True):
+    """
+    There will be no diagnosis, for a reason that the user can mend.
+
+    Attributes:
+        kind: Class of the error.
+        message: Its text.
+    """
+
+    kind: str
+    message: str
+
+
+class Broken(Message, frozen=True, kw_only=True, tag=True):
+    """
+    The process can run nothing more, though it lives.
+
+    Attributes:
+        configuration: Under which this came about.
+        failure: What was seen.
+    """
+
+    configuration: str
+    failure: Failure
+
+
+AnyMessage = Began | Stepped | KeptMore | Finished | Refused | Broken
+
+_encoder = msgspec.msgpack.Encoder()
+_message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: AnyMessage) -> bytes:
+    """
+    A message with its length in front.
+
+    Args:
+        message: Any.
+    """
+    data = _encoder.encode(message)
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+
+class MessageReader:
+    """Makes messages of the bytes that arrive, however they are cut."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[AnyMessage]:
+        """
+        The messages that are complete now.
+
+        Args:
+            data: What arrived.
+
+        Raises:
+            ValueError: It is no message; nothing after it can be read either.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH_BYTES:
+            length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
+            if length > MOST_MESSAGE_BYTES:
+                raise ValueError(f"{length} bytes were announced, more than {MOST_MESSAGE_BYTES}")
+            end = _LENGTH_BYTES + length
+            if len(self._buffer) < end:
+                return
+            message = _message_decoder.decode(bytes(self._buffer[_LENGTH_BYTES:end]))
+            del self._buffer[:end]
+            yield message
+
+
+def _nothing_began(configuration: str | None, stage: str, *, is_new: bool = True) -> None:
+    del configuration, stage, is_new
+
+
+def _nothing_kept(kept: Kept) -> None:
+    del kept
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """
+    One process's part of a diagnosis: what earlier processes did, and whom to tell what this one does.
+
+    Attributes:
+        kept: What is done; None at the first attempt.
+        lost: Configurations that took their process with them.
+        began: Told what is begun.
+        keep: Given what there is after each trial.
+        may_restart: Whether another process would go on if this one could not.
+    """
+
+    kept: Kept | None = None
+    lost: Mapping[str, Lost] = field(default_factory=dict)
+    began: Callable[..., None] = _nothing_began
+    keep: Callable[[Kept], None] = _nothing_kept
+    may_restart: bool = False
+
+    def trial(self, name: str) -> Trial | None:
+        """
+        The record of a configuration's trial by an earlier process; None without one.
+
+        Args:
+            name: The configuration's.
+        """
+        trials = self.kept.diagnosis.trials if self.kept is not None else ()
+        return next((trial for trial in trials if trial.name == name), None)
+
+    def memo(self, name: str) -> TrialMemo | None:
+        """
+        The memo of that trial.
+
+        Args:
+            name: The configuration's.
+        """
+        return self.kept.memos.get(name) if self.kept is not None else None

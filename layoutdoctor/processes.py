@@ -1,0 +1,155 @@
+"""
+Processes of the operating system: what started what, how one ended in words, and the end of one with all it started.
+
+Faces supervisor and worker; imports nothing of the package. On systems without ``/proc`` less is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+_PROCESSES = Path("/proc")
+_PR_SET_PDEATHSIG = 1
+_SIGNAL_WORDS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "aborted",
+    signal.SIGBUS: "bus error",
+    signal.SIGFPE: "floating-point exception",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGKILL: "killed, as the system does when memory runs out",
+    signal.SIGXCPU: "its limit of processor time was reached",
+}
+_SCRATCH_PREFIX = "layoutdoctor-"
+
+
+def scratch_prefix(pid: int) -> str:
+    """
+    How the names of a process's own temporary files begin.
+
+    Args:
+        pid: The process.
+    """
+    return f"{_SCRATCH_PREFIX}{pid}-"
+
+
+def remove_scratch(pid: int) -> None:
+    """
+    Removes the temporary files that a process which is gone has left.
+
+    Args:
+        pid: The process.
+    """
+    for path in Path(tempfile.gettempdir()).glob(f"{scratch_prefix(pid)}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def how_it_ended(returncode: int) -> str:
+    """
+    The end of a process in words, such as ``the process died of signal 11 (SIGSEGV, segmentation fault)``.
+
+    Args:
+        returncode: As ``subprocess`` gives it: below 0 for a signal.
+    """
+    if returncode >= 0:
+        return f"the process ended with exit status {returncode}, as os._exit() does,"
+    try:
+        number = signal.Signals(-returncode)
+    except ValueError:
+        return f"the process died of signal {-returncode}"
+    words = _SIGNAL_WORDS.get(number)
+    return f"the process died of signal {number.value} ({number.name}{', ' + words if words else ''})"
+
+
+def started_by(pid: int) -> list[int]:
+    """
+    All processes that a process started, directly or not: its descendants, and those of the session that it leads.
+
+    One that made itself a session of its own after its parent was gone is not found.
+
+    Args:
+        pid: The process.
+    """
+    children: dict[int, list[int]] = {}
+    found: set[int] = set()
+    for entry in _PROCESSES.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # "pid (name) state parent group session ...": the name may hold anything, brackets too
+            fields = entry.read_bytes().rpartition(b")")[2].split()
+            number = int(entry.parent.name)
+            children.setdefault(int(fields[1]), []).append(number)
+            if int(fields[3]) == pid:
+                found.add(number)
+    waiting = [pid]
+    while waiting:
+        started = children.get(waiting.pop(), [])
+        found.update(started)
+        waiting += started
+    return sorted(found - {pid})
+
+
+def kill_with_all_it_started(pid: int) -> None:
+    """
+    Ends a process that leads a session, and all that it started; what is gone already is no error.
+
+    Args:
+        pid: The process, which nobody has waited for yet: its number belongs to it still.
+    """
+    for other in (*started_by(pid), pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(other, signal.SIGKILL)
+
+
+def has_ended(pid: int) -> bool:
+    """
+    Whether a child process has ended; it is not waited for, so that its number stays its own.
+
+    Args:
+        pid: A child of this process.
+    """
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def peak_resident_bytes(pid: int) -> int | None:
+    """
+    Most memory that a living process has had in RAM; None where the system does not say.
+
+    Args:
+        pid: The process.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in (_PROCESSES / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def die_with(parent: int) -> None:
+    """
+    Has the system kill this process when the one that started it is gone (Linux; nothing elsewhere).
+
+    Args:
+        parent: The process that started this one.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # gone before the system was told
+        os._exit(1)
+
+
+def be_first_to_go() -> None:
+    """Has the system choose this process, not the one that watches over it, when memory runs out (Linux)."""
+    with contextlib.suppress(OSError):
+        (_PROCESSES / "self" / "oom_score_adj").write_text("500", encoding="ascii")

@@ -1,0 +1,346 @@
+"""
+Runs a diagnosis in a child process and survives the child's death: what was done is kept, the rest is done by another.
+
+A crash, a hang or a broken device costs the configuration under way. This process holds no model and never imports
+torch. Faces the diagnose command and doctor; imports messages, journal and processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor import errors
+from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.messages import (
+    Began,
+    Broken,
+    Finished,
+    KeptMore,
+    Lost,
+    MessageReader,
+    Refused,
+    Request,
+    Stepped,
+)
+from layoutdoctor.processes import (
+    has_ended,
+    how_it_ended,
+    kill_with_all_it_started,
+    peak_resident_bytes,
+    remove_scratch,
+)
+from layoutdoctor.progress import Progress
+from layoutdoctor.records import Failure
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layoutdoctor.journal import Journal
+    from layoutdoctor.messages import AnyMessage, LostStatus
+    from layoutdoctor.records import Diagnosis
+
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+"""For one configuration: longer than any compile that somebody waits for."""
+
+SHORTEST_START_SECONDS = 120.0
+"""A process gets at least this long until its model begins to load: importing torch takes its time."""
+
+_LOOK_SECONDS = 0.2
+_STACK_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 2.0
+_READ_BYTES = 2**16
+_LOG_BYTES = 2**15
+_LOG_LINES = 40
+_LONGEST_LOG_LINE = 400
+_STAGE_WORDS = {
+    "start": "while torch was imported",
+    "load": "while the model was loaded",
+    "prepare": "while the model was copied and converted",
+    "compile": "while it was compiled",
+    "run": "while it ran",
+    "profile": "while it was profiled",
+    "measure": "while it was timed",
+    "target": "while it was lowered",
+}
+_CHILD_CODE = "import sys; sys.path[:] = sys.argv[4:]; from layoutdoctor.worker import main; main(sys.argv[1:4])"
+# A stack that faulthandler writes when it was asked to is no crash.
+_FAULT_HEADER = re.compile(r"^(Fatal Python error|Current thread|Thread) ")
+
+
+@dataclass
+class Watch:
+    """
+    Who is told what.
+
+    Attributes:
+        progress: Called with each step.
+        on_trial: Called with the diagnosis so far after each trial.
+        on_output: Called with what the child prints.
+        warn: Called with a sentence when something was lost that does not end the diagnosis.
+    """
+
+    progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    on_trial: Callable[[Diagnosis], None] = field(default=lambda diagnosis: None)
+    on_output: Callable[[bytes], None] = field(default=lambda data: None)
+    warn: Callable[[str], None] = field(default=lambda sentence: None)
+
+
+def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds: float | None) -> Diagnosis:
+    """
+    Runs a diagnosis to its end, in as many processes as it takes.
+
+    Args:
+        request: What to diagnose.
+        journal: What earlier runs did, and where to keep what this one does.
+        watch: Who is told what.
+        timeout_seconds: For one configuration; None for no limit.
+
+    Returns:
+        The record, without findings.
+
+    Raises:
+        LayoutDoctorError: The child refused, or died before any configuration began.
+    """
+    if journal.finished is not None:
+        return journal.finished
+    while True:
+        attempt = msgspec.structs.replace(request, kept=journal.kept, lost=journal.lost)
+        child = _Child(attempt, journal, watch, timeout_seconds)
+        try:
+            child.run()
+        finally:
+            child.end()
+        if child.finished is not None:
+            journal.finish(child.finished)
+            return child.finished
+        if child.refused is not None:
+            raise _as_raised(child.refused)
+        name, lost = child.what_was_lost()
+        if name is None or name in journal.lost:
+            raise SubjectError(_before_any(request, lost.failure))
+        journal.lose(name, lost)
+        watch.warn(f"{name}: {lost.failure.message}; going on without it")
+
+
+def _as_raised(refused: Refused) -> LayoutDoctorError:
+    """The child's error, as if it had been raised here."""
+    kind = getattr(errors, refused.kind, LayoutDoctorError)
+    error = LayoutDoctorError(refused.message)
+    if isinstance(kind, type) and issubclass(kind, LayoutDoctorError):
+        error = kind.__new__(kind)
+        Exception.__init__(error, refused.message)
+    return error
+
+
+def _before_any(request: Request, failure: Failure) -> str:
+    name = (request.target or "the model").rpartition("/")[2]
+    last = [line for line in (failure.log or "").splitlines() if line.strip()]
+    seen = f"; it printed last: {last[-1].strip()}" if last and not _FAULT_HEADER.match(last[-1]) else ""
+    return (
+        f"cannot diagnose {name}: {failure.message}, before any configuration was tried{seen}; "
+        "see whether the model runs on this input by itself, or use --no-isolation under a debugger"
+    )
+
+
+class _Child:
+    """
+    One process and what it said.
+
+    Attributes:
+        finished: The finished diagnosis; None where it did not come to its end.
+        refused: Why there will be none; None where the child did not say so.
+    """
+
+    def __init__(self, request: Request, journal: Journal, watch: Watch, timeout_seconds: float | None) -> None:
+        self.request, self.journal, self.watch, self.timeout_seconds = request, journal, watch, timeout_seconds
+        self.finished: Diagnosis | None = None
+        self.refused: Refused | None = None
+        self._began = Began(configuration=None, stage="start")
+        self._broken: Broken | None = None
+        self._garbled: str | None = None
+        self._is_late = False
+        self._deadline = self._deadline_of(self._began)
+        self._peak_bytes: int | None = None
+        self._log: deque[bytes] = deque()
+        self._reader = MessageReader()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Starts the process and listens until it has ended, or has to be ended."""
+        messages, messages_end = os.pipe()
+        request, request_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [*_interpreter(), "-c", _CHILD_CODE, str(request), str(messages_end), str(os.getpid()), *sys.path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(request, messages_end),
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(messages)
+            os.close(request_end)
+            raise SubjectError(
+                f"cannot start a process for the diagnosis: {error.strerror or error}; "
+                "free memory or processes, or use --no-isolation"
+            ) from error
+        finally:
+            os.close(messages_end)
+            os.close(request)
+        output = self._process.stdout
+        assert output is not None  # it is a pipe
+        try:
+            self._send_request(request_end)
+            self._listen(messages, output.fileno())
+        finally:
+            os.close(messages)
+            output.close()
+
+    def _send_request(self, descriptor: int) -> None:
+        # A child that died while it started reads nothing, and what it printed says why.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as stream:
+            stream.write(msgspec.msgpack.encode(self.request))
+
+    def _listen(self, messages: int, output: int) -> None:
+        for descriptor in (messages, output):
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        assert self._process is not None
+        looked = 0.0
+        while not has_ended(self._process.pid) and self._garbled is None and not self._is_over():
+            for key, _ in self._selector.select(_LOOK_SECONDS):
+                if not self._take(key.fd, is_message=key.fd == messages):
+                    self._selector.unregister(key.fd)
+            now = time.monotonic()
+            if now > looked + _LOOK_SECONDS:
+                looked = now
+                self._peak_bytes = peak_resident_bytes(self._process.pid) or self._peak_bytes
+            if now > self._deadline:
+                self._is_late = True
+                self._ask_for_stack(output)
+                return
+        # What it said before it ended; what it started may go on talking.
+        end = time.monotonic() + _LAST_WORDS_SECONDS
+        for descriptor in (messages, output):
+            while self._take(descriptor, is_message=descriptor == messages) and time.monotonic() < end:
+                pass
+
+    def _is_over(self) -> bool:
+        return self.finished is not None or self.refused is not None or self._broken is not None
+
+    def _ask_for_stack(self, output: int) -> None:
+        """Where it hangs: faulthandler writes it without the interpreter's help."""
+        assert self._process is not None
+        with contextlib.suppress(OSError, AttributeError):
+            self._process.send_signal(signal.SIGUSR2)
+        end = time.monotonic() + _STACK_SECONDS
+        while time.monotonic() < end and not has_ended(self._process.pid):
+            if not self._take(output, is_message=False):
+                time.sleep(_LOOK_SECONDS / 4)
+
+    def _take(self, descriptor: int, *, is_message: bool) -> bool:
+        """Reads what is there; False where nothing is, now or for ever."""
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            return False
+        if not is_message:
+            self._keep_output(data)
+            return True
+        try:
+            for message in self._reader.feed(data):
+                self._hear(message)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are values' errors
+            self._garbled = str(error).splitlines()[0]
+            return False
+        return True
+
+    def _keep_output(self, data: bytes) -> None:
+        self.watch.on_output(data)
+        self._log.append(data)
+        while sum(map(len, self._log)) - len(self._log[0]) > _LOG_BYTES:
+            self._log.popleft()
+
+    def _hear(self, message: AnyMessage) -> None:
+        match message:
+            case Began():
+                if message.is_new:
+                    self._deadline = self._deadline_of(message)
+                if message.is_new and message.configuration != self._began.configuration:
+                    self._log.clear()
+                self._began = message
+            case Stepped():
+                self.watch.progress(Progress(message.stage, message.done, message.total))
+            case KeptMore():
+                self.journal.keep(message.kept)
+                self.watch.on_trial(message.kept.diagnosis)
+            case Finished():
+                self.finished = message.diagnosis
+            case Refused():
+                self.refused = message
+            case Broken():
+                self._broken = message
+
+    def _deadline_of(self, began: Began) -> float:
+        if self.timeout_seconds is None:
+            return float("inf")
+        seconds = self.timeout_seconds
+        return time.monotonic() + (max(seconds, SHORTEST_START_SECONDS) if began.stage == "start" else seconds)
+
+    def what_was_lost(self) -> tuple[str | None, Lost]:
+        """The configuration that was under way, and what happened to it."""
+        if self._broken is not None:
+            return self._broken.configuration, Lost(status="crashed", failure=self._broken.failure)
+        assert self._process is not None
+        status: LostStatus = "timed_out" if self._is_late else "crashed"
+        stage = self._began.stage
+        if self._is_late:
+            what = f"it took longer than {self.timeout_seconds:g} s, the limit for one configuration,"
+        elif self._garbled is not None:
+            what = f"the process sent what is no message ({self._garbled})"
+        else:
+            what = how_it_ended(self._process.returncode)
+        memory = f"; it held up to {format_bytes(self._peak_bytes)}" if self._peak_bytes and not self._is_late else ""
+        message = f"{what} {_STAGE_WORDS.get(stage, f'while {stage}')}{memory}"
+        failure = Failure(kind=stage, message=message, log=self._last_lines() or None)
+        return self._began.configuration, Lost(status=status, failure=failure)
+
+    def _last_lines(self) -> str:
+        lines = b"".join(self._log).decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
+        return "\n".join(line[:_LONGEST_LOG_LINE] for line in lines).strip()
+
+    def end(self) -> None:
+        """Ends the process with all it started, and removes its temporary files."""
+        self._selector.close()
+        if self._process is None:
+            return
+        kill_with_all_it_started(self._process.pid)
+        self._process.wait()
+        remove_scratch(self._process.pid)
+
+
+def _interpreter() -> list[str]:
+    """The interpreter that runs this, with the options it was started with."""
+    if not sys.executable:
+        raise SubjectError(
+            "cannot start a process for the diagnosis: this interpreter does not know its own program "
+            "(sys.executable is empty); use --no-isolation"
+        )
+    return [sys.executable, *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]

@@ -1,0 +1,189 @@
+"""
+The child process of a diagnosis: reads what to do, does it, and says at once what is done.
+
+Whatever happens to it costs the configuration under way: ``supervisor`` watches. Faces supervisor, which starts it;
+imports doctor and loading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from layoutdoctor.errors import NO_TORCH, DeviceLostError, LayoutDoctorError, TransportError, UnsupportedTorchError
+from layoutdoctor.messages import (
+    Attempt,
+    Began,
+    Broken,
+    Finished,
+    Kept,
+    KeptMore,
+    Refused,
+    Request,
+    Stepped,
+    encode,
+)
+from layoutdoctor.processes import be_first_to_go, die_with
+from layoutdoctor.records import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.messages import AnyMessage
+    from layoutdoctor.progress import Progress
+    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.subjects.subject import LoadedSubject
+
+_HIGH_DESCRIPTOR = 300
+"""Out of the way of a model that closes the descriptors it thinks nobody uses."""
+
+STATUS_FORKED = 70
+
+
+class Channel:
+    """
+    The way to the supervisor.
+
+    A copy of this process that the model forked and let run on has nothing to say and ends.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = _moved_up(descriptor)
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+
+    def send(self, message: AnyMessage) -> None:
+        """
+        Sends a message.
+
+        Args:
+            message: Any.
+
+        Raises:
+            OSError: Nobody listens any more.
+        """
+        if os.getpid() != self._owner:
+            os._exit(STATUS_FORKED)
+        with self._lock:
+            rest = memoryview(encode(message))
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+
+    def progress(self, progress: Progress) -> None:
+        """
+        Sends a step.
+
+        Args:
+            progress: What is being done.
+        """
+        self.send(Stepped(stage=progress.stage, done=progress.done, total=progress.total))
+
+    def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
+        """
+        Says what begins.
+
+        Args:
+            configuration: Under which configuration; None where it concerns all.
+            stage: What.
+            is_new: Whether the time limit starts anew.
+        """
+        self.send(Began(configuration=configuration, stage=stage, is_new=is_new))
+
+    def keep(self, kept: Kept) -> None:
+        """
+        Hands over what is done.
+
+        Args:
+            kept: All of it.
+        """
+        self.send(KeptMore(kept=kept))
+
+
+def _moved_up(descriptor: int) -> int:
+    """The same pipe under a high number, which processes started from here do not get."""
+    try:
+        import fcntl
+
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
+    except (ImportError, OSError):  # few descriptors are allowed
+        os.set_inheritable(descriptor, False)
+        return descriptor
+    os.close(descriptor)
+    return high
+
+
+def main(words: Sequence[str]) -> NoReturn:
+    """
+    Does what the supervisor asks, and ends the process.
+
+    Args:
+        words: Numbers of two open pipes, to read the request from and to write messages to, and of the supervisor.
+    """
+    die_with(int(words[2]))
+    sys.argv = [""]
+    be_first_to_go()
+    faulthandler.enable(all_threads=True)
+    with contextlib.suppress(AttributeError, ValueError):
+        faulthandler.register(signal.SIGUSR2, all_threads=True)
+    channel = Channel(int(words[1]))
+    with os.fdopen(int(words[0]), "rb") as stream:
+        request = msgspec.msgpack.decode(stream.read(), type=Request)
+    answer = _answer(request, channel)
+    for printed in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the model may have closed it
+            printed.flush()
+    channel.send(answer)
+    os._exit(0)  # a thread that the model left waiting for ever keeps nobody
+
+
+def _answer(request: Request, channel: Channel) -> AnyMessage:
+    try:
+        return Finished(diagnosis=_diagnose(request, channel))
+    except DeviceLostError as error:
+        failure = Failure(kind=error.stage, message=str(error), log=error.log)
+        return Broken(configuration=error.configuration, failure=failure)
+    except LayoutDoctorError as error:
+        return Refused(kind=type(error).__name__, message=str(error))
+
+
+def _diagnose(request: Request, channel: Channel) -> Diagnosis:
+    try:
+        from layoutdoctor.doctor import diagnose_subject
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "torch":
+            raise
+        raise UnsupportedTorchError(NO_TORCH) from error
+    channel.began(None, "load")
+    return diagnose_subject(
+        _load(request),
+        mode=request.mode,
+        configurations=request.configurations,
+        rules=(),  # the supervisor's side runs them
+        target=request.lower_for,
+        budget_seconds=request.budget_seconds,
+        progress=channel.progress,
+        trace_directory=Path(request.trace_directory) if request.trace_directory is not None else None,
+        command=request.command,
+        attempt=Attempt(kept=request.kept, lost=request.lost, began=channel.began, keep=channel.keep, may_restart=True),
+    )
+
+
+def _load(request: Request) -> LoadedSubject:
+    if request.target is not None:
+        from layoutdoctor.subjects.load import load_target
+
+        return load_target(request.target, inputs=request.inputs, device=request.device, dtype=request.dtype)
+    from layoutdoctor.subjects.transport import load_subject
+
+    try:
+        return load_subject(Path(str(request.subject_directory)))
+    except LayoutDoctorError as error:
+        raise TransportError(str(error)) from error

@@ -1,0 +1,81 @@
+"""Faults that need no process of their own: the model is made here and handed to ``layoutdoctor.diagnose``."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from faults.harness import Ended
+
+import layoutdoctor
+from layoutdoctor.commands.diagnose import exit_status
+from layoutdoctor.records import to_json
+
+if TYPE_CHECKING:
+    import pytest
+    from faults.fault import Fault
+    from faults.harness import Workplace
+
+_numbers = itertools.count()
+
+
+def diagnose_in_python(fault: Fault, place: Workplace, monkeypatch: pytest.MonkeyPatch) -> Ended:
+    """
+    What ``layoutdoctor.diagnose`` gives for a row's model, in the words of the command.
+
+    Args:
+        fault: The row.
+        place: With the model file.
+        monkeypatch: Puts the import path back.
+    """
+    monkeypatch.syspath_prepend(place.work)
+    monkeypatch.setattr("tempfile.tempdir", str(place.temporary))
+    monkeypatch.delitem(sys.modules, "planting", raising=False)
+    before = place.given()
+    start = time.monotonic()
+    diagnosis, said, status = None, "", 0
+    try:
+        diagnosis = _diagnose(fault, place, monkeypatch)
+        status = exit_status(diagnosis, len(fault.configurations.split(",")), None)
+    except layoutdoctor.LayoutDoctorError as error:
+        said, status = str(error), error.exit_status
+    return Ended(
+        status=status,
+        output="" if diagnosis is None else _with_notes(diagnosis),
+        said=said,
+        seconds=time.monotonic() - start,
+        processes=(),
+        temporary=tuple(sorted(path.name for path in place.temporary.iterdir())),
+        files=tuple(sorted({path.name for path in place.work.iterdir()} - before)),
+        diagnosis=diagnosis,
+        record_text="" if diagnosis is None else to_json(diagnosis).decode(),
+    )
+
+
+def _diagnose(fault: Fault, place: Workplace, monkeypatch: pytest.MonkeyPatch) -> layoutdoctor.Diagnosis:
+    name = f"planted_model_{next(_numbers)}"
+    spec = importlib.util.spec_from_file_location(name, place.work / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    options: dict[str, Any] = {"isolate": True} if fault.way == "isolated" else {}
+    return layoutdoctor.diagnose(
+        module.Model(),
+        tuple(module.get_inputs()),
+        mode="training" if "training" in fault.options else "inference",
+        configurations=fault.configurations.split(","),
+        budget_seconds=0.2,
+        **options,
+    )
+
+
+def _with_notes(diagnosis: layoutdoctor.Diagnosis) -> str:
+    """The report, and what of the record it leaves to the longer ones."""
+    details = [trial.equivalence.detail or "" for trial in diagnosis.trials if trial.equivalence is not None]
+    notes = [*diagnosis.subject.notes, *(note for trial in diagnosis.trials for note in trial.notes)]
+    return "\n".join([str(diagnosis), *details, *notes])

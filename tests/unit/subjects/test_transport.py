@@ -1,0 +1,654 @@
+"""A subject that another process rebuilds is the one that was saved: values, memory, marks, modes, code."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib.util
+import io
+import linecache
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import types
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+from transport_facts import FACTS_FILE, facts
+
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.subjects.model_file import execute_file
+from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
+from layoutdoctor.subjects.transport import OBJECTS_FILE, STORAGES_FILE, load_subject, save_subject
+
+TESTS = Path(__file__).parents[2]
+
+SOURCE = """
+import functools
+
+import torch
+from torch import nn
+
+SCALE = torch.full((2,), 3.0)
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+@functools.lru_cache(maxsize=7)
+def positions(count):
+    return torch.arange(count)
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return Twice.apply(self.inner(x)) + positions(x.shape[-1])
+
+class Model(Block):
+    def __init__(self):
+        super().__init__(2)
+        self.more = Block(2)
+
+    def forward(self, x):
+        return self.more(super().forward(x)) * SCALE
+"""
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.second = nn.Conv2d(4, 3, 3).to(memory_format=torch.channels_last)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.second(torch.relu(self.norm(self.first(x)))) * scale
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+class Memory(nn.Module):
+    """Parameters and buffers that share memory in every way there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = torch.arange(24.0)
+        self.tied = nn.Linear(4, 4, bias=False)
+        self.to_it = nn.Linear(4, 4, bias=False)
+        self.to_it.weight = self.tied.weight
+        self.gaps = nn.Parameter(torch.randn(4, 8)[:, ::2], requires_grad=False)
+        self.register_buffer("head", whole[:4])
+        self.register_buffer("tail", whole[8:12])
+        self.register_buffer("bits", whole.view(torch.int32)[:4])
+        self.register_buffer("nothing", torch.empty(0, 3))
+        self.register_buffer("scalar", torch.tensor(2.5))
+        self.register_buffer("left_out", torch.ones(4), persistent=False)
+
+    def forward(self, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        y = self.to_it(self.tied(x)) @ self.gaps + self.head + self.tail + self.bits.float() + self.left_out
+        return y * self.scalar + sum(part.float().sum() for part in more)
+
+
+class EveryDtype(nn.Module):
+    DTYPES = (torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.complex64, torch.bool)
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number, dtype in enumerate((*self.DTYPES, torch.int8, torch.uint16, torch.int64)):
+            self.register_buffer(f"held_{number}", torch.arange(6).reshape(2, 3).t().to(dtype))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(x.sum() + buffer.to(torch.complex64).abs().sum() for buffer in self.buffers())
+
+
+class Stateful(nn.Module):
+    """What modules keep as attributes: plain tensors, results of autograd, a device, an enum of torch's, operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.plain = torch.arange(4.0)[1:3]
+        self.kept = self.linear(torch.ones(2))
+        self.device, self.memory_format = torch.device("cpu"), torch.channels_last
+        self.operator, self.act = torch.ops.aten.relu.default, torch.relu
+        self.packet = torch.ops.aten.sigmoid
+        self.handle = self.register_forward_hook(lambda module, inputs, output: output + module.plain)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.packet(self.operator(self.act(self.linear(x)))) + self.kept.detach()
+
+
+def half(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
+    return x / by
+
+
+def images() -> torch.Tensor:
+    return torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def a_module() -> LoadedSubject:
+    model = Net().train()
+    model.norm.eval()
+    model.second.weight.requires_grad_(False)
+    model(images()).sum().backward()
+    return LoadedSubject("a module", model, (images(),), {"scale": 2.0}, ("a note",), "model.py")
+
+
+def hooks() -> LoadedSubject:
+    model, seen = Net().eval(), []
+    model.first.register_forward_hook(lambda module, inputs, output: output.mul(3))
+    model.second.register_forward_pre_hook(lambda module, inputs: (seen.append(1), inputs[0].abs())[1:])
+    model.first.weight.register_hook(lambda grad: grad)  # on a tensor: no copy of ours has these
+    return subject_from_python(model, images(), name="hooks")
+
+
+def shared_memory() -> LoadedSubject:
+    model = Memory()
+    x = torch.ones(2, 4)
+    return subject_from_python(model, (x, x, x[1:], model.tied.weight, model.head[1:3]), name="shared memory")
+
+
+def inputs() -> LoadedSubject:
+    expanded = torch.randn(1, 3).expand(4, 3)
+    dynamic = torch.randn(4, 3)
+    torch._dynamo.mark_dynamic(dynamic, 0, min=2, max=9)
+    grads = torch.randn(4, 3, requires_grad=True)
+    grads.grad = torch.ones(4, 3)
+    nested = {"list": [torch.ones(2), 3], "flag": True, "conj": torch.ones(2, dtype=torch.complex64).conj()}
+
+    def add(*args: torch.Tensor, nested: dict[str, Any]) -> torch.Tensor:
+        return sum(a.sum() for a in args) + nested["list"][0].sum() * nested["list"][1] + nested["conj"].real.sum()
+
+    args = (expanded, dynamic, grads, grads * 2, torch.randn(6, 4)[1:5, 1:])
+    return LoadedSubject("inputs", add, args, {"nested": nested})
+
+
+def sparse_and_nested() -> LoadedSubject:
+    parts = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    args = (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr(), parts, torch.randn(3).as_subclass(Marked))
+    return LoadedSubject("sparse and nested", lambda *given: [x * 2 for x in given], args, {})
+
+
+def quantized() -> LoadedSubject:
+    by_channel = torch.quantize_per_channel(
+        torch.arange(6.0).reshape(2, 3), torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), 0, torch.qint8
+    )
+    by_tensor = torch.quantize_per_tensor(torch.arange(6.0).reshape(2, 3).t(), 0.5, 1, torch.quint8)
+    return LoadedSubject("quantized", lambda *given: [x.dequantize() for x in given], (by_channel, by_tensor), {})
+
+
+def parametrized() -> LoadedSubject:
+    model = nn.Sequential(
+        parametrizations.weight_norm(nn.Linear(4, 4)),
+        parametrizations.spectral_norm(nn.Linear(4, 4)),
+        parametrizations.orthogonal(nn.Linear(4, 4)),
+    )
+    return subject_from_python(model.eval(), torch.ones(2, 4), name="parametrized")
+
+
+def old_norms() -> LoadedSubject:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.Sequential(
+            nn.utils.weight_norm(nn.Linear(4, 4)), nn.utils.spectral_norm(nn.Linear(4, 4)), Holder(nn.ReLU())
+        )
+    return subject_from_python(model.eval(), torch.ones(2, 4), name="old norms")
+
+
+class Holder(nn.Module):
+    """Keeps the same module under two names, itself in a list, and one compiled."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.again = inner, inner
+        self.me = [self]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.me[0] is self
+        assert self.inner is self.again
+        return self.inner(x)
+
+
+def functions() -> LoadedSubject:
+    net, table = Net().eval(), torch.randn(3, 1, 1)
+
+    @functools.lru_cache
+    def scale(times: int) -> float:
+        return 0.5 * times
+
+    def closed(x: torch.Tensor) -> torch.Tensor:
+        return net(half(x)) * scale(3) + table
+
+    return subject_from_python(functools.partial(closed), images(), name="functions")
+
+
+def a_bound_method() -> LoadedSubject:
+    return subject_from_python(Net().eval().forward, (images(), 3.0), name="a bound method")
+
+
+def a_lambda() -> LoadedSubject:
+    return subject_from_python(lambda x: (lambda y: half(y, by=4))(x), images(), name="a lambda")
+
+
+def from_a_file(folder: Path) -> LoadedSubject:
+    path = folder / "model_file.py"
+    path.write_text(SOURCE)
+    return subject_from_python(execute_file(path).Model(), torch.ones(2), name="from a file")
+
+
+def from_main() -> LoadedSubject:
+    """A class as a script or a notebook has it: of ``__main__``, its text in no file."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(SOURCE, "<a cell of a notebook>", "exec"), namespace)
+    return subject_from_python(namespace["Model"](), torch.ones(2), name="from main")
+
+
+def from_a_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedSubject:
+    """As many load a file of their own: a module with a specification, in a folder that is not on sys.path."""
+    (folder / "by_path.py").write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("by_path", folder / "by_path.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "by_path", module)
+    spec.loader.exec_module(module)
+    return subject_from_python(module.Model(), torch.ones(2), name="from a path")
+
+
+def from_a_folder_on_the_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedSubject:
+    (folder / "on_the_path.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module("on_the_path")
+    monkeypatch.delitem(sys.modules, "on_the_path")
+    monkeypatch.setitem(sys.modules, "on_the_path", module)  # and is taken out at the end
+    return subject_from_python(module.Model(), torch.ones(2), name="on the path")
+
+
+def exported() -> LoadedSubject:
+    program = torch.export.export(Net().eval(), (images(), 2.0))
+    return subject_from_python(program, (images(), 2.0), name="exported")
+
+
+def exported_with_names() -> LoadedSubject:
+    class Named(nn.Module):
+        def forward(self, first: dict[str, torch.Tensor], *, second: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"sum": first["a"] + second.cos(), "same": first["a"]}
+
+    batch = torch.export.Dim("batch", min=2, max=16)
+    args, kwargs = ({"a": torch.ones(4, 3)},), {"second": torch.ones(4, 3)}
+    shapes = {"first": {"a": {0: batch}}, "second": {0: batch}}
+    model = torch.export.export(Named(), args, kwargs, dynamic_shapes=shapes).module()
+    return LoadedSubject("exported with names", model, args, kwargs)
+
+
+def traced() -> LoadedSubject:
+    model = torch.fx.symbolic_trace(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval())
+    return subject_from_python(model, images(), name="traced")
+
+
+def many_layers() -> LoadedSubject:
+    model = nn.Sequential(nn.LSTM(3, 4, batch_first=True))
+    attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return LoadedSubject(
+        "many layers", lambda x, y: (model(x)[0], attention(y)), (torch.ones(2, 5, 3), torch.ones(2, 4, 8)), {}
+    )
+
+
+def training_mode_compiled() -> LoadedSubject:
+    model = Net().train()
+    model.first = torch.compile(model.first, backend="eager")
+    model.compile(backend="eager")
+    return subject_from_python(model, images(), name="compiled")
+
+
+MAKERS = (
+    a_module, hooks, shared_memory, inputs, sparse_and_nested, quantized, parametrized, old_norms, functions,
+    a_bound_method, a_lambda, from_a_file, from_main, from_a_path, from_a_folder_on_the_path, exported,
+    exported_with_names, traced, many_layers, training_mode_compiled,
+    lambda: subject_from_python(EveryDtype(), torch.ones(2), name="every dtype"),
+    lambda: subject_from_python(Stateful(), torch.ones(2), name="stateful"),
+    lambda: LoadedSubject("without tensors", len, ("four",), {}),
+)  # fmt: skip
+
+
+def make(maker: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedSubject:
+    torch.manual_seed(0)
+    given = {"folder": folder, "monkeypatch": monkeypatch}
+    wanted = maker.__code__.co_varnames[: maker.__code__.co_argcount]
+    return maker(**{name: given[name] for name in wanted})
+
+
+def private(folder: Path, name: str) -> Path:
+    directory = folder / name
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+def child(*arguments: str, folder: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=folder
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def same(before: Any, after: Any) -> bool:
+    if isinstance(before, torch.Tensor):
+        return bool(before.dtype == after.dtype and torch.equal(before, after))
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(same(value, after[key]) for key, value in before.items())
+    if isinstance(before, (tuple, list)):
+        return len(before) == len(after) and all(map(same, before, after))
+    return bool(before == after)
+
+
+def test_what_another_process_rebuilds_is_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directories, expected = [], []
+    warnings.simplefilter("ignore")
+    for number, maker in enumerate(MAKERS):
+        subject = make(maker, tmp_path, monkeypatch)
+        directories.append(private(tmp_path, str(number)))
+        save_subject(subject, directories[-1])
+        expected.append(facts(subject))
+
+    child(str(TESTS / "transport_facts.py"), *map(str, directories), folder=tmp_path)
+
+    different = []
+    for directory, before in zip(directories, expected, strict=True):
+        after = torch.load(directory / FACTS_FILE, weights_only=False)
+        for tensor in before["tensors"].values():
+            tensor.update(grad=False, is_leaf=True)  # no gradient travels, and with it no graph
+        different += [(before["names"][0], part) for part in before if not same(before[part], after[part])]
+    assert different == []
+
+
+def test_text_of_code_in_no_file_comes_along(tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+    name = "<a cell of its own>"
+    linecache.cache[name] = (len(SOURCE), None, SOURCE.splitlines(keepends=True), name)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(SOURCE, name, "exec"), namespace)
+    save_subject(subject_from_python(namespace["Model"](), torch.ones(2)), directory)
+    del linecache.cache[name]
+
+    load_subject(directory)
+
+    assert linecache.getline(name, SOURCE.splitlines().index("class Model(Block):") + 1) == "class Model(Block):\n"
+    del linecache.cache[name]
+
+
+def test_saving_changes_nothing_of_the_callers(tmp_path: Path) -> None:
+    model, x = Net(), images().requires_grad_()
+    model.first.register_forward_hook(lambda *_: None)
+    model(x).sum().backward()
+    model.norm.eval()
+    objects = [*model.named_parameters(), *model.named_buffers(), ("x", x), ("grad", model.first.weight.grad)]
+
+    def state() -> list[Any]:
+        return [
+            [(name, id(t), t.data_ptr(), t.stride(), t._version, t.detach().clone(), t.grad) for name, t in objects],
+            [(list(vars(module)), module.training, list(module._forward_hooks)) for module in model.modules()],
+            (torch.get_rng_state(), random.getstate(), torch.get_default_dtype(), list(warnings.filters)),
+            (list(sys.path), set(sys.modules), cloudpickle.list_registry_pickle_by_value(), vars(Net).copy()),
+        ]
+
+    save_subject(subject_from_python(model, x), private(tmp_path, "first"))  # what is imported late is now
+    before = state()
+
+    save_subject(subject_from_python(model, x), private(tmp_path, "second"))
+
+    assert same(before, state())
+
+
+class Keeps(nn.Module):
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Identity(), nn.Identity()])
+        self.blocks[1].table = {"a": [1, value]}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+LOCK = threading.Lock()
+
+
+class WithClassAttribute(nn.Module):
+    guard = threading.Lock()
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def reads_a_lock(x: torch.Tensor) -> torch.Tensor:
+    with LOCK:
+        return x
+
+
+class Raises(nn.Module):
+    def __getstate__(self) -> object:
+        raise ValueError("not this one")
+
+
+class Base:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        (lambda: Keeps(threading.Lock()), "model.blocks.1.table['a'][1] (lock)"),
+        (lambda: Keeps(number for number in range(3)), "model.blocks.1.table['a'][1] (generator)"),
+        (lambda: Keeps(weakref.ref(Base())), "model.blocks.1.table['a'][1] (ReferenceType)"),
+        (lambda: Keeps(Path(__file__).open()), "model.blocks.1.table['a'][1] (TextIOWrapper)"),
+        (lambda: Keeps(torch.jit.script(nn.ReLU())), "model.blocks.1.table['a'][1] (RecursiveScriptModule)"),
+        (lambda: Keeps(Raises()), "model.blocks.1.table['a'][1] (Raises) cannot be pickled: ValueError: not this one"),
+        (lambda: nn.Sequential(nn.Identity(), Raises()), "model.1 (Raises)"),
+        (WithClassAttribute, "guard (lock)"),
+        (lambda: reads_a_lock, "global LOCK of reads_a_lock (lock)"),
+        (lambda: functools.partial(half, by=threading.Lock()), "model.keywords['by'] (lock)"),
+        (lambda: (lambda guard: lambda x: guard)(threading.Lock()), "variable guard of"),
+        (lambda: Keeps(threading.Lock()).forward, "model.blocks.1.table['a'][1] (lock)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_travel_is_named_with_its_place(model: Any, place: str, tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+
+    with pytest.raises(SubjectError, match="cannot hand .* to another process") as caught:
+        save_subject(subject_from_python(model(), torch.ones(2), name="it"), directory)
+
+    assert place in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert list(directory.iterdir()) == []
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+    gc.collect()
+
+
+def test_an_input_that_cannot_travel_is_named(tmp_path: Path) -> None:
+    subject = LoadedSubject("it", half, (torch.ones(2),), {"by": {"lock": threading.Lock()}})
+
+    with pytest.raises(SubjectError, match=r"its keyword inputs\['by'\]\['lock'\] \(lock\) cannot be pickled"):
+        save_subject(subject, private(tmp_path, "subject"))
+
+
+def test_hooks_on_all_modules_keep_a_subject_at_home(tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        with pytest.raises(SubjectError, match="hooks on all modules are registered"):
+            save_subject(a_module(), directory)
+    finally:
+        handle.remove()
+
+    assert list(directory.iterdir()) == []
+
+
+def test_a_disk_without_room_is_seen_before_weights_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = private(tmp_path, "subject")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=1000))
+
+    with pytest.raises(SubjectError, match=r"its tensors take 4\.\d+ kB on disk, 1 kB are free in .*set TMPDIR"):
+        save_subject(a_module(), directory)
+
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("file", [OBJECTS_FILE, STORAGES_FILE])
+def test_a_disk_that_fills_up_leaves_no_half_a_file(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = private(tmp_path, "subject")
+
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    whole = os.fdopen
+    monkeypatch.setattr(
+        os, "fdopen", lambda fd, mode: Full() if f"/{file}" in os.readlink(f"/proc/self/fd/{fd}") else whole(fd, mode)
+    )
+
+    with pytest.raises(SubjectError, match="cannot hand a module to another process: No space left on device; set TM"):
+        save_subject(a_module(), directory)
+
+    assert list(directory.iterdir()) == []
+
+
+def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+    save_subject(a_module(), directory)
+    directory.chmod(0o750)
+
+    with pytest.raises(SubjectError, match=r"expected a directory and files of this user .* got drwxr-x---"):
+        save_subject(a_module(), directory)
+    with pytest.raises(SubjectError, match=r"got drwxr-x---"):
+        load_subject(directory)
+
+
+@pytest.mark.parametrize("file", [OBJECTS_FILE, STORAGES_FILE])
+def test_a_file_that_others_may_write_or_that_is_elsewhere_is_not_read(file: str, tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+    save_subject(a_module(), directory)
+    (directory / file).chmod(0o622)
+
+    with pytest.raises(SubjectError, match=f"cannot use .*{file} to hand over a model"):
+        load_subject(directory)
+    (directory / file).chmod(0o600)
+    (directory / file).rename(tmp_path / "elsewhere")
+    with pytest.raises(SubjectError, match="No such file"):
+        load_subject(directory)
+    (directory / file).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SubjectError, match="got lrwxrwxrwx"):
+        load_subject(directory)
+
+
+def test_files_of_another_user_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = private(tmp_path, "subject")
+    save_subject(a_module(), directory)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+    with pytest.raises(SubjectError, match="cannot use .* to hand over a model"):
+        load_subject(directory)
+
+
+def test_what_was_written_can_be_read_by_this_user_only(tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+    save_subject(a_module(), directory)
+
+    assert {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()} == {
+        OBJECTS_FILE: 0o600,
+        STORAGES_FILE: 0o600,
+    }
+    with pytest.raises(SubjectError, match="File exists"):
+        save_subject(a_module(), directory)
+
+
+class CannotBeRebuilt(nn.Module):
+    def __setstate__(self, state: object) -> None:
+        raise RuntimeError("only here\nand not there")
+
+
+def test_a_model_that_cannot_be_rebuilt_is_one_sentence(tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+    save_subject(subject_from_python(CannotBeRebuilt(), torch.ones(2)), directory)
+
+    with pytest.raises(SubjectError, match="cannot rebuild the model in another process: RuntimeError: only here;"):
+        load_subject(directory)
+
+
+def test_tensors_are_private_to_the_process_that_loads_them(tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+    save_subject(a_module(), directory)
+    first = load_subject(directory)
+    assert first.is_ours
+    with torch.no_grad():
+        first.model.first.weight.zero_()
+
+    assert load_subject(directory).model.first.weight.abs().sum() > 0
+
+
+MEMORY = """
+import os, sys, tracemalloc
+from pathlib import Path
+import torch
+from layoutdoctor.subjects.subject import subject_from_python
+from layoutdoctor.subjects.transport import load_subject, save_subject
+
+def status(name):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
+
+class Big(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ParameterList([torch.zeros(25, 1_000_000) for _ in range(3)])
+    def forward(self, x):
+        return x + sum(part[0, 0] for part in self.parts)
+
+directory = Path(sys.argv[1])
+model = Big()
+save_subject(subject_from_python(torch.nn.Linear(2, 2), torch.ones(2)), Path(sys.argv[2]))
+tracemalloc.start()
+before = status("VmHWM")
+save_subject(subject_from_python(model, torch.ones(2)), directory)
+saved, python_bytes = status("VmHWM") - before, tracemalloc.get_traced_memory()[1]
+del model
+before = status("RssAnon")
+loaded = load_subject(directory)
+loaded.model(torch.ones(2))
+print(saved, python_bytes, status("RssAnon") - before, (directory / "storages.bin").stat().st_size)
+"""
+
+
+def test_weights_are_never_in_memory_a_second_time(tmp_path: Path) -> None:
+    folders = (str(private(tmp_path, "big")), str(private(tmp_path, "small")))
+
+    saved, in_python, loaded, on_disk = map(int, child("-c", MEMORY, *folders, folder=tmp_path).split())
+    shutil.rmtree(folders[0])
+
+    assert on_disk >= 300_000_000
+    assert saved < 30_000_000
+    assert in_python < 5_000_000
+    assert loaded < 30_000_000
