@@ -22,10 +22,11 @@ from layoutdoctor.live_trial import LiveTrial
 from layoutdoctor.measure.bandwidth import measure_copy_bandwidth
 from layoutdoctor.measure.device import why_unusable
 from layoutdoctor.measure.environment import describe_environment
-from layoutdoctor.measure.equivalence import compute_reference
-from layoutdoctor.measure.step import check_runs
+from layoutdoctor.measure.memory import release_memory
+from layoutdoctor.measure.reference import compute_reference
+from layoutdoctor.measure.rehearsal import check_runs
 from layoutdoctor.measure.timing import measure_rounds, to_measurement
-from layoutdoctor.messages import Kept, Lost
+from layoutdoctor.messages import TURNS, Kept, Lost
 from layoutdoctor.progress import Progress
 from layoutdoctor.records import Diagnosis, Failure, Trial
 from layoutdoctor.rules import run_rules
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from layoutdoctor.measure.equivalence import Reference
-    from layoutdoctor.measure.step import Rehearsal
+    from layoutdoctor.measure.reference import Reference
+    from layoutdoctor.measure.rehearsal import Rehearsal
     from layoutdoctor.measure.timing import RoundTimes, Timer
     from layoutdoctor.messages import Attempt
     from layoutdoctor.records import Comparison, Configuration, Mode, Recommendation, Subject
@@ -114,7 +115,8 @@ class Diagnosing:
         reference: Reference | None = None
         if done != names:
             self.attempt.began(None, "computing the float64 reference")
-            reference = compute_reference(self.loaded, self.mode)
+            reference = compute_reference(self.loaded, self.mode, rehearsal)
+            self.subject = msgspec.structs.replace(self.subject, notes=(*notes, *reference.notes))
         if self.bandwidth is None:
             self.bandwidth = measure_copy_bandwidth(self.device)
         for configuration in self.configurations:
@@ -150,6 +152,8 @@ class Diagnosing:
             self._announcing(name),
         )
         self.trials.append(trial)
+        if trial.failure is not None:
+            release_memory()
         problem = why_unusable(self.device) if trial.failure is not None else None
         if problem is None:
             self._keep_trials()
@@ -202,6 +206,7 @@ class Diagnosing:
         if not steps:
             return
         baseline = choose_baseline(self.configurations, steps)
+        self.attempt.began(None, TURNS)
         self._say("timing all configurations in turns")
         share = 1 - CONFIRMATION_SHARE if len(steps) > 1 else 1.0
         times = measure_rounds(
@@ -210,17 +215,16 @@ class Diagnosing:
             budget_seconds=share * budget_seconds,
             timer=timer,
             on_round=self._on_round(),
-            on_turn=self._on_turn,
+            on_turn=self.attempt.turn,
         )
         self._keep(times)
         rounds = {name: item.round_seconds for name, item in times.items() if item.failure is None}
+        if rounds and baseline not in rounds:  # it failed while it was timed: the others are compared all the same
+            baseline = choose_baseline(self.configurations, rounds)
         eligible = eligible_names([trial.record() for trial in self.trials])
         self.comparison = compare(rounds, baseline, eligible=eligible)
         self._recommend(steps, CONFIRMATION_SHARE * budget_seconds, timer)
         self.attempt.began(None, "looking for findings")
-
-    def _on_turn(self, name: str) -> None:
-        self.attempt.began(name, "measure")
 
     def _on_round(self) -> Callable[[int, int], None] | None:
         progress = self.progress
@@ -267,7 +271,7 @@ class Diagnosing:
                 timer=timer,
                 minimum_rounds=rounds_needed(COVERAGE, len(pair)),
                 seed=1,
-                on_turn=self._on_turn,
+                on_turn=self.attempt.turn,
             )
             confirmed = compare({name: item.round_seconds for name, item in again.items()}, baseline)
         self.recommendation = recommend(records, self.comparison, confirmed, ranks)

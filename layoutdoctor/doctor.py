@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from layoutdoctor.capture.compat_names import notes_on_torch
 from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.diagnosing import Diagnosing
@@ -150,6 +151,7 @@ def diagnose_subject(
     Raises:
         UsageError: An argument is wrong.
         SubjectError: The model does not run in eager mode.
+        UnsupportedTorchError: This torch is older than any that layoutdoctor was checked with.
     """
     _check(mode, budget_seconds, progress, timer)
     known_target = None if target is None else find_target(target)
@@ -157,6 +159,8 @@ def diagnose_subject(
     with preserved_state(), torch.inference_mode(mode=False):
         dynamo = DynamoState()
         try:
+            lost = notes_on_torch(with_target=known_target is not None)
+            subject = dataclasses.replace(subject, notes=(*subject.notes, *lost))
             if known_target is not None:
                 static = diagnose_for_target(
                     subject,

@@ -1,7 +1,7 @@
 """
 A trial while its diagnosis runs: what is known of one configuration so far, and its record.
 
-Faces trials, static_trials and doctor; imports records, messages and errors.
+Faces trials, static_trials and doctor; imports measure's memory, records, messages and errors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
+from layoutdoctor.measure.memory import out_of_memory
 from layoutdoctor.messages import TrialMemo
 from layoutdoctor.records import Failure, GradientLayout, Graph, KernelSummary, RedundantPair, Trial
 
@@ -178,6 +179,9 @@ class LiveTrial:
 
 def _in_words(error: BaseException) -> str:
     """An exception in one line; dynamo says only further down, behind this word, what happened."""
+    shortage = out_of_memory(error)
+    if shortage is not None:
+        return f"{shortage}; diagnose it on a machine with more memory, or with a smaller input"
     lines = (line.strip() for line in text_of(error).splitlines())
     explanation = next((line for line in lines if line.startswith("Explanation: ")), "")
     return f"{first_line(error)}; {explanation}" if explanation else first_line(error)

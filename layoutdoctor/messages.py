@@ -7,6 +7,11 @@ doctor; imports records.
 
 from __future__ import annotations
 
+import mmap
+import os
+import struct
+import tempfile
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _LENGTH_BYTES = 4
+TURNS = "measure"
+"""The stage in which configurations take turns: the board says which one is under way."""
+
+_BOARD = struct.Struct("<dq")
 MOST_MESSAGE_BYTES = 2**30
 """A length above this is no length: the other side wrote something else into the pipe."""
 
@@ -188,6 +197,55 @@ class Broken(Message, frozen=True, kw_only=True, tag=True):
 
 AnyMessage = Began | Stepped | KeptMore | Finished | Refused | Broken
 
+
+class TurnBoard:
+    """
+    Whose turn it is while configurations are timed, in memory that both processes see: telling it wakes nobody up.
+
+    A message for each turn would have the other process run on a core that is being timed.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, _BOARD.size)
+
+    @staticmethod
+    def make() -> int:
+        """
+        Memory for a board, on which nothing is written.
+
+        Returns:
+            An open descriptor, for both processes; whoever made it closes it.
+
+        Raises:
+            OSError: There is none.
+        """
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("layoutdoctor-turn")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, _BOARD.size)
+        return descriptor
+
+    def write(self, position: int) -> None:
+        """
+        Says that a configuration's turn begins now.
+
+        Args:
+            position: The configuration's, from 0.
+        """
+        _BOARD.pack_into(self._memory, 0, time.monotonic(), position + 1)
+
+    def read(self) -> tuple[int, float] | None:
+        """The position and the moment (of ``time.monotonic``) of the turn under way; None before the first."""
+        moment, number = _BOARD.unpack_from(self._memory, 0)
+        return (number - 1, moment) if number else None
+
+    def close(self) -> None:
+        """Lets go of the memory."""
+        self._memory.close()
+
+
 _encoder = msgspec.msgpack.Encoder()
 _message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
@@ -236,6 +294,10 @@ def _nothing_began(configuration: str | None, stage: str, *, is_new: bool = True
     del configuration, stage, is_new
 
 
+def _nobodys_turn(name: str) -> None:
+    del name
+
+
 def _nothing_kept(kept: Kept) -> None:
     del kept
 
@@ -249,6 +311,7 @@ class Attempt:
         kept: What is done; None at the first attempt.
         lost: Configurations that took their process with them.
         began: Told what is begun.
+        turn: Told whose turn it is to be timed.
         keep: Given what there is after each trial.
         may_restart: Whether another process would go on if this one could not.
     """
@@ -256,6 +319,7 @@ class Attempt:
     kept: Kept | None = None
     lost: Mapping[str, Lost] = field(default_factory=dict)
     began: Callable[..., None] = _nothing_began
+    turn: Callable[[str], None] = _nobodys_turn
     keep: Callable[[Kept], None] = _nothing_kept
     may_restart: bool = False
 

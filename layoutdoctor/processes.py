@@ -13,9 +13,14 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _PROCESSES = Path("/proc")
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _SIGNAL_WORDS = {
     signal.SIGSEGV: "segmentation fault",
     signal.SIGABRT: "aborted",
@@ -74,7 +79,7 @@ def started_by(pid: int) -> list[int]:
     """
     All processes that a process started, directly or not: its descendants, and those of the session that it leads.
 
-    One that made itself a session of its own after its parent was gone is not found.
+    One in a session of its own whose parent is gone is not found; what has ended does not count.
 
     Args:
         pid: The process.
@@ -86,6 +91,8 @@ def started_by(pid: int) -> list[int]:
             # "pid (name) state parent group session ...": the name may hold anything, brackets too
             fields = entry.read_bytes().rpartition(b")")[2].split()
             number = int(entry.parent.name)
+            if fields[0] == b"Z":  # it has ended, and its parent has not looked yet
+                continue
             children.setdefault(int(fields[1]), []).append(number)
             if int(fields[3]) == pid:
                 found.add(number)
@@ -104,9 +111,19 @@ def kill_with_all_it_started(pid: int) -> None:
     Args:
         pid: The process, which nobody has waited for yet: its number belongs to it still.
     """
-    for other in (*started_by(pid), pid):
+    kill_all([*started_by(pid), pid])
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """
+    Ends processes; what is gone already, or belongs to somebody else, is no error.
+
+    Args:
+        pids: Their numbers.
+    """
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(other, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 def has_ended(pid: int) -> bool:
@@ -147,6 +164,12 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # gone before the system was told
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of all that its descendants leave behind when they end (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def be_first_to_go() -> None:

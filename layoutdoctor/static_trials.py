@@ -22,7 +22,8 @@ from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.live_trial import LiveTrial, fingerprint
 from layoutdoctor.measure.environment import describe_environment
-from layoutdoctor.measure.step import Step, check_runs
+from layoutdoctor.measure.rehearsal import check_runs
+from layoutdoctor.measure.step import Step
 from layoutdoctor.messages import Kept
 from layoutdoctor.progress import Progress
 from layoutdoctor.records import Diagnosis, Failure, Recommendation, Trial

@@ -24,6 +24,7 @@ import msgspec
 from layoutdoctor import errors
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.messages import (
+    TURNS,
     Began,
     Broken,
     Finished,
@@ -33,13 +34,17 @@ from layoutdoctor.messages import (
     Refused,
     Request,
     Stepped,
+    TurnBoard,
 )
 from layoutdoctor.processes import (
+    adopt_orphans,
     has_ended,
     how_it_ended,
+    kill_all,
     kill_with_all_it_started,
     peak_resident_bytes,
     remove_scratch,
+    started_by,
 )
 from layoutdoctor.progress import Progress
 from layoutdoctor.records import Failure
@@ -58,7 +63,7 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 SHORTEST_START_SECONDS = 120.0
 """A process gets at least this long until its model begins to load: importing torch takes its time."""
 
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.5
 _STACK_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 2.0
 _READ_BYTES = 2**16
@@ -75,7 +80,7 @@ _STAGE_WORDS = {
     "measure": "while it was timed",
     "target": "while it was lowered",
 }
-_CHILD_CODE = "import sys; sys.path[:] = sys.argv[4:]; from layoutdoctor.worker import main; main(sys.argv[1:4])"
+_CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.worker import main; main(sys.argv[1:5])"
 # A stack that faulthandler writes when it was asked to is no crash.
 _FAULT_HEADER = re.compile(r"^(Fatal Python error|Current thread|Thread) ")
 
@@ -90,12 +95,15 @@ class Watch:
         on_trial: Called with the diagnosis so far after each trial.
         on_output: Called with what the child prints.
         warn: Called with a sentence when something was lost that does not end the diagnosis.
+        owns_process: Whether this process is there for the diagnosis only, as the command's is: whatever it has for
+            descendants when a child ends was started by the model, and ends too.
     """
 
     progress: Callable[[Progress], None] = field(default=lambda progress: None)
     on_trial: Callable[[Diagnosis], None] = field(default=lambda diagnosis: None)
     on_output: Callable[[bytes], None] = field(default=lambda data: None)
     warn: Callable[[str], None] = field(default=lambda sentence: None)
+    owns_process: bool = False
 
 
 def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds: float | None) -> Diagnosis:
@@ -116,6 +124,8 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
     """
     if journal.finished is not None:
         return journal.finished
+    if watch.owns_process:
+        adopt_orphans()
     while True:
         attempt = msgspec.structs.replace(request, kept=journal.kept, lost=journal.lost)
         child = _Child(attempt, journal, watch, timeout_seconds)
@@ -174,22 +184,28 @@ class _Child:
         self._is_late = False
         self._deadline = self._deadline_of(self._began)
         self._peak_bytes: int | None = None
+        self._looked = 0.0
+        self._end_descriptor: int | None = None
         self._log: deque[bytes] = deque()
         self._reader = MessageReader()
         self._process: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
+        self._board: TurnBoard | None = None
 
     def run(self) -> None:
         """Starts the process and listens until it has ended, or has to be ended."""
         messages, messages_end = os.pipe()
         request, request_end = os.pipe()
+        board = TurnBoard.make()
+        self._board = TurnBoard(board)
+        numbers = (request, messages_end, os.getpid(), board)
         try:
             self._process = subprocess.Popen(
-                [*_interpreter(), "-c", _CHILD_CODE, str(request), str(messages_end), str(os.getpid()), *sys.path],
+                [*_interpreter(), "-c", _CHILD_CODE, *map(str, numbers), *sys.path],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(request, messages_end),
+                pass_fds=(request, messages_end, board),
                 start_new_session=True,
             )
         except OSError as error:
@@ -200,8 +216,8 @@ class _Child:
                 "free memory or processes, or use --no-isolation"
             ) from error
         finally:
-            os.close(messages_end)
-            os.close(request)
+            for descriptor in (messages_end, request, board):
+                os.close(descriptor)
         output = self._process.stdout
         assert output is not None  # it is a pipe
         try:
@@ -221,16 +237,14 @@ class _Child:
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
         assert self._process is not None
-        looked = 0.0
+        self._watch_end()
         while not has_ended(self._process.pid) and self._garbled is None and not self._is_over():
             for key, _ in self._selector.select(_LOOK_SECONDS):
-                if not self._take(key.fd, is_message=key.fd == messages):
+                if key.fd in (messages, output) and not self._take(key.fd, is_message=key.fd == messages):
                     self._selector.unregister(key.fd)
-            now = time.monotonic()
-            if now > looked + _LOOK_SECONDS:
-                looked = now
-                self._peak_bytes = peak_resident_bytes(self._process.pid) or self._peak_bytes
-            if now > self._deadline:
+            if self._began.stage != TURNS:  # whatever runs here runs on a core that is being timed
+                self._look_at_memory()
+            if time.monotonic() > self._time_limit():
                 self._is_late = True
                 self._ask_for_stack(output)
                 return
@@ -239,6 +253,32 @@ class _Child:
         for descriptor in (messages, output):
             while self._take(descriptor, is_message=descriptor == messages) and time.monotonic() < end:
                 pass
+
+    def _watch_end(self) -> None:
+        """Has the selector wake up when the process ends; where the system cannot do that, it is looked for."""
+        assert self._process is not None
+        with contextlib.suppress(OSError, AttributeError):
+            self._end_descriptor = os.pidfd_open(self._process.pid)
+            self._selector.register(self._end_descriptor, selectors.EVENT_READ)
+
+    def _look_at_memory(self) -> None:
+        assert self._process is not None
+        if time.monotonic() > self._looked + _LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._peak_bytes = peak_resident_bytes(self._process.pid) or self._peak_bytes
+
+    def _turn(self) -> tuple[str, float] | None:
+        """Whose turn it is, and since when; None where nobody is being timed."""
+        turn = self._board.read() if self._board is not None and self._began.stage == TURNS else None
+        if turn is None or not 0 <= turn[0] < len(self.request.configurations):
+            return None
+        return self.request.configurations[turn[0]].name, turn[1]
+
+    def _time_limit(self) -> float:
+        turn = self._turn()
+        if turn is None or self.timeout_seconds is None:
+            return self._deadline
+        return turn[1] + self.timeout_seconds
 
     def _is_over(self) -> bool:
         return self.finished is not None or self.refused is not None or self._broken is not None
@@ -251,7 +291,7 @@ class _Child:
         end = time.monotonic() + _STACK_SECONDS
         while time.monotonic() < end and not has_ended(self._process.pid):
             if not self._take(output, is_message=False):
-                time.sleep(_LOOK_SECONDS / 4)
+                time.sleep(_LOOK_SECONDS / 10)
 
     def _take(self, descriptor: int, *, is_message: bool) -> bool:
         """Reads what is there; False where nothing is, now or for ever."""
@@ -283,8 +323,6 @@ class _Child:
             case Began():
                 if message.is_new:
                     self._deadline = self._deadline_of(message)
-                if message.is_new and message.configuration != self._began.configuration:
-                    self._log.clear()
                 self._began = message
             case Stepped():
                 self.watch.progress(Progress(message.stage, message.done, message.total))
@@ -317,10 +355,12 @@ class _Child:
             what = f"the process sent what is no message ({self._garbled})"
         else:
             what = how_it_ended(self._process.returncode)
-        memory = f"; it held up to {format_bytes(self._peak_bytes)}" if self._peak_bytes and not self._is_late else ""
+        was_killed = self._process.returncode == -signal.SIGKILL and not self._is_late
+        memory = f"; it held up to {format_bytes(self._peak_bytes)}" if self._peak_bytes and was_killed else ""
         message = f"{what} {_STAGE_WORDS.get(stage, f'while {stage}')}{memory}"
         failure = Failure(kind=stage, message=message, log=self._last_lines() or None)
-        return self._began.configuration, Lost(status=status, failure=failure)
+        turn = self._turn()
+        return turn[0] if turn is not None else self._began.configuration, Lost(status=status, failure=failure)
 
     def _last_lines(self) -> str:
         lines = b"".join(self._log).decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
@@ -329,9 +369,13 @@ class _Child:
     def end(self) -> None:
         """Ends the process with all it started, and removes its temporary files."""
         self._selector.close()
+        if self._end_descriptor is not None:
+            os.close(self._end_descriptor)
         if self._process is None:
             return
         kill_with_all_it_started(self._process.pid)
+        if self.watch.owns_process:
+            kill_all(started_by(os.getpid()))
         self._process.wait()
         remove_scratch(self._process.pid)
 

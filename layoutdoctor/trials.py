@@ -31,7 +31,6 @@ from layoutdoctor.measure.copies import layout_of
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.measure.memory import peak_memory
 from layoutdoctor.measure.profiling import record_quietest
-from layoutdoctor.measure.step import Step
 from layoutdoctor.records import GradientLayout, Graph, KernelSummary
 from layoutdoctor.subjects.prepare import (
     effective_options,
@@ -46,9 +45,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.capture.session import CapturedGraph
-    from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.profiling import Recording
-    from layoutdoctor.measure.step import Rehearsal
+    from layoutdoctor.measure.reference import Reference
+    from layoutdoctor.measure.rehearsal import Rehearsal
+    from layoutdoctor.measure.step import Step
     from layoutdoctor.records import Configuration, Conversion, Mode
     from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -233,7 +233,7 @@ def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:
     trial.recompile_reasons = capture.recompile_reasons
     trial.graphs = with_graph_conversions(capture.graphs, len(capture.graph_break_reasons))
     trial.notes += [f"not recorded: {failure}" for failure in capture.failures]
-    if not capture.captured:
+    if capture.lowered_count == 0:
         trial.notes.append("torch.compile lowered no graph: the model ran as eager code")
     return capture.captured
 

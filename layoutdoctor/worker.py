@@ -29,6 +29,7 @@ from layoutdoctor.messages import (
     Refused,
     Request,
     Stepped,
+    TurnBoard,
     encode,
 )
 from layoutdoctor.processes import be_first_to_go, die_with
@@ -125,7 +126,8 @@ def main(words: Sequence[str]) -> NoReturn:
     Does what the supervisor asks, and ends the process.
 
     Args:
-        words: Numbers of two open pipes, to read the request from and to write messages to, and of the supervisor.
+        words: Numbers of two open pipes, to read the request from and to write messages to, of the supervisor, and of
+            the memory for the board.
     """
     die_with(int(words[2]))
     sys.argv = [""]
@@ -133,10 +135,10 @@ def main(words: Sequence[str]) -> NoReturn:
     faulthandler.enable(all_threads=True)
     with contextlib.suppress(AttributeError, ValueError):
         faulthandler.register(signal.SIGUSR2, all_threads=True)
-    channel = Channel(int(words[1]))
+    channel, board = Channel(int(words[1])), TurnBoard(int(words[3]))
     with os.fdopen(int(words[0]), "rb") as stream:
         request = msgspec.msgpack.decode(stream.read(), type=Request)
-    answer = _answer(request, channel)
+    answer = _answer(request, channel, board)
     for printed in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the model may have closed it
             printed.flush()
@@ -144,9 +146,9 @@ def main(words: Sequence[str]) -> NoReturn:
     os._exit(0)  # a thread that the model left waiting for ever keeps nobody
 
 
-def _answer(request: Request, channel: Channel) -> AnyMessage:
+def _answer(request: Request, channel: Channel, board: TurnBoard) -> AnyMessage:
     try:
-        return Finished(diagnosis=_diagnose(request, channel))
+        return Finished(diagnosis=_diagnose(request, channel, board))
     except DeviceLostError as error:
         failure = Failure(kind=error.stage, message=str(error), log=error.log)
         return Broken(configuration=error.configuration, failure=failure)
@@ -154,7 +156,7 @@ def _answer(request: Request, channel: Channel) -> AnyMessage:
         return Refused(kind=type(error).__name__, message=str(error))
 
 
-def _diagnose(request: Request, channel: Channel) -> Diagnosis:
+def _diagnose(request: Request, channel: Channel, board: TurnBoard) -> Diagnosis:
     try:
         from layoutdoctor.doctor import diagnose_subject
     except ModuleNotFoundError as error:
@@ -162,6 +164,7 @@ def _diagnose(request: Request, channel: Channel) -> Diagnosis:
             raise
         raise UnsupportedTorchError(NO_TORCH) from error
     channel.began(None, "load")
+    positions = {configuration.name: position for position, configuration in enumerate(request.configurations)}
     return diagnose_subject(
         _load(request),
         mode=request.mode,
@@ -172,7 +175,14 @@ def _diagnose(request: Request, channel: Channel) -> Diagnosis:
         progress=channel.progress,
         trace_directory=Path(request.trace_directory) if request.trace_directory is not None else None,
         command=request.command,
-        attempt=Attempt(kept=request.kept, lost=request.lost, began=channel.began, keep=channel.keep, may_restart=True),
+        attempt=Attempt(
+            kept=request.kept,
+            lost=request.lost,
+            began=channel.began,
+            turn=lambda name: board.write(positions[name]),
+            keep=channel.keep,
+            may_restart=True,
+        ),
     )
 
 

@@ -259,7 +259,7 @@ class Isolation:
             on_trial(self._journal.kept.diagnosis)
         if self._journal.failure is not None:
             _warn(self._journal.failure)
-        watch = Watch(progress=progress, on_trial=on_trial, on_output=_Echo(), warn=_warn)
+        watch = Watch(progress, on_trial, _Echo(), _warn, owns_process=True)
         request = msgspec.structs.replace(self._request, command=command)
         diagnosis = supervise(request, self._journal, watch, self._timeout_seconds)
         return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, None))

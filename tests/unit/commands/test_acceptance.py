@@ -14,6 +14,8 @@ from builders import a_diagnosis, a_failed_trial, a_location, a_recommendation, 
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.accepted import load_accepted
+from layoutdoctor.commands import diagnose as diagnose_module
+from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.records import Diagnosis, Finding, load, to_json
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
     monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", doctor)
     loader = types.SimpleNamespace(load_target=lambda target, **options: target)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", loader)
+    monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda *_: Isolation(None, None, None, ()))
     return results
 
 

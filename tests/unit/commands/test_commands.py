@@ -15,8 +15,10 @@ from builders import a_comparison, a_diagnosis, a_failed_trial, a_ratio, a_recom
 
 from layoutdoctor import __version__
 from layoutdoctor.__main__ import main
+from layoutdoctor.commands import diagnose as diagnose_module
 from layoutdoctor.commands import output as output_module
 from layoutdoctor.commands.diagnose import command_without_folders
+from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.commands.progress_display import BarDisplay, LineDisplay, QuietDisplay, choose_display
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
@@ -77,6 +79,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
         sys.modules, "layoutdoctor.doctor", types.SimpleNamespace(diagnose_subject=fake.diagnose_subject)
     )
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=fake.load_target))
+    monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda *_: Isolation(None, None, None, ()))
     return fake
 
 
@@ -392,7 +395,7 @@ def test_without_torch_the_message_says_what_to_install(
 
     monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
 
-    assert main(["m.py", "-q"]) == 3
+    assert main(["m.py", "-q", "--no-isolation"]) == 3
     assert capsys.readouterr().err.startswith(
         "layoutdoctor: error: cannot diagnose: torch is not installed; install it"
     )
@@ -402,7 +405,7 @@ def test_another_missing_module_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", None)
 
     with pytest.raises(ModuleNotFoundError):
-        main(["m.py", "-q"])
+        main(["m.py", "-q", "--no-isolation"])
 
 
 def test_folders_stay_out_of_the_record() -> None:

@@ -1,0 +1,602 @@
+"""The supervisor with children that only talk: what each way to end costs, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_diagnosis, a_trial
+
+from layoutdoctor import supervisor as supervisor_module
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigurationError, UsageError
+from layoutdoctor.journal import temporary_journal
+from layoutdoctor.messages import Request
+from layoutdoctor.processes import scratch_prefix
+from layoutdoctor.records import Configuration, Diagnosis, Failure
+from layoutdoctor.supervisor import Watch, supervise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.journal import Journal
+    from layoutdoctor.progress import Progress
+
+# What every child begins with: the request, and functions that say what the real worker would.
+PRELUDE = """
+import os, sys
+sys.path[:] = sys.argv[5:]
+import msgspec, signal, subprocess, time, faulthandler
+from layoutdoctor.messages import *
+from layoutdoctor.records import *
+from layoutdoctor.worker import Channel
+faulthandler.enable()
+faulthandler.register(signal.SIGUSR2, all_threads=True)
+request = msgspec.msgpack.decode(os.fdopen(int(sys.argv[1]), "rb").read(), type=Request)
+channel, board = Channel(int(sys.argv[2])), TurnBoard(int(sys.argv[4]))
+names = [configuration.name for configuration in request.configurations]
+
+def diagnosis(done):
+    trials = []
+    for configuration in request.configurations:
+        if configuration.name in request.lost:
+            lost = request.lost[configuration.name]
+            trials.append(Trial(configuration=configuration, status=lost.status, failure=lost.failure))
+        elif configuration.name in done:
+            trials.append(Trial(configuration=configuration, status="ok"))
+    return Diagnosis(layoutdoctor_version="1", created_at="now", environment=Environment(torch="2"),
+                     subject=Subject(name="m.py", mode="inference", device="cpu", inputs=()), trials=tuple(trials))
+
+channel.began(None, "load")
+done = [trial.name for trial in request.kept.diagnosis.trials if trial.status == "ok"] if request.kept else []
+os.write(1, f"does {[name for name in names if name not in done and name not in request.lost]}\\n".encode())
+
+def run_all(run):
+    for name in names:
+        if name not in done and name not in request.lost:
+            channel.began(name, "prepare")
+            run(name)
+            done.append(name)
+            channel.keep(Kept(diagnosis=diagnosis(done), memos={name: TrialMemo(key=name)}))
+
+def finish():
+    channel.send(Finished(diagnosis=diagnosis(done)))
+    os._exit(0)
+"""
+
+
+@pytest.fixture
+def journal() -> Iterator[Journal]:
+    made = temporary_journal()
+    yield made
+    made.close(is_needed=False)
+    assert not made.directory.exists()
+
+
+class Seen:
+    """What a watch was told."""
+
+    def __init__(self) -> None:
+        self.steps: list[Progress] = []
+        self.records: list[Diagnosis] = []
+        self.output = b""
+        self.warnings: list[str] = []
+        self.watch = Watch(self.steps.append, self.records.append, self._print, self.warnings.append)
+
+    def _print(self, data: bytes) -> None:
+        self.output += data
+
+
+@pytest.fixture
+def run(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Diagnosis, Seen]]:
+    def run_child(code: str, *names: str, timeout_seconds: float | None = 30.0) -> tuple[Diagnosis, Seen]:
+        monkeypatch.setattr(supervisor_module, "_CHILD_CODE", PRELUDE + textwrap.dedent(code))
+        configurations = tuple(Configuration(name=name, backend="eager") for name in names or ("one", "two", "three"))
+        request = Request(target="some/m.py", configurations=configurations, budget_seconds=1.0)
+        seen = Seen()
+        return supervise(request, journal, seen.watch, timeout_seconds), seen
+
+    return run_child
+
+
+def statuses(diagnosis: Diagnosis) -> dict[str, str]:
+    return {trial.name: trial.status for trial in diagnosis.trials}
+
+
+def failure_of(diagnosis: Diagnosis, name: str) -> Failure:
+    failure = diagnosis.trial(name).failure
+    assert failure is not None
+    return failure
+
+
+def test_a_child_that_finishes_is_asked_once(run: Any, journal: Journal) -> None:
+    diagnosis, seen = run("run_all(lambda name: channel.send(Stepped(stage=name, done=1, total=3))); finish()")
+
+    assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
+    assert [step.stage for step in seen.steps] == ["one", "two", "three"]
+    assert [len(record.trials) for record in seen.records] == [1, 2, 3]
+    assert seen.output == b"does ['one', 'two', 'three']\n"
+    assert seen.warnings == []
+    assert journal.finished == diagnosis
+
+
+@pytest.mark.parametrize(
+    ("crash", "what"),
+    [
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            "the process died of signal 11 (SIGSEGV, segmentation fault) while it ran",
+        ),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "the process died of signal 9 (SIGKILL, killed, as the system does when memory runs out) while it ran",
+        ),
+        ("os._exit(7)", "the process ended with exit status 7, as os._exit() does, while it ran"),
+        ("raise SystemError('deep inside')", "the process ended with exit status 1, as os._exit() does, while it ran"),
+        ("os.close(channel._descriptor); channel.keep(None)", "the process ended with exit status 1, "),
+    ],
+)
+def test_a_crash_costs_the_configuration_under_way(run: Any, crash: str, what: str) -> None:
+    diagnosis, seen = run(f"""
+    def crash(name):
+        channel.began(name, "run", is_new=False)
+        if name == "two":
+            os.write(2, b"the last words\\n")
+            {crash}
+    run_all(crash)
+    finish()
+    """)
+
+    assert statuses(diagnosis) == {"one": "ok", "two": "crashed", "three": "ok"}
+    failure = failure_of(diagnosis, "two")
+    assert failure.kind == "run"
+    assert failure.message.startswith(what)
+    assert failure.log is not None
+    assert "the last words" in failure.log
+    assert seen.output.startswith(b"does ['one', 'two', 'three']\nthe last words\n")
+    assert seen.output.endswith(b"does ['three']\n")
+    assert seen.warnings == [f"two: {failure.message}; going on without it"]
+
+
+def test_every_configuration_may_crash(run: Any) -> None:
+    diagnosis, _ = run("run_all(lambda name: os.abort()); finish()")
+
+    assert set(statuses(diagnosis).values()) == {"crashed"}
+
+
+def test_a_hang_ends_at_the_limit_and_says_where_it_hung(run: Any) -> None:
+    start = time.monotonic()
+    diagnosis, _ = run(
+        """
+        def hang_here(name):
+            while name == "two":
+                time.sleep(0.01)
+        run_all(hang_here)
+        finish()
+        """,
+        timeout_seconds=2.0,
+    )
+
+    assert time.monotonic() - start < 30
+    assert statuses(diagnosis) == {"one": "ok", "two": "timed_out", "three": "ok"}
+    failure = failure_of(diagnosis, "two")
+    assert failure.kind == "prepare"
+    assert failure.message == (
+        "it took longer than 2 s, the limit for one configuration, while the model was copied and converted"
+    )
+    assert failure.log is not None
+    assert "in hang_here" in failure.log
+
+
+def test_a_child_that_was_stopped_hangs(run: Any) -> None:
+    diagnosis, _ = run(
+        'run_all(lambda name: os.kill(os.getpid(), signal.SIGSTOP) if name == "one" else None); finish()',
+        "one",
+        "two",
+        timeout_seconds=1.0,
+    )
+
+    assert statuses(diagnosis) == {"one": "timed_out", "two": "ok"}
+
+
+def test_stages_of_one_configuration_share_its_time(run: Any) -> None:
+    diagnosis, _ = run(
+        """
+        def slowly(name):
+            for stage in ("compile", "run", "profile", "measure") * 10:
+                channel.began(name, stage, is_new=False)
+                time.sleep(0.2)
+        run_all(slowly)
+        finish()
+        """,
+        "one",
+        timeout_seconds=1.5,
+    )
+
+    assert statuses(diagnosis) == {"one": "timed_out"}
+
+
+def test_each_turn_has_the_whole_limit_and_is_known_when_the_child_dies(run: Any) -> None:
+    diagnosis, _ = run(
+        """
+        run_all(lambda name: None)
+        channel.began(None, TURNS)
+        for _ in range(8):
+            for position, name in enumerate(names):
+                if name not in request.lost:
+                    board.write(position)
+                    time.sleep(0.15)
+        board.write(1)
+        if "two" not in request.lost:
+            os.kill(os.getpid(), signal.SIGBUS)
+        channel.began(None, "looking for findings")
+        finish()
+        """,
+        timeout_seconds=1.5,
+    )
+
+    assert statuses(diagnosis) == {"one": "ok", "two": "crashed", "three": "ok"}
+    assert failure_of(diagnosis, "two").kind == "measure"
+    assert failure_of(diagnosis, "two").message.startswith(
+        "the process died of signal 7 (SIGBUS, bus error) while it was timed"
+    )
+
+
+def test_a_turn_that_does_not_end_is_a_hang(run: Any) -> None:
+    diagnosis, _ = run(
+        """
+        run_all(lambda name: None)
+        channel.began(None, TURNS)
+        board.write(2)
+        while "three" not in request.lost:
+            time.sleep(0.01)
+        finish()
+        """,
+        timeout_seconds=1.0,
+    )
+
+    assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "timed_out"}
+
+
+def test_a_finished_configuration_that_takes_the_process_with_it_later_is_lost_too(run: Any) -> None:
+    diagnosis, _ = run(
+        """
+        run_all(lambda name: None)
+        if "one" not in request.lost:
+            channel.began("one", "compile")
+            os._exit(3)
+        finish()
+        """
+    )
+
+    assert statuses(diagnosis) == {"one": "crashed", "two": "ok", "three": "ok"}
+
+
+@pytest.mark.parametrize("garbage", ["b'\\xff' * 100", "b'\\0\\0\\0\\5hello'", "(2**31).to_bytes(4, 'big')"])
+def test_a_child_that_sends_something_else_has_crashed(run: Any, garbage: str) -> None:
+    diagnosis, _ = run(f"""
+    def talk(name):
+        if name == "one":
+            os.write(channel._descriptor, {garbage})
+            time.sleep(60)
+    run_all(talk)
+    finish()
+    """)
+
+    assert statuses(diagnosis) == {"one": "crashed", "two": "ok", "three": "ok"}
+    assert failure_of(diagnosis, "one").message.startswith("the process sent what is no message (")
+
+
+def test_a_device_that_is_gone_costs_the_configuration_and_the_process(run: Any) -> None:
+    diagnosis, _ = run("""
+    def lose(name):
+        if name == "two":
+            channel.send(Broken(configuration=name, failure=Failure(kind="run", message="CUDA error: an assert")))
+            time.sleep(60)
+    run_all(lose)
+    finish()
+    """)
+
+    assert statuses(diagnosis) == {"one": "ok", "two": "crashed", "three": "ok"}
+    assert failure_of(diagnosis, "two") == Failure(kind="run", message="CUDA error: an assert")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "status"),
+    [
+        ("UsageError", UsageError, 2),
+        ("SubjectError", SubjectError, 3),
+        ("UnknownConfigurationError", UnknownConfigurationError, 2),
+        ("NoSuchError", LayoutDoctorError, 3),
+        ("first_line", LayoutDoctorError, 3),
+    ],
+)
+def test_what_the_child_refuses_is_raised_here(
+    run: Any, kind: str, expected: type[LayoutDoctorError], status: int
+) -> None:
+    with pytest.raises(expected, match=r"^cannot do that$") as caught:
+        run(f'channel.send(Refused(kind="{kind}", message="cannot do that")); time.sleep(60)')
+
+    assert caught.value.exit_status == status
+
+
+@pytest.mark.parametrize("names", [["one"], ["one", "two"]])
+def test_a_child_that_dies_before_any_configuration_is_no_crash_of_one(run: Any, names: list[str]) -> None:
+    with pytest.raises(SubjectError) as caught:
+        run("os.write(1, b'libsomething is too old\\n'); os.abort()", *names)
+
+    message = str(caught.value)
+    assert message.startswith("cannot diagnose m.py: the process died of signal 6 (SIGABRT, aborted) while the model ")
+    assert "before any configuration was tried" in message
+    assert "--no-isolation" in message
+
+
+def test_a_child_that_cannot_start_is_said_in_a_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(*_: Any, **__: Any) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", no_more)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    with pytest.raises(SubjectError, match="cannot start a process for the diagnosis: Resource temporarily"):
+        run("")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_an_interpreter_that_does_not_know_itself_cannot_start_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module.sys, "executable", "")
+
+    with pytest.raises(SubjectError, match=r"sys\.executable is empty"):
+        run("")
+
+
+LEAVES_PROCESSES = """
+def start(name):
+    if name == "one":
+        ours = [subprocess.Popen(["sleep", "321"], start_new_session=True, close_fds=False).pid]
+        ours += [int(subprocess.run(["sh", "-c", "sleep 322 > /dev/null 2>&1 & echo $!"], capture_output=True).stdout)]
+        ours += [os.fork()]
+        if ours[-1] == 0:
+            time.sleep(323)
+        print("started", *ours, flush=True)
+        os._exit(1)
+run_all(start)
+finish()
+"""
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    return False
+
+
+def test_what_the_model_started_goes_with_it(run: Any) -> None:
+    diagnosis, seen = run(LEAVES_PROCESSES)
+
+    assert statuses(diagnosis) == {"one": "crashed", "two": "ok", "three": "ok"}
+    pids = [int(word) for word in seen.output.split(b"started ")[1].splitlines()[0].split()]
+    time.sleep(0.2)
+    # The first made a session of its own, and its parent was gone before anybody looked.
+    assert [lives(pid) for pid in pids] == [True, False, False]
+    os.kill(pids[0], signal.SIGKILL)
+
+
+def test_a_process_that_is_there_for_the_diagnosis_leaves_nothing(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from layoutdoctor import supervisor
+from layoutdoctor.journal import temporary_journal
+from layoutdoctor.messages import Request
+from layoutdoctor.records import Configuration
+supervisor._CHILD_CODE = {PRELUDE + LEAVES_PROCESSES!r}
+names = [Configuration(name=name, backend="eager") for name in ("one", "two")]
+watch = supervisor.Watch(on_output=lambda data: print(data.decode(), flush=True), owns_process=True)
+supervisor.supervise(Request(target="m.py", configurations=tuple(names), budget_seconds=1.0), temporary_journal(),
+                     watch, 60.0)
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=100
+    )
+
+    pids = [int(word) for word in result.stdout.split("started ")[1].splitlines()[0].split()]
+    assert len(pids) == 3
+    assert not any(map(lives, pids))
+
+
+def test_temporary_files_of_a_dead_child_are_removed(run: Any) -> None:
+    diagnosis, seen = run("""
+    import tempfile
+    from layoutdoctor.processes import scratch_prefix
+    def leave(name):
+        if name == "one":
+            directory = tempfile.mkdtemp(prefix=scratch_prefix(os.getpid()))
+            open(directory + "/trace.json", "w").write("{}")
+            print("made", directory, os.getpid(), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+    run_all(leave)
+    finish()
+    """)
+
+    made = next(line.split() for line in seen.output.decode().splitlines() if line.startswith("made "))
+    assert statuses(diagnosis)["one"] == "crashed"
+    assert Path(made[1]).name.startswith(scratch_prefix(int(made[2])))
+    assert not Path(made[1]).exists()
+
+
+def test_a_log_keeps_its_last_lines_only(run: Any) -> None:
+    diagnosis, seen = run(
+        """
+    def shout(name):
+        for number in range(30_000):
+            os.write(1, f"line {number} {'x' * 500}\\n".encode())
+        os._exit(1)
+    run_all(shout)
+    finish()
+    """,
+        "one",
+    )
+
+    failure = failure_of(diagnosis, "one")
+    assert failure.log is not None
+    assert failure.log.splitlines()[-1].startswith("line 29999 xxx")
+    assert len(failure.log.splitlines()) == 40
+    assert max(map(len, failure.log.splitlines())) == 400
+    assert len(seen.output) > 15_000_000
+
+
+def test_a_child_that_prints_for_ever_still_meets_its_limit(run: Any) -> None:
+    start = time.monotonic()
+    diagnosis, _ = run(
+        """
+        def shout(name):
+            while name == "one":
+                os.write(1, b"x" * 4096)
+        run_all(shout)
+        finish()
+        """,
+        "one",
+        "two",
+        timeout_seconds=1.5,
+    )
+
+    assert statuses(diagnosis) == {"one": "timed_out", "two": "ok"}
+    assert time.monotonic() - start < 40
+
+
+def test_an_interrupt_ends_the_child_and_keeps_what_was_done(
+    run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children: list[int] = []
+    listen = supervisor_module._Child._listen
+
+    def interrupted(self: Any, messages: int, output: int) -> None:
+        children.append(self._process.pid)
+
+        def stop(diagnosis: Diagnosis) -> None:
+            raise KeyboardInterrupt
+
+        self.watch.on_trial = stop
+        listen(self, messages, output)
+
+    monkeypatch.setattr(supervisor_module._Child, "_listen", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        run("run_all(lambda name: None); time.sleep(60)")
+
+    assert journal.kept is not None
+    assert statuses(journal.kept.diagnosis) == {"one": "ok"}
+    assert journal.can_continue
+    with pytest.raises(ProcessLookupError):
+        os.kill(children[0], 0)
+
+
+def test_a_run_goes_on_where_another_one_ended(run: Any, journal: Journal) -> None:
+    with pytest.raises(LayoutDoctorError):
+        run('run_all(lambda name: name == "three" and channel.send(Refused(kind="SubjectError", message="stop")))')
+    assert journal.kept is not None
+    assert set(statuses(journal.kept.diagnosis)) >= {"one", "two"}
+
+    diagnosis, seen = run("run_all(lambda name: None); finish()")
+
+    assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
+    assert b"'one'" not in seen.output
+    assert journal.kept.memos
+
+
+def test_a_finished_run_starts_no_process(run: Any, journal: Journal) -> None:
+    journal.finish(a_diagnosis(a_trial("eager")))
+
+    diagnosis, seen = run("os.abort()")
+
+    assert diagnosis == journal.finished
+    assert seen.output == b""
+
+
+def test_the_child_dies_with_its_parent(tmp_path: Path) -> None:
+    code = f"""
+import msgspec, sys
+from layoutdoctor import supervisor
+from layoutdoctor.journal import temporary_journal
+from layoutdoctor.messages import Request
+from layoutdoctor.records import Configuration
+supervisor._CHILD_CODE = '''
+import os, sys, time
+sys.path[:] = sys.argv[5:]
+from layoutdoctor.processes import die_with
+die_with(int(sys.argv[3]))
+open({str(tmp_path / "pid")!r} + ".part", "w").write(str(os.getpid()))
+os.rename({str(tmp_path / "pid")!r} + ".part", {str(tmp_path / "pid")!r})
+while True: pass
+'''
+one = Configuration(name="one", backend="eager")
+supervisor.supervise(Request(target="m.py", configurations=(one,), budget_seconds=1.0), temporary_journal(),
+                     supervisor.Watch(), None)
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([supervisor_module.sys.executable, "-c", code], env=environment) as parent:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        child = int((tmp_path / "pid").read_text())
+        os.kill(child, 0)  # it lives
+        parent.send_signal(signal.SIGKILL)
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    assert not Path(f"/proc/{child}").exists() or Path(f"/proc/{child}/stat").read_text().split()[2] == "Z"
+
+
+def test_nothing_of_a_run_stays_open(run: Any) -> None:
+    run("run_all(lambda name: None); finish()")  # what is opened once for all
+    before = sorted(Path("/proc/self/fd").iterdir())
+
+    run("run_all(lambda name: os._exit(1)); finish()", "four", "five")
+
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_without_a_temporary_directory_the_run_goes_on_unkept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    journal = temporary_journal()
+    journal.keep(msgspec.convert({"diagnosis": msgspec.to_builtins(a_diagnosis(a_trial("eager")))}, type=kept_type()))
+
+    assert journal.failure is not None
+    assert "No space left on device" in journal.failure
+    assert journal.kept is not None
+    assert not journal.can_continue
+
+
+def kept_type() -> Any:
+    from layoutdoctor.messages import Kept
+
+    return Kept
+
+
+def test_a_killed_child_says_how_much_memory_it_held(run: Any) -> None:
+    diagnosis, _ = run("""
+    def fill(name):
+        if name == "one":
+            block = bytearray(os.urandom(1)) * 100_000_000
+            time.sleep(1.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+    run_all(fill)
+    finish()
+    """)
+
+    held = failure_of(diagnosis, "one").message.rpartition("; it held up to ")[2]
+    assert held.endswith(" MiB")
+    assert 100 < float(held.removesuffix(" MiB")) < 200
