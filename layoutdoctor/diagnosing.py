@@ -117,6 +117,8 @@ class Diagnosing:
             self.attempt.began(None, "computing the float64 reference")
             reference = compute_reference(self.loaded, self.mode, rehearsal)
             self.subject = msgspec.structs.replace(self.subject, notes=(*notes, *reference.notes))
+        elif self.attempt.kept is not None:  # what the reference had to say was said then
+            self.subject = msgspec.structs.replace(self.subject, notes=self.attempt.kept.diagnosis.subject.notes)
         if self.bandwidth is None:
             self.bandwidth = measure_copy_bandwidth(self.device)
         for configuration in self.configurations:

@@ -1,0 +1,203 @@
+"""What is kept of a run: for whom it may be continued, and what becomes of damage, strangers and a full disk."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_diagnosis, a_trial
+
+from layoutdoctor import journal as journal_module
+from layoutdoctor.errors import UsageError
+from layoutdoctor.journal import Journal, RunKey, open_journal, temporary_journal
+from layoutdoctor.messages import Kept, Lost, TrialMemo
+from layoutdoctor.records import Failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = RunKey(
+    layoutdoctor="1",
+    torch="2.13.0",
+    python="3.11.7",
+    processor="x86_64, 2 processors",
+    target="m.py",
+    source="abc",
+    inputs=("f32[1]",),
+    device=None,
+    dtype=None,
+    mode="inference",
+    configurations=("eager",),
+    lower_for=None,
+)
+KEPT = Kept(
+    diagnosis=a_diagnosis(a_trial("eager")),
+    memos={"eager": TrialMemo(key="k", code=None, compile_seconds=1.5, peak_memory_bytes=7, onednn=("v3", None))},
+)
+LOST = Lost(status="timed_out", failure=Failure(kind="compile", message="it took longer", log="a\nb"))
+
+
+def test_a_run_is_continued_with_all_that_was_kept(tmp_path: Path) -> None:
+    journal = open_journal(str(tmp_path / "new" / "run"), KEY)
+    assert not journal.can_continue
+    journal.keep(KEPT)
+    journal.lose("inductor", LOST)
+    assert journal.can_continue
+    journal.close(is_needed=False)
+
+    again = open_journal(str(tmp_path / "new" / "run"), KEY)
+
+    assert again.kept == KEPT
+    assert again.lost == {"inductor": LOST}
+    assert again.finished is None
+    again.finish(KEPT.diagnosis)
+    again.close(is_needed=False)
+    finished = open_journal(str(tmp_path / "new" / "run"), KEY)
+    assert finished.finished == KEPT.diagnosis
+    finished.close(is_needed=False)
+
+
+def test_numbers_that_json_cannot_hold_are_kept(tmp_path: Path) -> None:
+    trial = msgspec.structs.replace(
+        a_trial("eager"),
+        equivalence=msgspec.structs.replace(a_trial("eager").equivalence, max_abs_error=float("inf")),  # type: ignore[type-var]
+    )
+    journal = open_journal(str(tmp_path), KEY)
+    journal.keep(Kept(diagnosis=a_diagnosis(trial)))
+    journal.close(is_needed=True)
+
+    journal = open_journal(str(tmp_path), KEY)
+    journal.close(is_needed=False)
+    kept = journal.kept
+    assert kept is not None
+    assert kept.diagnosis.trials[0].equivalence is not None
+    assert kept.diagnosis.trials[0].equivalence.max_abs_error == float("inf")
+
+
+def test_what_a_run_keeps_is_for_its_owner_only(tmp_path: Path) -> None:
+    journal = open_journal(str(tmp_path / "run"), KEY)
+
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
+    temporary = temporary_journal(KEY)
+    assert stat.S_IMODE(temporary.directory.stat().st_mode) == 0o700
+    temporary.close(is_needed=False)
+    journal.close(is_needed=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"mode": "training"}, "its mode was inference, now it is training"),
+        ({"torch": "2.14.0"}, "its torch was 2.13.0, now it is 2.14.0"),
+        ({"device": "cuda"}, "its device was none, now it is cuda"),
+        ({"inputs": ()}, "its inputs was f32[1], now it is none"),
+        ({"source": "def"}, "m.py has changed since"),
+    ],
+)
+def test_another_run_is_not_continued(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    open_journal(str(tmp_path), KEY).close(is_needed=True)
+
+    with pytest.raises(UsageError) as caught:
+        open_journal(str(tmp_path), msgspec.structs.replace(KEY, **change))
+
+    assert str(caught.value) == (
+        f"cannot continue the run in {str(tmp_path)!r}: {said}; give the command it was begun with, or another "
+        "directory"
+    )
+    open_journal(str(tmp_path), KEY).close(is_needed=True)  # the refusal has let go of it
+
+
+def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+
+    with pytest.raises(UsageError, match=r"it is no journal and holds 'thesis\.tex'"):
+        open_journal(str(tmp_path), KEY)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_two_runs_do_not_share_a_journal(tmp_path: Path) -> None:
+    first = open_journal(str(tmp_path), KEY)
+
+    with pytest.raises(UsageError, match="another run is using it now"):
+        open_journal(str(tmp_path), KEY)
+    first.close(is_needed=True)
+    open_journal(str(tmp_path), KEY).close(is_needed=True)
+
+
+@pytest.mark.parametrize("name", ["run.msgpack", "kept.msgpack", "lost.msgpack", "finished.msgpack"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00" * 50, b"\xff\xff", b"\x93" * 100_000, b"cos\nsystem\n", b"\x81\xa4name\xc7"]
+)
+def test_a_damaged_journal_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    journal = open_journal(str(tmp_path), KEY)
+    journal.keep(KEPT)
+    journal.close(is_needed=True)
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(UsageError) as caught:
+        open_journal(str(tmp_path), KEY)
+    assert str(caught.value).startswith(f"cannot continue from {str(tmp_path / name)!r}: it is damaged (")
+    assert "remove the directory to start anew" in str(caught.value)
+
+
+def test_a_file_that_is_none_is_not_read(tmp_path: Path) -> None:
+    open_journal(str(tmp_path), KEY).close(is_needed=True)
+    (tmp_path / "kept.msgpack").mkdir()
+
+    with pytest.raises(UsageError, match="cannot continue from"):
+        open_journal(str(tmp_path), KEY)
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "/proc/nowhere"])
+def test_a_directory_that_cannot_be_made_is_said_at_once(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(UsageError, match=r"cannot keep a journal in .*; name another directory"):
+        open_journal(name, KEY)
+
+
+def test_a_full_disk_costs_the_journal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = open_journal(str(tmp_path), KEY)
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(journal_module, "replacing", full)
+    journal.keep(KEPT)
+
+    assert journal.kept == KEPT
+    assert journal.failure == f"cannot keep a journal in {str(tmp_path)!r}: No space left on device"
+    assert not journal.can_continue
+    journal.lose("eager", LOST)  # nothing more is tried
+    journal.close(is_needed=False)
+
+
+def test_a_temporary_journal_stays_only_where_somebody_needs_it() -> None:
+    for is_needed in (True, False):
+        journal = temporary_journal(KEY)
+        journal.keep(KEPT)
+        journal.close(is_needed=is_needed)
+        assert journal.directory.exists() == is_needed
+        if is_needed:
+            again = open_journal(str(journal.directory), KEY)
+            assert again.kept == KEPT
+            again.close(is_needed=False)
+            assert journal.directory.exists()  # the user named it
+            Journal(journal.directory, None, is_temporary=True).close(is_needed=False)
+            assert not journal.directory.exists()
+
+
+def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def unsupported(*_: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+
+    open_journal(str(tmp_path), KEY).close(is_needed=True)

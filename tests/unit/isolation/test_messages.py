@@ -1,0 +1,135 @@
+"""Messages between the two processes, and the board that says whose turn it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_diagnosis, a_trial
+
+from layoutdoctor import messages as messages_module
+from layoutdoctor.messages import (
+    Attempt,
+    Began,
+    Broken,
+    Finished,
+    Kept,
+    KeptMore,
+    Lost,
+    MessageReader,
+    Refused,
+    Stepped,
+    TrialMemo,
+    TurnBoard,
+    encode,
+)
+from layoutdoctor.records import Failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from layoutdoctor.messages import AnyMessage
+
+DIAGNOSIS = a_diagnosis(a_trial("eager"))
+MESSAGES: list[AnyMessage] = [
+    Began(configuration=None, stage="load"),
+    Began(configuration="eager", stage="run", is_new=False),
+    Stepped(stage="eager: running", done=1, total=3),
+    KeptMore(kept=Kept(diagnosis=DIAGNOSIS, memos={"eager": TrialMemo(key="k")})),
+    Broken(configuration="eager", failure=Failure(kind="run", message="m")),
+    Refused(kind="SubjectError", message="no"),
+    Finished(diagnosis=DIAGNOSIS),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 10**6])
+def test_messages_arrive_however_they_are_cut(size: int) -> None:
+    data = b"".join(map(encode, MESSAGES))
+    reader = MessageReader()
+
+    heard = [message for start in range(0, len(data), size) for message in reader.feed(data[start : start + size])]
+
+    assert heard == MESSAGES
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\0\0\0\1\xc1", b"\0\0\0\2[]", b"\0\0\0\4junk"])
+def test_what_is_no_message_is_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        list(MessageReader().feed(data))
+
+
+def test_a_damaged_message_is_an_error_and_never_anything_else() -> None:
+    good = encode(MESSAGES[3])
+    for position in range(4, len(good), 7):
+        damaged = bytearray(good)
+        damaged[position] ^= 0x55
+        try:
+            list(MessageReader().feed(bytes(damaged)))
+        except ValueError:
+            continue
+
+
+def test_both_processes_see_the_board() -> None:
+    descriptor = TurnBoard.make()
+    board = TurnBoard(descriptor)
+    assert board.read() is None
+    code = f"from layoutdoctor.messages import TurnBoard; TurnBoard({descriptor}).write(3)"
+    before = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, pass_fds=(descriptor,), env={**os.environ, "PYTHONPATH": "."}
+    )
+
+    turn = board.read()
+    assert turn is not None
+    assert turn[0] == 3
+    assert before <= turn[1] <= time.monotonic()
+    board.close()
+    os.close(descriptor)
+
+
+def test_a_board_needs_no_memory_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(messages_module.os, "memfd_create", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    descriptor = TurnBoard.make()
+    board, other = TurnBoard(descriptor), TurnBoard(descriptor)
+
+    board.write(0)
+
+    assert other.read() == board.read()
+    assert other.read() is not None
+    assert list(tmp_path.iterdir()) == []
+    os.close(descriptor)
+
+
+def test_an_attempt_knows_what_earlier_ones_did() -> None:
+    failure = Failure(kind="run", message="m")
+    attempt = Attempt(
+        kept=Kept(diagnosis=DIAGNOSIS, memos={"eager": TrialMemo(key="k")}),
+        lost={"inductor": Lost(status="crashed", failure=failure)},
+    )
+
+    assert attempt.trial("eager") == DIAGNOSIS.trials[0]
+    assert attempt.trial("inductor") is None
+    assert attempt.memo("eager") == TrialMemo(key="k")
+    assert attempt.memo("inductor") is None
+
+
+def test_a_first_attempt_knows_nothing_and_tells_nobody() -> None:
+    attempt = Attempt()
+
+    assert attempt.trial("eager") is None
+    assert attempt.memo("eager") is None
+    calls: list[Any] = [attempt.began("eager", "run"), attempt.turn("eager"), attempt.keep(Kept(diagnosis=DIAGNOSIS))]
+    assert calls == [None, None, None]
+
+
+def test_messages_hold_no_code() -> None:
+    """Every message is data that msgspec knows: nothing in it is looked up or called when it is read."""
+    for message in MESSAGES:
+        assert msgspec.msgpack.decode(encode(message)[4:], type=messages_module.AnyMessage) == message

@@ -1,0 +1,384 @@
+"""The child's side: its way to the supervisor, what it answers, and what of an earlier process it takes over."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from layoutdoctor import diagnosing, worker
+from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.doctor import diagnose_subject
+from layoutdoctor.errors import DeviceLostError, SubjectError, UnsupportedTorchError
+from layoutdoctor.messages import (
+    Attempt,
+    Began,
+    Broken,
+    Finished,
+    Kept,
+    KeptMore,
+    Lost,
+    MessageReader,
+    Refused,
+    Request,
+    Stepped,
+    TurnBoard,
+)
+from layoutdoctor.progress import Progress
+from layoutdoctor.records import Diagnosis, Failure
+from layoutdoctor.subjects.subject import subject_from_python
+from layoutdoctor.worker import Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EAGER = choose_configurations("eager,eager-channels-last", "inference")
+FAILURE = Failure(kind="run", message="the process died of signal 11", log="a stack")
+
+
+class Net(nn.Module):
+    """Two convolutions, and a count of how often its channels-last copies run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 3)
+        self.other = nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(torch.relu(self.conv(x)))
+
+
+SUBJECT = subject_from_python(Net(), torch.randn(2, 4, 16, 16))
+
+
+class Told:
+    """Whom an attempt tells."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str | None, str, bool]] = []
+        self.turns: list[str] = []
+        self.kept: list[Kept] = []
+
+    def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
+        self.begun.append((configuration, stage, is_new))
+
+    def attempt(self, **fields: Any) -> Attempt:
+        return Attempt(began=self.began, turn=self.turns.append, keep=self.kept.append, **fields)
+
+
+def diagnose(told: Told, **fields: Any) -> Diagnosis:
+    return diagnose_subject(
+        SUBJECT, configurations=EAGER, budget_seconds=0.05, rules=(), attempt=told.attempt(**fields)
+    )
+
+
+@pytest.fixture(scope="module")
+def first() -> tuple[Diagnosis, Told]:
+    told = Told()
+    return diagnose(told), told
+
+
+def test_each_stage_of_each_configuration_is_told(first: tuple[Diagnosis, Told]) -> None:
+    _, told = first
+    began = [(name, stage) for name, stage, _ in told.begun]
+
+    assert began[:2] == [(None, "running the model once in eager mode"), (None, "computing the float64 reference")]
+    for name in ("eager", "eager-channels-last"):
+        assert [stage for other, stage in began if other == name] == ["prepare", "run", "profile", "measure"]
+    assert [is_new for name, _, is_new in told.begun if name == "eager"] == [True, False, False, False]
+    assert began[-2:] == [(None, "measure"), (None, "looking for findings")]
+    assert set(told.turns) == {"eager", "eager-channels-last"}
+
+
+def test_each_trial_is_handed_over_with_what_its_record_lacks(first: tuple[Diagnosis, Told]) -> None:
+    _, told = first
+
+    assert [[trial.name for trial in kept.diagnosis.trials] for kept in told.kept] == [
+        ["eager"],
+        ["eager", "eager-channels-last"],
+    ]
+    memo = told.kept[1].memos["eager"]
+    assert memo.key is not None
+    assert memo.key != told.kept[1].memos["eager-channels-last"].key
+    assert memo.peak_memory_bytes
+    assert told.kept[1].diagnosis.interrupted is not None
+
+
+def test_what_is_done_is_timed_but_not_run_again(first: tuple[Diagnosis, Told]) -> None:
+    whole, before = first
+    told = Told()
+
+    diagnosis = diagnose(told, kept=before.kept[0])
+
+    assert [name for name, stage, _ in told.begun if stage == "profile"] == ["eager-channels-last"]
+    assert diagnosis.created_at == whole.created_at
+    assert [trial.status for trial in diagnosis.trials] == ["ok", "ok"]
+    assert all(trial.measurement is not None for trial in diagnosis.trials)
+    assert diagnosis.trials[0].graphs == whole.trials[0].graphs
+    assert diagnosis.trials[0].kernels == before.kept[0].diagnosis.trials[0].kernels
+    assert diagnosis.comparison is not None
+    measurement = diagnosis.trials[0].measurement
+    assert measurement is not None
+    assert measurement.peak_memory_bytes == before.kept[0].memos["eager"].peak_memory_bytes
+
+
+def test_where_all_is_done_there_is_only_timing(first: tuple[Diagnosis, Told], monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_reference(*_: Any) -> None:
+        raise AssertionError("nothing is left to compare with it")
+
+    monkeypatch.setattr(diagnosing, "compute_reference", no_reference)
+    told = Told()
+    diagnosis = diagnose(told, kept=first[1].kept[1])
+
+    assert diagnosis.comparison is not None
+    assert told.kept == []
+
+
+def test_a_lost_configuration_is_never_tried_again(first: tuple[Diagnosis, Told]) -> None:
+    told = Told()
+    lost = {"eager-channels-last": Lost(status="crashed", failure=FAILURE)}
+
+    diagnosis = diagnose(told, kept=first[1].kept[1], lost=lost)
+
+    trial = diagnosis.trial("eager-channels-last")
+    assert (trial.status, trial.failure) == ("crashed", FAILURE)
+    assert trial.kernels == first[1].kept[1].diagnosis.trials[1].kernels  # what was seen before it was lost stays
+    assert "eager-channels-last" not in told.turns
+    assert diagnosis.trials[0].measurement is not None
+
+
+def test_all_may_be_lost() -> None:
+    lost = {configuration.name: Lost(status="timed_out", failure=FAILURE) for configuration in EAGER}
+    diagnosis = diagnose(Told(), lost=lost)
+
+    assert [trial.status for trial in diagnosis.trials] == ["timed_out", "timed_out"]
+    assert diagnosis.comparison is None
+
+
+def test_a_configuration_that_fails_the_second_time_has_failed(first: tuple[Diagnosis, Told]) -> None:
+    class Fickle(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not self.conv.weight.is_contiguous():
+                raise RuntimeError("not again")
+            return super().forward(x)
+
+    subject = dataclasses.replace(SUBJECT, model=Fickle())
+    attempt = Told().attempt(kept=first[1].kept[1])
+    diagnosis = diagnose_subject(subject, configurations=EAGER, budget_seconds=0.05, rules=(), attempt=attempt)
+
+    failure = diagnosis.trial("eager-channels-last").failure
+    assert failure is not None
+    assert failure.message == "RuntimeError: not again"
+    assert diagnosis.trial("eager").measurement is not None
+
+
+@pytest.mark.parametrize("may_restart", [True, False])
+def test_a_lost_device_ends_the_process_or_all_that_follows(may_restart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Picky(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.conv.weight.is_contiguous() and not torch.is_inference_mode_enabled() and self.ready:
+                raise RuntimeError("CUDA error: device-side assert triggered")
+            return super().forward(x)
+
+        ready = False
+
+    monkeypatch.setattr(diagnosing, "why_unusable", lambda device: f"RuntimeError: CUDA error on {device}")
+    subject = dataclasses.replace(SUBJECT, model=Picky())
+    began: list[Any] = []
+
+    def begin(configuration: str | None, stage: str, *, is_new: bool = True) -> None:
+        began.append((configuration, stage, is_new))
+        Picky.ready = configuration is not None
+
+    def run() -> Diagnosis:
+        attempt = Attempt(began=begin, may_restart=may_restart)
+        return diagnose_subject(subject, configurations=EAGER, budget_seconds=0.05, rules=(), attempt=attempt)
+
+    message = (
+        "RuntimeError: CUDA error: device-side assert triggered; the device could not be used in that process any "
+        "more (RuntimeError: CUDA error on cpu)"
+    )
+    if may_restart:
+        with pytest.raises(DeviceLostError) as caught:
+            run()
+        assert (caught.value.configuration, caught.value.stage, str(caught.value)) == ("eager", "run", message)
+        assert caught.value.log is not None
+    else:
+        trials = run().trials
+        assert [trial.status for trial in trials] == ["crashed", "failed"]
+        assert trials[0].failure is not None
+        assert trials[0].failure.message == message
+        assert trials[1].failure is not None
+        assert trials[1].failure.message.startswith("not run: eager made the device unusable in this process")
+
+
+def test_a_static_diagnosis_goes_on_too() -> None:
+    told = Told()
+    configurations = choose_configurations("eager,inductor,inductor-layout-opt-off", "inference")
+    lost = {"inductor-layout-opt-off": Lost(status="crashed", failure=FAILURE)}
+    reference = diagnose_subject(
+        SUBJECT, configurations=configurations[:2], target="cuda:90", rules=(), attempt=told.attempt()
+    )
+    assert [len(kept.diagnosis.trials) for kept in told.kept] == [1, 2]
+
+    again = Told()
+    diagnosis = diagnose_subject(
+        SUBJECT,
+        configurations=configurations,
+        target="cuda:90",
+        rules=(),
+        attempt=again.attempt(kept=told.kept[1], lost=lost),
+    )
+
+    assert [trial.status for trial in diagnosis.trials] == ["skipped", "ok", "crashed"]
+    assert diagnosis.trials[:2] == reference.trials
+    assert diagnosis.trials[2].is_static
+    assert [name for name, _, _ in again.begun] == [None]
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    yield reading, writing
+    os.close(reading)
+
+
+def heard(reading: int) -> list[Any]:
+    os.set_blocking(reading, False)
+    return list(MessageReader().feed(os.read(reading, 10**6)))
+
+
+def test_the_channel_says_what_it_is_told(pipe: tuple[int, int], first: tuple[Diagnosis, Told]) -> None:
+    channel = Channel(pipe[1])
+    kept = first[1].kept[0]
+
+    channel.progress(Progress("eager: running", 1, 3))
+    channel.began("eager", "run", is_new=False)
+    channel.keep(kept)
+
+    assert heard(pipe[0]) == [
+        Stepped(stage="eager: running", done=1, total=3),
+        Began(configuration="eager", stage="run", is_new=False),
+        KeptMore(kept=kept),
+    ]
+    assert channel._descriptor >= 300
+    assert not os.get_inheritable(channel._descriptor)
+    os.close(channel._descriptor)
+
+
+def test_a_forked_copy_ends_instead_of_talking(pipe: tuple[int, int]) -> None:
+    channel = Channel(pipe[1])
+    child = os.fork()
+    if child == 0:
+        channel.began("eager", "run")
+        os._exit(0)  # not reached
+
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == worker.STATUS_FORKED
+    channel.began(None, "load")
+    assert len(heard(pipe[0])) == 1
+    os.close(channel._descriptor)
+
+
+def test_a_process_with_few_descriptors_keeps_the_low_number(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    def refuse(*_: Any) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    channel = Channel(pipe[1])
+
+    assert channel._descriptor == pipe[1]
+    assert not os.get_inheritable(pipe[1])
+    os.close(pipe[1])
+
+
+def answer(request: Request, monkeypatch: pytest.MonkeyPatch, result: Any) -> Any:
+    def diagnose_subject(*_: Any, **options: Any) -> Any:
+        if isinstance(result, BaseException):
+            raise result
+        return result(options) if callable(result) else result
+
+    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", types.SimpleNamespace(diagnose_subject=diagnose_subject))
+    monkeypatch.setattr(worker, "_load", lambda request: SUBJECT)
+    reading, writing = os.pipe()
+    memory = TurnBoard.make()
+    board = TurnBoard(memory)
+    channel = Channel(writing)
+    try:
+        return worker._answer(request, channel, board), heard(reading), board.read()
+    finally:
+        for descriptor in (reading, channel._descriptor, memory):
+            os.close(descriptor)
+
+
+REQUEST = Request(target="m.py", configurations=EAGER, budget_seconds=1.0)
+
+
+def test_what_went_well_is_finished(monkeypatch: pytest.MonkeyPatch, first: tuple[Diagnosis, Told]) -> None:
+    def run(options: dict[str, Any]) -> Diagnosis:
+        options["attempt"].turn("eager-channels-last")
+        assert options["attempt"].may_restart
+        assert options["rules"] == ()
+        return first[0]
+
+    said, messages, turn = answer(REQUEST, monkeypatch, run)
+
+    assert said == Finished(diagnosis=first[0])
+    assert messages == [Began(configuration=None, stage="load")]
+    assert turn is not None
+    assert turn[0] == 1
+
+
+def test_what_the_user_can_mend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _, _ = answer(REQUEST, monkeypatch, SubjectError("cannot run m.py: mend it"))
+
+    assert said == Refused(kind="SubjectError", message="cannot run m.py: mend it")
+
+
+def test_a_lost_device_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _, _ = answer(REQUEST, monkeypatch, DeviceLostError("eager", "run", "CUDA error", "a stack"))
+
+    assert said == Broken(configuration="eager", failure=Failure(kind="run", message="CUDA error", log="a stack"))
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        answer(REQUEST, monkeypatch, ZeroDivisionError())
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoTorch:
+        def find_spec(self, name: str, *rest: object) -> None:
+            if name == "layoutdoctor.doctor":
+                raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.delitem(sys.modules, "layoutdoctor.doctor", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
+    descriptor = TurnBoard.make()
+    reading, writing = os.pipe()
+    channel = Channel(writing)
+
+    said = worker._answer(REQUEST, channel, TurnBoard(descriptor))
+
+    assert isinstance(said, Refused)
+    assert said.kind == UnsupportedTorchError.__name__
+    for number in (descriptor, reading, channel._descriptor):
+        os.close(number)
+
+
+def test_a_request_survives_the_way() -> None:
+    request = msgspec.structs.replace(REQUEST, lost={"eager": Lost(status="crashed", failure=FAILURE)})
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Request) == request
