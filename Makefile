@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiler demo test test-all check format notebooks golden
+.PHONY: help install compiler demo test test-all coverage check format notebooks golden
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: $(STAMP) compiler ## run the tests without the slow ones
 
 test-all: $(STAMP) compiler ## run all tests, the long sweeps too
 	$(BIN)/python -m pytest
+
+coverage: $(STAMP) compiler ## run the tests under coverage and hold it: all branches below the torch line, 90 % above it
+	$(BIN)/python .ci/coverage.py
 
 check: $(STAMP) ## lint, formatting and types
 	$(BIN)/ruff check .

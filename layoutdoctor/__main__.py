@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import COMMANDS
 from layoutdoctor.commands.output import open_standard_streams
+from layoutdoctor.commands.streams import lossy_stderr
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.reports.wording import clean
 
@@ -58,14 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed the help, the version or what is wrong
         return stop.code if isinstance(stop.code, int) else 0
     arguments.words = words
-    try:
-        status: int = arguments.run(arguments)
-    except LayoutDoctorError as error:
-        print(f"layoutdoctor: error: {clean(str(error))}", file=sys.stderr)
-        return error.exit_status
-    except KeyboardInterrupt:
-        print("layoutdoctor: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    with lossy_stderr():
+        try:
+            status: int = arguments.run(arguments)
+        except LayoutDoctorError as error:
+            print(f"layoutdoctor: error: {clean(str(error))}", file=sys.stderr)
+            return error.exit_status
+        except KeyboardInterrupt:
+            print("layoutdoctor: interrupted", file=sys.stderr)
+            return EXIT_INTERRUPTED
     return status
 
 

@@ -32,6 +32,7 @@ from layoutdoctor.records import Diagnosis, Failure, Trial
 from layoutdoctor.rules import run_rules
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 from layoutdoctor.trials import run_trial, warm_up
+from layoutdoctor.writing import file_name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -184,7 +185,7 @@ class Diagnosing:
         return self.record(interrupted="stopped before the timing rounds were over")
 
     def _trace_file(self, name: str) -> Path | None:
-        return None if self.trace_directory is None else self.trace_directory / f"{name}.json.gz"
+        return None if self.trace_directory is None else self.trace_directory / f"{file_name_of(name)}.json.gz"
 
     def _warm_up_earlier(self) -> None:
         """Makes what an earlier process ran ready to be timed in this one."""

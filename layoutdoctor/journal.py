@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from layoutdoctor.errors import UsageError
-from layoutdoctor.messages import Kept, Lost, Message
+from layoutdoctor.messages import Kept, Lost, Message, pack
 from layoutdoctor.records import Diagnosis
 from layoutdoctor.writing import replacing
 
@@ -137,8 +137,8 @@ class Journal:
         if self.failure is not None:
             return
         try:
-            with replacing(self.directory / name) as stream:
-                stream.write(msgspec.msgpack.encode(value))
+            with replacing(self.directory / name, follow=False) as stream:
+                stream.write(pack(value))
         except OSError as error:
             self.failure = f"cannot keep a journal in {str(self.directory)!r}: {error.strerror or error}"
 

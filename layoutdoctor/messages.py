@@ -250,6 +250,27 @@ _encoder = msgspec.msgpack.Encoder()
 _message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 
+def pack(value: object) -> bytes:
+    """
+    A value as MessagePack; lone surrogates, as in the names of files that are no UTF-8, become their escapes.
+
+    Args:
+        value: A message, a record, or a dict of them.
+    """
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_as_text(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(item) for key, item in value.items()}
+    return [_as_text(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def encode(message: AnyMessage) -> bytes:
     """
     A message with its length in front.
@@ -257,7 +278,7 @@ def encode(message: AnyMessage) -> bytes:
     Args:
         message: Any.
     """
-    data = _encoder.encode(message)
+    data = pack(message)
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -30,6 +31,8 @@ _SIGNAL_WORDS = {
     signal.SIGKILL: "killed, as the system does when memory runs out",
     signal.SIGXCPU: "its limit of processor time was reached",
 }
+_STACK = re.compile(r"^(Fatal Python error: |Current thread 0x|Thread 0x)")
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)')
 _SCRATCH_PREFIX = "layoutdoctor-"
 
 
@@ -73,6 +76,24 @@ def how_it_ended(returncode: int) -> str:
         return f"the process died of signal {-returncode}"
     words = _SIGNAL_WORDS.get(number)
     return f"the process died of signal {number.value} ({number.name}{', ' + words if words else ''})"
+
+
+def last_seen(log: str, file: str) -> str:
+    """
+    Where a process was, for the end of a sentence: the line of the user's file that ran last; else its last words.
+
+    Args:
+        log: What it printed, at the end faulthandler's stacks.
+        file: The user's file, without its folder.
+    """
+    lines = [line for line in log.splitlines() if line.strip()]
+    stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), len(lines))
+    now = next((number for number in range(stack, len(lines)) if lines[number].startswith("Current thread")), stack)
+    frames = (match for line in lines[now:] if (match := _FRAME.match(line)) is not None)
+    users = next((match for match in frames if match[1].rpartition("/")[2] == file), None)
+    if users is not None:
+        return f"; it was at {file}:{users[2]}, in {users[3]}"
+    return f"; it printed last: {lines[stack - 1].strip()}" if stack else ""
 
 
 def started_by(pid: int) -> list[int]:

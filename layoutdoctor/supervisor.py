@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import selectors
 import signal
 import subprocess
@@ -42,6 +41,7 @@ from layoutdoctor.processes import (
     how_it_ended,
     kill_all,
     kill_with_all_it_started,
+    last_seen,
     peak_resident_bytes,
     remove_scratch,
     started_by,
@@ -81,8 +81,6 @@ _STAGE_WORDS = {
     "target": "while it was lowered",
 }
 _CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.worker import main; main(sys.argv[1:5])"
-# A stack that faulthandler writes when it was asked to is no crash.
-_FAULT_HEADER = re.compile(r"^(Fatal Python error|Current thread|Thread) ")
 
 
 @dataclass
@@ -157,10 +155,9 @@ def _as_raised(refused: Refused) -> LayoutDoctorError:
 
 def _before_any(request: Request, failure: Failure) -> str:
     name = (request.target or "the model").rpartition("/")[2]
-    last = [line for line in (failure.log or "").splitlines() if line.strip()]
-    seen = f"; it printed last: {last[-1].strip()}" if last and not _FAULT_HEADER.match(last[-1]) else ""
     return (
-        f"cannot diagnose {name}: {failure.message}, before any configuration was tried{seen}; "
+        f"cannot diagnose {name}: {failure.message}, before any configuration was tried"
+        f"{last_seen(failure.log or '', name.partition('.py:')[0].removesuffix('.py') + '.py')}; "
         "see whether the model runs on this input by itself, or use --no-isolation under a debugger"
     )
 
@@ -250,6 +247,9 @@ class _Child:
                 return
         # What it said before it ended; what it started may go on talking.
         end = time.monotonic() + _LAST_WORDS_SECONDS
+        while self._is_over() and not has_ended(self._process.pid) and time.monotonic() < end:
+            if not self._take(output, is_message=False):  # it removes temporary files of the model now
+                time.sleep(_LOOK_SECONDS / 20)
         for descriptor in (messages, output):
             while self._take(descriptor, is_message=descriptor == messages) and time.monotonic() < end:
                 pass

@@ -135,7 +135,8 @@ def compiled(run: Callable[..., Any], configuration: Configuration) -> Callable[
         configuration: Of backend ``inductor``.
     """
     options = {**effective_options(configuration), **distinct_options(configuration.name)}
-    return torch.compile(own_frame(run, configuration.name), options=options)
+    compiled_run: Callable[..., Any] = torch.compile(own_frame(run, configuration.name), options=options)
+    return compiled_run
 
 
 def _run(

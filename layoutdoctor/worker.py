@@ -7,6 +7,7 @@ imports doctor and loading.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import os
@@ -18,7 +19,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from layoutdoctor.errors import NO_TORCH, DeviceLostError, LayoutDoctorError, TransportError, UnsupportedTorchError
+from layoutdoctor.errors import (
+    NO_TORCH,
+    DeviceLostError,
+    LayoutDoctorError,
+    TransportError,
+    UnsupportedTorchError,
+    first_line,
+)
 from layoutdoctor.messages import (
     Attempt,
     Began,
@@ -47,6 +55,7 @@ _HIGH_DESCRIPTOR = 300
 """Out of the way of a model that closes the descriptors it thinks nobody uses."""
 
 STATUS_FORKED = 70
+STATUS_MUTE = 71
 
 
 class Channel:
@@ -63,20 +72,22 @@ class Channel:
 
     def send(self, message: AnyMessage) -> None:
         """
-        Sends a message.
+        Sends a message; where that is not possible any more, the process ends: another one can go on.
 
         Args:
             message: Any.
-
-        Raises:
-            OSError: Nobody listens any more.
         """
         if os.getpid() != self._owner:
             os._exit(STATUS_FORKED)
         with self._lock:
             rest = memoryview(encode(message))
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError as error:  # the model closed every file it found, or the supervisor is gone
+                with contextlib.suppress(OSError):
+                    os.write(2, f"cannot report to layoutdoctor any more: {error.strerror or error}\n".encode())
+                os._exit(STATUS_MUTE)
 
     def progress(self, progress: Progress) -> None:
         """
@@ -143,6 +154,8 @@ def main(words: Sequence[str]) -> NoReturn:
         with contextlib.suppress(Exception):  # the model may have closed it
             printed.flush()
     channel.send(answer)
+    with contextlib.suppress(BaseException):  # such as temporary folders of the model, and of multiprocessing
+        atexit._run_exitfuncs()
     os._exit(0)  # a thread that the model left waiting for ever keeps nobody
 
 
@@ -163,6 +176,10 @@ def _diagnose(request: Request, channel: Channel, board: TurnBoard) -> Diagnosis
         if error.name is None or error.name.split(".")[0] != "torch":
             raise
         raise UnsupportedTorchError(NO_TORCH) from error
+    except (OSError, ImportError, RuntimeError) as error:  # such as a folder for its cache that cannot be made
+        raise UnsupportedTorchError(
+            f"cannot import torch: {first_line(error)}; see what `python -c 'import torch._inductor'` says"
+        ) from error
     channel.began(None, "load")
     positions = {configuration.name: position for position, configuration in enumerate(request.configurations)}
     return diagnose_subject(

@@ -3,41 +3,145 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
-import shutil
+import re
+import stat
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from typing import BinaryIO
+
+_MOST_LINKS = 40
+"""As many as Linux follows."""
+
+_PERMISSIONS = 0o777
+_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.+=,@-]")
+_LONGEST_FILE_NAME = 120
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
     """
     A stream whose content takes the place of a file when the block ends; where the block raises, nothing is left.
 
+    Until then the content stands in a file beside it that nobody else can read. A file that was there keeps its
+    permissions, and its owner where that is possible; a new one gets those that any new file gets.
+
     Args:
-        path: Which file; a link stays a link, and what it points to is replaced. A pipe or a device is written to.
+        path: Which file; a pipe or a device is written to.
+        follow: Whether a link stays a link and what it points to is replaced, else the link itself is replaced.
 
     Raises:
-        OSError: It could not be written.
+        OSError: It could not be written, or ``path`` is a link of somebody else in a directory for everybody.
     """
-    if path.exists() and not path.is_file():
-        with path.open("wb") as stream:
+    target = target_of(path) if follow else path
+    if _is_pipe_or_device(target):
+        with target.open("wb") as stream:
             yield stream
         return
-    target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    stream = temporary.open("xb")
+    descriptor, name = tempfile.mkstemp(prefix=".layoutdoctor-", suffix=".tmp", dir=target.parent)
+    temporary = Path(name)
     try:
-        with stream:
+        with open(descriptor, "wb") as stream:
             yield stream
             stream.flush()
-            os.fsync(stream.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
+            _set_permissions(descriptor, target)
+            os.fsync(descriptor)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def target_of(path: Path) -> Path:
+    """
+    The file that a path leads to through links; no link itself, and perhaps not there.
+
+    Where everybody may write, a link of somebody else is not followed: it may lead to a file that only this user can
+    write. (Linux refuses to open such a link by itself, but a file is replaced without opening it.)
+
+    Args:
+        path: Any path.
+
+    Raises:
+        OSError: A link on the way belongs to somebody else in a directory for everybody, or links lead in a circle.
+    """
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink():
+            return path
+        directory = path.parent.stat()
+        is_for_all = directory.st_mode & stat.S_ISVTX and directory.st_mode & stat.S_IWOTH
+        if is_for_all and path.lstat().st_uid not in (os.geteuid(), directory.st_uid):
+            raise PermissionError(errno.EACCES, "it is a link of somebody else in a directory for everybody", str(path))
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def file_name_of(name: str) -> str:
+    """
+    A name as the name of a file: a plain one is itself, any other one becomes a file of the same directory all the same.
+
+    Args:
+        name: Of a configuration, say; from Python it may be any text.
+    """
+    plain = _IN_FILE_NAMES.sub("_", name)[:_LONGEST_FILE_NAME]
+    if plain == name and name.strip(".") and not name.startswith("."):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{plain.lstrip('.') or 'file'}-{digest}"
+
+
+def check_directory(directory: Path) -> None:
+    """
+    Proves that a file can be made in a directory, by making one and removing it.
+
+    Args:
+        directory: An existing directory.
+
+    Raises:
+        OSError: It cannot.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=".layoutdoctor-", suffix=".tmp", dir=directory)
+    os.close(descriptor)
+    Path(name).unlink()
+
+
+def _is_pipe_or_device(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))
+
+
+def _set_permissions(descriptor: int, target: Path) -> None:
+    """Those of the file that is replaced; else those that the user's mask leaves to a new file."""
+    try:
+        found = target.lstat()
+    except FileNotFoundError:
+        found = None
+    if found is None or not stat.S_ISREG(found.st_mode):
+        os.fchmod(descriptor, _permissions_of_a_new_file(target.parent))
+        return
+    if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
+        with contextlib.suppress(OSError):  # only the superuser may give files away
+            os.fchown(descriptor, found.st_uid, found.st_gid)
+    os.fchmod(descriptor, found.st_mode & _PERMISSIONS)
+
+
+def _permissions_of_a_new_file(directory: Path) -> int:
+    """Asked of the system with an empty file: the mask can be read by changing it only, for every thread at once."""
+    descriptor, name = tempfile.mkstemp(prefix=".layoutdoctor-", suffix=".tmp", dir=directory)
+    os.close(descriptor)
+    path = Path(name)
+    path.unlink()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        return os.fstat(descriptor).st_mode & _PERMISSIONS
+    finally:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)

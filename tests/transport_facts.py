@@ -9,14 +9,17 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._dynamo  # in torch 2.7 its import adds to sys.path
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from layoutdoctor.subjects.subject import LoadedSubject
 from layoutdoctor.subjects.transport import load_subject
+
+if TYPE_CHECKING:
+    from layoutdoctor.subjects.subject import LoadedSubject
 
 FACTS_FILE = "facts.pt"
 
@@ -80,7 +83,7 @@ def _plain(leaf: Any) -> Any:
 
 def _address(tensor: torch.Tensor) -> int:
     try:
-        return tensor.untyped_storage().data_ptr()
+        return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):  # a sparse tensor has several
         return id(tensor)
 
@@ -93,17 +96,25 @@ def _groups(keys: Any) -> list[int]:
 
 def main(directories: list[str]) -> None:
     """Rebuilds and examines the subject of each directory."""
-    before = (torch.get_rng_state(), random.getstate(), torch.get_default_dtype(), list(sys.path))
     for name in directories:
         directory = Path(name)
+        before = _surroundings()
         subject = load_subject(directory)
-        after = (torch.get_rng_state(), random.getstate(), torch.get_default_dtype(), list(sys.path))
-        assert torch.equal(before[0], after[0])
-        assert before[1:] == after[1:]
+        changed = [place for place, value in _surroundings().items() if value != before[place]]
+        assert changed == [], f"{subject.name}: {changed}"
         for path in directory.iterdir():
             path.unlink()  # a subject does not need its files once it is loaded
         torch.save(facts(subject), directory / FACTS_FILE)
-        before = (torch.get_rng_state(), *before[1:])
+
+
+def _surroundings() -> dict[str, Any]:
+    return {
+        "torch's generator": torch.get_rng_state().tolist(),
+        "Python's generator": random.getstate(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "sys.path": list(sys.path),
+    }
 
 
 if __name__ == "__main__":

@@ -123,6 +123,8 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
         return "it has no convolution"
     if share is None or any(may_hide_gain(ratio) for ratio in comparison.ratios):
         return None
+    if any(trial.status in ("failed", "crashed", "timed_out") for trial in diagnosis.trials):
+        return None  # what it would have gained is not known
     return (
         f"layout conversions take {format_share(share)} of the kernel time" if share else "it runs no layout conversion"
     )

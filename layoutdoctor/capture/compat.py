@@ -19,7 +19,6 @@ from layoutdoctor.errors import UnsupportedTorchError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import CodeType
 
 
 def inductor_config() -> Any:
@@ -61,6 +60,8 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     functorch = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
     dynamo = {"recompile_limit": 512, "cache_size_limit": 512, "accumulated_recompile_limit": 4096}
     dynamo |= {"automatic_dynamic_shapes": False, "suppress_errors": False}
+    # What a job has seen of shapes is kept between processes: a diagnosis has no part in it.
+    dynamo |= {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
     with contextlib.ExitStack() as stack:
         for module, values in ((inductor_config(), inductor), (functorch_config, functorch), (dynamo_config, dynamo)):
             known = {name: value for name, value in values.items() if _has_setting(module, name)}
@@ -130,84 +131,6 @@ def _has_setting(module: Any, name: str) -> bool:
     except AttributeError:
         return False
     return True
-
-
-class DynamoState:
-    """
-    Dynamo's process-wide state before a diagnosis, to be put back after it.
-
-    The caller's compiled functions keep their code: only cache entries added since are invalidated.
-
-    Source:
-        ``convert_frame.input_codes``, ``utils.counters``, ``_debug_get_cache_entry_list``, ``ExtraState.invalidate``
-        (the way guards on dead objects invalidate an entry); torch 2.7 to 2.13.
-    """
-
-    def __init__(self) -> None:
-        from torch._dynamo import convert_frame, utils
-
-        self._counters = {name: counter.copy() for name, counter in utils.counters.items()}
-        self._guard_failures = {code: list(reasons) for code, reasons in getattr(utils, "guard_failures", {}).items()}
-        self._codes = {id(code): code for code in _live_codes(convert_frame)}
-        # The entries themselves are kept, not their ids: an id may be used again once its object is gone.
-        self._entries = {key: _cache_entries(code) for key, code in self._codes.items()}
-        self._reasons = len(getattr(utils, "graph_break_reasons", ()))
-        self._compiles = convert_frame.FRAME_COUNTER
-        self._compile_counts = dict(convert_frame.FRAME_COMPILE_COUNTER)
-
-    def restore(self) -> None:
-        """Puts it back, as far as this torch lets us; never raises."""
-        for part in (self._restore_counters, self._restore_caches, self._restore_frames):
-            with contextlib.suppress(Exception):  # a torch that moved its names keeps its own state
-                part()
-
-    def _restore_counters(self) -> None:
-        from torch._dynamo import utils
-
-        utils.counters.clear()
-        utils.counters.update(self._counters)
-        del getattr(utils, "graph_break_reasons", [])[self._reasons :]
-        if hasattr(utils, "guard_failures"):
-            utils.guard_failures.clear()
-            utils.guard_failures.update(self._guard_failures)
-
-    def _restore_caches(self) -> None:
-        from torch._C._dynamo import eval_frame
-        from torch._dynamo import convert_frame
-
-        for code in _live_codes(convert_frame):
-            if id(code) not in self._codes:
-                eval_frame.reset_code(code)
-                continue
-            for entry in _cache_entries(code):
-                if not any(entry is known for known in self._entries[id(code)]):
-                    _invalidate(entry)
-
-    def _restore_frames(self) -> None:
-        from torch._dynamo import convert_frame
-
-        convert_frame.FRAME_COUNTER = self._compiles
-        convert_frame.FRAME_COMPILE_COUNTER.clear()
-        convert_frame.FRAME_COMPILE_COUNTER.update(self._compile_counts)
-
-
-def _live_codes(convert_frame: Any) -> list[CodeType]:
-    codes = (weak() for weak in convert_frame.input_codes.seen)
-    return [code for code in codes if code is not None]
-
-
-def _cache_entries(code: CodeType) -> list[Any]:
-    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
-
-    return list(_debug_get_cache_entry_list(code))
-
-
-def _invalidate(entry: Any) -> None:
-    from torch._dynamo.guards import DeletedGuardManagerWrapper
-
-    manager = entry.guard_manager
-    if getattr(manager, "extra_state", None) is not None:
-        manager.extra_state.invalidate(entry, DeletedGuardManagerWrapper("layoutdoctor: the diagnosis is over"))
 
 
 def graph_break_counters() -> dict[str, int]:

@@ -58,17 +58,21 @@ class InductorHooks:
 
     @property
     def failures(self) -> list[str]:
-        """What went wrong in a hook, in words, each thing once; the compile itself went on."""
+        """What was not recorded, and why, each thing once; the compile itself went on."""
         return [f"{what} ({count} times)" if count > 1 else what for what, count in self._failures.items()]
 
     def __enter__(self) -> InductorHooks:
-        for install in (self._wrap_decision, self._wrap_compile, self._wrap_kernels):
-            with self.guard(f"cannot hook into Inductor of torch {torch.__version__}"):
+        for what, install in (
+            ("layout decisions", self._wrap_decision),
+            ("compiled graphs", self._wrap_compile),
+            ("generated kernels", self._wrap_kernels),
+        ):
+            with self.guard(what):
                 install()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with self.guard("hooks not undone"):
+        with self.guard("whether the hooks were undone"):
             self._stack.close()
 
     @contextlib.contextmanager
@@ -101,10 +105,10 @@ class InductorHooks:
             def decide_layout_opt(*args: Any, **keywords: Any) -> Any:
                 with contextlib.ExitStack() as stack:
                     lines: list[str] = []
-                    with self.guard("Inductor's log of the decision not read"):
+                    with self.guard("Inductor's log of a layout decision"):
                         lines = stack.enter_context(_collected_log(_LOGGER))
                     result = original(*args, **keywords)
-                with self.guard("layout decision not recorded"):
+                with self.guard("a layout decision"):
                     given = inspect.signature(original).bind(*args, **keywords).arguments
                     self._note_decision(given, result, lines)
                 return result
@@ -133,7 +137,7 @@ class InductorHooks:
                 finally:
                     self._kernels = outer
                 self.lowered_count = (self.lowered_count or 0) + 1
-                with self.guard("graph not recorded"):
+                with self.guard("a compiled graph"):
                     self.on_graph(args[0], module, own)
                 return module
 
@@ -145,17 +149,17 @@ class InductorHooks:
     def _wrap_kernels(self) -> None:
         base = private("torch._inductor.scheduler.BaseScheduling")
         for path in ("torch._inductor.codegen.cpp.CppScheduling", "torch._inductor.codegen.triton.TritonScheduling"):
-            with self.guard("generated kernels not recorded"):  # its subclasses must exist to be wrapped
+            with self.guard("generated kernels"):  # its subclasses must exist to be wrapped
                 private(f"{path}.define_kernel")
         for scheduling in _subclasses(base):
             if "define_kernel" in scheduling.__dict__:
-                with self.guard("generated kernels not recorded"):
+                with self.guard("generated kernels"):
                     self._wrap(scheduling, "define_kernel", self._recording_kernel)
 
     def _recording_kernel(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def define_kernel(*args: Any, **keywords: Any) -> Any:
             name = original(*args, **keywords)
-            with self.guard("kernel not recorded"):
+            with self.guard("a generated kernel"):
                 _, source, nodes, *_ = inspect.signature(original).bind(*args, **keywords).args
                 flat = [inner for node in nodes if hasattr(node, "get_nodes") for inner in node.get_nodes()]
                 first = name[0] if isinstance(name, tuple) else name
@@ -176,7 +180,8 @@ def _graph_lowering() -> Any:
 
 def _subclasses(cls: type) -> list[type]:
     found: dict[type, None] = {}
-    for subclass in cls.__subclasses__():
+    direct: list[type] = cls.__subclasses__()
+    for subclass in direct:
         found[subclass] = None
         found.update(dict.fromkeys(_subclasses(subclass)))
     return list(found)

@@ -215,8 +215,8 @@ def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> 
         return (f"{unknown}; lost: {lost}",)
     newest = _dotted(NEWEST)
     return (
-        f"{unknown}: every private name that is read is there, but why Inductor decides as it does is told by the "
-        f"rules of torch {newest}",
+        f"{unknown}: every private name that can be looked up beforehand is there, but why "
+        f"Inductor decides as it does is told by the rules of torch {newest}",
     )
 
 

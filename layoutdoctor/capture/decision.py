@@ -6,14 +6,15 @@ The decision itself is torch's own (recorded by a hook, never computed again); t
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.capture.compat import inductor_config
+from layoutdoctor.capture.compat import counts_backward_convolutions, inductor_config
+from layoutdoctor.capture.decision_wording import SMALL_CHANNELS, DecisionFacts, explain_decision
 from layoutdoctor.capture.fx_graph import first_tensor, layout_of, node_location, node_module, size_of, target_name
+from layoutdoctor.errors import UnsupportedTorchError
 from layoutdoctor.records import Convolution, ConvolutionClass, Decision
 
 if TYPE_CHECKING:
@@ -27,13 +28,7 @@ _LOGGED_RULES = (
     ("smaller out_channel", "smaller-out-channels"),
     ("channels are too small", "small-channels"),
 )
-"""What torch logs when it declines, and our name for the rule (torch/_inductor/graph.py, torch 2.7 to 2.13)."""
-
-SMALL_CHANNELS = 64
-"""``decide_layout_opt``: up to this many input and output channels a convolution counts as small."""
-
-NODES_PER_CONVOLUTION = 300
-"""``decide_layout_opt``: from this many FX nodes a convolution on, too few convolutions for a switch."""
+"""What torch logs when it declines, and our name for the rule (torch/_inductor/graph.py, torch 2.7 to 2.15)."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +43,7 @@ class RawDecision:
         enabled: ``config.layout_optimization`` as in effect for this compile.
         forced: ``config.force_layout_optimization`` likewise.
         has_onednn: Whether oneDNN could be used (``torch.backends.mkldnn``).
+        counts_backward: Whether this torch decides by ``convolution_backward``, too; None where that is not known.
     """
 
     applied: bool
@@ -56,6 +52,7 @@ class RawDecision:
     enabled: bool
     forced: bool
     has_onednn: bool = True
+    counts_backward: bool | None = False
 
 
 def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None) -> RawDecision:
@@ -75,6 +72,7 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None
         enabled=bool(config.layout_optimization),
         forced=bool(config.force_layout_optimization),
         has_onednn=bool(onednn.enabled and onednn.is_available()),
+        counts_backward=counts_backward_convolutions(),
     )
 
 
@@ -119,24 +117,34 @@ def describe_decision(
         graph_module: The graph that was lowered.
         raw: What the hook saw; None where the heuristic was not asked.
         layout_opt: ``GraphLowering.layout_opt``, what was in effect in the end.
-        channels_last_count: ``GraphLowering.num_channels_last_conv``; None where this torch has no such count.
+        channels_last_count: ``GraphLowering.num_channels_last_conv``.
         extern_targets: Operators of external calls by node, for graphs that freezing rewrote.
+
+    Raises:
+        UnsupportedTorchError: This torch has no such count, without which nobody knows what came of the decision.
     """
     forward = forward_convolutions(graph_module, extern_targets)
     backward = backward_convolutions(graph_module)
     nodes = forward + backward
+    counted = nodes if raw is not None and raw.counts_backward else forward
     applied = raw.applied if raw is not None else layout_opt
     if layout_opt is not None:
         applied = layout_opt
-    rule = _rule(raw, forward, backward, applied)
+    if applied and channels_last_count is None:
+        raise UnsupportedTorchError(f"torch {torch.__version__} does not count the convolutions made channels-last")
+    rule = _rule(raw, counted, backward, applied)
     forced = _forced_names(nodes, applied, channels_last_count)
     convolutions = tuple(_convolution(node, channels_last=node.name in forced) for node in nodes)
-    deciding = tuple(node.name for node in forward if _vetoes(node, rule))
+    deciding = tuple(node.name for node in counted if _vetoes(node, rule))
     node_count = len(list(graph_module.graph.nodes))
     return Decision(
         applied=applied,
         rule=rule,
-        explanation=_explanation(rule, raw, _Facts(bool(applied), convolutions, len(forward), deciding, node_count)),
+        explanation=explain_decision(
+            rule,
+            raw.log if raw is not None else (),
+            DecisionFacts(bool(applied), convolutions, len(counted), deciding, node_count),
+        ),
         convolution_count=len(nodes),
         channels_last_convolution_count=len(forced),
         convolutions=convolutions,
@@ -145,7 +153,8 @@ def describe_decision(
     )
 
 
-def _rule(raw: RawDecision | None, forward: Sequence[Any], backward: Sequence[Any], applied: bool | None) -> str:
+def _rule(raw: RawDecision | None, counted: Sequence[Any], backward: Sequence[Any], applied: bool | None) -> str:
+    """The rule that decided, by what torch logged, or by the only one that is left where it logs nothing."""
     if raw is None:
         return "not-recorded" if applied is None else "set-from-outside"
     if raw.applied != applied:
@@ -159,11 +168,13 @@ def _rule(raw: RawDecision | None, forward: Sequence[Any], backward: Sequence[An
             if part in line:
                 return rule
     if not raw.applied:
-        if forward:
+        if counted or (backward and raw.counts_backward is None):
             return "not-said"
         return "only-backward-convolutions" if backward else "no-convolution"
-    if raw.has_onednn and all(_is_on_cpu(node) for node in [*forward, *backward]):
+    if raw.has_onednn and all(_is_on_cpu(node) for node in [*counted, *backward]):
         return "cpu-onednn"
+    if raw.is_inference is None:
+        return "not-said"
     return "weighted-flops" if raw.is_inference else "no-veto"
 
 
@@ -241,7 +252,7 @@ def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> Conv
         groups: The convolution's groups.
 
     Source:
-        ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.13.
+        ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.15.
     """
     if _is_grouped(shape, groups):
         return "grouped"
@@ -259,8 +270,10 @@ def _vetoes(node: Any, rule: str) -> bool:
     if rule == "small-channels":
         return _is_small(shape)
     if rule == "dynamic-shape":
-        values = [getattr(argument, "meta", {}).get("val") for argument in node.args[:2]]
-        return any(isinstance(size_of(size), str) for value in values if value is not None for size in value.shape)
+        first = 1 if "convolution_backward" in str(node.target) else 0  # its input stands behind the gradient
+        values = [getattr(argument, "meta", {}).get("val") for argument in node.args[first : first + 2]]
+        shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
+        return any(isinstance(size_of(size), str) for shape in shapes for size in shape)
     return False
 
 
@@ -313,75 +326,3 @@ def _spatial(node: Any, name: str) -> tuple[int, ...] | None:
 def _is_transposed(node: Any) -> bool | None:
     value = _argument(node, "transposed")
     return value if isinstance(value, bool) else None
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What an explanation may mention: the outcome, the convolutions, how many are forward ones, who vetoed."""
-
-    applied: bool
-    convolutions: tuple[Convolution, ...]
-    forward_count: int
-    deciding: tuple[str, ...]
-    node_count: int
-
-
-def _explanation(rule: str, raw: RawDecision | None, facts: _Facts) -> str:
-    count = facts.forward_count
-    plural = "" if count == 1 else "s"
-    which = _names(facts.convolutions, facts.deciding)
-    texts = {
-        "config-off": "layout_optimization is switched off for this compile",
-        "forced": "force_layout_optimization is set, so Inductor asks no further",
-        "no-convolution": "the graph has no convolution, so there is nothing to optimize",
-        "only-backward-convolutions": (
-            f"the graph has {len(facts.convolutions)} convolution_backward and no convolution; this torch counts "
-            "only the latter, so it is lowered without layout optimization, whatever the forward was (pytorch #189239)"
-        ),
-        "cpu-onednn": (
-            f"all {count} convolution{plural} run on a CPU with oneDNN, where Inductor always chooses channels-last"
-            if count != 1
-            else "the convolution runs on a CPU with oneDNN, where Inductor always chooses channels-last"
-        ),
-        "few-convolutions": (
-            f"{count} convolution{plural} among {facts.node_count} FX nodes: Inductor skips graphs with at least "
-            f"{NODES_PER_CONVOLUTION} nodes per convolution"
-        ),
-        "dynamic-shape": f"a convolution has symbolic sizes{which}: Inductor skips dynamic shapes (pytorch #102670)",
-        "weighted-flops": _flops_text(facts.applied, raw),
-        "grouped-convolution": (
-            f"a grouped convolution has more than one channel per group{which}; "
-            "in training Inductor skips the whole graph for it"
-        ),
-        "smaller-out-channels": (
-            "the first dimension of a weight is at most half its second, with a kernel larger than 1 (few output for "
-            f"many input channels, the reverse where transposed){which}; in training Inductor skips the whole graph "
-            "for it"
-        ),
-        "small-channels": (
-            f"all convolutions have at most {SMALL_CHANNELS} input and output channels; "
-            "in training Inductor skips such graphs"
-        ),
-        "no-veto": f"no rule speaks against it for {count} convolution{plural} in training",
-        "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",
-    }
-    return texts.get(rule, "torch did not say how it decided")
-
-
-def _names(convolutions: tuple[Convolution, ...], deciding: tuple[str, ...]) -> str:
-    named = [
-        f"{c.module or c.node} {list(c.weight_shape)}" if c.weight_shape else (c.module or c.node)
-        for c in convolutions
-        if c.node in deciding
-    ]
-    if not named:
-        return ""
-    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    return f" ({', '.join(named[:3])}{more})"
-
-
-def _flops_text(applied: bool, raw: RawDecision | None) -> str:
-    numbers = re.findall(r"(default|channels last): (\d+)", " ".join(raw.log)) if raw is not None else []
-    figures = f" ({', '.join(f'{name} {int(value):,}' for name, value in numbers)} weighted flops)" if numbers else ""
-    outcome = "predict no slowdown" if applied else "predict a slowdown"
-    return f"in inference Inductor weighs each convolution's flops by its class; the weighted flops {outcome}{figures}"

@@ -19,16 +19,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import linecache
 import re
 import sys
 from collections import deque
 from collections.abc import MutableSet
 from typing import TYPE_CHECKING, Any
 
+from layoutdoctor.capture.dynamo_code import (
+    keep_cache_entries,
+    keep_generated_modules,
+    keep_generated_sources,
+    keep_guard_finalizers,
+    keep_installed_names,
+    keep_module_class,
+    loaded,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, ModuleType
 
     Restore = Callable[[], None]
 
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
 _VALUES: tuple[tuple[str, str, Any], ...] = (
     ("torch._dynamo.convert_frame", "FRAME_COUNTER", 0),
     ("torch._dynamo.convert_frame", "initial_global_state", None),
+    ("torch._dynamo.utils", "CleanupManager.count", 0),
     ("torch._dynamo.utils", "curr_frame", 0),
     ("torch._dynamo.utils", "op_count", 0),
     ("torch._dynamo.eval_frame", "_stance", ...),
@@ -67,6 +76,8 @@ _CONTAINERS: tuple[tuple[str, str], ...] = (
     ("torch._functorch._aot_autograd.logging_utils", "graph_being_compiled"),
     ("torch._inductor.codecache", "PyCodeCache.linemaps"),
     ("torch._inductor.compile_fx", "FxCompile._compile_stats"),
+    ("torch._inductor.template_heuristics.triton", "BaseHeuristicSingleton._instances"),
+    ("torch._logging._internal", "structured_logging_overhead"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode.cache"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode.cache_bypasses"),
     ("torch.utils._stats", "simple_call_counter"),
@@ -111,70 +122,12 @@ class DynamoState:
                 restore()
 
 
-def _keep_cache_entries() -> Restore:
-    """
-    Compiled code, by the code it was compiled from.
-
-    Source:
-        ``convert_frame.input_codes``, ``_debug_get_cache_entry_list``, ``ExtraState.invalidate`` (the way guards on
-        dead objects invalidate an entry); torch 2.7 to 2.13.
-    """
-    from torch._dynamo import convert_frame
-
-    trackers = [convert_frame.input_codes, convert_frame.output_codes]
-    # Codes are kept alive meanwhile: an id may be used again once its object is gone. So are the entries.
-    known = [{id(code): code for code in _live_codes(tracker)} for tracker in trackers]
-    entries = {key: _cache_entries(code) for key, code in known[0].items()}
-
-    def restore() -> None:
-        from torch._C._dynamo import eval_frame
-
-        for code in _live_codes(trackers[0]):
-            if id(code) not in known[0]:
-                eval_frame.reset_code(code)
-                continue
-            for entry in _cache_entries(code):
-                if not any(entry is mine for mine in entries[id(code)]):
-                    _invalidate(entry)
-        for tracker, before in zip(trackers, known, strict=True):
-            _forget_codes(tracker, before)
-
-    return restore
-
-
-def _live_codes(tracker: Any) -> list[CodeType]:
-    codes = (weak() for weak in tracker.seen)
-    return [code for code in codes if code is not None]
-
-
-def _cache_entries(code: CodeType) -> list[Any]:
-    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
-
-    return list(_debug_get_cache_entry_list(code))
-
-
-def _invalidate(entry: Any) -> None:
-    from torch._dynamo.guards import DeletedGuardManagerWrapper
-
-    manager = entry.guard_manager
-    if getattr(manager, "extra_state", None) is not None:
-        manager.extra_state.invalidate(entry, DeletedGuardManagerWrapper("layoutdoctor: the diagnosis is over"))
-
-
-def _forget_codes(tracker: Any, known: dict[int, CodeType]) -> None:
-    """Takes codes met since out of dynamo's list, which would otherwise grow for as long as the process lives."""
-    kept = [weak for weak in tracker.seen if id(weak()) in known]
-    tracker.seen[:] = kept  # a weak reference that goes does not call back
-    tracker.seen_ids.clear()
-    tracker.seen_ids.update(known)
-
-
 def _keep_values() -> Restore:
-    before = [(path, name, _get(path, name, initial)) for path, name, initial in _VALUES]
+    before = [(path, name, loaded(path, name, initial)) for path, name, initial in _VALUES]
 
     def restore() -> None:
         for path, name, value in before:
-            if value is not ... and _get(path, name, ...) is not ...:
+            if value is not ... and loaded(path, name, ...) is not ...:
                 with contextlib.suppress(Exception):
                     _set(path, name, value)
 
@@ -189,7 +142,7 @@ def _keep_containers() -> Restore:
             later.append((path, name))
             continue
         with contextlib.suppress(Exception):
-            kept = _keep_contents(_get(path, name, None))
+            kept = _keep_contents(loaded(path, name, None))
             if kept is not None:
                 restores.append(kept)
 
@@ -198,7 +151,7 @@ def _keep_containers() -> Restore:
             with contextlib.suppress(Exception):
                 kept()
         for path, name in later:
-            container = _get(path, name, None)
+            container = loaded(path, name, None)
             if hasattr(container, "clear"):
                 container.clear()
 
@@ -212,8 +165,9 @@ def _keep_contents(value: Any) -> Restore | None:
         inner = [kept for kept in map(_keep_contents, items.values()) if kept is not None]
 
         def refill() -> None:
-            dict.clear(value)
-            dict.update(value, items)  # not Counter's own update, which adds
+            value.clear()
+            for key, item in items.items():  # not update(), which adds where the dict is a Counter
+                value[key] = item
 
     elif isinstance(value, (list, deque, MutableSet)):
         held = list(value)
@@ -257,16 +211,16 @@ def _peek(path: str, name: str) -> int | None:
     """The number that an ``itertools.count`` would give next; None where there is no such thing."""
     if path not in sys.modules:
         return 0
-    found = _COUNT.fullmatch(repr(_get(path, name, None)))
+    found = _COUNT.fullmatch(repr(loaded(path, name, None)))
     return int(found[1]) if found else None
 
 
 def _keep_entries_by_code() -> Restore:
-    before = {(path, name): set(getattr(_get(path, name, None), "values", ())) for path, name in _BY_CODE}
+    before = {(path, name): set(getattr(loaded(path, name, None), "values", ())) for path, name in _BY_CODE}
 
     def restore() -> None:
         for (path, name), known in before.items():
-            entries = _get(path, name, None)
+            entries = loaded(path, name, None)
             for key in set(getattr(entries, "values", ())) - known:
                 entries._remove_id(key)
 
@@ -296,109 +250,23 @@ def _keep_metrics() -> Restore:
     return restore
 
 
-def _keep_generated_modules() -> Restore:
-    """
-    The Python modules that Inductor loads for each graph, which hold a frozen model's weights.
-
-    Source:
-        ``PyCodeCache.modules`` and ``modules_no_attr``, torch/_inductor/codecache.py, torch 2.13; its other names
-        (``cache`` in older ones) hold the same modules.
-    """
-    known = {id(module): module for module in _generated_modules()}
-
-    def restore() -> None:
-        cache = _get("torch._inductor.codecache", "PyCodeCache", None)
-        added = [module for module in _generated_modules() if id(module) not in known]
-        for module in added:
-            if sys.modules.get(module.__name__) is module:
-                del sys.modules[module.__name__]
-        ids = {id(module) for module in added}
-        cache.modules[:] = [module for module in cache.modules if id(module) not in ids]
-        for path in [path for path, module in cache.modules_no_attr.items() if id(module) in ids]:
-            del cache.modules_no_attr[path]
-
-    return restore
-
-
-def _generated_modules() -> list[ModuleType]:
-    return list(getattr(_get("torch._inductor.codecache", "PyCodeCache", None), "modules", ()))
-
-
-def _keep_generated_sources() -> Restore:
-    """Sources of traced graphs, kept for tracebacks (``torch.fx.graph_module._loader``), and of files read for one."""
-    known = set(_traced_sources())
-    lines = set(linecache.cache)
-
-    def restore() -> None:
-        sources = _traced_sources()
-        for key in set(sources) - known:
-            del sources[key]
-        for key in set(linecache.cache) - lines:
-            linecache.cache.pop(key, None)
-
-    return restore
-
-
-def _traced_sources() -> dict[str, str]:
-    found = getattr(_get("torch.fx.graph_module", "_loader", None), "eval_cache", None)
-    return found if isinstance(found, dict) else {}
-
-
-def _keep_module_class() -> Restore:
-    """
-    ``nn.Module`` itself: the first compile of a process wraps its ``__init__`` and ``__setstate__``.
-
-    Source:
-        ``torch/_dynamo/mutation_guard.py``, torch 2.7 to 2.13.
-    """
-    from torch.nn import Module
-
-    names = ("__init__", "__setstate__", "__setattr__")
-    marks = ("___needs_generation_tag_patch", "___needs_mutation_patch")
-    before = dict(vars(Module))
-
-    def restore() -> None:
-        ours = {name for name in names if _is_dynamos(vars(Module).get(name)) and not _is_dynamos(before.get(name))}
-        for name in ours:
-            setattr(Module, name, before[name])
-        if ours:
-            for name in marks:
-                if name in vars(Module) and name not in before:
-                    delattr(Module, name)
-
-    return restore
-
-
-def _is_dynamos(function: Any) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename.endswith("mutation_guard.py")
-
-
-def _get(path: str, name: str, default: Any) -> Any:
-    """A dotted attribute of a module that is loaded."""
-    found: Any = sys.modules.get(path)
-    for part in name.split("."):
-        found = getattr(found, part, default)
-        if found is default:
-            break
-    return found
-
-
 def _set(path: str, name: str, value: Any) -> None:
     *parents, last = name.split(".")
-    owner = _get(path, ".".join(parents), None) if parents else sys.modules.get(path)
+    owner = loaded(path, ".".join(parents), None) if parents else sys.modules.get(path)
     setattr(owner, last, value)
 
 
 # Values come last: some of them are containers that were filled anew.
 _KEEPERS: tuple[Callable[[], Restore], ...] = (
-    _keep_cache_entries,
+    keep_cache_entries,
+    keep_guard_finalizers,
+    keep_installed_names,
     _keep_containers,
     _keep_counts,
     _keep_entries_by_code,
     _keep_metrics,
-    _keep_generated_modules,
-    _keep_generated_sources,
-    _keep_module_class,
+    keep_generated_modules,
+    keep_generated_sources,
+    keep_module_class,
     _keep_values,
 )

@@ -67,16 +67,22 @@ class EagerRecorder(TorchDispatchMode):
         keywords = kwargs or {}
         inputs: tuple[str, ...] = ()
         text: str | None = None
-        with self._noting(function):
+        with self.noting(function):
             inputs = tuple(self._name_of(leaf) for leaf in _tensors((args, keywords)))
             text = arguments_text(args, keywords, self._name_of)  # now: an operation in place renames its tensor
         result = function(*args, **keywords)
-        with self._noting(function):
+        with self.noting(function):
             self._record(function, inputs, text, args, result)
         return result
 
     @contextlib.contextmanager
-    def _noting(self, function: Any) -> Iterator[None]:
+    def noting(self, function: Any) -> Iterator[None]:
+        """
+        Turns a failure of ours into a note: the operation itself always runs.
+
+        Args:
+            function: What is being written down.
+        """
         try:
             yield
         except Exception as error:  # never the model's problem
@@ -199,7 +205,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 _WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
-"""What torch puts around every ``__torch_dispatch__`` to keep dynamo out of it (``_disable_dynamo``, torch 2.13)."""
+"""What torch puts around every ``__torch_dispatch__`` to keep dynamo out (``_disable_dynamo``, torch 2.7 to 2.15)."""
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
@@ -284,13 +290,15 @@ def record_eager_iteration(
         with recorder:
             step()
         gc.collect()  # what only a reference cycle holds is not held by the model
-        names = dict.fromkeys((*recorder.names_of(outputs()), *recorder.still_held()))
+        names: dict[str, None] = {}
+        with recorder.noting("what the iteration returned"):
+            names = dict.fromkeys((*recorder.names_of(outputs()), *recorder.still_held()))
     return Graph(
         name="eager",
         direction="inference" if not any(node.backward for node in recorder.nodes) else "forward",
         decision=None,
         nodes=tuple(recorder.nodes),
         output_names=tuple(names),
-        hook_failure="; ".join(recorder.failures[:3]) or None,
+        hook_failure="; ".join(list(dict.fromkeys(recorder.failures))[:3]) or None,
         not_understood=described(recorder.not_understood),
     )

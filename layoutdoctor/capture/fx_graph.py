@@ -10,10 +10,11 @@ import linecache
 import operator
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from layoutdoctor.errors import first_line
 from layoutdoctor.layout import Layout, strided_layout
 from layoutdoctor.records import FxNode, SourceLocation
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from layoutdoctor.layout import Size
     from layoutdoctor.records import TensorKind
+
+T = TypeVar("T")
 
 _TORCH_DIRECTORY = str(Path(torch.__file__).parent)
 _PACKAGE_DIRECTORY = str(Path(__file__).parent.parent)
@@ -172,7 +175,10 @@ def target_name(node: Any, extern_targets: Mapping[str, str]) -> str:
 
 
 def fx_nodes(
-    graph_module: Any, kinds: dict[str, TensorKind] | None = None, extern_targets: Mapping[str, str] | None = None
+    graph_module: Any,
+    kinds: dict[str, TensorKind] | None = None,
+    extern_targets: Mapping[str, str] | None = None,
+    lost: dict[str, list[str]] | None = None,
 ) -> tuple[FxNode, ...]:
     """
     The nodes of an FX graph, in order.
@@ -181,29 +187,47 @@ def fx_nodes(
         graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
         kinds: What kind of tensor a placeholder is, by its name.
         extern_targets: Operators of external calls, by the node they come from.
+        lost: Receives what could not be read, with the names of the nodes.
+
+    Raises:
+        Exception: A node has no name, operation or inputs that can be read: nothing would be known of the flow.
     """
-    targets = extern_targets or {}
-    return tuple(
-        _fx_node(node, (kinds or {}).get(node.name), target_name(node, targets)) for node in graph_module.graph.nodes
+    targets, problems = extern_targets or {}, {} if lost is None else lost
+    nodes = tuple(
+        _fx_node(node, (kinds or {}).get(node.name), target_name(node, targets), problems)
+        for node in graph_module.graph.nodes
     )
+    calls = [node.name for node in graph_module.graph.nodes if node.op == "call_function"]
+    if calls and not any("val" in node.meta for node in graph_module.graph.nodes):
+        problems.setdefault('layouts (no node has meta["val"])', []).extend(calls)
+    return nodes
 
 
-def _fx_node(node: Any, kind: TensorKind | None, target: str) -> FxNode:
-    tensor = first_tensor(node.meta.get("val"))
+def _fx_node(node: Any, kind: TensorKind | None, target: str, lost: dict[str, list[str]]) -> FxNode:
+    """A node; an entry of its ``meta`` that another torch writes otherwise costs that field only."""
+
+    def read(what: str, reader: Callable[[Any], T]) -> T | None:
+        try:
+            return reader(node)
+        except Exception as error:  # noted, with the node's name
+            lost.setdefault(f"{what} ({first_line(error)})", []).append(node.name)
+            return None
+
+    tensor = read("layout", lambda node: first_tensor(node.meta.get("val")))
     return FxNode(
         name=node.name,
         op="call_function" if node.op in ("call_method", "call_module") else node.op,
         target=target,
         inputs=tuple(_input_names(node)),
-        layout=layout_of(tensor),
+        layout=read("layout", lambda _: layout_of(tensor)),
         dtype=dtype_name(tensor),
-        location=node_location(node),
-        module=node_module(node),
+        location=read("source line", node_location),
+        module=read("module", node_module),
         tensor=kind,
         result_index=_result_index(node),
         arguments=arguments_text(node.args, node.kwargs) if node.op == "call_function" else None,
-        called=called_name(node),
-        is_called_directly=_is_called_directly(node),
+        called=read("name of what was called", called_name),
+        is_called_directly=read("source line", _is_called_directly),
     )
 
 
@@ -272,7 +296,7 @@ def called_name(node: Any) -> str | None:
         node: An FX node; one of a backward graph names the forward call.
 
     Source:
-        ``meta["source_fn_stack"]``: outermost first, (node name, function, module class or method); torch 2.7 to 2.13.
+        ``meta["source_fn_stack"]``: outermost first, (node name, function, module class or method); torch 2.7 to 2.15.
     """
     stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
     if not stack:

@@ -41,7 +41,7 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
     """
     facts = _GraphFacts(
         launch_of={node: (index, name) for index, (name, nodes, _) in enumerate(kernels) for node in nodes},
-        removed=frozenset(getattr(graph, "removed_buffers", ())) | frozenset(getattr(graph, "inplaced_to_remove", ())),
+        removed=frozenset(graph.removed_buffers) | frozenset(graph.inplaced_to_remove),
         returned=tuple(_output_buffers(graph)),
         visible=_user_visible(graph),
     )
@@ -82,9 +82,9 @@ def _output_buffers(graph: Any) -> Iterator[str | None]:
     Names of the buffers whose memory a graph returns, seen through views.
 
     Source:
-        ``GraphLowering.graph_outputs``: ``TensorBox``, ``StorageBox``, ``ReinterpretView``; torch 2.7 to 2.13.
+        ``GraphLowering.graph_outputs``: ``TensorBox``, ``StorageBox``, ``ReinterpretView``; torch 2.7 to 2.15.
     """
-    for output in getattr(graph, "graph_outputs", None) or ():
+    for output in graph.graph_outputs:
         try:
             yield str(output.get_name())
         except Exception:  # a constant, or nothing
@@ -96,7 +96,7 @@ def _user_visible(graph: Any) -> frozenset[int] | None:
     Positions of the outputs that the caller sees.
 
     Source:
-        ``meta["user_visible_output_idxs"]`` of the output node, which ``compile_fx`` writes; torch 2.7 to 2.13.
+        ``meta["user_visible_output_idxs"]`` of the output node, which ``compile_fx`` writes; torch 2.7 to 2.15.
     """
     module = getattr(graph, "orig_gm", None) or getattr(graph, "module", None)
     if module is None:
@@ -110,14 +110,17 @@ def _user_visible(graph: Any) -> frozenset[int] | None:
 
 def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
     is_extern = bool(node.is_extern())
-    origins = tuple(origin.name for origin in getattr(node.node, "origins", None) or ())
+    origins = tuple(str(origin.name) for origin in node.node.origins)
     reads = tuple(sorted({dependency.name for dependency in node.read_writes.reads}))
     launch, kernel = facts.launch_of.get(node.get_name(), (None, None))
     found: list[Buffer] = []
     for output in node.get_outputs():
         name, layout = str(output.get_name()), ir_layout(output.node)
         body = _read_body(node, output, layout)
-        aliases = _names(output, "get_aliases")
+        problems: list[str] = [] if body.problem is None else [body.problem]
+        aliases = _names(output, "get_aliases", problems)
+        mutations = _names(output, "get_mutations", problems)
+        is_reduction = not is_extern and _is_reduction(node, problems)
         found.append(
             Buffer(
                 name=name,
@@ -130,29 +133,34 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
                 source_node=_origin_node(node.node),
                 accesses=body.accesses,
                 operations=body.operations,
-                is_reduction=not is_extern and _is_reduction(node),
+                is_reduction=is_reduction,
                 is_removed=name in facts.removed,
                 # What is written into a tensor of the caller is as visible as what is returned.
-                is_output=name in facts.returned or bool(_names(output, "get_mutations")),
+                is_output=name in facts.returned or bool(mutations),
                 is_user_output=facts.is_user_output(name),
                 alias_of=aliases[0] if aliases and not is_extern else None,
                 offset=_offset(output.node),
                 launch=launch,
-                problem=body.problem,
+                problem="; ".join(problems) or None,
             )
         )
     return found
 
 
-def _names(output: Any, method: str) -> list[str]:
-    with contextlib.suppress(Exception):  # not every scheduler buffer has it
+def _names(output: Any, method: str, problems: list[str]) -> list[str]:
+    """Names that a scheduler buffer gives; where it does not, the buffer is not understood."""
+    try:
         return [str(name) for name in getattr(output, method)()]
+    except Exception as error:
+        problems.append(f"{method} not read ({first_line(error)})")
     return []
 
 
-def _is_reduction(node: Any) -> bool:
-    with contextlib.suppress(Exception):
+def _is_reduction(node: Any, problems: list[str]) -> bool:
+    try:
         return bool(node.is_reduction())
+    except Exception as error:
+        problems.append(f"is_reduction not read ({first_line(error)})")
     return False
 
 
@@ -189,11 +197,13 @@ def ir_layout(inner: Any) -> Layout | None:
         layout = inner.get_layout()
     except Exception:  # some classes raise, some have the attribute only
         layout = getattr(inner, "layout", None)
-    if not hasattr(layout, "stride") or not hasattr(layout, "size"):
+    try:
+        sizes, strides = list(layout.size), list(layout.stride)
+    except Exception:  # no such attributes, no sequences, or a class that raises when asked
         return None
-    if len(layout.size) != len(layout.stride):  # a change in place of a view: sizes of the view, strides of its base
+    if len(sizes) != len(strides):  # a change in place of a view: sizes of the view, strides of its base
         return None
-    return strided_layout([size_of(size) for size in layout.size], [size_of(step) for step in layout.stride])
+    return strided_layout([size_of(size) for size in sizes], [size_of(step) for step in strides])
 
 
 def _dtype(inner: Any) -> str | None:

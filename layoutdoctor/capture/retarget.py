@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import re
 import tempfile
 import types
@@ -30,6 +31,7 @@ from layoutdoctor.capture.compat import inductor_config, triton_version
 from layoutdoctor.capture.retarget_convolution import cudnn_formats, required
 from layoutdoctor.capture.retarget_device import forget_fake_results, pretended_device
 from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.processes import scratch_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +105,7 @@ class TargetLowering:
             stack.enter_context(cudnn_formats())
             forget_fake_results()
             stack.callback(forget_fake_results)
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layoutdoctor_")))
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()))))
             self._cut_short(stack, directory)
             _decompose_as_on_gpu(stack)
             self._stack = stack.pop_all()
@@ -182,7 +184,7 @@ def _decompose_as_on_gpu(stack: contextlib.ExitStack) -> None:
     Lets the gradient of a convolution's bias become a sum of its own while tracing, as it does on a GPU.
 
     Source:
-        ``convolution_backward``, torch/_inductor/decomposition.py, which asks ``is_gpu``; torch 2.7 to 2.13.
+        ``convolution_backward``, torch/_inductor/decomposition.py, which asks ``is_gpu``; torch 2.7 to 2.15.
     """
     from torch._inductor import decomposition
 
@@ -200,7 +202,7 @@ def _gpu_decompositions(options: Mapping[str, Any]) -> dict[Any, Callable[..., A
     Inductor's decompositions, with that of random draws which it does not apply on a CPU.
 
     Source:
-        ``bernoulli_p``, torch/_decomp/decompositions_for_rng.py, which leaves CPU tensors alone; torch 2.13.
+        ``bernoulli_p``, torch/_decomp/decompositions_for_rng.py, which leaves CPU tensors alone; torch 2.7 to 2.15.
     """
     from torch._inductor.decomposition import select_decomp_table
 

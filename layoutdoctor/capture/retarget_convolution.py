@@ -43,7 +43,7 @@ def required(owner: Any, name: str) -> Any:
         where = getattr(owner, "__name__", type(owner).__name__)
         raise UnsupportedTorchError(
             f"cannot lower for a GPU that is not there with torch {torch.__version__}: {where}.{name} is missing; "
-            "expected a torch from 2.7 to 2.13; diagnose on a machine with the GPU instead (without a target)"
+            "expected a torch from 2.7 to 2.15; diagnose on a machine with the GPU instead (without a target)"
         ) from error
 
 

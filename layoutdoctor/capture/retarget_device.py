@@ -168,9 +168,8 @@ def _set_driver(stack: contextlib.ExitStack, target: Target) -> None:
 
     # Triton 3.3 keeps the driver in ``active``; later ones keep it in ``_active``, where ``active`` is a property that
     # would look for a device.
-    name = "_active" if "_active" in vars(driver) or "active" not in vars(driver) else "active"
-    if name == "_active":
-        required(driver, name)
+    name = "active" if "active" in vars(driver) else "_active"
+    required(driver, name)
     stack.enter_context(mock.patch.object(driver, name, TritonDriver(target)))
 
 

@@ -18,12 +18,12 @@ from layoutdoctor.capture.compat_hooks import InductorHooks
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import fx_nodes, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
-from layoutdoctor.capture.not_understood import not_understood_in
+from layoutdoctor.capture.not_understood import described, not_understood_in
 from layoutdoctor.errors import first_line
 from layoutdoctor.records import Graph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.records import Buffer, GraphDirection, TensorKind
 
@@ -63,8 +63,8 @@ class CompileCapture:
         self.recompile_reasons: tuple[str, ...] = ()
         self._decisions: list[tuple[Any, RawDecision]] = []
         self._hooks = InductorHooks(self._on_decision, self._on_graph)
-        self._breaks: dict[str, int] = {}
-        self._failed_guards: dict[int, tuple[str, ...]] = {}
+        self._breaks: dict[str, int] | None = None
+        self._failed_guards: dict[int, tuple[str, ...]] | None = None
         self._first_frame = 0
 
     @property
@@ -73,30 +73,41 @@ class CompileCapture:
         return tuple(self._hooks.failures)
 
     @property
+    def lowered_count(self) -> int | None:
+        """Graphs that Inductor lowered meanwhile, recorded or not; None where this torch does not let us see them."""
+        return self._hooks.lowered_count
+
+    @property
     def graphs(self) -> tuple[Graph, ...]:
         """The graph records."""
         return tuple(captured.graph for captured in self.captured)
 
     def __enter__(self) -> CompileCapture:
-        self._breaks = graph_break_counters()
-        self._failed_guards = guard_failure_reasons()
-        self._first_frame = next_frame_number()
+        with self._hooks.guard("graph breaks"):
+            self._breaks = graph_break_counters()
+        with self._hooks.guard("reasons of recompiles"):
+            self._first_frame = next_frame_number()
+            self._failed_guards = guard_failure_reasons()
         self._hooks.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._hooks.__exit__(*exception)
-        self.graph_break_reasons = tuple(self._new_breaks())
-        self.recompile_reasons = tuple(self._new_guard_failures())
+        if self._breaks is not None:
+            with self._hooks.guard("graph breaks"):
+                self.graph_break_reasons = tuple(self._new_breaks(self._breaks))
+        if self._failed_guards is not None:
+            with self._hooks.guard("reasons of recompiles"):
+                self.recompile_reasons = tuple(self._new_guard_failures(self._failed_guards))
 
-    def _new_breaks(self) -> Iterator[str]:
+    def _new_breaks(self, before: Mapping[str, int]) -> Iterator[str]:
         for reason, count in graph_break_counters().items():
-            for _ in range(count - self._breaks.get(reason, 0)):
+            for _ in range(count - before.get(reason, 0)):
                 yield next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
 
-    def _new_guard_failures(self) -> Iterator[str]:
+    def _new_guard_failures(self, before: Mapping[int, Sequence[str]]) -> Iterator[str]:
         for code, reasons in guard_failure_reasons().items():
-            for reason in reasons[len(self._failed_guards.get(code, ())) :]:
+            for reason in reasons[len(before.get(code, ())) :]:
                 frame = _FRAME_NUMBER.match(reason)
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
                 if frame is None or int(frame[1]) >= self._first_frame:
@@ -107,7 +118,12 @@ class CompileCapture:
 
     def _on_graph(self, lowering: Any, module: Any, kernels: list[tuple[str, list[str], str]]) -> None:
         decision = self._decision_of(lowering)
-        graph = _graph_record(f"graph {len(self.captured)}", lowering, module, kernels, decision)
+        name = f"graph {len(self.captured)}"
+        try:
+            graph = _graph_record(name, lowering, module, kernels, decision)
+        except Exception as error:  # a graph that cannot be read at all still counts as one that was compiled
+            problem = f"nothing of it could be read: {first_line(error)}"
+            graph = Graph(name=name, direction="inference", decision=None, nodes=(), hook_failure=problem)
         self.captured.append(CapturedGraph(graph, module))
 
     def _decision_of(self, lowering: Any) -> RawDecision | None:
@@ -135,8 +151,10 @@ def _graph_record(
             problems.append(f"{what}: {first_line(error)}")
 
     fields: dict[str, Any] = {}
-    graph_module = getattr(lowering, "orig_gm", None) or lowering.module
-    direction = _direction(lowering)
+    graph_module = _graph_that_was_lowered(lowering)
+    direction: GraphDirection = "forward"
+    with part("direction"):
+        direction = _direction(lowering)
     with part("buffers"):
         fields["buffers"] = buffers_of(lowering, kernels)
     targets = _extern_targets(fields.get("buffers", ()))
@@ -144,13 +162,15 @@ def _graph_record(
         fields["decision"] = describe_decision(
             graph_module,
             raw,
-            _as_bool(getattr(lowering, "layout_opt", None)),
-            getattr(lowering, "num_channels_last_conv", None),
+            _as_bool(lowering.layout_opt),
+            lowering.num_channels_last_conv,
             targets,
         )
     with part("FX nodes"):
-        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction), targets)
+        lost: dict[str, list[str]] = {}
+        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction), targets, lost)
         fields["output_names"] = output_names(graph_module)
+        problems += described(lost)
     with part("what is not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
     with part("generated code"):
@@ -178,10 +198,28 @@ def _as_bool(value: Any) -> bool | None:
     return None if value is None else bool(value)
 
 
+def _graph_that_was_lowered(lowering: Any) -> Any:
+    """
+    The FX graph of a lowering.
+
+    Source:
+        ``GraphLowering.orig_gm``, the graph as it came; ``module`` is the same without what was split off; torch 2.7
+        to 2.15.
+    """
+    found = getattr(lowering, "orig_gm", None)
+    return lowering.module if found is None else found
+
+
 def _direction(lowering: Any) -> GraphDirection:
-    if getattr(lowering, "is_inference", False):
+    """
+    What a graph is for.
+
+    Source:
+        ``GraphLowering.is_inference`` and ``is_backward``, torch 2.7 to 2.15.
+    """
+    if lowering.is_inference:
         return "inference"
-    return "backward" if getattr(lowering, "is_backward", False) else "forward"
+    return "backward" if lowering.is_backward else "forward"
 
 
 def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str, TensorKind]:

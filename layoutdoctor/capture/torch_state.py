@@ -70,6 +70,17 @@ _PRECISIONS = (
 )
 
 
+def profiler_is_running() -> bool:
+    """
+    Whether this thread is being profiled already: a second profiler would end the first one.
+
+    Source:
+        ``torch.autograd._profiler_enabled``, torch 2.7 to 2.13.
+    """
+    is_enabled = getattr(torch.autograd, "_profiler_enabled", None)
+    return is_enabled is not None and bool(is_enabled())
+
+
 def keep_switches() -> Restore:
     """
     Switches of the whole process: threads, determinism, precision, cuDNN, oneDNN, cuBLAS, attention kernels.
@@ -80,7 +91,7 @@ def keep_switches() -> Restore:
     dtype = torch.get_default_dtype()
     thread_count = torch.get_num_threads()
     deterministic = _determinism()
-    switches = [*_switches_behind_backends(), *_precision_switches()]
+    switches = named_switches().values()
     before = [(get, set_, value) for get, set_ in switches if (value := _read(get)) is not _MISSING]
     benchmark_limit = _read(lambda: torch.backends.cudnn.benchmark_limit)
     flushes = _flushes_denormals()
@@ -118,10 +129,12 @@ def _read(get: Callable[[], Any]) -> Any:
         return _MISSING
 
 
-def _switches_behind_backends() -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
+def named_switches() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
+    """How each switch behind torch.backends is read and set, by its name, as far as this torch has it."""
     names = [(f"_get_{name}", f"_set_{name}") for name in _SWITCHES]
-    found = [(getattr(torch._C, g, None), getattr(torch._C, s, None)) for g, s in (*names, *_OTHER_SWITCHES)]
-    return [(get, _spread(set_)) for get, set_ in found if get is not None and set_ is not None]
+    found = {g: (getattr(torch._C, g, None), getattr(torch._C, s, None)) for g, s in (*names, *_OTHER_SWITCHES)}
+    known = {name: (get, _spread(set_)) for name, (get, set_) in found.items() if get is not None and set_ is not None}
+    return {**known, **_precision_switches()}
 
 
 def _spread(set_: Callable[..., None]) -> Callable[[Any], None]:
@@ -136,17 +149,17 @@ def _spread(set_: Callable[..., None]) -> Callable[[Any], None]:
     return set_value
 
 
-def _precision_switches() -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
+def _precision_switches() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
     get, set_ = (
         getattr(torch._C, f"_{name}", None) for name in ("get_fp32_precision_getter", "set_fp32_precision_setter")
     )
     if get is None or set_ is None:  # before torch 2.9
-        return []
+        return {}
 
     def pair(backend: str, operation: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         return lambda: get(backend, operation), lambda value: set_(backend, operation, value)
 
-    return [pair(backend, operation) for backend, operation in _PRECISIONS]
+    return {f"{backend} {operation}": pair(backend, operation) for backend, operation in _PRECISIONS}
 
 
 def _flushes_denormals() -> bool:
@@ -320,10 +333,10 @@ def keep_compiler_settings() -> Restore:
     Source:
         ``torch/utils/_config_module.py``: ``get_config_copy`` and attribute access, the same from torch 2.7 to 2.13.
     """
-    settings = {name: module.get_config_copy() for name, module in _config_modules().items()}
+    settings = {name: module.get_config_copy() for name, module in config_modules().items()}
 
     def restore() -> None:
-        for name, module in _config_modules().items():
+        for name, module in config_modules().items():
             before = settings.get(name, {})
             for key, value in module.get_config_copy().items():
                 old = before.get(key, _MISSING)
@@ -333,7 +346,8 @@ def keep_compiler_settings() -> Restore:
     return restore
 
 
-def _config_modules() -> dict[str, Any]:
+def config_modules() -> dict[str, Any]:
+    """Every module in which torch keeps settings of a compiler, by its name."""
     # The three that a compile reads: loaded now, because a model may change one of them before anything is compiled.
     import torch._dynamo.config
     import torch._functorch.config

@@ -31,7 +31,6 @@ from layoutdoctor.commands.output import (
     OutputError,
     OutputFile,
     add_output_options,
-    check_directory,
     prepare_outputs,
     print_report,
     refuse_raw_traces,
@@ -43,6 +42,7 @@ from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError, UsageError, first_line
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
 from layoutdoctor.targets import TARGETS, find_target
+from layoutdoctor.writing import check_directory
 
 if TYPE_CHECKING:
     import argparse
@@ -219,7 +219,7 @@ def _prepare_trace_directory(name: str | None) -> Path | None:
         raise UsageError(
             f"cannot save traces in {name!r}: {error.strerror or error}; name another directory"
         ) from error
-    return directory
+    return directory.absolute()  # the model may change the current folder
 
 
 def _prepare_logging(*, verbose: bool) -> None:

@@ -155,6 +155,7 @@ def prepare_isolation(
         return Isolation(None, None, None, arguments.words)
     if _version_of("torch") is None and "torch" not in sys.modules and not _can_import_torch():
         raise UnsupportedTorchError(NO_TORCH)
+    _check_text((arguments.target, *arguments.input, arguments.device, arguments.dtype, str(traces or "")))
     request = Request(
         target=arguments.target,
         inputs=tuple(arguments.input),
@@ -169,6 +170,18 @@ def prepare_isolation(
     seconds = DEFAULT_TIMEOUT_SECONDS if arguments.timeout is None else arguments.timeout
     journal = open_journal(arguments.resume, _key(request))
     return Isolation(request, journal, None if seconds == math.inf else seconds, arguments.words)
+
+
+def _check_text(words: Sequence[str | None]) -> None:
+    """The names of files may be no text at all; what goes to the other process is."""
+    for word in words:
+        try:
+            (word or "").encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"cannot diagnose with {word!r}: it is no text in UTF-8; give a copy or a link under another name, or "
+                "pass --no-isolation"
+            ) from None
 
 
 def _can_import_torch() -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,12 +19,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layoutdoctor import privacy
+from layoutdoctor.commands.streams import silence
 from layoutdoctor.commands.terminal import render_terminal, terminal_width, wants_colour
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
 from layoutdoctor.reports.markdown import markdown_parts
 from layoutdoctor.reports.text import DEFAULT_WIDTH, render_text
-from layoutdoctor.writing import replacing
+from layoutdoctor.writing import check_directory, replacing, target_of
 
 if TYPE_CHECKING:
     import argparse
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
 
 
+_COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
+
+
 class OutputError(LayoutDoctorError):
     """A report could not be written after all (exit status 3)."""
 
@@ -47,7 +52,7 @@ class OutputFile:
     A file that a report is to be written to.
 
     Attributes:
-        path: Where, as the user named it.
+        path: Where: what the user named, and where that was a link what it led to.
         report_format: What to write.
         is_redacted: Whether names of modules and files become pseudonyms in it.
         details: Where to write what does not fit into a Markdown report; None for the other formats.
@@ -110,18 +115,17 @@ def prepare_outputs(
     """
     outputs: dict[Path, OutputFile] = {}
     for name in paths:
-        path = Path(name)
         other = next((kind for end, kind in further.items() if name.lower().endswith(end)), None)
         if redact and other is not None:
             raise UsageError(
                 f"cannot write {name!r} with --redact: this {other} holds every name as it was recorded; leave out "
                 "--redact, or this output"
             )
-        output = OutputFile(path, other or format_of_suffix(name), is_redacted=redact)
+        report_format = other or format_of_suffix(name)
+        path = _writable(name, force=force)
         if path.resolve() in outputs:
             raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
-        _check_writable(path, force=force)
-        outputs[path.resolve()] = output
+        outputs[path.resolve()] = OutputFile(path, report_format, is_redacted=redact)
     return _with_details(outputs, force=force)
 
 
@@ -147,39 +151,41 @@ def _with_details(outputs: Mapping[Path, OutputFile], *, force: bool) -> tuple[O
 
 
 def _is_free(path: Path, *, force: bool) -> bool:
-    return not os.path.lexists(path) or (force and path.is_file())
+    return not os.path.lexists(path) or (force and path.is_file() and not path.is_symlink())
 
 
-def _check_writable(path: Path, *, force: bool) -> None:
+def _writable(name: str, *, force: bool) -> Path:
+    """
+    The file that a name stands for, through links, proved to be writable.
+
+    It is fixed here, so that a link that is put in its place later on is replaced and not followed.
+    """
+    try:
+        return _checked(Path(name), force=force)
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: links in a circle
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot write {name!r}: {reason}; name another file") from error
+
+
+def _checked(path: Path, *, force: bool) -> Path:
     if path.is_dir():
         raise UsageError(f"cannot write {str(path)!r}: it is a directory; name a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
-    if path.exists() and not force:
-        raise UsageError(f"cannot write {str(path)!r}: it exists already; pass --force to replace it")
-    if path.exists() and not path.is_file():
-        return  # a pipe or a device: opening it now could block, or swallow what it is for
-    try:
-        if path.exists():
-            path.open("ab").close()
-        check_directory(path.resolve().parent)
-    except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror or error}; name another file") from error
-
-
-def check_directory(directory: Path) -> None:
-    """
-    Proves that a file can be made in a directory, by making one and removing it.
-
-    Args:
-        directory: An existing directory.
-
-    Raises:
-        OSError: It cannot.
-    """
-    probe = directory / f".layoutdoctor-{os.getpid()}.tmp"
-    probe.open("xb").close()
-    probe.unlink()
+    with contextlib.suppress(FileNotFoundError):
+        path.lstat()  # a name that is too long, or that no system allows, is found out now
+    if os.path.lexists(path) and not force:
+        what = "it exists already" if path.exists() else "it is a link to a file that is not there"
+        raise UsageError(f"cannot write {str(path)!r}: {what}; pass --force to replace it")
+    target = target_of(path)
+    if target.exists() and not target.is_file():
+        return target  # a pipe or a device: opening it now could block, or swallow what it is for
+    if target.exists():
+        os.close(os.open(target, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)))
+    elif not target.parent.is_dir():
+        raise UsageError(f"cannot write {str(path)!r}: it is a link into a directory that is not there; remove it")
+    check_directory(target.parent)
+    return target
 
 
 def refuse_raw_traces(directory: str | None, *, redact: bool) -> None:
@@ -264,13 +270,13 @@ def replace_file(path: Path, data: bytes) -> None:
     Writes a file; a reader sees the old one or the new one, never half of one.
 
     Args:
-        path: Where to; a link stays a link.
+        path: Where to; a link is replaced, ``prepare_outputs`` has followed those that the user meant.
         data: What to write.
 
     Raises:
         OSError: It could not be written.
     """
-    with replacing(path) as stream:
+    with replacing(path, follow=False) as stream:
         stream.write(data)
 
 
@@ -306,24 +312,32 @@ def print_text(text: str) -> None:
         OutputError: It could not be written, as where the disk is full.
     """
     encoding = sys.stdout.encoding or "utf-8"
+    text = without_workflow_commands(text) if os.environ.get("GITHUB_ACTIONS") else text
     try:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        _silence_stdout()
+        silence(sys.stdout)
     except OSError as error:
-        _silence_stdout()
+        silence(sys.stdout)
         raise OutputError(
             f"cannot write the report to standard output: {error.strerror or error}; name a file with --output"
         ) from error
 
 
-def _silence_stdout() -> None:
-    """Python flushes standard output once more as it ends; give it somewhere to go."""
-    with contextlib.suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+def without_workflow_commands(text: str) -> str:
+    """
+    A report as a CI service may show it: no line of it is taken for a command of the service.
+
+    Args:
+        text: Anything; in JSON nothing changes but how it is written.
+
+    Source:
+        GitHub's runner takes a line that begins with ``::name`` for a command, and an old form of it,
+        ``##[name]``, anywhere (actions/runner, ActionCommand.cs).
+    """
+    text = _COMMAND.sub(r"\1: :", text)
+    return text.replace("##[", "\\u0023#[" if text.startswith("{") else "# #[")
 
 
 def open_standard_streams() -> None:

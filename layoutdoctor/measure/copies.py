@@ -298,7 +298,7 @@ class _Copier(NamedTuple):
         return clone_tensor(value) if taken is None else taken
 
     def _copy_function(self, function: types.FunctionType) -> types.FunctionType:
-        """The same code bound to copies of what it reads; the function itself where it reads no module and no tensor."""
+        """The same code bound to copies of what it reads; the function itself where that is no module or tensor."""
         kinds = (nn.Module, torch.Tensor)
         cells = function.__closure__ or ()
         held = [cell.cell_contents if _is_filled(cell) else None for cell in cells]

@@ -1,33 +1,25 @@
 """
 Whether a configuration computes what the model computes: outputs and gradients against a float64 eager reference.
 
-Faces doctor; imports measure's step, copies, memory and weights, records and errors.
+Tensors are compared piece by piece: on the way to a difference nothing as large as they are is made. Faces doctor and
+reference; imports records.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutdoctor.errors import first_line
-from layoutdoctor.measure.copies import copy_model
-from layoutdoctor.measure.memory import Need, release_memory, why_too_little
-from layoutdoctor.measure.step import FIRST_CALL_SEED, Step, in_eager_mode, tensors_of
-from layoutdoctor.measure.weights import weights_of
 from layoutdoctor.records import Equivalence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.measure.step import Rehearsal, StepResults
-    from layoutdoctor.records import Mode
-    from layoutdoctor.subjects.subject import LoadedSubject
+    from layoutdoctor.measure.reference import Reference
+    from layoutdoctor.measure.step import StepResults
 
 EAGER_ERROR_FACTOR = 10.0
 """How many times eager's own rounding error another order of the same additions may make."""
@@ -68,58 +60,6 @@ class ReferenceTensor:
     largest: float
 
 
-@dataclass(frozen=True)
-class Reference:
-    """
-    What the model computes, and how exactly.
-
-    Attributes:
-        name: ``float64``, or ``eager float32`` and the like where float64 did not run.
-        tensors: Outputs and gradients by name.
-        mode: Of the runs.
-        output_layouts: Eager's, on the caller's own input.
-        random: Why two runs of the model differ; None where they do not.
-        why_not_exact: Why float64 did not run; None where it did.
-        terms: For an output that is a sum or a mean: the same of its terms' magnitudes, the largest. Where the terms
-            cancel, rounding is of their size, not of the output's.
-        notes: What the reader should know.
-    """
-
-    name: str
-    tensors: dict[str, ReferenceTensor]
-    mode: Mode
-    output_layouts: tuple[Layout, ...]
-    random: str | None = None
-    why_not_exact: str | None = None
-    terms: dict[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-class _SumsOfTerms(TorchDispatchMode):
-    """
-    Remembers, for every sum and mean that runs, how large its terms are.
-
-    Attributes:
-        found: The sum or mean of magnitudes, the largest, by the result's identity; with the result, which stays alive.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[int, tuple[torch.Tensor, float]] = {}
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Runs the operation as it is, and a sum or mean once more on magnitudes."""
-        del types
-        keywords = kwargs or {}
-        result = function(*args, **keywords)
-        is_sum = str(function).split(".")[1] in ("sum", "mean") and isinstance(result, torch.Tensor)
-        if is_sum and args[0].is_floating_point() and args[0].numel():
-            self.found[id(result)] = (result, float(function(args[0].abs(), *args[1:], **keywords).max()))
-        return result
-
-
 class _Difference(NamedTuple):
     """How far one tensor is from the reference; ``reason`` where no figure can say it."""
 
@@ -139,71 +79,15 @@ class _Difference(NamedTuple):
         return self.error / self.tolerance if self.tolerance > 0 else float("inf")
 
 
-def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal | None = None) -> Reference:
+def reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> ReferenceTensor:
     """
-    Runs the model in eager on copies: in its own dtype, once more with another seed, and in float64.
+    What later results are compared with.
 
     Args:
-        subject: What was loaded; it is not changed.
-        mode: ``inference`` or ``training``.
-        rehearsal: What the first eager call showed; None where there was none.
-
-    Raises:
-        SubjectError: The model raised, though its first run did not.
+        name: ``output N`` or ``gradient of NAME``.
+        exact: The reference's, of the same shape.
+        eager: The same by eager; the same tensor where eager is the reference.
     """
-    with in_eager_mode(subject):
-        results = _run(subject, mode)
-        layouts = results.output_layouts
-        eager = _on_host(_named(results))
-        del results
-        random = _why_random(eager, _named(_run(subject, mode, seed=FIRST_CALL_SEED + 1)))
-    problem = _why_no_room(subject, rehearsal)
-    notes = () if problem is None else (f"the outputs were compared with eager's, not with float64: {problem}",)
-    terms: dict[str, float] = {}
-    exact = eager
-    if problem is None:
-        try:
-            exact = _on_host(_named(_run_in_float64(subject, mode, terms)))
-            problem = None if exact.keys() == eager.keys() else "it gives other outputs in float64"
-        except (Exception, SystemExit) as error:  # what a model does with float64 is not known here
-            problem = first_line(error)
-    if random is not None or problem is not None:
-        exact = eager  # another dtype draws other random numbers
-    name = "float64" if exact is not eager else f"eager {_floating_dtype(eager)}"
-    release_memory()
-    return Reference(name, _reference_tensors(exact, eager), mode, layouts, random, problem, terms, notes)
-
-
-def _why_no_room(subject: LoadedSubject, rehearsal: Rehearsal | None) -> str | None:
-    """Why a run in float64 does not fit into the memory; None where it does, or where nobody knows."""
-    if rehearsal is None:
-        return None
-    weights = weights_of(subject.model)
-    floating = [tensor for tensor in weights if tensor.is_floating_point()]
-    wider = 8 / min((tensor.element_size() for tensor in floating), default=8)
-    need = Need(
-        (
-            ("weights in float64", 8 * sum(tensor.numel() for tensor in floating)),
-            ("activations in float64", int(wider * rehearsal.shared.activation_bytes)),
-        )
-    )
-    problem = why_too_little(need, rehearsal.shared.device)
-    return None if problem is None else f"float64 needs {problem}"
-
-
-def _reference_tensors(exact: dict[str, torch.Tensor], eager: dict[str, torch.Tensor]) -> dict[str, ReferenceTensor]:
-    """The dicts are emptied on the way, so that a tensor is let go of once what is needed of it is known."""
-    names = list(exact)
-    made: dict[str, ReferenceTensor] = {}
-    for name in names:
-        by_eager = eager[name]
-        made[name] = _reference_tensor(name, exact[name], by_eager)
-        exact.pop(name)
-        eager.pop(name, None)
-    return made
-
-
-def _reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> ReferenceTensor:
     shape, dtype = eager.shape, eager.dtype
     same = exact is eager
     exact, eager = _dense(exact), _dense(eager)
@@ -219,67 +103,27 @@ def _reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> Re
     return ReferenceTensor(exact, None if all_finite else eager, shape, dtype, error, largest)
 
 
-def _run(subject: LoadedSubject, mode: Mode, *, seed: int = FIRST_CALL_SEED) -> StepResults:
-    copied = copy_model(subject.model)
-    copied.set_mode(mode)
-    return Step(copied.run, copied.module, subject.args, subject.kwargs, mode, first_seed=seed).results()
+def named(results: StepResults) -> dict[str, torch.Tensor]:
+    """
+    Outputs as ``output 0``, gradients as ``gradient of NAME``.
 
-
-def _run_in_float64(subject: LoadedSubject, mode: Mode, terms: dict[str, float]) -> StepResults:
-    copied = copy_model(subject.model, _double_parameter)
-    copied.set_mode(mode)
-    if copied.module is not None:
-        copied.module.double()  # the buffers
-    args, kwargs = pytree.tree_map(_as_double, (subject.args, subject.kwargs))
-    return Step(_noting_terms(copied.run, terms), copied.module, args, kwargs, mode).results()
-
-
-def _double_parameter(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Converted when it is copied: a copy in its own dtype beside that in float64 is not needed."""
-    if type(tensor) is not nn.Parameter or not tensor.is_floating_point() or tensor.dtype == torch.float64:
-        return None
-    return nn.Parameter(tensor.detach().double(), tensor.requires_grad)
-
-
-def _noting_terms(run: Callable[..., Any], terms: dict[str, float]) -> Callable[..., Any]:
-    """The model, which notes how large the terms are of those outputs that are sums or means."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with _SumsOfTerms() as sums:
-            output = run(*args, **kwargs)
-        for index, tensor in enumerate(tensors_of(output)):
-            if id(tensor) in sums.found:
-                terms[f"output {index}"] = sums.found[id(tensor)][1]
-        return output
-
-    return call
-
-
-def _as_double(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
-        return leaf
-    return leaf.detach().double().requires_grad_(leaf.requires_grad)
-
-
-def _on_host(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """On a GPU the memory is what the model needs; the host has some left."""
-    return {name: tensor if tensor.device.type == "cpu" else tensor.cpu() for name, tensor in tensors.items()}
-
-
-def _named(results: StepResults) -> dict[str, torch.Tensor]:
-    """Outputs as ``output 0``, gradients as ``gradient of NAME``."""
+    Args:
+        results: Of a step.
+    """
     outputs = {f"output {index}": output for index, output in enumerate(results.outputs)}
     return {**outputs, **{f"gradient of {name}": gradient for name, gradient in results.gradients.items()}}
 
 
-def _floating_dtype(tensors: dict[str, torch.Tensor]) -> str:
-    dtypes = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
-    return str(dtypes[0] if dtypes else next(iter(tensors.values())).dtype).removeprefix("torch.")
+def why_random(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str | None:
+    """
+    Why a model is random; None where two runs with different seeds give the same.
 
-
-def _why_random(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str | None:
+    Args:
+        first: Outputs and gradients of one run, by name.
+        second: Those of the other.
+    """
     for name, tensor in first.items():
-        if _compare(name, second.get(name), _reference_tensor(name, tensor, tensor), None).share > 1:
+        if _compare(name, second.get(name), reference_tensor(name, tensor, tensor), None).share > 1:
             return f"{name} differs between two eager runs with different seeds"
     return None
 
@@ -299,7 +143,7 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
     Returns:
         ``not_checked`` where the model is random and this run drew other numbers than eager.
     """
-    found, scales = _named(results), _scales(reference)
+    found, scales = named(results), _scales(reference)
     differences = [
         _compare(name, found.get(name), wanted, scales.get(name)) for name, wanted in reference.tensors.items()
     ]
@@ -347,7 +191,7 @@ def _detail(worst: _Difference, count: int, reference: Reference) -> str:
 
 def _scales(reference: Reference) -> dict[str, float]:
     """
-    The largest value each tolerance refers to: an output's own, for a gradient the largest among its module's parameters.
+    The largest value each tolerance refers to: an output's own; for a gradient the largest of its module's parameters.
 
     The gradient of a bias in front of a batch norm is zero but for rounding, and that rounding is of its weight's size;
     a sum whose terms cancel is zero but for rounding of their size.
@@ -399,7 +243,7 @@ def _compare_floats(name: str, found: torch.Tensor, wanted: ReferenceTensor, sca
     error, wrong, lost = 0.0, 0, 0
     for one, exact, eager in _pieces(found, wanted.exact, wanted.exact if wanted.eager is None else wanted.eager):
         finite = torch.isfinite(eager) & torch.isfinite(exact)
-        # Where eager has NaN or infinity, the same is right, and so is the reference's number that eager could not hold.
+        # Where eager has NaN or infinity, the same is right, and so is a number of the reference that it cannot hold.
         same = (one == eager) | (one.isnan() & eager.isnan())
         close = (one.double() - exact.double()).abs() <= tolerance
         wrong += int((~finite & ~same & ~close).sum())

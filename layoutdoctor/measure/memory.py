@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from layoutdoctor.capture.torch_state import profiler_is_running
+from layoutdoctor.errors import text_of
 from layoutdoctor.measure.profiling import quiet_profiler
 from layoutdoctor.units import format_bytes
 
@@ -200,7 +202,7 @@ def out_of_memory(error: BaseException) -> str | None:
     while inner is not None and id(inner) not in met:
         met.add(id(inner))
         if _is_out_of_memory(inner):
-            asked = _bytes_asked_for(str(inner))
+            asked = _bytes_asked_for(text_of(inner))
             return "out of memory" if asked is None else f"out of memory: {format_bytes(asked)} were asked for"
         inner = inner.__cause__ or getattr(inner, "inner_exception", None) or inner.__context__
     return None
@@ -209,7 +211,7 @@ def out_of_memory(error: BaseException) -> str | None:
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and bool(_SAYS_OUT_OF_MEMORY.search(str(error)))
+    return isinstance(error, RuntimeError) and bool(_SAYS_OUT_OF_MEMORY.search(text_of(error)))
 
 
 def _bytes_asked_for(message: str) -> Bytes | None:
@@ -239,6 +241,30 @@ def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:
     return _peak_cpu_memory(step) if kind == "cpu" else None
 
 
+def resident_peak(run: Callable[[], None], device: str) -> Bytes | None:
+    """
+    Most bytes a first run takes, above what is in use before it.
+
+    Nothing is profiled: a first run may end the process, and what it prints then must come through.
+
+    Args:
+        run: What to run; once.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Returns:
+        On a GPU what torch's allocator says; on a CPU what the kernel says of the process: touched pages, those of
+        libraries that start to work at a first run among them. None where the process was larger before, and elsewhere.
+    """
+    if device.partition(":")[0] == "cuda":
+        return _peak_cuda_memory(run, device)
+    before = _table_of(_PROC / "self" / "status")
+    run()
+    highest = _table_of(_PROC / "self" / "status").get("VmHWM", 0)
+    if device.partition(":")[0] != "cpu" or highest <= before.get("VmHWM", 0):
+        return None
+    return max(highest - before["VmRSS"], 0)
+
+
 def highest_sum(changes: Iterable[Bytes]) -> Bytes:
     """
     How high a running sum from 0 rises.
@@ -256,6 +282,8 @@ def highest_sum(changes: Iterable[Bytes]) -> Bytes:
 def _peak_cpu_memory(step: Callable[[], None]) -> Bytes | None:
     from torch.autograd.profiler import profile
 
+    if profiler_is_running():  # the caller's, which ours would end
+        return None
     with quiet_profiler(), profile(profile_memory=True) as recorded:
         step()
     # Every allocation and free is an event of its own in kineto's list (torch 2.13); the list that profile.events()

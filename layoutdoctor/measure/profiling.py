@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX
-from layoutdoctor.errors import first_line
+from layoutdoctor.capture.torch_state import profiler_is_running
+from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.processes import scratch_prefix
 from layoutdoctor.traces.kineto import ProfiledIteration, read_profiled_iteration
 from layoutdoctor.traces.onednn import OnednnLog, read_onednn_log
+from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,14 +79,19 @@ def record_quietest(
     for _ in range(QUIET_REPETITIONS - 1):
         if _total_seconds(best) > _LONG_ITERATION_SECONDS:
             break
-        with tempfile.TemporaryDirectory(prefix="layoutdoctor-") as directory:
+        with tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory:
             kept = None if trace_file is None else Path(directory) / trace_file.name
             again = record_iteration(prepare(), device, captured, kept)
             if _total_seconds(again) < _total_seconds(best):
                 best = again
                 if kept is not None and trace_file is not None:
-                    trace_file.write_bytes(kept.read_bytes())
+                    _keep(trace_file, kept.read_bytes())
     return best
+
+
+def _keep(trace_file: Path, data: bytes) -> None:
+    with replacing(trace_file) as stream:
+        stream.write(data)
 
 
 def _total_seconds(recording: Recording) -> float:
@@ -112,14 +120,20 @@ def record_iteration(
         trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``); None keeps none.
 
     Raises:
+        LayoutDoctorError: A profiler is running already, which ours would end.
         Exception: Whatever the step raises.
     """
+    if profiler_is_running():
+        raise LayoutDoctorError(
+            "a profiler is running already, and torch has one at a time; the times include what it costs: "
+            "diagnose outside of it"
+        )
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     lacks: list[str] = []
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layoutdoctor-")))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()))))
         stack.enter_context(quiet_profiler())
         with (
             named_kernels(captured) as unnamed,
@@ -132,7 +146,7 @@ def record_iteration(
         profiler.export_chrome_trace(str(target))
         data = target.read_bytes()
         if trace_file is not None:  # the profiler hands out its trace once only
-            trace_file.write_bytes(gzip.compress(data) if trace_file.suffix == ".gz" else data)
+            _keep(trace_file, gzip.compress(data) if trace_file.suffix == ".gz" else data)
     lacks += unnamed + capture.lacks
     log = _with_header(read_onednn_log(capture.text)) if capture.text is not None else None
     if log is not None and log.primitives and not log.has_timestamps:

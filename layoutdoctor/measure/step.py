@@ -1,48 +1,32 @@
 """
 One iteration of a prepared model: what is timed, profiled and compared, the same for every configuration.
 
-Faces timing, profiling, equivalence and doctor; imports measure's copies, memory and weights, records and errors.
+Faces timing, profiling, equivalence and doctor; imports measure's copies and weights, records and errors.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
-import traceback
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
-from layoutdoctor.measure.copies import clone_tensor, copy_inputs, copy_model, input_tensors, layout_of
-from layoutdoctor.measure.memory import Need, out_of_memory, peak_memory
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.measure.copies import clone_tensor, copy_inputs, input_tensors, layout_of
 from layoutdoctor.measure.randomness import seeded
-from layoutdoctor.measure.weights import (
-    SharedTensors,
-    WatchedCopies,
-    byte_count,
-    refuse_unless_it_fits,
-    same_values,
-    weights_of,
-)
-from layoutdoctor.units import format_bytes
+from layoutdoctor.measure.weights import same_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable
 
     from torch import nn
 
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Mode
-    from layoutdoctor.subjects.subject import LoadedSubject
-    from layoutdoctor.units import Bytes
-
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 
 FIRST_CALL_SEED = 0
 """Every configuration's first call draws from the same seed, so that dropout can be compared where it can be."""
@@ -50,9 +34,6 @@ FIRST_CALL_SEED = 0
 COPIES_INPUTS_NOTE = (
     "the model changes its inputs in place: every call gets fresh copies, in every configuration; "
     "the time of copying is part of the times"
-)
-OWN_WEIGHTS_NOTE = (
-    "the model changes {count} of its weights in place: every configuration has a copy of its own of them ({size} each)"
 )
 
 
@@ -72,24 +53,6 @@ class StepResults:
     output_layouts: tuple[Layout, ...]
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """
-    What one eager call on a copy showed.
-
-    Attributes:
-        changes_inputs: Whether the model writes into its inputs.
-        output_layouts: Layouts of the outputs on the caller's own input.
-        notes: What the reader should know.
-        shared: What the configurations may share.
-    """
-
-    changes_inputs: bool
-    output_layouts: tuple[Layout, ...]
-    notes: tuple[str, ...] = ()
-    shared: SharedTensors = field(default_factory=SharedTensors, repr=False)
-
-
 @dataclass
 class Step:
     """
@@ -99,8 +62,8 @@ class Step:
     scalar loss ``sum((output * w).sum())`` with fixed pseudo-random ``w``: autograd starts from the gradient ``w`` of
     each output, in that output's own layout. A plain ``output.sum()`` would start from a stride-0 gradient of ones,
     which no real loss gives and which vanishes behind a batch norm. The product and the sum themselves are not run:
-    they are the same in every configuration and would only dilute what is compared. After the call the gradients are let
-    go of, so that those of one configuration never lie beside those of another.
+    they are the same in every configuration and would only dilute what is compared. After the call the gradients are
+    let go of, so that those of one configuration never lie beside those of another.
 
     Attributes:
         run: What to call: the copy, or the compiled copy.
@@ -318,124 +281,3 @@ def _new_loss_weight(output: torch.Tensor, index: int) -> torch.Tensor:
     eighths = torch.randint(1, 17, output.shape, generator=generator, device="cpu", dtype=torch.int8)
     eighths *= torch.randint(0, 2, output.shape, generator=generator, device="cpu", dtype=torch.int8) * 2 - 1
     return weight.copy_(eighths).div_(8)
-
-
-def check_runs(subject: LoadedSubject, mode: Mode) -> Rehearsal:
-    """
-    One eager iteration on a copy, before anything else: a model that does not run is the user's to mend.
-
-    Args:
-        subject: What was loaded; it is not changed.
-        mode: ``inference`` or ``training``.
-
-    Raises:
-        SubjectError: It raised: with the model's own exception, the line in the user's file and the inputs given. Or it
-            does not fit into the memory: with the number needed.
-    """
-    weights, inputs = weights_of(subject.model), input_tensors(subject.args, subject.kwargs)
-    trained = [tensor for tensor in weights if tensor.requires_grad] if mode == "training" else []
-    known = [("weights", weights), ("inputs", inputs), ("gradients", trained)]
-    refuse_unless_it_fits(subject.name, known)  # before anything is copied
-    device = str(next((tensor.device for tensor in [*weights, *inputs]), "cpu"))
-    watched = WatchedCopies()
-    with in_eager_mode(subject):
-        step = _rehearsal_step(subject, mode, watched)
-        peak = _peak_of_first_call(step, device)
-        results = step.results()
-        changed = watched.changed()
-    shared = SharedTensors(
-        originals=watched.originals,
-        changed=changed,
-        is_ours=subject.is_ours,
-        changes_inputs=step.fresh_inputs,
-        activation_bytes=peak or 0,
-        device=device,
-    )
-    rehearsal = Rehearsal(step.fresh_inputs, results.output_layouts, (*step.notes, *_notes_on(changed)), shared)
-    result_bytes = 2 * byte_count(results.outputs) + byte_count(list(results.gradients.values()))
-    del step, results, watched  # what was copied is gone before it is asked what is free
-    activations = Need((("activations", shared.activation_bytes), ("the reference", result_bytes)))
-    refuse_unless_it_fits(subject.name, known[: 1 if peak else 3], activations)
-    return rehearsal
-
-
-def _rehearsal_step(subject: LoadedSubject, mode: Mode, watched: WatchedCopies) -> Step:
-    copied = copy_model(subject.model, watched)
-    copied.set_mode(mode)
-    return Step(copied.run, copied.module, subject.args, subject.kwargs, mode)
-
-
-def _notes_on(changed: Sequence[torch.Tensor]) -> tuple[str, ...]:
-    return (OWN_WEIGHTS_NOTE.format(count=len(changed), size=format_bytes(byte_count(changed))),) if changed else ()
-
-
-def _peak_of_first_call(step: Step, device: str) -> Bytes | None:
-    """What the first call takes at once; None where that cannot be said."""
-
-    def run() -> None:
-        step.results()
-
-    try:
-        return peak_memory(run, device)
-    except RuntimeError as error:
-        if "profiler" not in str(error).lower():  # the model uses it itself, or the caller does around the diagnosis
-            raise
-    run()
-    return None
-
-
-@contextlib.contextmanager
-def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
-    """
-    A block in which the model runs uncompiled: what it raises is the user's to mend, and is said in one line.
-
-    Args:
-        subject: What is run.
-
-    Raises:
-        SubjectError: The model raised, or called ``sys.exit``.
-    """
-    try:
-        yield
-    except (LayoutDoctorError, KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:
-        what = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else first_line(error)
-        cure = "give inputs that the model accepts (--input, or example_input in Python)"
-        if out_of_memory(error) is not None:
-            what, cure = str(out_of_memory(error)), "diagnose it on a machine with more memory, or with a smaller input"
-        if isinstance(error, SystemExit):
-            cure = "take it out of the model's forward"
-        raise SubjectError(
-            f"cannot run {subject.name} on {describe_arguments(subject.args, subject.kwargs)}: {what}"
-            f"{_place(error, subject.source)}; {cure}"
-        ) from error
-
-
-def describe_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """
-    Arguments in short, such as ``float32[8, 3, 224, 224], mask=bool[1, 8]``.
-
-    Args:
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-    """
-    named = [f"{name}={_describe_argument(value)}" for name, value in kwargs.items()]
-    return ", ".join([*map(_describe_argument, args), *named]) or "no arguments"
-
-
-def _describe_argument(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    if isinstance(value, (bool, int, float, str, type(None))):
-        return repr(value)
-    return type(value).__name__
-
-
-def _place(error: BaseException, source: str | None) -> str:
-    """The last line of the user's code that the exception passed, in brackets; empty where none is known."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == source]
-    if not own:
-        own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""

@@ -11,14 +11,15 @@ beside the caller's own model and inputs::
     a trial:    W + C + T B + F I + L + A + R
     timing:     W + C + T B + F I + L + A
 
-W is the weights; C those among them that have other strides in channels_last (at most W); T the number of configurations
-that are timed, B their small buffers and whatever the model changes in place, which cannot be shared; I the inputs, F
-the number of input formats; L the weights of the loss (training: as large as the outputs); A activations, outputs and
-gradients of one iteration, of one configuration at a time; R the reference: outputs in float64 and (training) gradients
-in float32, on the host. Where the model is our own (loaded by the command), the first W of trials and timing is the
-model itself. What torch takes for itself comes on top: constants that freezing folds, code, the profiler's events.
+W is the weights; C those among them that have other strides in channels_last (at most W); T the number of
+configurations that are timed, B their small buffers and whatever the model changes in place, which cannot be shared; I
+the inputs, F the number of input formats; L the weights of the loss (training: as large as the outputs); A activations,
+outputs and gradients of one iteration, of one configuration at a time; R the reference: outputs in float64 and
+(training) gradients in float32, on the host. Where the model is our own (loaded by the command), the first W of trials
+and timing is the model itself. What torch takes for itself comes on top: constants that freezing folds, code, the
+profiler's events.
 
-Faces subjects, step and doctor; imports measure's copies and memory.
+Faces subjects, step and doctor; imports measure's copies and memory, and errors.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from layoutdoctor.measure.copies import (
 from layoutdoctor.measure.memory import Need, why_too_little
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from layoutdoctor.records import FormatChoice
     from layoutdoctor.units import Bytes
@@ -242,6 +243,16 @@ class SharedTensors:
 
         return share
 
+    @contextlib.contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """A block that copies weights; where it raises, what it copied is let go of."""
+        before = dict(self._weights)
+        try:
+            yield
+        except BaseException:
+            self._weights = before
+            raise
+
     def _is_shared(self, original: torch.Tensor) -> bool:
         return _can_be_shared(original) and not any(original is tensor for tensor in self.changed)
 
@@ -347,7 +358,7 @@ def _key(original: torch.Tensor, choice: FormatChoice) -> Hashable:
 def _copy_of(original: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
     """A copy in a format, made in one step; without a gradient."""
     if not _is_plain(original):
-        copied = copy.deepcopy(original)
+        copied = copy.deepcopy(original) if original.layout == torch.strided else clone_tensor(original)
         formatted = in_format(copied.detach(), choice)
         if formatted.layout == torch.strided and formatted.stride() != copied.stride():
             copied.data = formatted

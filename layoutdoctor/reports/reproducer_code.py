@@ -69,11 +69,7 @@ def model_code(program: Program, inputs: Sequence[str], *, is_training: bool, de
     steps = steps_of(program)
     if not steps:
         raise CannotWriteError("the model runs no operation")
-    final = {step.result for step in steps} | set(program.placeholders)
-    missing = [name for step in steps for name in step.inputs if name not in final]
     outputs = _outputs(program, steps)
-    if missing:
-        raise CannotWriteError("an operation reads a result that the record does not name")
     owned = {node.name for step in steps for node in step.weights}
     loose = [node for name, node in program.placeholders.items() if name not in owned and name not in inputs]
     loose = [node for node in loose if any(node.name in step.inputs for step in steps) or node.name in outputs]
@@ -102,10 +98,8 @@ def _outputs(program: Program, steps: Sequence[Step]) -> tuple[str, ...]:
     found = []
     for output in program.outputs:
         name = output
-        while name not in known and name in made and made[name].inputs:
-            name = made[name].inputs[0]  # the first result of a layer, or what a layer swallowed at its end
-        if name not in known:
-            raise CannotWriteError("the record does not say where an output of the model comes from")
+        while name not in known:  # the first result of a layer, or what a layer swallowed at its end
+            name = made[name].inputs[0]
         found.append(name)
     return tuple(dict.fromkeys(found))
 
@@ -310,8 +304,7 @@ class _ModelWriter:
         statements: list[Statement] = []
         pending: tuple[str, str, tuple[int, ...]] | None = None  # name, expression, numbers of its layers
         for index, step in enumerate(self.steps):
-            is_read = pending is not None and step.inputs.count(pending[0]) == 1
-            if pending is not None and (not is_read or len(pending[1]) + len(step.call) > _LONGEST_EXPRESSION):
+            if pending is not None and len(pending[1]) + len(step.call) > _LONGEST_EXPRESSION:
                 statements.append(self._assigned(pending, names, last, index - 1))
                 pending = None
             pending = self._expression(step, names, pending)
@@ -320,8 +313,6 @@ class _ModelWriter:
             if not is_free:
                 statements.append(self._assigned(pending, names, last, index))
                 pending = None
-        if pending is not None:
-            statements.append(self._assigned(pending, names, last, len(self.steps) - 1))
         return statements
 
     def _expression(

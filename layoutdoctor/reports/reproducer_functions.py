@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.reproducer_program import CONTIGUOUS, RESHAPE, CannotWriteError, Ref, Word, refs_in
+from layoutdoctor.reports.reproducer_program import CONTIGUOUS, RESHAPE, Ref, Word, refs_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -94,13 +94,8 @@ def function_step(operation: Operation) -> Step:
     Args:
         operation: Any operation of ATen.
 
-    Raises:
-        CannotWriteError: It has no function.
     """
-    inputs = list(operation.inputs)
-    numbers = iter(range(len(inputs)))
-    args = [_templated(value, numbers) for value in operation.args]
-    args += [f"{name}={_templated(value, numbers)}" for name, value in operation.kwargs]
+    inputs, args = operation.inputs, _arguments(operation)
     target = operation.target.removeprefix("aten.")
     layer = None
     if target == CONTIGUOUS:
@@ -118,11 +113,27 @@ def function_step(operation: Operation) -> Step:
         call = pattern.replace("{0}", args[0]).replace("(...)", f"({rest})").replace("...", f", {rest}" if rest else "")
         layer = layer.replace("(...)", f"({rest})") if layer is not None else None
         layer = layer if layer is not None and len(inputs) == 1 and args[0] == "{0}" else None
-    elif operation.target.startswith("aten."):
-        call = f"{operation.target.replace('aten.', 'torch.ops.aten.', 1)}({', '.join(args)})"
     else:
-        raise CannotWriteError("an operation of the model cannot be written down")
-    return Step(operation.name, tuple(inputs), call, layer)
+        return operator_step(operation)
+    return Step(operation.name, inputs, call, layer)
+
+
+def operator_step(operation: Operation) -> Step:
+    """
+    The line of an operation as a call of ``torch.ops``, which returns all its results.
+
+    Args:
+        operation: Any operation of ATen.
+    """
+    target = operation.target.removeprefix("aten.")
+    return Step(operation.name, operation.inputs, f"torch.ops.aten.{target}({', '.join(_arguments(operation))})")
+
+
+def _arguments(operation: Operation) -> list[str]:
+    """Its arguments as code, with ``{0}``, ``{1}`` for the values it reads."""
+    numbers = iter(range(len(operation.inputs)))
+    args = [_templated(value, numbers) for value in operation.args]
+    return args + [f"{name}={_templated(value, numbers)}" for name, value in operation.kwargs]
 
 
 def _templated(value: Value, numbers: Iterator[int]) -> str:

@@ -10,7 +10,7 @@ from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.reproducer_functions import Step, function_step, written
+from layoutdoctor.reports.reproducer_functions import Step, function_step, operator_step, written
 from layoutdoctor.reports.reproducer_program import CONTIGUOUS, POOL_TO_ONE, RESHAPE, CannotWriteError, Ref, sizes
 
 if TYPE_CHECKING:
@@ -78,8 +78,10 @@ class _Writer:
             if type(index) is not int or not 0 <= index < 1000:
                 raise CannotWriteError("an operation takes a result that does not exist")
             return Step(operation.name, (source,), f"{{0}}[{index}]")
+        if not self._first_result_only(operation):
+            return operator_step(operation)
         writer = _LAYERS.get(operation.target)
-        if writer is not None and self._first_result_only(operation):
+        if writer is not None:
             step = writer(self, operation)
             if step is not None:
                 if operation.target in _WITH_RESULTS:
@@ -91,11 +93,13 @@ class _Writer:
         """Whether nothing reads more than the first result of an operation with several."""
         if operation.target not in _WITH_RESULTS:
             return True
-        if operation.name in self.outputs:
-            return False
-        return all(
-            reader.target == "getitem" and reader.args[1] == 0 for reader in self.readers.get(operation.name, ())
-        )
+        readers = self.readers.get(operation.name, ())
+        only_first = all(reader.target == "getitem" and reader.args[1] == 0 for reader in readers)
+        return only_first and operation.name not in self.outputs
+
+    def is_read_once(self, name: str) -> bool:
+        """Whether one operation reads a value and nothing else does, so that a layer may swallow it."""
+        return len(self.readers.get(name, ())) == 1 and name not in self.outputs
 
     def parameter(self, value: Value) -> FxNode | None:
         """The placeholder that an argument is; None where it is the result of an operation, or nothing."""
@@ -169,23 +173,24 @@ def _instance_norm(writer: _Writer, operation: Operation) -> Step | None:
     """The layer for what an instance norm runs: a batch norm over images times channels, on a contiguous copy."""
     x, weight, bias, _mean, _variance, training, momentum, eps = operation.args
     view = writer.made.get(x.name) if isinstance(x, Ref) else None
-    back = [reader for item in writer.readers.get(operation.name, ()) for reader in writer.readers.get(item.name, ())]
+    items = [item for item in writer.readers.get(operation.name, ()) if writer.is_read_once(item.name)]
+    back = [reader for item in items for reader in writer.readers[item.name]]
     if training is not True or view is None or view.target != RESHAPE or len(back) != 1 or back[0].target != RESHAPE:
         return None
     copy = writer.made.get(view.inputs[0])
-    is_copied = copy is not None and copy.target == CONTIGUOUS and len(writer.readers[copy.name]) == 1
+    is_copied = copy is not None and copy.target == CONTIGUOUS and writer.is_read_once(copy.name)
     source = Ref(copy.inputs[0] if copy is not None and is_copied else view.inputs[0])
     shape = writer.shape_of(source)
     if len(shape) not in (3, 4, 5) or writer.shape_of(x) != (1, shape[0] * shape[1], *shape[2:]):
         return None
-    if back[0].shape != shape or len(writer.readers[view.name]) != 1:
+    if back[0].shape != shape or not writer.is_read_once(view.name):
         return None
     repeats = [writer.made.get(value.name) for value in (weight, bias) if isinstance(value, Ref)]
     if (weight is None) != (bias is None) or any(r is None or r.target != "aten.repeat.default" for r in repeats):
         return None
     repeated = [repeat for repeat in repeats if repeat is not None]
     owned = writer.owned(*(repeat.args[0] for repeat in repeated))
-    if owned is None or any(repeat.args[1] != (shape[0],) for repeat in repeated):
+    if owned is None or any(r.args[1] != (shape[0],) or not writer.is_read_once(r.name) for r in repeated):
         return None
     writer.absorbed.update((view.name, *(repeat.name for repeat in repeated)))
     if copy is not None and is_copied:
@@ -228,7 +233,7 @@ def _linear(writer: _Writer, operation: Operation) -> Step | None:
         return None
     bias, x, second = operation.args if len(operation.args) == 3 else (None, *operation.args)
     turned = writer.made.get(second.name) if isinstance(second, Ref) else None
-    if turned is None or turned.target != "aten.t.default" or len(writer.readers[turned.name]) != 1:
+    if turned is None or turned.target != "aten.t.default" or not writer.is_read_once(turned.name):
         return None
     owned = writer.owned(turned.args[0], bias)
     if not owned or owned[0].tensor != "weight" or not isinstance(x, Ref) or len(writer.shape_of(x)) != 2:
@@ -254,8 +259,7 @@ def _interpolate(writer: _Writer, operation: Operation) -> Step | None:
     """``F.interpolate`` with scale factors that reach the recorded size, else with that size."""
     del writer
     mode = operation.target.removeprefix("aten.upsample_").removesuffix(".default")
-    rank = int(mode[-2]) if mode[-2:] in ("1d", "2d", "3d") else {"bilinear2d": 2}.get(mode, 0)
-    kind = mode[:-2]
+    kind, rank = mode[:-2], int(mode[-2])
     rest = list(operation.args[2:])
     x, size = operation.args[0], operation.args[1]
     if operation.kwargs or not isinstance(x, Ref) or not isinstance(size, tuple):

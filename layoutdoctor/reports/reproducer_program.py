@@ -277,7 +277,8 @@ def simplified(program: Program) -> Program:
     operations: dict[str, Operation] = {}
     for operation in program.operations:
         source = made.get(operation.inputs[0]) if operation.inputs else None
-        renamed = replace(operation, args=tuple(_renamed(value, same) for value in operation.args))
+        kwargs = tuple((name, _renamed(value, same)) for name, value in operation.kwargs)
+        renamed = replace(operation, args=tuple(_renamed(value, same) for value in operation.args), kwargs=kwargs)
         if _is_copy(operation):
             renamed = replace(renamed, target=CONTIGUOUS)
         elif operation.target in ("aten.view.default", "aten._unsafe_view.default"):

@@ -161,7 +161,7 @@ def _physical(path: str, line: int, code: str | None) -> JsonObject:
 
 
 def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding], left_out: int) -> JsonObject:
-    notifications = [
+    notifications: list[JsonObject] = [
         {
             "level": finding.severity,
             "message": {"text": f"{clean_name(finding.code)}: {_message(finding)}"},

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from layoutdoctor.records import SourceLocation
 
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
 NOT_RECORDED = "not recorded"
-STATUS_WORDS: Mapping[str, str] = {
+STATUS_WORDS = {
     "failed": "failed",
     "timed_out": "timed out",
     "crashed": "crashed",
@@ -65,8 +65,8 @@ def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
         line: Anything out of a record.
         length: Characters to keep after the indentation; the cut is shown as three dots.
     """
-    indentation = min(len(line) - len(line.lstrip(" ")), NAME_LENGTH)
-    return " " * indentation + clean(line, length)
+    text = line.lstrip(" ")
+    return " " * min(len(line) - len(text), NAME_LENGTH) + clean(text, length)
 
 
 def _is_printable(character: str) -> bool:

@@ -128,9 +128,9 @@ def _check_file(stream: BinaryIO, byte_count: int) -> None:
 def _check_kind(archive: Archive) -> None:
     names = archive.names
     if any(name.startswith("code/") for name in names) and "constants.pkl" in names:
-        raise ForbiddenPartError("TorchScript, which is code,")
+        raise ForbiddenPartError("TorchScript, which is code")
     if "data.pkl" in names:
-        raise ForbiddenPartError("what torch.save wrote, which is a pickle,")
+        raise ForbiddenPartError("what torch.save wrote, which is a pickle")
     if not any(_PROGRAMS.fullmatch(name) for name in names):
         raise DamagedFileError("it is a zip archive without an exported program")
 

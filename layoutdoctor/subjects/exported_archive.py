@@ -10,6 +10,7 @@ Source:
 
 from __future__ import annotations
 
+import io
 import stat
 import struct
 import zipfile
@@ -26,6 +27,8 @@ _UNPACKED_PER_BYTE = 8
 _UNPACKED_ANYWAY = 64 << 20
 _PIECE_BYTES = 1 << 20
 _LOCAL_HEADER_BYTES = 30
+_END_RECORD_BYTES = 22
+_END_MAGIC = b"PK\x05\x06"
 _ENCRYPTED = 1
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -122,12 +125,17 @@ def open_archive(stream: BinaryIO, byte_count: int) -> Archive:
             bytes, or it would unpack to far more than it is.
     """
     try:
+        stream.seek(-_END_RECORD_BYTES, io.SEEK_END)
+        end = stream.read()
         archive = zipfile.ZipFile(stream)
         entries = archive.infolist()
     except _UNREADABLE as error:
         raise DamagedFileError(f"its zip archive is cut off or damaged ({_reason(error)})") from error
     if not 0 < len(entries) <= _MOST_ENTRIES:
         raise DamagedFileError(f"its zip archive has {len(entries)} parts")
+    if not end.startswith(_END_MAGIC) or min(entry.header_offset for entry in entries) > 0:
+        # Two readers may find two archives in it, such as the one that is a part of this one.
+        raise DamagedFileError("its zip archive is cut off, or something stands before or behind it")
     for entry in entries:
         _check_entry(entry)
     _check_sizes(entries, byte_count)

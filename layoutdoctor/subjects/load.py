@@ -70,7 +70,9 @@ def load_target(
         args, kwargs = make_inputs(specs)
     else:
         args, kwargs = _given_inputs(found.example_input, target)
-    subject = LoadedSubject(_name(target), model, args, kwargs, found.notes + notes, found.source)
+    subject = LoadedSubject(
+        _name(target), model, args, kwargs, found.notes + notes, found.source, is_ours=not found.is_shared
+    )
     return _moved(subject, wanted_device, wanted_dtype, is_shared=found.is_shared)
 
 

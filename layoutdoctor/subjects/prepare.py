@@ -89,9 +89,12 @@ def prepare(
         SubjectError: The model cannot be copied, or the copy does not fit into the memory.
     """
     model_format, input_format = configuration.model_format or "preserve", configuration.input_format or "preserve"
-    if shared is not None:
+    if shared is None:
+        copied = copy_model(subject.model)
+    else:
         _check_fits(shared, configuration)
-    copied = copy_model(subject.model, None if shared is None else shared.weights(model_format))
+        with shared.all_or_nothing():
+            copied = copy_model(subject.model, shared.weights(model_format))
     notes = [*copied.set_mode(mode)]
     if copied.module is not None:
         converted = apply_model_format(copied.module, model_format)

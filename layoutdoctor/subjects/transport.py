@@ -24,6 +24,7 @@ import cloudpickle
 import torch
 from torch import nn
 
+from layoutdoctor.capture.carried_settings import apply_settings, current_settings
 from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.measure.randomness import preserved_random_state
 from layoutdoctor.subjects.reducers import ValueModules, reduce
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from io import BufferedWriter
 
 OBJECTS_FILE = "subject.pickle"
+SETTINGS_FILE = "settings.pickle"
 STORAGES_FILE = "storages.bin"
 
 _ALIGNMENT_BYTES = 64  # as torch aligns what it allocates on a CPU
@@ -45,7 +47,7 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
     """
     Writes a subject so that ``load_subject`` can rebuild it in another process of this interpreter.
 
-    Values, strides, shared storage, dtype, device, ``requires_grad``, train and eval modes and hooks of the modules
+    What torch is set to goes with it (``take_over_settings``). Values, strides, shared storage, dtype, device, ``requires_grad``, train and eval modes and hooks of the modules
     stay; gradients and hooks on tensors do not travel, as with every copy of ours. Weights go from where they are to
     the disk, a chunk at a time. Classes and functions that the other process cannot import travel by value, all others
     by their name. Pickling calls what the model's classes define for it, such as ``__getstate__``: code of the user's.
@@ -61,6 +63,7 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
     _check_private(directory, stat.S_ISDIR)
     _check_no_global_hooks(subject.name)
     objects_path, storages_path = directory / OBJECTS_FILE, directory / STORAGES_FILE
+    settings_path = directory / SETTINGS_FILE
     try:
         with _quietly(), ValueModules() as modules:
             storages = _Storages()
@@ -69,8 +72,10 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
             _check_room(subject.name, storages.total_bytes, directory)
             with _created(storages_path) as file:
                 storages.write(file)
+            with _created(settings_path) as file:
+                _dump_settings(subject.name, file, modules)
     except BaseException as error:
-        for path in (objects_path, storages_path):
+        for path in (objects_path, storages_path, settings_path):
             path.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise SubjectError(
@@ -78,6 +83,27 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
                 "set TMPDIR to a folder with room, or call without isolate"
             ) from error
         raise
+
+
+def take_over_settings(directory: Path) -> None:
+    """
+    Sets this process, which is to run the subject, as the one was that saved it: threads, dtypes, compilers' settings.
+
+    Args:
+        directory: The one that was given to ``save_subject``; read under the same conditions as by ``load_subject``.
+
+    Raises:
+        SubjectError: It is not private to this user, or a setting cannot be made here.
+    """
+    _check_private(directory, stat.S_ISDIR)
+    _check_private(directory / SETTINGS_FILE, stat.S_ISREG)
+    try:
+        with _quietly(), (directory / SETTINGS_FILE).open("rb") as file:
+            apply_settings(pickle.load(file))
+    except Exception as error:  # a setting may hold an object of the user's
+        raise SubjectError(
+            f"cannot set up another process like this one: {first_line(error)}; call without isolate"
+        ) from error
 
 
 def load_subject(directory: Path) -> LoadedSubject:
@@ -283,6 +309,25 @@ def _dump(subject: LoadedSubject, file: Any, storages: _Storages, modules: Value
         raise SubjectError(
             f"cannot hand {subject.name} to another process: {place} ({kind}) cannot be pickled: {first_line(why)}; "
             "make it when it is first needed, leave it out in __getstate__, or call without isolate"
+        ) from error
+
+
+def _dump_settings(name: str, file: Any, modules: ValueModules) -> None:
+    settings = current_settings()
+    try:
+        _Pickler(file, _Storages(), modules).dump(settings)
+    except OSError:
+        raise
+    except Exception as error:
+        found = (
+            f"{module}.{key}"
+            for module, values in settings["compilers"].items()
+            for key, value in values.items()
+            if _refusal(value, modules) is not None
+        )
+        raise SubjectError(
+            f"cannot hand {name} to another process: the setting {next(found, 'of torch')} cannot be pickled: "
+            f"{first_line(error)}; reset it, or call without isolate"
         ) from error
 
 

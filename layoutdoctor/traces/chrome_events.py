@@ -6,6 +6,8 @@ Faces ``chrome``; no torch.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 EventId = int | str | float | None
@@ -83,9 +85,14 @@ def decode_loosely(text: bytes) -> ChromeEvent | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        found = _ANYTHING.decode(text.decode("utf-8", "replace"))
-    except (msgspec.DecodeError, RecursionError):
+        cleaned = _cleaned(_ANYTHING.decode(text.decode("utf-8", "replace")))
+        return _decode_one(msgspec.json.encode(cleaned)) if cleaned is not None else None
+    except (msgspec.MsgspecError, OverflowError, RecursionError, UnicodeEncodeError):
         return None
+
+
+def _cleaned(found: Any) -> dict[str, Any] | None:
+    """The fields of an event that have the types that profilers write; None where it is no event."""
     if not isinstance(found, dict):
         return None
     cleaned = {key: value for key, value in found.items() if _fits(key, value)}
@@ -94,12 +101,7 @@ def decode_loosely(text: bytes) -> ChromeEvent | None:
         cleaned["args"] = {key: value for key, value in arguments.items() if key not in _IDS or _is_id(value)}
     if cleaned.get("ph") == "X" and not cleaned.keys() >= _TIMES:
         return None  # an event whose time is not known
-    for event in (cleaned, {key: value for key, value in cleaned.items() if key != "args"}):
-        try:
-            return _decode_one(msgspec.json.encode(event))
-        except (msgspec.MsgspecError, OverflowError, RecursionError, UnicodeEncodeError):
-            continue
-    return None
+    return cleaned
 
 
 _TIMES = {"ts", "dur"}

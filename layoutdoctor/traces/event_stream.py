@@ -151,9 +151,7 @@ class EventStream(Generic[EventType]):
         depth = 0
         tokens = _BRACKET_OR_STRING.finditer(self._buffer)
         for match in _EVENTS_KEY.finditer(self._buffer):
-            for token in tokens:
-                if token.start() >= match.start():
-                    break
+            while (token := next(tokens, match)).start() < match.start():
                 depth += _step(token)
             if token.start() == match.start() and depth > 1:
                 nested = nested or match.end()

@@ -165,7 +165,6 @@ def _up_to_damage(unpacker: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
             except zlib.error:
                 return
             pending = unpacker.unconsumed_tail
-            if unpacked:
-                yield unpacked
-            elif not pending:
+            if not unpacked:
                 break
+            yield unpacked

@@ -25,6 +25,8 @@ _HEADER_BYTES = 100
 _SMALLEST_ROW_BYTES = 5
 """A row needs more than that in a file. One with more rows than that allows reads its pages over and over."""
 
+_LONGEST_VALUE_BYTES = 16 << 20
+
 _LARGEST = 1 << 62
 """Differences of two times below it fit 64 bits."""
 
@@ -119,6 +121,8 @@ class Database:
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
         self._connection.text_factory = _text
+        if hasattr(self._connection, "setlimit"):  # Python 3.11; a column may be computed by the file's own expression
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
 
     def tables(self) -> frozenset[str]:
         """

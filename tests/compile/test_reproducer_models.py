@@ -106,6 +106,12 @@ MODELS: dict[str, nn.Module] = {
         nn.AvgPool2d(2, stride=1, count_include_pad=False),
         nn.GELU("tanh"),
     ),
+    "pool with its indices": Calling(
+        lambda a, x: functional.max_unpool2d(*functional.max_pool2d(a(x), 2, return_indices=True), 2), conv()
+    ),
+    "volumes": nn.Sequential(
+        nn.Unflatten(1, (8, 1)), nn.Conv3d(8, 4, (1, 3, 3)), nn.BatchNorm3d(4), nn.Upsample(size=(2, 6, 6)), nn.ReLU6()
+    ),
     "squeeze and excitation": Calling(
         lambda a, b, c, x: a(x) * torch.sigmoid(c(functional.silu(b(a(x).mean((2, 3), keepdim=True))))),
         conv(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from textwrap import indent
 from typing import TYPE_CHECKING, Literal
 
@@ -77,9 +77,12 @@ class Fault:
         shell_tail: Redirections of the command.
         interrupt: Signals sent to the command once the model waits, separated by commas.
         surroundings: What is prepared before the command runs: the name of a function in ``surroundings.py``.
-        again: What a second run with ``--resume`` has to give: exit status and trials; None where there is none.
+        is_resumed: Whether a second run with ``--resume`` follows, which has to bring everything to its end.
         at_once: How many commands run at the same time, with one compiler cache of their own.
         within_seconds: The command has to end by then.
+        keeps_journal: Whether the journal stays, so that the run can be continued as the command says.
+        shows_traceback: Whether the model's own process may show one, as Python does when it ends by an exception.
+        keeps: Other files that have to be there, in the folder of the model.
         leaves: Names that may be left beside the saved record; nothing else, and never a process or a temporary file.
         is_slow: Whether the row is left out of ``make test``.
     """
@@ -107,9 +110,12 @@ class Fault:
     shell_tail: str = ""
     interrupt: str = ""
     surroundings: str = ""
-    again: tuple[int, str] | None = None
+    is_resumed: bool = False
     at_once: int = 1
     within_seconds: float = 120.0
+    keeps_journal: bool = False
+    shows_traceback: bool = False
+    keeps: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
     is_slow: bool = True
 
@@ -126,6 +132,14 @@ class Fault:
             forward=indent(self.forward, " " * 8),
             returns=self.returns,
             inputs=self.inputs,
+        )
+
+    @property
+    def when_resumed(self) -> Fault:
+        """What the second run of a row has to give."""
+        names = self.configurations.split(",")
+        return replace(
+            self, status=0, trials=", ".join(f"{name} ok" for name in names), timed=", ".join(names), says=""
         )
 
     @property
@@ -146,8 +160,7 @@ def trials_of(text: str) -> dict[str, str]:
     Args:
         text: Such as ``eager ok, inductor crashed``.
     """
-    pairs = (part.split() for part in text.split(",") if part.strip())
-    return {name: status for name, status in pairs}
+    return dict(part.split() for part in text.split(",") if part.strip())
 
 
 # The way from a model into the compiler: an operator's fake implementation runs while dynamo traces.

@@ -8,6 +8,7 @@ Every process that a run starts inherits a variable with the run's number, so th
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import shutil
@@ -44,7 +45,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-class Hang(AssertionError):
+class HangError(AssertionError):
     """The command did not end within the row's time."""
 
 
@@ -62,6 +63,7 @@ class Ended:
         files: Names in the folder with the model and the outputs, those given left out.
         diagnosis: What was saved; None where nothing was.
         record_text: The same as it was saved.
+        folder: The folder with the model and the outputs.
     """
 
     status: int
@@ -73,6 +75,7 @@ class Ended:
     files: tuple[str, ...]
     diagnosis: Diagnosis | None
     record_text: str
+    folder: Path
 
     @property
     def text(self) -> str:
@@ -100,6 +103,11 @@ class Workplace:
         for made in (self.work, self.temporary, self.home):
             made.mkdir(parents=True)
         shutil.copy(PLANTING, self.work)
+        # torch keeps precompiled headers here whatever its cache's folder is; making one takes ten seconds.
+        headers = cache / "headers"
+        headers.mkdir(parents=True, exist_ok=True)
+        self.headers = self.temporary / f"torchinductor_{getpass.getuser()}"
+        self.headers.symlink_to(headers)
 
     def write_model(self, source: str) -> None:
         """
@@ -136,7 +144,7 @@ class Workplace:
             interrupt: Called with the process once the model has said that it waits.
 
         Raises:
-            Hang: It did not end.
+            HangError: It did not end.
         """
         number = uuid.uuid4().hex
         before = self.given()
@@ -170,7 +178,9 @@ class Workplace:
                 end_processes(number)
         output, said = (_text(self.home / name) for name in ("out", "err"))
         if status is None:
-            raise Hang(f"it ran for more than {within_seconds:g} s; alive: {left}\n{said[-4000:]}\n{output[-2000:]}")
+            raise HangError(
+                f"it ran for more than {within_seconds:g} s; alive: {left}\n{said[-4000:]}\n{output[-2000:]}"
+            )
         names = {path.name for path in self.work.iterdir()} if self.work.is_dir() else set()
         record = self.work / RECORD
         return Ended(
@@ -179,10 +189,11 @@ class Workplace:
             said=said,
             seconds=time.monotonic() - start,
             processes=tuple(left),
-            temporary=tuple(sorted(path.name for path in self.temporary.iterdir())),
+            temporary=tuple(sorted(path.name for path in self.temporary.iterdir() if path != self.headers)),
             files=tuple(sorted(names - before)),
             diagnosis=layoutdoctor.load(record) if record.is_file() else None,
             record_text=record.read_text(encoding="utf-8") if record.is_file() else "",
+            folder=self.work,
         )
 
     def _environment(self, number: str, changes: Mapping[str, str | None]) -> dict[str, str]:

@@ -6,9 +6,10 @@ import importlib.util
 import itertools
 import sys
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
-from faults.harness import Ended
+from faults.harness import MARKER, Ended, processes_left
 
 import layoutdoctor
 from layoutdoctor.commands.diagnose import exit_status
@@ -33,6 +34,9 @@ def diagnose_in_python(fault: Fault, place: Workplace, monkeypatch: pytest.Monke
     """
     monkeypatch.syspath_prepend(place.work)
     monkeypatch.setattr("tempfile.tempdir", str(place.temporary))
+    monkeypatch.setenv("TMPDIR", str(place.temporary))
+    number = uuid.uuid4().hex
+    monkeypatch.setenv(MARKER, number)  # of the processes that are started from here, not of this one
     monkeypatch.delitem(sys.modules, "planting", raising=False)
     before = place.given()
     start = time.monotonic()
@@ -47,11 +51,12 @@ def diagnose_in_python(fault: Fault, place: Workplace, monkeypatch: pytest.Monke
         output="" if diagnosis is None else _with_notes(diagnosis),
         said=said,
         seconds=time.monotonic() - start,
-        processes=(),
-        temporary=tuple(sorted(path.name for path in place.temporary.iterdir())),
+        processes=tuple(processes_left(number)),
+        temporary=tuple(sorted(path.name for path in place.temporary.iterdir() if path != place.headers)),
         files=tuple(sorted({path.name for path in place.work.iterdir()} - before)),
         diagnosis=diagnosis,
         record_text="" if diagnosis is None else to_json(diagnosis).decode(),
+        folder=place.work,
     )
 
 
@@ -64,6 +69,8 @@ def _diagnose(fault: Fault, place: Workplace, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
     options: dict[str, Any] = {"isolate": True} if fault.way == "isolated" else {}
+    if "--timeout" in fault.options:
+        options["timeout_seconds"] = float(fault.options.rpartition("--timeout ")[2])
     return layoutdoctor.diagnose(
         module.Model(),
         tuple(module.get_inputs()),

@@ -169,6 +169,7 @@ RAISES = (
         trials=LAST_CRASHED,
         timed="eager",
         says="eager-channels-last crashed (run)",
+        shows_traceback=True,
     ),
     Fault(
         name="raises-base-exception",

@@ -22,7 +22,8 @@ CRASHES = (
         at="load",
         before="os._exit(0)",
         status=3,
-        says="cannot load model.py",
+        says="cannot diagnose model.py: the process ended with exit status 0, as os._exit() does, "
+        "while the model was loaded",
         is_slow=False,
     ),
     Fault(
@@ -31,7 +32,8 @@ CRASHES = (
         at="rehearsal",
         plant="ctypes.string_at(0)",
         status=3,
-        says="SIGSEGV",
+        says="the process died of signal 11 (SIGSEGV, segmentation fault) while running the model once "
+        "in eager mode ... it was at model.py:10, in strike",
     ),
     Fault(
         name="killed-at-the-reference",
@@ -39,7 +41,8 @@ CRASHES = (
         at="reference",
         plant="os.kill(os.getpid(), signal.SIGKILL)",
         status=3,
-        says="SIGKILL",
+        says="the process died of signal 9 (SIGKILL, killed, as the system does when memory runs out) "
+        "while computing the float64 reference",
     ),
     Fault(
         name="segfault",
@@ -50,7 +53,8 @@ CRASHES = (
         status=4,
         trials=LAST_CRASHED,
         timed="eager",
-        says="eager-channels-last crashed (run)",
+        says="eager-channels-last crashed (run): the process died of signal 11 (SIGSEGV, "
+        "segmentation fault) while it ran",
         is_slow=False,
     ),
     Fault(
@@ -84,7 +88,7 @@ CRASHES = (
         status=4,
         trials=LAST_CRASHED,
         timed="eager",
-        says="eager-channels-last crashed (measure)",
+        says="eager-channels-last crashed (measure): the process ended with exit status 7, as os._exit() does",
     ),
     Fault(
         name="killed-while-timing",
@@ -170,11 +174,12 @@ CRASHES = (
         planted="the process used up its limit of processor time",
         at="run",
         of=LAST,
-        plant="resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True: pass",
+        plant="resource.setrlimit(resource.RLIMIT_CPU, (1, 60))\nwhile True: pass",
         status=4,
         trials=LAST_CRASHED,
         timed="eager",
-        says="eager-channels-last crashed (run)",
+        says="eager-channels-last crashed (run): the process died of signal 24 (SIGXCPU, its limit of "
+        "processor time was reached)",
     ),
     Fault(
         name="memory-used-up",
@@ -185,7 +190,7 @@ CRASHES = (
         status=4,
         trials="eager ok, eager-channels-last failed",
         timed="eager",
-        says="eager-channels-last failed (run): RuntimeError: ... allocate",
+        says="eager-channels-last failed (run): out of memory: 64.0 GiB were asked for",
     ),
     Fault(
         name="model-gone-after-crash",
@@ -193,9 +198,11 @@ CRASHES = (
         at="run",
         of=LAST,
         plant="os.unlink(planting.FOLDER / 'model.py')\nos.kill(os.getpid(), signal.SIGKILL)",
-        status=4,
-        trials=LAST_CRASHED,
-        says="eager-channels-last crashed (run)",
+        status=2,
+        trials="eager ok",
+        says="eager-channels-last: the process died of signal 9 ... going on without it ... "
+        "continue with: ... --resume ... cannot load",
+        keeps_journal=True,
     ),
     Fault(
         name="second-process-fails",
@@ -204,9 +211,11 @@ CRASHES = (
         of=LAST,
         forward="if planting.STRUCK.exists(): raise RuntimeError('planted')\nstrike(self)",
         plant="os.kill(os.getpid(), signal.SIGKILL)",
-        status=4,
-        trials=LAST_CRASHED,
-        says="eager-channels-last crashed (run)",
+        status=3,
+        trials="eager ok",
+        says="eager-channels-last: the process died of signal 9 ... going on without it ... cannot "
+        "run model.py ... RuntimeError: planted",
+        keeps_journal=True,
     ),
 )
 
@@ -218,7 +227,8 @@ HANGS = (
         before="while True: pass",
         options=HANG,
         status=3,
-        says="10 s",
+        says="it took longer than 10 s, the limit for one configuration, while the model was loaded ... "
+        "it was at model.py:5",
     ),
     Fault(
         name="hangs-at-first-call",
@@ -227,7 +237,8 @@ HANGS = (
         plant="while True: pass",
         options=HANG,
         status=3,
-        says="10 s",
+        says="it took longer than 10 s, the limit for one configuration, while running the model once in "
+        "eager mode ... it was at model.py:10, in strike",
     ),
     Fault(
         name="infinite-loop",
@@ -239,7 +250,8 @@ HANGS = (
         status=4,
         trials=LAST_TIMED_OUT,
         timed="eager",
-        says="eager-channels-last timed out (run)",
+        says="eager-channels-last timed out (run): it took longer than 10 s, the limit for one "
+        "configuration, while it ran",
         is_slow=False,
     ),
     Fault(
@@ -276,7 +288,7 @@ HANGS = (
         status=4,
         trials=LAST_TIMED_OUT,
         timed="eager",
-        says="eager-channels-last timed out (measure)",
+        says="eager-channels-last timed out (measure): it took longer than 10 s",
     ),
     Fault(
         name="hangs-while-tracing",
@@ -364,6 +376,7 @@ INTERRUPTS = (
         status=130,
         trials="eager ok",
         says="Not finished: interrupted from the keyboard ... --resume",
+        keeps_journal=True,
     ),
     Fault(
         name="interrupt-under-the-profiler",
@@ -375,6 +388,7 @@ INTERRUPTS = (
         status=130,
         trials="eager ok",
         says="Not finished: interrupted from the keyboard ... --resume",
+        keeps_journal=True,
     ),
     Fault(
         name="interrupt-while-compiling",
@@ -388,6 +402,7 @@ INTERRUPTS = (
         trials=ALL_OK,
         says="Not finished: interrupted from the keyboard ... --resume",
         leaves=("cache",),
+        keeps_journal=True,
     ),
     Fault(
         name="interrupt-while-timing",
@@ -400,7 +415,8 @@ INTERRUPTS = (
         status=130,
         trials=ALL_OK,
         says="Not finished: interrupted from the keyboard ... --resume journal",
-        again=(0, ALL_OK),
+        is_resumed=True,
+        leaves=("journal",),
         is_slow=False,
     ),
     Fault(
@@ -413,6 +429,7 @@ INTERRUPTS = (
         status=130,
         trials=ALL_OK,
         says="",
+        keeps_journal=True,
     ),
     Fault(
         name="terminated",
@@ -424,6 +441,7 @@ INTERRUPTS = (
         status=143,
         trials=ALL_OK,
         says="Not finished: ... --resume",
+        keeps_journal=True,
     ),
     Fault(
         name="terminal-closed",
@@ -435,6 +453,7 @@ INTERRUPTS = (
         status=129,
         trials=ALL_OK,
         says="Not finished: ... --resume",
+        keeps_journal=True,
     ),
     Fault(
         name="supervisor-killed",
@@ -447,6 +466,7 @@ INTERRUPTS = (
         status=-9,
         trials=ALL_OK,
         says="timing all configurations in turns",
-        again=(0, ALL_OK),
+        is_resumed=True,
+        leaves=("journal",),
     ),
 )

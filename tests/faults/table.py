@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faults.rows_of_compiling import COMPILES
+from faults.rows_of_isolation import ISOLATED
 from faults.rows_of_models import OUTPUTS, RAISES
 from faults.rows_of_processes import CRASHES, HANGS, INTERRUPTS
 from faults.rows_of_surroundings import MISCHIEF, SURROUNDINGS
@@ -25,6 +26,7 @@ TABLE: tuple[tuple[str, tuple[Fault, ...]], ...] = (
     ("The process dies", CRASHES),
     ("It hangs", HANGS),
     ("It is interrupted", INTERRUPTS),
+    ("In Python, isolated", ISOLATED),
     ("The model does what it should not", MISCHIEF),
     ("The machine and the files", SURROUNDINGS),
 )

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 from faults import surroundings
-from faults.fault import Fault, trials_of
+from faults.fault import Fault
 from faults.harness import RECORD, Workplace
 from faults.in_python import diagnose_in_python
+from faults.page import render_page
 from faults.table import ROWS
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 SCHEMA = json.loads((Path(__file__).parents[1] / "diagnosis.schema.json").read_text(encoding="utf-8"))
 BUDGET = ("--budget", "0.2")
 JOURNAL = "journal"
+PAGE = Path(__file__).with_name("README.md")
 COMMANDS_AT_ONCE = 2
 
 
@@ -65,9 +67,7 @@ def test_the_command(fault: Fault, runs: Runs) -> None:
     first, *more = runs[fault.name].result()
     check(fault, first)
     for ended in more:
-        status, trials = fault.again or (fault.status, fault.trials)
-        check_kept(ended, status, trials_of(trials))
-        check_left(ended, fault)
+        check(fault.when_resumed if fault.is_resumed else fault, ended)
 
 
 @pytest.mark.parametrize("fault", [marked(fault) for fault in ROWS if fault.way != "command"])
@@ -88,7 +88,7 @@ def run_row(fault: Fault, folder: Path, cache: Path) -> list[Ended]:
             getattr(surroundings, fault.surroundings)(place)
     with ThreadPoolExecutor(fault.at_once) as pool:
         ended = list(pool.map(partial(run_command, fault), places))
-    if fault.again is not None:
+    if fault.is_resumed:
         ended.append(run_command(fault, places[0], resumed=True))
     return ended
 
@@ -96,7 +96,7 @@ def run_row(fault: Fault, folder: Path, cache: Path) -> list[Ended]:
 def run_command(fault: Fault, place: Workplace, *, resumed: bool = False) -> Ended:
     """The command of a row; a second time, it continues the first."""
     words = ["model.py", "--configurations", fault.configurations, *BUDGET, *shlex.split(fault.options)]
-    if fault.again is not None:
+    if fault.is_resumed:
         words += ["--resume", JOURNAL]
     if "--output" not in words:
         words += ["--output", RECORD]
@@ -126,6 +126,7 @@ def check(fault: Fault, ended: Ended) -> None:
     check_kept(ended, fault.status, fault.expected_trials)
     timed = {trial.name for trial in ended.diagnosis.trials if trial.measurement} if ended.diagnosis else set()
     assert timed == fault.expected_times
+    assert [name for name in fault.keeps if not (ended.folder / name).is_file()] == []
     check_left(ended, fault)
 
 
@@ -139,12 +140,27 @@ def check_kept(ended: Ended, status: int, trials: dict[str, str]) -> None:
 def check_left(ended: Ended, fault: Fault) -> None:
     """No process, no temporary file, no half-written output, no traceback of our own."""
     assert ended.processes == ()
-    assert [name for name in ended.temporary if "layoutdoctor" in name] == []
+    kept = [name for name in ended.temporary if name.startswith("layoutdoctor-run-")]
+    assert [name for name in ended.temporary if name not in kept] == []
+    assert len(kept) == fault.keeps_journal
     assert set(ended.files) <= {RECORD, *fault.leaves, "struck", "reached"}
-    assert "Traceback (most recent call last)" not in ended.said
+    assert fault.shows_traceback or "Traceback (most recent call last)" not in ended.said
 
 
 def says(expected: str, text: str) -> bool:
     """Whether the parts of the expected sentence stand in the text, in that order."""
     parts = (re.escape(" ".join(part.split())) for part in expected.split(" ... "))
     return re.search(".*?".join(parts), text) is not None
+
+
+def test_names_are_given_once() -> None:
+    names = [row.name for row in ROWS]
+
+    assert len(set(names)) == len(names) >= 40
+
+
+def test_the_page_says_what_is_tested(update_golden: bool) -> None:
+    if update_golden:
+        PAGE.write_text(render_page(), encoding="utf-8")
+
+    assert PAGE.read_text(encoding="utf-8") == render_page(), "run the tests with --update-golden, review the change"

@@ -192,6 +192,32 @@ def test_no_trace_is_an_error_that_says_what_was_expected() -> None:
                 read(data, batch_bytes, 1)
 
 
+@pytest.mark.parametrize("batch_bytes", [1, 64, 1 << 20])
+def test_fields_of_any_length_may_stand_around_the_events(batch_bytes: int) -> None:
+    fields = {"before": "x" * 3_000, "behind": "y" * 3_000}
+    data = b'{"before": "%b", "traceEvents": [{"ph": "X"}], "behind": "%b"}' % tuple(map(str.encode, fields.values()))
+
+    found, stream = read(data, batch_bytes, 16)
+
+    assert found == [{"ph": "X"}]
+    assert stream.metadata == fields
+    assert (stream.is_truncated, stream.lost_count, stream.damage) == (False, 0, {})
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 64, 1 << 20])
+def test_words_that_look_like_the_key_of_the_events_hide_none(batch_bytes: int) -> None:
+    data = (
+        b'{"a": "traceEvents", "b": {"traceEvents": [{"ph": "no"}], "c": "]}"}, '
+        b'"traceEvents" : [{"ph": "X", "args": {"traceEvents": []}}], "d": 1}'
+    )
+
+    found, stream = read(data, batch_bytes, 16)
+
+    assert found == [{"ph": "X", "args": {"traceEvents": []}}]
+    assert stream.metadata["d"] == 1
+    assert (stream.is_truncated, stream.lost_count) == (False, 0)
+
+
 def test_events_within_another_object_are_read_and_told() -> None:
     for batch_bytes in (1, 1 << 20):
         found, stream = read(b'{"a": 1, "data": {"traceEvents": [{"ph": "X"}, {"ph": "i"}]}, "b": 2}', batch_bytes, 1)

@@ -336,6 +336,17 @@ def test_a_file_without_an_end_is_refused_after_its_limit() -> None:
         load("/dev/zero", max_bytes=1 << 20)
 
 
+def test_a_system_without_reads_that_never_wait_reads_files_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows has no such flag, and there ``os.set_blocking`` takes no file."""
+    a_diagnosis().save(tmp_path / "d.json")
+    monkeypatch.delattr(os, "O_NONBLOCK")
+    monkeypatch.delattr(os, "set_blocking")
+
+    assert load(tmp_path / "d.json") == a_diagnosis()
+
+
 def test_a_pipe_with_a_writer_is_read() -> None:
     read, write = os.pipe()
     os.write(write, to_json(a_diagnosis()))

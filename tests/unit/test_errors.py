@@ -48,11 +48,11 @@ def test_an_exception_as_one_line(error: Exception, line: str) -> None:
     assert first_line(error) == line
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 def test_an_exception_that_raises_when_it_is_printed_has_words_all_the_same() -> None:
-    assert text_of(Unprintable()) == "its message cannot be shown"
-    assert first_line(Unprintable()) == "Unprintable: its message cannot be shown"
+    assert text_of(UnprintableError()) == "its message cannot be shown"
+    assert first_line(UnprintableError()) == "UnprintableError: its message cannot be shown"

@@ -190,6 +190,51 @@ def test_the_marker_and_the_options_are_listed(project: pytest.Pytester) -> None
     project.runpytest_inprocess("--help").stdout.fnmatch_lines(["*--layoutdoctor-report=DIR*"])
 
 
+FAKED = """
+from layoutdoctor import testing
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch):
+    calls = []
+    def diagnose_quickly(model, example_input, **options):
+        calls.append((model, example_input, options))
+        return layoutdoctor.load("wasting.json")
+    monkeypatch.setattr(testing, "diagnose_quickly", diagnose_quickly)
+    return calls
+
+@pytest.mark.layouts(mode="training", configurations="eager", max_share=0.5)
+def test_checked(assert_no_redundant_conversions, asked):
+    assert assert_no_redundant_conversions("model", "x").redundant_pairs
+    assert asked == [("model", "x", {"mode": "training", "configurations": "eager"})]
+
+@pytest.mark.layouts(mode="training", max_share=0.5)
+def test_diagnosed(layout_diagnosis, assert_no_redundant_conversions, asked):
+    diagnosis = layout_diagnosis("model", "x", configurations="inductor")
+    assert asked == [("model", "x", {"mode": "training", "configurations": "inductor"})]
+    assert assert_no_redundant_conversions(diagnosis, configurations="inductor", mode="inference") is diagnosis
+    raise ValueError("as a test that fails of something else")
+
+def test_refused(layout_diagnosis, asked):
+    with pytest.raises(layoutdoctor.LayoutDoctorError, match="cannot use 'modes' to check layouts"):
+        layout_diagnosis("model", "x", modes="training")
+    assert asked == []
+
+def test_both(assert_no_redundant_conversions, asked):
+    with pytest.raises(layoutdoctor.LayoutDoctorError, match="cannot use an example input with a ready Diagnosis"):
+        assert_no_redundant_conversions(layoutdoctor.load("healthy.json"), "x")
+    assert asked == []
+"""
+
+
+def test_what_is_diagnosed_is_what_marker_and_call_say_and_is_reported_once(project: pytest.Pytester) -> None:
+    run(project, HEAD + FAKED, "--layoutdoctor-report", "out").assert_outcomes(passed=3, failed=1)
+
+    assert [name.rsplit("-", 1)[0].rsplit(".", 1)[1] for name in reports_in(project.path / "out")] == [
+        "test_diagnosed",
+        "test_diagnosed",
+    ]
+
+
 REAL = """
 import torch
 from torch import nn

@@ -270,6 +270,15 @@ def test_the_command_writes_a_file_and_replaces_none_without_force(
     assert json.loads(path.read_text(encoding="utf-8"))["$id"] == "urn:layoutdoctor:schema:comparison:1"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_file_that_cannot_be_written_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "--output", "/dev/full", "--force"]) == 3
+    assert capsys.readouterr() == (
+        "",
+        "layoutdoctor: error: cannot write '/dev/full': No space left on device\n",
+    )
+
+
 def test_another_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "report"]) == 2
     assert "invalid choice: 'report'" in capsys.readouterr().err

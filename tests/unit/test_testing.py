@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import types
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -238,3 +240,26 @@ def test_without_torch_the_message_says_what_to_install(monkeypatch: pytest.Monk
 
     with pytest.raises(UnsupportedTorchError, match="torch is not installed"):
         assert_no_redundant_conversions(lambda x: x, contiguous())
+
+
+def test_another_module_that_is_missing_is_no_missing_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"layoutdoctor\.doctor"):
+        assert_no_redundant_conversions("a model", "x")
+
+
+def test_a_model_is_diagnosed_quietly_and_all_of_its_trials_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    diagnosis = a_diagnosis(an_examined_trial(name="eager"), an_examined_trial(a_pair()))
+    asked: list[Any] = []
+
+    def diagnose(*arguments: Any, **options: Any) -> Diagnosis:
+        warnings.warn("an error here, where a test run makes errors of warnings", DeprecationWarning, stacklevel=1)
+        asked.extend([arguments, options["mode"], options["configurations"]])
+        return diagnosis
+
+    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", types.SimpleNamespace(diagnose=diagnose))
+
+    with pytest.raises(AssertionError, match=r"1 redundant conversion pair in model\.py"):
+        assert_no_redundant_conversions("a model", "x", mode="training", configurations=("eager", "inductor"))
+    assert asked == [("a model", "x"), "training", ("eager", "inductor")]

@@ -252,7 +252,7 @@ def test_a_value_that_two_operands_are_converted_for_is_not_followed() -> None:
 def test_a_conversion_between_two_values_of_one_region_does_not_leave_it() -> None:
     """One channel lies in both formats: two concatenations that take it are one region, whatever theirs are."""
     one = contiguous((2, 1, 6, 6))
-    shared = plain("q", of("x1", one), layout=one, operations=("relu",))
+    shared = plain("q", BufferRead(name="row", stride=(0, 0, 0, 1)), layout=one, operations=("relu",))
     part = plain("p", of("q", one), layout=strided_layout(one.shape, (576, 36, 6, 1)), alias_of="plain_cat")
     first = plain("plain_cat", layout=contiguous(WIDE), reads=("p", "rest"), source_node="cat", kernel=None)
     other = last("p_last", of("q", one), layout=strided_layout(one.shape, (1152, 1, 192, 32)), alias_of="last_cat")
@@ -265,7 +265,7 @@ def test_a_conversion_between_two_values_of_one_region_does_not_leave_it() -> No
     )
     second = last("last_cat", layout=channels_last((2, 32, 6, 6)), reads=("p_last", "moved"), source_node="cat")
     back = plain("back", of("last_cat", second.layout), layout=contiguous((2, 32, 6, 6)), kernel="cpp_fused_9")
-    known = graph(shared, part, first, other, moved, second, back, nodes=(a_placeholder("x1", one),))
+    known = graph(shared, part, first, other, moved, second, back, nodes=(a_placeholder("row", contiguous((6,))),))
 
     assert [(c.source_value, c.value) for c in known.conversions] == [("plain_cat", "moved"), ("last_cat", "back")]
     assert buffer_pairs(known) == ()

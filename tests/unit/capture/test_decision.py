@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import torch._inductor.fx_utils  # torch 2.7 asks for it in the decision and leaves the import to others
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture.compat import inductor_config
 from layoutdoctor.capture.compat_hooks import InductorHooks
-from layoutdoctor.capture.decision import convolution_class, describe_decision, record_decision
+from layoutdoctor.capture.decision import RawDecision, convolution_class, describe_decision, record_decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.capture.decision import RawDecision
     from layoutdoctor.records import Decision
 
 
@@ -230,3 +230,45 @@ def test_the_class_of_a_convolution_is_the_one_torchs_own_functions_give(
     expected = next((name for name, function in checks if torchs_own(function)(node)), "default")
 
     assert convolution_class(shape, groups) == expected
+
+
+def test_whether_torch_decides_by_backward_convolutions_is_read_right() -> None:
+    """With oneDNN every graph with a convolution that counts is switched, and only then."""
+    result, raw = asked_with_onednn(backward_only())
+
+    assert raw.counts_backward is result
+
+
+def asked_with_onednn(graph_module: Any) -> tuple[bool, RawDecision]:
+    with torch.backends.mkldnn.flags(enabled=True):
+        return asked(graph_module, is_inference=False)
+
+
+@pytest.mark.parametrize(
+    ("counts", "applied", "log", "rule", "deciding", "words"),
+    [
+        (True, True, (), "cpu-onednn", (), "the convolution runs on a CPU with oneDNN"),
+        (True, False, ("all convolution channels are too small",), "small-channels", ("backward",), "at most 64 input"),
+        (True, False, (), "not-said", (), "torch did not say"),
+        (False, False, (), "only-backward-convolutions", (), "counts only the latter"),
+        (None, False, (), "not-said", (), "torch did not say"),
+    ],
+)
+def test_a_backward_graph_is_explained_by_what_this_torch_counts(
+    counts: bool | None, applied: bool, log: tuple[str, ...], rule: str, deciding: tuple[str, ...], words: str
+) -> None:
+    graph_module = backward_only()
+    (node,) = [node for node in graph_module.graph.nodes if "convolution_backward" in str(node.target)]
+    raw = RawDecision(applied, log, False, enabled=True, forced=False, has_onednn=True, counts_backward=counts)
+
+    decision = describe_decision(graph_module, raw, applied, int(applied))
+
+    assert (decision.rule, decision.applied) == (rule, applied)
+    assert decision.deciding_nodes == tuple(node.name for _ in deciding)
+    assert words in decision.explanation
+
+
+def test_without_knowing_the_mode_it_is_not_said_which_heuristic_decided() -> None:
+    raw = RawDecision(True, (), None, enabled=True, forced=False, has_onednn=False)
+
+    assert describe_decision(convolutions((128, 64, 3, 3)), raw, True, 1).rule == "not-said"

@@ -12,7 +12,8 @@ from torch._inductor.loop_body import MemoryUsageType
 
 from layoutdoctor.analysis.graph_conversions import graph_conversions
 from layoutdoctor.capture import session as session_module
-from layoutdoctor.capture.compat import DynamoState, compile_settings, distinct_options
+from layoutdoctor.capture.compat import compile_settings, distinct_options
+from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.capture.inductor_graph import _Body, _read_body, code_fingerprint
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.layout import Layout, strided_layout
@@ -299,8 +300,11 @@ def test_a_failure_of_the_whole_record_is_noted_and_the_compile_goes_on(monkeypa
         result = compiled(torch.ones(3, 4))
 
     assert torch.equal(result, torch.full((3, 4), 3.0))
-    assert capture.graphs == ()
-    assert capture.failures == ("graph not recorded: ZeroDivisionError: division by zero",)
+    (graph,) = capture.graphs
+    assert (graph.nodes, graph.buffers, graph.decision, graph.code_fingerprint) == ((), (), None, None)
+    assert graph.hook_failure == "nothing of it could be read: ZeroDivisionError: division by zero"
+    assert capture.failures == ()
+    assert capture.lowered_count == 1
 
 
 X, Y, Z = sympy.symbols("x y z", integer=True, nonnegative=True)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layoutdoctor.capture.compat import DynamoState, compile_settings
+from layoutdoctor.capture.compat import compile_settings
+from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.capture.session import CompileCapture, placeholder_kinds
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,7 @@ from layoutdoctor.commands import diagnose as diagnose_module
 from layoutdoctor.commands import output as output_module
 from layoutdoctor.commands.diagnose import command_without_folders
 from layoutdoctor.commands.isolation import Isolation
+from layoutdoctor.commands.output import open_standard_streams
 from layoutdoctor.commands.progress_display import BarDisplay, LineDisplay, QuietDisplay, choose_display
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
@@ -27,7 +29,6 @@ from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 PARTIAL = a_diagnosis(a_trial("eager"))
 WARNING = Finding(
@@ -513,6 +514,30 @@ def test_a_reader_that_went_away_is_no_error(
 
     assert main(["render", str(saved)]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_report_that_cannot_be_printed_is_an_error(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+
+        assert main(["render", str(saved)]) == 3
+    assert capsys.readouterr().err == (
+        "layoutdoctor: error: cannot write the report to standard output: No space left on device; "
+        "name a file with --output\n"
+    )
+
+
+def test_a_process_started_without_output_streams_writes_to_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+
+    open_standard_streams()
+
+    assert (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2)
+    assert (sys.stdout.encoding, sys.stderr.errors) == ("utf-8", "backslashreplace")
 
 
 def test_an_output_that_knows_ascii_only_still_gets_the_report(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,19 @@ def test_outputs_are_written_in_the_format_of_their_suffix(tmp_path: Path) -> No
     assert any("layoutdoctor" in str(event.get("cat")) for event in annotated["traceEvents"])
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_an_annotated_trace_that_cannot_be_written_costs_no_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "annotated.json.gz").symlink_to("/dev/full")
+
+    status = main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "annotated.json.gz"), "--force"])
+
+    out, err = capsys.readouterr()
+    assert (status, "Layout conversions take 23.1 us" in out) == (3, True)
+    assert err == (f"layoutdoctor: error: cannot write '{tmp_path / 'annotated.json.gz'}': No space left on device\n")
+
+
 def test_an_annotated_trace_that_exists_is_not_replaced_unasked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

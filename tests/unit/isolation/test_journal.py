@@ -164,7 +164,7 @@ def test_a_directory_that_cannot_be_made_is_said_at_once(
 def test_a_full_disk_costs_the_journal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = open_journal(str(tmp_path), KEY)
 
-    def full(path: Path) -> None:
+    def full(path: Path, *, follow: bool) -> None:
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr(journal_module, "replacing", full)

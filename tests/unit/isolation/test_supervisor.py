@@ -142,7 +142,7 @@ def test_a_child_that_finishes_is_asked_once(run: Any, journal: Journal) -> None
         ),
         ("os._exit(7)", "the process ended with exit status 7, as os._exit() does, while it ran"),
         ("raise SystemError('deep inside')", "the process ended with exit status 1, as os._exit() does, while it ran"),
-        ("os.close(channel._descriptor); channel.keep(None)", "the process ended with exit status 1, "),
+        ("os.close(channel._descriptor); channel.keep(None)", "the process ended with exit status 71, "),
     ],
 )
 def test_a_crash_costs_the_configuration_under_way(run: Any, crash: str, what: str) -> None:

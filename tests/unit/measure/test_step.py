@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.step import COPIES_INPUTS_NOTE, Step, check_runs, tensors_of
+from layoutdoctor.measure.rehearsal import check_runs
+from layoutdoctor.measure.step import COPIES_INPUTS_NOTE, Step, tensors_of
 from layoutdoctor.subjects.load import load_target
 from layoutdoctor.subjects.subject import subject_from_python
 
@@ -108,11 +109,26 @@ def test_each_iteration_starts_without_gradients() -> None:
     step = a_step(model, torch.ones(1, 2))
 
     step()
-    step()
+    step.ready()()
     once = model.weight.grad.clone()
-    step()
+    step.ready()()
 
     assert torch.equal(model.weight.grad, once)
+
+
+def test_no_gradient_stays_after_an_iteration() -> None:
+    model = nn.Linear(2, 2)
+    x = torch.ones(1, 2, requires_grad=True)
+    step = a_step(model, x)
+
+    for _ in range(2):
+        step()
+        assert [tensor.grad for tensor in (*model.parameters(), x)] == [None] * 3
+    step.ready()()
+    assert model.weight.grad is not None
+    step.release()
+
+    assert [tensor.grad for tensor in (*model.parameters(), x)] == [None] * 3
 
 
 def test_results_are_those_of_the_first_call() -> None:

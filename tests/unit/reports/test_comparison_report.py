@@ -112,6 +112,25 @@ def models() -> ModelComparison:
     return compare_models(old, new)
 
 
+def test_what_two_diagnoses_do_not_record_is_no_number() -> None:
+    same = {"status": "same_as", "same_as": "inductor", "measurement": None, "kernels": None}
+
+    def run(message: str) -> Diagnosis:
+        finding = Finding(
+            code="LD205", rule="input-format-mismatch", severity="note", configuration="inductor", message=message
+        )
+        trials = (a_trial(), a_trial("eager", kernels=None), a_trial("inductor-layout-opt-on", **same))
+        return a_diagnosis(*trials, findings=(finding,))
+
+    lines = render_comparison(compare_models(run("one"), run("other"))).splitlines()
+
+    (eager,) = (line for line in lines if line.startswith("eager "))
+    (finding,) = (line for line in lines if "LD205" in line)
+    assert eager.split()[-4:] == ["not", "recorded", "not", "recorded"]
+    assert finding.split()[-1] == "-"
+    assert "inductor-layout-opt-on  the same as inductor in both" in lines
+
+
 def test_of_many_configurations_that_became_slower_the_largest_are_named_and_the_rest_counted() -> None:
     def run(slower: float) -> Diagnosis:
         steady = [a_configuration(f"steady {number}") for number in range(12)]

@@ -30,6 +30,7 @@ from golden.stories import STORIES
 from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph
 from layoutdoctor.reports.flow import Flow, build_flows
 from layoutdoctor.reports.flow_parts import format_of, format_words, layout_words
+from layoutdoctor.reports.mermaid import render_mermaid
 
 CONVOLUTION = "aten.convolution.default"
 WEIGHT = contiguous((64, 64, 3, 3))
@@ -448,6 +449,23 @@ def test_two_conversions_of_one_value_are_drawn_side_by_side() -> None:
 
     assert names_of(flow) == ["convolution", IN, IN, "right", "left"]
     assert len(flow.edges) == 4
+
+
+def test_a_conversion_of_another_value_is_not_drawn_beside_the_first_one() -> None:
+    nodes = (
+        a_node("one", CONVOLUTION),
+        a_node("two", CONVOLUTION),
+        a_node("left", CONVOLUTION, ("one",)),
+        a_node("right", CONVOLUTION, ("two",)),
+    )
+    conversions = (at("input 0", "left", "first", seconds=2e-3), at("input 0", "right", "second", seconds=1e-3))
+    trial = a_trial("eager", graphs=(a_graph(name="eager", nodes=nodes),), kernels=kernels(*conversions))
+    finding = a_finding("LD102", configuration="eager", evidence=("first", "second"))
+    (flow,) = build_flows(a_diagnosis(trial, findings=(finding,)))
+
+    assert names_of(flow) == ["one", IN, "left"]
+    assert " redundant" not in render_mermaid(flow)
+    assert " redundant" in render_mermaid(build_flows(eager_pair())[0])
 
 
 def test_conversions_of_one_tensor_of_a_trace_start_at_one_box() -> None:

@@ -36,7 +36,7 @@ from layoutdoctor.reports.remarks import build_measurement, build_not_understood
 from layoutdoctor.reports.rows import build_columns, build_rows, conversions_cell, decision_cell
 from layoutdoctor.reports.tables import plain_table
 from layoutdoctor.reports.text import MOST_FINDINGS, render_text
-from layoutdoctor.reports.wording import count_of, cut_list, in_words
+from layoutdoctor.reports.wording import clean_line, count_of, cut_list, in_words
 
 NO_CONVOLUTION = a_decision(applied=False, rule="no-convolution", convolution_count=0)
 
@@ -291,6 +291,16 @@ def test_a_model_without_convolution_of_which_one_time_is_known_is_told_so() -> 
     assert answer.lines[0] == "The model has no convolution, so Inductor's layout optimization has nothing to change"
 
 
+def test_where_every_configuration_is_the_same_there_is_nothing_to_choose() -> None:
+    same = {"status": "same_as", "same_as": "inductor", "measurement": None, "kernels": None}
+    diagnosis = a_diagnosis(a_trial(), a_trial("inductor-layout-opt-on", **same))
+
+    assert build_answer(diagnosis).headline == (
+        "Nothing to choose: every configuration is the same as inductor (10.0 ms) for this model"
+    )
+    assert build_answer(msgspec.structs.replace(diagnosis, interrupted="x")).headline.startswith("Only inductor (10.0")
+
+
 def test_a_tie_without_a_recommendation_is_said() -> None:
     comparison = a_comparison(a_ratio("eager", 1.0), fastest=("inductor", "eager"))
     answer = build_answer(a_diagnosis(a_trial("eager"), a_trial(), comparison=comparison))
@@ -394,6 +404,20 @@ def test_a_failure_whose_reason_nobody_recorded_is_called_so() -> None:
     silent = msgspec.structs.replace(a_failed_trial("eager"), status="crashed", failure=None)
 
     assert build_rows(a_diagnosis(a_trial(), silent))[1].clause == "crashed: the reason was not recorded"
+
+
+@pytest.mark.parametrize(
+    ("line", "length", "shown"),
+    [
+        ('    File "x.py"  \n', 300, '    File "x.py"'),
+        ("\t\x1b[31mred", 300, "\\x1b[31mred"),
+        (" " * 5000 + "x", 300, " " * 100 + "x"),
+        ("  " + "y" * 20, 10, "  yyyyyyy..."),
+        ("", 300, ""),
+    ],
+)
+def test_a_line_of_a_log_keeps_its_indentation_and_nothing_that_acts(line: str, length: int, shown: str) -> None:
+    assert clean_line(line, length) == shown
 
 
 def stack(count: int) -> str:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from builders import (
     a_comparison,
     a_conversion,
     a_decision,
     a_diagnosis,
+    a_failed_trial,
     a_graph,
     a_ratio,
     a_subject,
@@ -87,6 +89,15 @@ def test_no_conversion_at_all_is_a_reason() -> None:
 )
 def test_something_faster_many_conversions_or_too_little_recorded_is_no_finding(changes: dict[str, Any]) -> None:
     assert findings(a_model(**changes)) == []
+
+
+@pytest.mark.parametrize("status", ["failed", "crashed", "timed_out"])
+def test_a_configuration_without_a_result_might_have_been_faster(status: str) -> None:
+    broken = msgspec.structs.replace(a_failed_trial("inductor-channels-last"), status=status)
+    known, without = a_model(), a_model(decision=NO_CONVOLUTION, modules=0)
+
+    assert findings(msgspec.structs.replace(known, trials=(*known.trials, broken))) == []
+    assert len(findings(msgspec.structs.replace(without, trials=(*without.trials, broken)))) == 1
 
 
 def test_times_too_noisy_to_exclude_a_gain_do_not_matter_without_a_convolution() -> None:

@@ -14,6 +14,7 @@ from layoutdoctor.errors import TraceError
 from layoutdoctor.traces.annotate import (
     FIRST_OWN_THREAD,
     Span,
+    _encoded,
     annotated_pieces,
     assign_lanes,
     survey_trace,
@@ -219,6 +220,22 @@ def test_a_survey_has_the_wanted_kernels_with_their_numbers_to_the_digit(tmp_pat
         (Span("1735000000000123.457", "3.250"), "0", "7"),
         (Span("25.000", "1"), '"GPU é"', '"stream 7"'),
     ]
+
+
+def test_a_survey_passes_over_what_is_no_event(tmp_path: Path) -> None:
+    events = ["7", '{"ph": 7}', '{"ph": "X", "cat": "kernel", "name": "wanted", "ts": NaN}', a_kernel("wanted", "4")]
+
+    survey = survey_trace(a_file(tmp_path, f"[{', '.join(events)}]".encode()), {"wanted"})
+
+    assert [kernel.span.start for kernel in survey.kernels] == ["4"]
+
+
+def test_a_field_that_cannot_be_written_costs_itself_only() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    assert list(_encoded({"deep": deep, "half": "\ud800", "x": 1, "y": float("nan")})) == [b'"x":1', b'"y":null']
 
 
 def test_a_kernel_without_name_process_or_thread_is_found_as_the_reader_reads_it(tmp_path: Path) -> None:

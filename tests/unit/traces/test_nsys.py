@@ -10,6 +10,7 @@ import pytest
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.traces.nsys import read_nsys_export
+from layoutdoctor.traces.nsys_database import Database
 from layoutdoctor.traces.nvtx import read_range_text
 from layoutdoctor.traces.recorded import NONE
 
@@ -330,6 +331,41 @@ def test_graphs_recorded_as_a_whole_are_a_problem(tmp_path: Path) -> None:
     trace = read_nsys_export(export(tmp_path / "run.sqlite", run, schema))
 
     assert [(count, "--cuda-graph-trace=node" in what) for what, count in problems(trace).items()] == [(2, True)]
+
+
+def test_a_graph_that_ends_before_it_starts_is_counted_as_such(tmp_path: Path) -> None:
+    schema = SCHEMA + "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, end INT, graphId INT);"
+    run = {**RUN, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [{"start": 5, "end": 2}]}
+
+    assert problems(read_nsys_export(export(tmp_path / "run.sqlite", run, schema))) == {
+        "CUDA graph launches that end before they start": 1
+    }
+
+
+def test_a_call_that_launched_nothing_is_no_launch(tmp_path: Path) -> None:
+    idle = {**call(BASE + 120, 0, 5), "correlationId": None}
+    run = {**RUN, "CUPTI_ACTIVITY_KIND_RUNTIME": [idle, *RUN["CUPTI_ACTIVITY_KIND_RUNTIME"]]}
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", run))
+
+    assert trace.launches.correlation.tolist() == [90, 91]
+    assert problems(trace) == {}
+
+
+def test_a_table_of_more_rows_than_its_file_can_hold_is_left_as_damaged(tmp_path: Path) -> None:
+    """A damaged file may lead through the same pages over and over."""
+    path = export(tmp_path / "run.sqlite")
+    database = Database(path, path.as_uri(), size_bytes=15)
+
+    assert len(list(database.rows("StringIds", ("id",)))) == 4
+    assert (database.row_count, database.damaged) == (4, ["StringIds"])
+    database.close()
+
+
+def test_a_file_that_goes_while_it_is_opened_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "gone.sqlite"
+
+    with pytest.raises(TraceError, match=r"cannot read '.*gone\.sqlite': its SQLite database is damaged \(unable to"):
+        Database(path, path.as_uri(), size_bytes=100)
 
 
 def test_text_that_is_no_utf_8_is_kept_as_far_as_it_goes(tmp_path: Path) -> None:

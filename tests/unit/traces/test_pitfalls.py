@@ -316,6 +316,14 @@ def test_half_a_surrogate_pair_in_a_field_harms_no_report(write: Write) -> None:
     assert b"A?" in to_json(examine_trace(path))
 
 
+def test_a_file_name_that_is_no_utf_8_costs_that_argument_only(write: Write) -> None:
+    text = json.dumps({"traceEvents": [operation("aten::relu", kernel_file="FILE"), kernel()]})
+    found = trace_of(write(text.encode().replace(b"FILE", b"a\xff.py")))
+
+    assert (len(found.operations), len(found.kernels), found.problems) == (1, 1, [])
+    assert [arguments.kernel_file for arguments in found.arguments] == [""]
+
+
 def _document(count: int) -> bytes:
     return json.dumps({"traceEvents": [kernel(f"k{n}", ts=n) for n in range(count)], "traceName": "a"}).encode()
 

@@ -1,0 +1,226 @@
+"""What a diagnosis holds at once: copies of the weights, gradients, and what stays when it is over."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import layoutdoctor
+from layoutdoctor.configurations import DEFAULT_CONFIGURATIONS
+from layoutdoctor.doctor import diagnose_subject
+from layoutdoctor.measure import memory
+from layoutdoctor.measure.weights import SharedTensors
+from layoutdoctor.subjects.subject import subject_from_python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from layoutdoctor.records import Diagnosis, Mode
+
+WEIGHT_SHAPE = (13, 11, 3, 5)  # like no other tensor here
+X = torch.randn(2, 11, 9, 9, generator=torch.Generator().manual_seed(0))
+
+
+class Net(nn.Module):
+    """A convolution whose weight can be told from all other tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(11, 13, (3, 5), padding=(1, 2))
+        self.last = nn.Conv2d(13, 11, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.convolution(x)))
+
+
+class Census:
+    """Counts, at every turn of the timing, in how many places weights and gradients of that shape lie."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.gradients: list[int] = []
+
+    def __call__(self, step: Callable[[], None], calls: int) -> tuple[float, ...]:
+        for _ in range(calls):
+            step()
+        self.count()
+        return (1e-3,) * calls
+
+    def count(self) -> None:
+        tensors = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor)]  # asks no proxy
+        weights = [tensor for tensor in tensors if tuple(tensor.shape) == WEIGHT_SHAPE]
+        self.places.append(len({tensor.untyped_storage().data_ptr() for tensor in weights}))
+        self.gradients.append(sum(tensor.is_leaf and tensor.grad is not None for tensor in weights))
+
+
+def diagnosed(model: nn.Module, census: Census, mode: Mode, *, is_ours: bool = False) -> Diagnosis:
+    subject = replace(subject_from_python(model, X), is_ours=is_ours)
+    return diagnose_subject(
+        subject, mode=mode, configurations=DEFAULT_CONFIGURATIONS, budget_seconds=0.01, timer=census
+    )
+
+
+@pytest.mark.parametrize(("mode", "is_ours", "most"), [("inference", False, 3), ("training", True, 2)])
+def test_all_configurations_live_on_two_copies_of_the_weights(mode: Mode, is_ours: bool, most: int) -> None:
+    model = Net()
+    before = {name: (p.detach().clone(), p.stride(), p.data_ptr()) for name, p in model.named_parameters()}
+    census = Census()
+
+    diagnosis = diagnosed(model, census, mode, is_ours=is_ours)
+
+    measured = [trial for trial in diagnosis.trials if trial.measurement is not None]
+    assert len(measured) >= 4, [trial.failure for trial in diagnosis.trials]
+    assert {trial.equivalence.status for trial in measured if trial.equivalence is not None} == {"equal"}
+    assert len(census.places) > len(measured)
+    assert max(census.places) == most  # the caller's own among them
+    assert max(census.gradients) == 0  # let go of after each call
+    for name, parameter in model.named_parameters():
+        values, strides, place = before[name]
+        assert torch.equal(parameter, values)
+        assert (parameter.stride(), parameter.data_ptr(), parameter.grad) == (strides, place, None)
+    del diagnosis, measured
+    gc.collect()
+    census.count()
+    assert census.places[-1] == 1  # nothing of ours is left
+
+
+class Merging(Net):
+    """Doubles its weight in every call, as nobody should; a copy shared by two configurations would be wrong in one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.convolution.weight.mul_(2)
+        return super().forward(x)
+
+
+def test_configurations_of_a_model_that_changes_its_weights_do_not_see_each_other() -> None:
+    diagnosis = layoutdoctor.diagnose(
+        Merging(), X, configurations=("eager", "eager-channels-last", "inductor"), budget_seconds=0.01
+    )
+
+    assert [trial.equivalence.status for trial in diagnosis.trials if trial.equivalence] == ["equal"] * 3
+    assert any("changes 1 of its weights in place" in note for note in diagnosis.subject.notes)
+
+
+def test_a_format_whose_weights_do_not_fit_costs_its_configurations_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = SharedTensors.need
+    asked: list[str] = []
+
+    def need(self: Any, choice: Any) -> memory.Need:
+        asked.append(choice)
+        return original(self, choice) if choice == "preserve" else memory.Need((("weights in channels_last", 1 << 49),))
+
+    monkeypatch.setattr(SharedTensors, "need", need)
+
+    diagnosis = layoutdoctor.diagnose(
+        Net(), X, configurations=("eager", "eager-channels-last", "inductor-channels-last"), budget_seconds=0.01
+    )
+
+    eager, *others = diagnosis.trials
+    assert (eager.status, [trial.status for trial in others]) == ("ok", ["failed", "failed"])
+    assert eager.measurement is not None
+    for trial in others:
+        assert trial.failure is not None
+        assert trial.failure.kind == "prepare"
+        assert trial.failure.message.startswith(
+            f"cannot run {trial.configuration.name}: it needs 512 TiB beside what is in use (512 TiB of weights in"
+        )
+    assert asked == ["preserve", "channels_last", "channels_last"]
+
+
+class Greedy(Net):
+    """Asks for more memory than there is, in one memory format only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.is_contiguous():
+            x = x + torch.empty(1 << 49, dtype=torch.uint8)[: x.numel()].view_as(x)
+        return super().forward(x)
+
+
+def test_memory_that_runs_out_in_one_configuration_costs_only_that() -> None:
+    diagnosis = layoutdoctor.diagnose(
+        Greedy(), X, configurations=("eager", "eager-channels-last", "inductor"), budget_seconds=0.01
+    )
+
+    statuses = {trial.configuration.name: trial.status for trial in diagnosis.trials}
+    assert statuses == {"eager": "ok", "eager-channels-last": "failed", "inductor": "ok"}
+    failure = diagnosis.trials[1].failure
+    assert failure is not None
+    assert failure.message.startswith(
+        "out of memory: 512 TiB were asked for; diagnose it on a machine with more memory"
+    )
+
+
+def test_a_model_of_5_gb_is_refused_where_there_is_no_room_for_a_copy() -> None:
+    code = (
+        "import resource, sys, torch, layoutdoctor\n"
+        "from layoutdoctor.doctor import diagnose\n"
+        "class Large(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.weight = torch.nn.Parameter(torch.empty(5 << 28))\n"  # 5 GiB that nobody touches
+        "    def forward(self, x):\n"
+        "        raise SystemExit('it was run')\n"
+        "pages = [line for line in open('/proc/self/status') if line.startswith('VmSize')][0].split()[1]\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (int(pages) * 1024 + (8 << 30),) * 2)\n"
+        "try:\n"
+        "    diagnose(Large(), torch.ones(2))\n"
+        "except layoutdoctor.LayoutDoctorError as error:\n"
+        "    print(error.exit_status, error)\n"
+        "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+
+    refused, resident = ended.stdout.splitlines()
+    assert refused.startswith("3 cannot diagnose Large: on cpu it needs at least 5.00 GiB beside what is in use ")
+    assert " GiB are free; diagnose it on a machine with more memory" in refused
+    assert int(resident) < 2 << 20  # kB: nothing was copied
+    assert ended.returncode == 0, ended.stderr
+
+
+def benchmark() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "many_diagnoses.py"
+    specification = importlib.util.spec_from_file_location("many_diagnoses", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def assert_flat(series: ModuleType, rows: list[dict[str, Any]], warm_up: int, per_diagnosis: int) -> None:
+    for name in ("descriptor_count", "thread_count", "compiled_code_count", "source_line_file_count"):
+        assert rows[-1][name] <= rows[warm_up][name], name
+    early, late = series.growth(rows, "object_count", warm_up)
+    assert late - early <= per_diagnosis * (len(rows) - warm_up)
+
+
+def test_eager_diagnoses_leave_nothing_behind() -> None:
+    series = benchmark()
+    series.run_series(7, compiled=False)  # each kind once: what it imports stays
+
+    rows = series.run_series(6, compiled=False)
+
+    assert_flat(series, rows, 0, per_diagnosis=20)
+    assert rows[-1]["resident_bytes"] - rows[0]["resident_bytes"] < 64 << 20
+
+
+@pytest.mark.slow
+def test_compiled_diagnoses_leave_nothing_behind() -> None:
+    series = benchmark()
+    rows = series.run_series(56, compiled=True)  # each kind four times: with both configurations, in both modes
+
+    assert_flat(series, rows, 28, per_diagnosis=100)
+    early, late = series.growth(rows, "resident_bytes", 28)
+    assert late - early < 64 << 20

@@ -1,0 +1,106 @@
+"""
+The package's own source: nothing in it unpickles, evaluates, runs a shell or guesses a temporary name.
+
+What does so all the same is named below, with the reason. A reason that no longer applies fails as well.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "layoutdoctor"
+MODULES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+FORBIDDEN_MODULES = frozenset(
+    "pickle cPickle _pickle cloudpickle dill marshal shelve joblib yaml xml lxml code codeop runpy jsonpickle "
+    "imp telnetlib ftplib http urllib.request requests socket socketserver fsspec pty".split()
+)
+FORBIDDEN_CALLS = frozenset(
+    "eval exec compile __import__ os.system os.popen tempfile.mktemp os.tempnam torch.load torch.jit.load "
+    "torch.package.PackageImporter torch.hub.load torch.ops.load_library torch.classes.load_library sympy.sympify "
+    "sympy.parse_expr numpy.load np.load pandas.read_pickle pd.read_pickle pd.eval pandas.eval importlib.import_module "
+    "importlib.reload subprocess.run subprocess.Popen subprocess.call subprocess.check_call subprocess.check_output "
+    "subprocess.getoutput subprocess.getstatusoutput os.execv os.execve os.execvp os.execl os.spawnv os.posix_spawn "
+    "torch.export.load torch.utils.model_zoo.load_url torch._inductor.aoti_load_package setattr_static "
+    "marshal.loads zipfile.ZipFile.extractall shutil.unpack_archive tarfile.open".split()
+)
+FORBIDDEN_METHODS = frozenset({"extractall", "extract", "enable_load_extension", "load_extension", "executescript"})
+
+# (file, what) -> why it may stand there.
+REASONS = {
+    ("subjects/model_file.py", "exec"): "runs the TARGET, as the user asked",
+    ("subjects/model_file.py", "compile"): "compiles the TARGET, as the user asked",
+    ("subjects/model_file.py", "importlib.import_module"): "imports the TARGET package.module, as the user asked",
+    ("subjects/exported.py", "torch.export.load"): "inside data_only(), after the file was looked at",
+    ("capture/data_only.py", "importlib.import_module"): "imports two modules of torch by fixed names",
+    ("capture/compat_names.py", "importlib.import_module"): "imports modules of torch named in a table of its own",
+    ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision or transformers, as the user asked",
+    ("measure/environment.py", "subprocess.run"): "asks the C++ compiler that Inductor uses for its version; no shell",
+    ("privacy/surroundings.py", "socket"): "the machine's own name, to take it out of reports; nothing is connected",
+    ("reports/junit.py", "xml.etree"): "writes XML; none is read",
+    ("supervisor.py", "subprocess.Popen"): "starts its own worker by sys.executable; no shell",
+    ("subjects/transport.py", "pickle"): "the caller's own live model, to a child process, by a private directory",
+    ("subjects/transport.py", "cloudpickle"): "the caller's own live model, to a child process, by a private directory",
+    ("subjects/reducers.py", "pickle"): "takes the caller's own live model apart for transport.py",
+    ("subjects/reducers.py", "cloudpickle"): "takes the caller's own live model apart for transport.py",
+}
+
+
+def found_in(module: str) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names if _is_forbidden_module(alias.name))
+        elif isinstance(node, ast.ImportFrom) and node.module and _is_forbidden_module(node.module):
+            found.add(node.module)
+        elif isinstance(node, ast.Call):
+            found.update(_forbidden_call(node))
+    return found
+
+
+def _is_forbidden_module(name: str) -> bool:
+    return name in FORBIDDEN_MODULES or name.partition(".")[0] in FORBIDDEN_MODULES
+
+
+def _forbidden_call(call: ast.Call) -> set[str]:
+    name = ast.unparse(call.func)
+    if name == "re.compile":
+        return set()
+    problems = {name} & FORBIDDEN_CALLS
+    if name.rpartition(".")[2] in FORBIDDEN_METHODS:
+        problems.add(name.rpartition(".")[2])
+    for keyword in call.keywords:
+        if keyword.arg == "shell" and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False):
+            problems.add("shell=True")
+    return problems
+
+
+def test_nothing_runs_what_it_reads_but_for_a_reason_that_applies() -> None:
+    assert {(module, what) for module in MODULES for what in found_in(module)} == set(REASONS)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from yaml import load",
+        "import xml.etree.ElementTree as x",
+        "eval(text)",
+        "exec(code)",
+        "torch.load(file)",
+        "subprocess.run(words, shell=True)",
+        "tempfile.mktemp()",
+        "archive.extractall(folder)",
+        "connection.enable_load_extension(True)",
+        "importlib.import_module(name)",
+    ],
+)
+def test_what_is_forbidden_is_found(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    monkeypatch.setitem(MODULES, "module.py", path)
+
+    assert found_in("module.py")

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+
+from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.measure import equivalence, memory
+from layoutdoctor.measure.equivalence import check_equivalence
+from layoutdoctor.measure.reference import compute_reference
+from layoutdoctor.measure.rehearsal import check_runs
+from layoutdoctor.subjects.prepare import prepare
+from layoutdoctor.subjects.subject import subject_from_python
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import Mode
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+CHANNELS_LAST = next(c for c in BUILTIN_CONFIGURATIONS if c.name == "eager-channels-last")
+
+
+def a_model() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
+
+
+def test_where_float64_does_not_fit_eager_is_the_reference_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subject_from_python(nn.Linear(256, 256), torch.ones(1, 256))
+    rehearsal = check_runs(subject, "inference")
+    monkeypatch.setattr(memory, "available_memory", lambda device: 400_000)  # the weights in float32 are 263,168 bytes
+
+    reference = compute_reference(subject, "inference", rehearsal)
+
+    assert reference.name == "eager float32"
+    (note,) = reference.notes
+    assert note.startswith("the outputs were compared with eager's, not with float64's: float64 needs ")
+    assert "of weights in float64" in note
+    assert reference.why_not_exact is not None
+    assert note.endswith(reference.why_not_exact)
+    results = prepare(subject, CHANNELS_LAST, "inference", rehearsal.shared).step("inference", fresh_inputs=False)
+    checked = check_equivalence(reference, results.results())
+    assert (checked.status, checked.reference) == ("equal", "eager float32")
+
+
+def test_where_it_fits_it_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subject_from_python(nn.Linear(256, 256), torch.ones(1, 256))
+    rehearsal = check_runs(subject, "inference")
+    need = 8 * (256 * 256 + 256) + 2 * rehearsal.shared.activation_bytes
+    monkeypatch.setattr(memory, "available_memory", lambda device: need)
+
+    reference = compute_reference(subject, "inference", rehearsal)
+
+    assert (reference.name, reference.notes) == ("float64", ())
+
+
+def test_memory_that_runs_out_in_float64_costs_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64:
+            torch.empty(1 << 49, dtype=torch.uint8)
+        return x + 1
+
+    reference = compute_reference(subject_from_python(greedy, X), "inference")
+
+    assert reference.name == "eager float32"
+    assert reference.notes == (
+        "the outputs were compared with eager's, not with float64's: out of memory: 512 TiB were asked for",
+    )
+
+
+def test_another_reason_against_float64_is_no_note() -> None:
+    def only_float32(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.conv2d(x, torch.ones(1, 3, 3, 3))
+
+    reference = compute_reference(subject_from_python(only_float32, X), "inference")
+
+    assert reference.notes == ()
+    assert reference.why_not_exact is not None
+
+
+def test_a_model_with_other_shapes_in_float64_is_compared_with_eager() -> None:
+    subject = subject_from_python(lambda x: x if x.dtype == torch.float32 else x[:1], X)
+
+    reference = compute_reference(subject, "inference")
+
+    assert (reference.name, reference.why_not_exact) == ("eager float32", "it gives other outputs in float64")
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_what_is_kept_is_the_outputs_in_float64_and_the_gradients_in_float32(mode: Mode) -> None:
+    reference = compute_reference(subject_from_python(a_model(), X), mode)
+
+    kept = {name: (tensor.exact.dtype, tensor.eager) for name, tensor in reference.tensors.items()}
+
+    assert kept.pop("output 0") == (torch.float64, None)
+    assert all(value == (torch.float32, None) for value in kept.values())
+    assert len(kept) == (6 if mode == "training" else 0)
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_pieces_give_what_the_whole_gives(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subject_from_python(a_model(), X)
+    results = prepare(subject, CHANNELS_LAST, mode).step(mode, fresh_inputs=False).results()
+    whole = check_equivalence(compute_reference(subject, mode), results)
+    spoiled = results.outputs[0].clone()
+    spoiled[1, 1, 3, 3] += 0.5
+    results.outputs[0] = spoiled
+    wrong = check_equivalence(compute_reference(subject, mode), results)
+    monkeypatch.setattr(equivalence, "_PIECE", 5)
+    results.outputs[0] = spoiled
+
+    assert check_equivalence(compute_reference(subject, mode), results) == wrong
+    assert wrong.status == "different"
+    assert whole.status == "equal"
+    longest = torch.arange(12.0).reshape(1, 3, 4)
+    pieces = list(equivalence._pieces(longest, longest.double()))
+    assert [tuple(piece.shape) for piece, _ in pieces] == [(1, 3, 1)] * 4
+    assert torch.equal(torch.cat([piece for piece, _ in pieces], 2), longest)
