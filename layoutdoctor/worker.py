@@ -208,9 +208,11 @@ def _load(request: Request) -> LoadedSubject:
         from layoutdoctor.subjects.load import load_target
 
         return load_target(request.target, inputs=request.inputs, device=request.device, dtype=request.dtype)
-    from layoutdoctor.subjects.transport import load_subject
+    from layoutdoctor.subjects.transport import load_subject, take_over_settings
 
+    directory = Path(str(request.subject_directory))
     try:
-        return load_subject(Path(str(request.subject_directory)))
+        take_over_settings(directory)
+        return load_subject(directory)
     except LayoutDoctorError as error:
         raise TransportError(str(error)) from error

@@ -47,7 +47,7 @@ def replacing(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
     descriptor, name = tempfile.mkstemp(prefix=".layoutdoctor-", suffix=".tmp", dir=target.parent)
     temporary = Path(name)
     try:
-        with open(descriptor, "wb") as stream:
+        with os.fdopen(descriptor, "wb") as stream:
             yield stream
             stream.flush()
             _set_permissions(descriptor, target)
@@ -83,7 +83,7 @@ def target_of(path: Path) -> Path:
 
 def file_name_of(name: str) -> str:
     """
-    A name as the name of a file: a plain one is itself, any other one becomes a file of the same directory all the same.
+    A name as the name of a file: a plain one as it is, any other one made so that it leads nowhere else.
 
     Args:
         name: Of a configuration, say; from Python it may be any text.

@@ -66,7 +66,8 @@ WALKED = (
 
 NOT_COMPARED = {
     r"_dispatch_cache|cached_ops|_builtin_table|simple_registry|\._dir$|_schema|_SCHEMA_": "operators, by name",
-    r"^re\.|lru|_spec_cache|path_importer_cache|numpy_compat|functools\.|funcname_cache|handler_cache": "memories of pure functions",
+    r"^re\.|lru|_spec_cache|path_importer_cache|numpy_compat": "memories of pure functions",
+    r"functools\.|funcname_cache|handler_cache": "the same",
     r"_cupti_monitor": "a part of torch looked for once",
     r"_unique_id_counter|next_id|DESCRIBER_NEXT_ID|_COUNTER$|_index_iter|_step_counter": "names never given out twice",
     r"CppPythonBindingsCodeCache|CppCodeCache|_loaded_module_names": "machine code that is loaded, found by its source",
@@ -74,7 +75,8 @@ NOT_COMPARED = {
     r"PhiloxStateTracker|_metrics_context_tls|virtualized\.threadlocal|DtypePropagation": "made anew by each compile",
     r"_hash_|_get_dict_|_config$": "settings, which are compared by value",
     r"\.Logger|[lL]og(ger|_registry)?$|loggerDict|LOGGER": "loggers, which are compared one by one",
-    r"^tempfile\._name_sequence|^threading\._(counter|dangling|active|shutdown_locks)|^random\._inst": "names and locks of Python's",
+    r"^tempfile\._name_sequence|^random\._inst": "names that nobody can foresee",
+    r"^threading\._(counter|dangling|active|shutdown_locks)": "threads, which are compared by themselves",
     r"^triton\.language\.extra\.modules$": "another name of sys.modules",
     r"^sys\.(modules|last_|exc_|argv|path|stdout|stderr|stdin|flags)|^sys\._": "compared by themselves, or of pytest",
     r"__warningregistry__|^warnings\.": "compared by themselves; a registry is void once the filters changed",

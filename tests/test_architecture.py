@@ -56,6 +56,7 @@ LINES = (
         "layoutdoctor.saved",
         "layoutdoctor.consistency",
         "layoutdoctor.writing",
+        "layoutdoctor.archives",
         "layoutdoctor.progress",
         "layoutdoctor._version",
     ),

@@ -1,5 +1,5 @@
 """
-What a process has set torch to, read in one process and set in another: a copy of the model runs there as it would here.
+What a process has set torch to, read here and set in another process, so that a copy of the model runs there likewise.
 
 Faces subjects' transport; imports torch. What is put back within one process is in ``torch_state``, whose tables say
 which switches there are.
@@ -7,6 +7,7 @@ which switches there are.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -64,7 +65,8 @@ def apply_settings(settings: Settings) -> None:
     if settings["device"] != torch.get_default_device():
         torch.set_default_device(settings["device"])
     is_deterministic, warns_only = settings["determinism"]
-    torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+    if is_deterministic:
+        torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
     for name, _, dtype, is_cached in settings["autocast"]:
         torch.set_autocast_dtype(name, dtype)
         torch.set_autocast_enabled(name, True)
@@ -75,10 +77,9 @@ def apply_settings(settings: Settings) -> None:
         get, set_ = switches[name]
         if _read(get) != value:
             set_(value)
-    modules = config_modules()
     for name, values in settings["compilers"].items():
         for key, value in values.items():
-            setattr(modules[name], key, value)
+            setattr(importlib.import_module(name), key, value)
 
 
 def _autocast(device: str) -> tuple[bool, torch.dtype | None, bool]:

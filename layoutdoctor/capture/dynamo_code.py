@@ -148,12 +148,14 @@ def keep_module_class() -> Restore:
     ``nn.Module`` itself: the first compile of a process wraps its ``__init__`` and ``__setstate__``.
 
     Source:
-        ``torch/_dynamo/mutation_guard.py``, torch 2.7 to 2.13.
+        ``torch/_dynamo/mutation_guard.py``, torch 2.7 to 2.15.
     """
     from torch.nn import Module
 
     names = ("__init__", "__setstate__", "__setattr__")
-    marks = ("___needs_generation_tag_patch", "___needs_mutation_patch")
+    # Torch 2.15 marks a wrapped class by the third, earlier ones by the first; one that stayed would keep dynamo from
+    # ever wrapping it again.
+    marks = ("___needs_generation_tag_patch", "___needs_mutation_patch", "___has_generation_tag_patch")
     before = dict(vars(Module))
 
     def restore() -> None:

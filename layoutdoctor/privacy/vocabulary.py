@@ -17,7 +17,7 @@ from layoutdoctor.privacy.words import MODULE_CLASSES, WORDS
 # What else stands in messages of compilers, drivers and libraries.
 _FURTHER_WORDS = frozenset(
     """
-    errno warp warps rotary paged kvcache routing comms traits params rmsnorm quant fatal abort aborted killed
+    errno warp warps rotary paged kvcache routing comms traits params rmsnorm quant fatal abort aborted killed recent
     signal segmentation fault illegal address access denied refused connection closed capacity gib mib kib free
     reserved fragmentation tried allocate branch branches deep network networks veto vetoes undefined symbol
     linker header compilation terminated ptxas nvcc clang gcc llvm mlir ptx cubin hip blk uni jit brg brgemm conv

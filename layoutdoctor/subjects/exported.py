@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 from torch.utils import _pytree as pytree
 
+from layoutdoctor.archives import DamagedFileError, ForbiddenPartError, open_archive
 from layoutdoctor.capture.data_only import UnpicklingRefusedError, data_only
 from layoutdoctor.errors import SubjectError, UsageError, first_line
-from layoutdoctor.subjects.exported_archive import DamagedFileError, ForbiddenPartError, open_archive
 from layoutdoctor.subjects.exported_expressions import check_expression
 from layoutdoctor.subjects.exported_pickles import check_saved_tensors, is_plain
 from layoutdoctor.subjects.exported_program import check_program, check_tensor_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from layoutdoctor.subjects.exported_archive import Archive
+    from layoutdoctor.archives import Archive
 
 _MOST_PROGRAM_BYTES = 512 << 20
 _MOST_MARK_BYTES = 4096

@@ -16,7 +16,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.subjects.exported_archive import ForbiddenPartError
+from layoutdoctor.archives import ForbiddenPartError
 from layoutdoctor.subjects.exported_pickles import is_plain
 
 if TYPE_CHECKING:

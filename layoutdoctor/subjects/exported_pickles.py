@@ -1,7 +1,7 @@
 """
 What ``torch.save`` wrote, looked at without unpickling it: which classes and functions its pickle names.
 
-Faces ``exported``; imports ``exported_archive`` only. The list below is of what is made of tensors and plain values;
+Faces ``exported``; imports ``archives`` only. The list below is of what is made of tensors and plain values;
 whatever else a pickle names would be imported and called while it is read.
 
 Source:
@@ -15,10 +15,10 @@ import pickletools
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.subjects.exported_archive import DamagedFileError, ForbiddenPartError, open_archive
+from layoutdoctor.archives import DamagedFileError, ForbiddenPartError, open_archive
 
 if TYPE_CHECKING:
-    from layoutdoctor.subjects.exported_archive import Archive
+    from layoutdoctor.archives import Archive
 
 _PICKLE_PART = "data.pkl"
 _OTHER_PARTS = re.compile(

@@ -15,7 +15,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.subjects.exported_archive import DamagedFileError, ForbiddenPartError
+from layoutdoctor.archives import DamagedFileError, ForbiddenPartError
 from layoutdoctor.subjects.exported_expressions import check_expression, check_guard
 from layoutdoctor.subjects.exported_pickles import is_plain
 
@@ -222,9 +222,8 @@ def _walk(value: Any, key: str, *, is_free_text: bool) -> None:
     elif isinstance(value, list):
         for item in value:
             _walk(item, key, is_free_text=is_free_text)
-    elif isinstance(value, str):
-        if not (is_free_text and key in _FREE_TEXT):
-            _CHECKS.get(key, _check_word)(value)
+    elif isinstance(value, str) and not (is_free_text and key in _FREE_TEXT):
+        _CHECKS.get(key, _check_word)(value)
 
 
 def _walk_object(value: dict[str, Any], key: str, *, is_free_text: bool) -> None:
@@ -287,8 +286,6 @@ def _check_range(key: str) -> None:
         raise ForbiddenPartError(f"the size {key[:200]!r}, which is no expression")
     if any(int(number[:20]) > _MOST_UNBACKED for number in _UNBACKED.findall(key)):
         raise ForbiddenPartError(f"a size {key[:200]!r}, with a number that torch would count up to")
-
-
 
 
 _FREE_TEXT = frozenset({"as_string", "as_strings"})

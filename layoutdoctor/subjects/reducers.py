@@ -36,8 +36,14 @@ def reduce(value: Any) -> Reduced | None:
         value: Any object but the plainest.
 
     Raises:
-        PicklingError: It is an open file, which cloudpickle would read to its end and take for text.
+        PicklingError: It is an open file, which cloudpickle would read to its end and take for text, or code that calls
+            an operator which only this process knows.
     """
+    if isinstance(value, types.CodeType):
+        _check_operators(value)
+        return None
+    if isinstance(value, torch._ops._OpNamespace):
+        return getattr, (torch.ops, value.name)
     if isinstance(value, fx.GraphModule):
         return _reduce_graph_module(value)
     if isinstance(value, nn.Module) and type(value).__name__ == "GuardsFn":
@@ -54,6 +60,22 @@ def reduce(value: Any) -> Reduced | None:
     if isinstance(value, io.TextIOWrapper) and all(value is not getattr(sys, name) for name in _STANDARD_STREAMS):
         raise pickle.PicklingError("it is an open file")
     return None
+
+
+def _check_operators(code: types.CodeType) -> None:
+    """
+    Refuses code that travels by value and calls an operator that Python code registered: nobody registers it there.
+
+    Source:
+        ``torch.library._defs``, such as ``{"mylib::double"}``, torch 2.7 to 2.15.
+    """
+    used = set(code.co_names)
+    if "ops" not in used:
+        return
+    for operator in getattr(torch.library, "_defs", ()):
+        namespace, _, name = str(operator).partition("::")
+        if {namespace, name.partition(".")[0]} <= used:
+            raise pickle.PicklingError(f"it calls the operator {operator}, which is registered in this process only")
 
 
 def _is_found_by_name(value: Any) -> bool:

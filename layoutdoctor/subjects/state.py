@@ -202,9 +202,12 @@ def _keep_streams() -> Restore:
                 os.dup2(copy, number, inheritable)
             finally:
                 os.close(copy)
+        opened: dict[int, Any] = {}  # sys.stdout and sys.__stdout__ are one stream, and stay one
         for name, stream in before.items():
             if getattr(stream, "closed", True) and not closed[name] and numbers[name] is not None:
-                stream = _reopened(stream, numbers[name])
+                if id(stream) not in opened:
+                    opened[id(stream)] = _reopened(stream, numbers[name])
+                stream = opened[id(stream)]
             setattr(sys, name, stream)
 
     return restore

@@ -14,9 +14,7 @@ import shutil
 import stat
 import types
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +25,7 @@ from torch import nn
 from layoutdoctor.capture.carried_settings import apply_settings, current_settings
 from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.measure.randomness import preserved_random_state
+from layoutdoctor.subjects.culprits import find_culprit
 from layoutdoctor.subjects.reducers import ValueModules, reduce
 from layoutdoctor.subjects.subject import LoadedSubject
 from layoutdoctor.units import format_bytes
@@ -47,10 +46,11 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
     """
     Writes a subject so that ``load_subject`` can rebuild it in another process of this interpreter.
 
-    What torch is set to goes with it (``take_over_settings``). Values, strides, shared storage, dtype, device, ``requires_grad``, train and eval modes and hooks of the modules
+    Values, strides, shared storage, dtype, device, ``requires_grad``, train and eval modes and hooks of the modules
     stay; gradients and hooks on tensors do not travel, as with every copy of ours. Weights go from where they are to
     the disk, a chunk at a time. Classes and functions that the other process cannot import travel by value, all others
-    by their name. Pickling calls what the model's classes define for it, such as ``__getstate__``: code of the user's.
+    by their name. What torch is set to goes with them, for ``take_over_settings``. Pickling calls what the model's
+    classes define for it, such as ``__getstate__``: code of the user's.
 
     Args:
         subject: What was loaded; it is not changed.
@@ -304,7 +304,12 @@ def _dump(subject: LoadedSubject, file: Any, storages: _Storages, modules: Value
     except OSError:
         raise
     except Exception as error:
-        place, culprit, why = _find_culprit(subject, error, modules)
+        parts = (
+            ("model", subject.model),
+            ("its positional inputs", subject.args),
+            ("its keyword inputs", subject.kwargs),
+        )
+        place, culprit, why = find_culprit(parts, error, lambda part: _refusal(part, modules))
         kind = culprit.__name__ if isinstance(culprit, type) else type(culprit).__name__
         raise SubjectError(
             f"cannot hand {subject.name} to another process: {place} ({kind}) cannot be pickled: {first_line(why)}; "
@@ -331,27 +336,6 @@ def _dump_settings(name: str, file: Any, modules: ValueModules) -> None:
         ) from error
 
 
-def _find_culprit(subject: LoadedSubject, error: Exception, modules: ValueModules) -> tuple[str, object, BaseException]:
-    """The innermost part that cannot be pickled by itself: the way to it, the object, and what it raised."""
-    place, value, why = "it", object(), error
-    parts: Iterator[tuple[str, Any]] = iter(
-        (("model", subject.model), ("its positional inputs", subject.args), ("its keyword inputs", subject.kwargs))
-    )
-    seen: set[int] = set()
-    while True:
-        for name, part in parts:
-            if id(part) in seen:
-                continue
-            seen.add(id(part))
-            refusal = _refusal(part, modules)
-            if refusal is not None:
-                place, value, why = name, part, refusal
-                break
-        else:
-            return place, value, why
-        parts = _parts(value, place)
-
-
 def _refusal(value: Any, modules: ValueModules) -> Exception | None:
     try:
         _Pickler(_Nowhere(), _Storages(), modules).dump(value)
@@ -366,49 +350,3 @@ class _Nowhere:
     def write(self, data: Any) -> int:
         """Takes what is written."""
         return len(data)
-
-
-def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """What an object is made of as pickle sees it, each with the way to it."""
-    if isinstance(value, nn.Module):
-        for name, attribute in vars(value).items():
-            if name in ("_modules", "_parameters", "_buffers"):
-                yield from ((f"{place}.{key}", part) for key, part in attribute.items())
-            else:
-                yield f"{place}.{name}", attribute
-    elif isinstance(value, Mapping):
-        yield from ((f"{place}[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, (tuple, list, set, frozenset)):
-        yield from ((f"{place}[{number}]", part) for number, part in enumerate(value))
-    elif isinstance(value, partial):
-        yield from ((f"{place}.{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
-    elif isinstance(value, types.MethodType):
-        yield from ((place, value.__self__), (place, value.__func__))
-    elif isinstance(value, types.FunctionType):
-        yield from _parts_of_function(value, place)
-    elif hasattr(value, "__dict__"):
-        # Functions last: a class's methods know the class, and with it whatever else it holds.
-        parts = sorted(vars(value).items(), key=lambda item: isinstance(item[1], types.FunctionType))
-        yield from ((f"{place}.{name}", part) for name, part in parts)
-    if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
-        yield f"class {type(value).__name__}", type(value)
-
-
-def _parts_of_function(function: types.FunctionType, place: str) -> Iterator[tuple[str, Any]]:
-    """What a function that travels by value takes along."""
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
-    for name, cell in cells:
-        with contextlib.suppress(ValueError):  # an empty cell
-            yield f"variable {name} of {function.__qualname__}", cell.cell_contents
-    for name in sorted(names & function.__globals__.keys()):
-        yield f"global {name} of {function.__qualname__}", function.__globals__[name]
-    yield f"a default of {function.__qualname__}", (function.__defaults__, function.__kwdefaults__)
-    yield from ((f"{place}.{name}", part) for name, part in vars(function).items())
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)

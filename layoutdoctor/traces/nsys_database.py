@@ -121,8 +121,9 @@ class Database:
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
         self._connection.text_factory = _text
-        if hasattr(self._connection, "setlimit"):  # Python 3.11; a column may be computed by the file's own expression
-            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
+        limit = getattr(self._connection, "setlimit", None)  # from Python 3.11 on
+        if limit is not None:  # a column may be computed by an expression of the file's
+            limit(getattr(sqlite3, "SQLITE_LIMIT_LENGTH", 0), _LONGEST_VALUE_BYTES)
 
     def tables(self) -> frozenset[str]:
         """

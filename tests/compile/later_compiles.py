@@ -11,12 +11,13 @@ import json
 import re
 import sys
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._inductor.config
 from torch import nn
 from torch._dynamo.utils import counters
-from torch._inductor.utils import run_and_get_code
+from torch._inductor.graph import GraphLowering
 
 import layoutdoctor
 
@@ -52,8 +53,9 @@ def main(diagnosis: str) -> None:
     found: list[Any] = []
 
     def compile_and_note(name: str, compiled: Any, x: torch.Tensor) -> None:
-        with torch.no_grad():
-            _, codes = run_and_get_code(compiled, x)
+        codes: list[str] = []
+        with torch.no_grad(), mock.patch.object(GraphLowering, "save_output_code", codes.append):
+            compiled(x)
         found.append({"name": name, "code": described(codes), "counters": counts()})
 
     torch.manual_seed(0)

@@ -34,10 +34,10 @@ def test_the_program_shows_what_it_is_to_show(undisturbed: dict[str, Any]) -> No
 
     assert len(compiles["before"]["code"]) == 1
     assert compiles["the same again"]["code"] == []
-    assert "s" not in compiles["before"]["code"][0].partition("def call")[2].partition("assert_size_stride")[2][:0]
-    assert "s77" in compiles["another shape"]["code"][0] or "ks0" in compiles["another shape"]["code"][0]
-    assert compiles["a third shape"]["code"] == [], "the second shape made it dynamic"
+    assert len(compiles["another shape"]["code"]) == 1
+    assert compiles["a third shape"]["code"] == []  # the second one made it dynamic
     assert len(compiles["another model, cut"]["code"]) == 2
+    assert compiles["another shape"]["code"] != compiles["before"]["code"]
 
 
 @pytest.mark.parametrize("diagnosis", ["target", pytest.param("inference", marks=pytest.mark.slow)])

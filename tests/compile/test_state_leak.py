@@ -169,7 +169,7 @@ def test_eager_configurations_leave_everything_as_it_was(mode: Mode) -> None:
 
 @pytest.mark.compile
 @pytest.mark.usefixtures("_compiled_before")
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["training", pytest.param("inference", marks=pytest.mark.slow)])
 def test_compiled_configurations_leave_everything_as_it_was(mode: Mode) -> None:
     diagnosis = diagnose(mode, "inductor-channels-last")
 
@@ -177,17 +177,19 @@ def test_compiled_configurations_leave_everything_as_it_was(mode: Mode) -> None:
 
 
 @pytest.mark.usefixtures("_compiled_before")
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["inference", pytest.param("training", marks=pytest.mark.slow)])
 def test_lowering_for_a_gpu_that_is_not_there_leaves_everything_as_it_was(mode: Mode) -> None:
     diagnosis = diagnose(mode, "inductor inductor-channels-last", target="cuda:90")
 
     assert [trial.status for trial in diagnosis.trials] == ["ok", "ok"]
 
 
-def leave_a_case_alone(case: str, mode: Mode, configurations: str, target: str | None = None) -> None:
+def leave_a_case_alone(
+    case: str, mode: Mode, configurations: str, target: str | None = None, *, walk: bool = True
+) -> None:
     (path,) = CASEBOOK.glob(f"{case}_*.py")
     subject = load_target(str(path))
-    with nothing_changes(subject.model, (subject.args, subject.kwargs), walk=True):
+    with nothing_changes(subject.model, (subject.args, subject.kwargs), walk=walk):
         diagnose_subject(
             subject,
             mode=mode,
@@ -199,9 +201,9 @@ def leave_a_case_alone(case: str, mode: Mode, configurations: str, target: str |
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES[:2])
+@pytest.mark.parametrize("case", CASES[1:3])
 def test_a_case_of_the_casebook_leaves_everything_as_it_was(case: str, mode: Mode) -> None:
-    leave_a_case_alone(case, mode, EAGER)
+    leave_a_case_alone(case, mode, EAGER, walk=False)
 
 
 @pytest.mark.slow
@@ -256,8 +258,9 @@ def test_a_model_that_raises_at_any_of_its_calls(error: type[BaseException], mod
         assert {"failed", "ok"} <= set(outcomes)  # without its kernel list the trial is still one
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("call", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("call", "error"), [(1, RuntimeError), (2, KeyboardInterrupt), (3, RuntimeError), (4, KeyboardInterrupt)]
+)
 def test_a_progress_callback_that_raises(call: int, error: type[BaseException]) -> None:
     done = []
 
@@ -287,7 +290,10 @@ def test_a_rule_that_raises(error: type[BaseException]) -> None:
 
 @pytest.mark.usefixtures("_compiled_before")
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("where", ["run", "codegen", "compile_to_module"])
+@pytest.mark.parametrize(
+    "where",
+    ["codegen", *(pytest.param(name, marks=pytest.mark.slow) for name in ("run", "compile_to_module"))],
+)
 def test_a_compile_that_raises(monkeypatch: pytest.MonkeyPatch, where: str, error: type[BaseException]) -> None:
     monkeypatch.setattr(GraphLowering, where, raising(error))
     expected = pytest.raises(error) if error is KeyboardInterrupt else contextlib.nullcontext()
@@ -298,6 +304,7 @@ def test_a_compile_that_raises(monkeypatch: pytest.MonkeyPatch, where: str, erro
     assert statuses == ([] if error is KeyboardInterrupt else ["failed"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_compiled_before")
 def test_a_compiled_model_that_raises_when_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._inductor.output_code.CompiledFxGraph, "__call__", raising(RuntimeError))

@@ -83,7 +83,7 @@ class Fault:
         keeps_journal: Whether the journal stays, so that the run can be continued as the command says.
         shows_traceback: Whether the model's own process may show one, as Python does when it ends by an exception.
         keeps: Other files that have to be there, in the folder of the model.
-        leaves: Names that may be left beside the saved record; nothing else, and never a process or a temporary file.
+        leaves: How names begin that may be left beside the saved record; nothing else may, and no process ever.
         is_slow: Whether the row is left out of ``make test``.
     """
 

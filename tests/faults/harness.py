@@ -33,7 +33,7 @@ PLANTING = Path(__file__).with_name("planting.py")
 ROOT = Path(__file__).parents[2]
 RECORD = "d.json"
 # A process that was killed is gone when the kernel comes to it; a second is long for that.
-_GRACE_SECONDS = 5.0
+GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 # Tests that run in the background of a shell ignore the interrupt, and the command would inherit that.
 _LAUNCH = """
@@ -226,7 +226,7 @@ def processes_left(number: str) -> list[str]:
     Args:
         number: The run's.
     """
-    last = time.monotonic() + _GRACE_SECONDS
+    last = time.monotonic() + GRACE_SECONDS
     while True:
         found = dict(_processes(number))
         if not found or time.monotonic() > last:

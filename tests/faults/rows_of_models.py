@@ -208,7 +208,7 @@ RAISES = (
         status=4,
         trials=LAST_FAILED,
         timed="eager",
-        says="eager-channels-last failed (run): MemoryError",
+        says="eager-channels-last failed (run): out of memory",
     ),
     Fault(
         name="message-cannot-be-shown",

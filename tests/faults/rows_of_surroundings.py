@@ -103,6 +103,14 @@ MISCHIEF = (
         **FINE,
     ),
     Fault(
+        name="leaves-an-orphan",
+        planted="forward has a shell start a process in a session of its own, and the shell ends",
+        at="run",
+        of=LAST,
+        plant="os.system('setsid sleep 600 >/dev/null 2>&1 &')",
+        **FINE,
+    ),
+    Fault(
         name="forks",
         planted="forward forks, and both processes go on",
         at="run",
@@ -121,6 +129,14 @@ MISCHIEF = (
         "    return next(loader)",
         inputs="[loaded()]",
         is_slow=False,
+        leaves=("pymp-",),  # folders in which workers that are killed leave their sockets, under any Python program
+        **FINE,
+    ),
+    Fault(
+        name="makes-temporary-folder",
+        planted="the model file makes a temporary folder that goes when the process ends",
+        at="load",
+        before="import tempfile\nfolder = tempfile.TemporaryDirectory()",
         **FINE,
     ),
     Fault(
@@ -226,7 +242,7 @@ SURROUNDINGS = (
         status=3,
         trials=ALL_OK,
         timed=BOTH_TIMED,
-        says="cannot write 'full.json': No space left on device",
+        says="layoutdoctor: error: cannot write ... No space left on device",
         is_slow=False,
     ),
     Fault(

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
-from faults import surroundings
+from faults import harness, surroundings
 from faults.fault import Fault
 from faults.harness import RECORD, Workplace
 from faults.in_python import diagnose_in_python
@@ -22,7 +23,6 @@ from faults.page import render_page
 from faults.table import ROWS
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
     from concurrent.futures import Future
 
@@ -141,7 +141,7 @@ def check_left(ended: Ended, fault: Fault) -> None:
     """No process, no temporary file, no half-written output, no traceback of our own."""
     assert ended.processes == ()
     kept = [name for name in ended.temporary if name.startswith("layoutdoctor-run-")]
-    assert [name for name in ended.temporary if name not in kept] == []
+    assert [name for name in ended.temporary if name not in kept and not name.startswith(fault.leaves)] == []
     assert len(kept) == fault.keeps_journal
     assert set(ended.files) <= {RECORD, *fault.leaves, "struck", "reached"}
     assert fault.shows_traceback or "Traceback (most recent call last)" not in ended.said
@@ -164,3 +164,21 @@ def test_the_page_says_what_is_tested(update_golden: bool) -> None:
         PAGE.write_text(render_page(), encoding="utf-8")
 
     assert PAGE.read_text(encoding="utf-8") == render_page(), "run the tests with --update-golden, review the change"
+
+
+def test_a_process_that_is_left_is_found_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "GRACE_SECONDS", 0.2)
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, harness.MARKER: "planted"}) as left:
+        found = harness.processes_left("planted")
+        harness.end_processes("planted")
+
+    assert found == ["sleep 600 "]
+    assert left.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("expected", "is_said"),
+    [("", True), ("a b", True), ("a ... d", True), ("d ... a", False), ("a d", False), ("a.c", False)],
+)
+def test_what_is_said_is_looked_for_word_for_word(expected: str, is_said: bool) -> None:
+    assert says(expected, "a b c d") == is_said

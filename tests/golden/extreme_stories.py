@@ -120,14 +120,18 @@ def crashed_and_timed_out() -> Diagnosis:
         configuration=a_configuration("inductor-layout-opt-off"),
         status="crashed",
         failure=Failure(
-            kind="run", message="the process died of signal 11 (SIGSEGV, segmentation fault)", log=SEGFAULT_LOG
+            kind="run",
+            message="the process died of signal 11 (SIGSEGV, segmentation fault) while it ran",
+            log=SEGFAULT_LOG,
         ),
     )
     timed_out = Trial(
         configuration=a_configuration("inductor-layout-opt-on"),
         status="timed_out",
         failure=Failure(
-            kind="compile", message="it took longer than 1800 s, the limit for one configuration", log=HANG_LOG
+            kind="compile",
+            message="it took longer than 1800 s, the limit for one configuration, while it was compiled",
+            log=HANG_LOG,
         ),
     )
     conversions = tuple(a_conversion(f"reorder {i}", seconds=5e-4) for i in range(2))

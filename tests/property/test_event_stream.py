@@ -204,6 +204,21 @@ def test_fields_of_any_length_may_stand_around_the_events(batch_bytes: int) -> N
     assert (stream.is_truncated, stream.lost_count, stream.damage) == (False, 0, {})
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b'{"before": "%b", "traceEvents": []}' % (b"x" * 9_000), "its first 2.00 KiB hold no 'traceEvents'"),
+        (b'[{"name": "%b"}]' % (b"x" * 9_000), "2.00 KiB of it hold no whole event"),
+    ],
+)
+def test_what_is_larger_than_memory_allows_is_refused(monkeypatch: pytest.MonkeyPatch, data: bytes, words: str) -> None:
+    monkeypatch.setattr("layoutdoctor.traces.event_stream.MOST_PENDING_BYTES", 2048)
+
+    with pytest.raises(TraceError, match=words):
+        read(data, 64, 64)
+    assert read(data.replace(b"x" * 8_000, b""), 64, 64).stream.damage == {}
+
+
 @pytest.mark.parametrize("batch_bytes", [1, 64, 1 << 20])
 def test_words_that_look_like_the_key_of_the_events_hide_none(batch_bytes: int) -> None:
     data = (

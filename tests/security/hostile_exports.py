@@ -15,11 +15,13 @@ import stat
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CANARY = "$CANARY"  # a shell puts the path in its place
 PAYLOAD = f"__import__('os').system('touch {CANARY}')"
@@ -264,7 +266,7 @@ def hostile_programs(maker: Maker) -> dict[str, bytes]:
 def hostile_pickles(maker: Maker) -> dict[str, bytes]:
     """Programs whose tensors are pickles that would run code."""
     touch = Touch()
-    found = {
+    return {
         "example inputs": maker.replaced("data/sample_inputs/model.pt", saved(((touch,), {}))),
         "example inputs of a newer pickle": maker.replaced(
             "data/sample_inputs/model.pt", saved(((touch,), {}), pickle_protocol=4)
@@ -295,7 +297,6 @@ def hostile_pickles(maker: Maker) -> dict[str, bytes]:
             ),
         ),
     }
-    return found
 
 
 def hostile_archives(maker: Maker) -> dict[str, bytes]:

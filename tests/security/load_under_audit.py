@@ -1,13 +1,14 @@
 """
 Loads every .pt2 file of a folder with an audit hook and says on standard output what happened.
 
-Called as ``load_under_audit.py MODE GENUINE FOLDER``: MODE ``load`` loads as the command does, ``torch`` with
-torch.export.load alone, ``unchecked`` as the command does but without the look at the file beforehand.
+Called as ``load_under_audit.py GENUINE MODE=FOLDER...``: MODE ``load`` loads as the command does, ``torch`` with
+torch.export.load alone, ``unchecked`` as the command does but without the look at the file, and comes last.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -47,13 +48,23 @@ def load(mode: str, path: Path) -> None:
         subject.model(*subject.args, **subject.kwargs)
 
 
-def main(mode: str, genuine: Path, folder: Path) -> None:
-    global is_watching, allowed_path
-    load(mode, genuine)  # whatever torch imports late is there from now on
+def main(genuine: Path, folders: list[str]) -> None:
+    load("load", genuine)  # whatever torch imports late is there from now on
     b"a".decode("cp437")  # of the names in a zip archive
-    if mode == "unchecked":
-        exported._check_file = lambda *_: None
     sys.addaudithook(watch)
+    outcomes = {}
+    for given in folders:
+        mode, _, folder = given.partition("=")
+        if mode == "unchecked":
+            exported._check_file = lambda *_: None
+        os.environ["CANARY"] = f"{folder}/ran"
+        os.chdir(folder)
+        outcomes[mode] = load_all(mode, Path(folder))
+    print(json.dumps(outcomes))
+
+
+def load_all(mode: str, folder: Path) -> dict[str, Any]:
+    global is_watching, allowed_path
     outcomes = {}
     for path in sorted(folder.glob("*.pt2")):
         events.clear()
@@ -76,8 +87,8 @@ def main(mode: str, genuine: Path, folder: Path) -> None:
         }
         for other in left:
             other.unlink()
-    print(json.dumps(outcomes))
+    return outcomes
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -7,8 +7,8 @@ of accepted findings, which all but one of them refuse.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -19,7 +19,15 @@ from layoutdoctor.accepted import load_accepted
 from layoutdoctor.errors import LayoutDoctorError
 
 HARMLESS = ("object.__getattr__", "object.__setattr__", "object.__delattr__", "sys._getframe", "array.__new__")
-HARMLESS += ("builtins.id", "code.__new__", "cpython.run_stdin", "os.listdir", "os.scandir", "gc.", "sys.unraisablehook")
+HARMLESS += (
+    "builtins.id",
+    "code.__new__",
+    "cpython.run_stdin",
+    "os.listdir",
+    "os.scandir",
+    "gc.",
+    "sys.unraisablehook",
+)
 
 events: list[str] = []
 is_watching = False
@@ -45,10 +53,8 @@ def main(folder: Path, warm: Path) -> None:
     global is_watching, allowed
     for path in sorted(warm.iterdir()):  # late imports, once
         for read in readers().values():
-            try:
+            with contextlib.suppress(LayoutDoctorError):
                 read(path)
-            except LayoutDoctorError:
-                pass
     sys.addaudithook(watch)
     is_watching = True
     eval("1")
@@ -74,7 +80,7 @@ def main(folder: Path, warm: Path) -> None:
                 "seconds": time.monotonic() - start,
             }
     peak = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
-    print(json.dumps({"outcomes": outcomes, "peak_kib": peak, "cwd": sorted(os.listdir())}))
+    print(json.dumps({"outcomes": outcomes, "peak_kib": peak, "cwd": sorted(path.name for path in Path().iterdir())}))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """
 Saved diagnoses, traces, logs and accepted findings are data.
 
-They are read in a process with an audit hook: nothing is executed, imported or started, and no file but the named one is
-opened. Bombs cost neither the memory nor the minute.
+They are read in a process with an audit hook: nothing is executed, imported or started, and no file but the named one
+is opened. Bombs cost neither the memory nor the minute.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def hostile_databases(folder: Path) -> None:
         folder / "names.sqlite",
         strings,
         f"CREATE TABLE {KERNELS} ({COLUMNS})",
-        f"""CREATE TABLE "x"" ; ATTACH 'ran' AS y; --" (id)""",
+        """CREATE TABLE "x"" ; ATTACH 'ran' AS y; --" (id)""",
         "INSERT INTO StringIds VALUES (1, '\x1b]0;x\x07::error::ampere_cudnn nchwToNhwcKernel')",
         f"INSERT INTO {KERNELS} VALUES (1, 2, 0, 7, 1, 1)",
     )

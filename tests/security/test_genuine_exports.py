@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import collections
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,6 +13,9 @@ from torch.export import Dim
 from layoutdoctor.subjects.exported import load_exported
 from layoutdoctor.subjects.exported_expressions import check_expression, check_guard
 from layoutdoctor.subjects.subject import unwrap
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # torch warns of its own use of LeafSpec while it lowers a program.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -48,9 +48,7 @@ def test_a_link_to_a_file_counts_as_that_file(tmp_path: Path) -> None:
 def test_a_link_to_nothing_needs_force_too(tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to(tmp_path / "nothing.json")
 
-    assert "it is a link to a file that is not there; pass --force" in refusal(
-        str(tmp_path / "link.json"), force=False
-    )
+    assert "it is a link to a file that is not there; pass --force" in refusal(str(tmp_path / "link.json"), force=False)
     (output,) = prepare_outputs([str(tmp_path / "link.json")], force=True)
     assert output.path == tmp_path / "nothing.json"
     assert not (tmp_path / "nothing.json").exists()
@@ -207,9 +205,13 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     path = tmp_path / "report.json"
     path.write_text("old")
 
-    with pytest.raises(ZeroDivisionError), replacing(path) as stream:
-        stream.write(b"half")
-        raise ZeroDivisionError
+    def write_half() -> None:
+        with replacing(path) as stream:
+            stream.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
 
     assert path.read_text() == "old"
     assert leftovers(tmp_path) == []
@@ -257,7 +259,9 @@ def test_every_output_of_the_command_is_guarded(option: str, tmp_path: Path) -> 
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "..", ".", "", "a/b", "a\0b", "a\nb", "\x1b[31m", "n" * 500, "-"])
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc/passwd", "..", ".", "", "a/b", "a\0b", "a\nb", "\x1b[31m", "n" * 500, "-"]
+)
 def test_a_configuration_from_python_names_a_file_of_the_directory(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{file_name_of(name)}.json.gz"
     path.write_bytes(b"x")
@@ -281,3 +285,15 @@ def test_a_disk_without_room_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(output_module, "check_directory", refuse)
 
     assert refusal(str(tmp_path / "a.json")).endswith("No space left on device; name another file")
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        replace_file(tmp_path / "pipe", b"report")
+
+        assert os.read(reader, 100) == b"report"
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()

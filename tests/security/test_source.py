@@ -37,6 +37,10 @@ REASONS = {
     ("subjects/exported.py", "torch.export.load"): "inside data_only(), after the file was looked at",
     ("capture/data_only.py", "importlib.import_module"): "imports two modules of torch by fixed names",
     ("capture/compat_names.py", "importlib.import_module"): "imports modules of torch named in a table of its own",
+    (
+        "capture/carried_settings.py",
+        "importlib.import_module",
+    ): "the caller's own settings, by transport.py",
     ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision or transformers, as the user asked",
     ("measure/environment.py", "subprocess.run"): "asks the C++ compiler that Inductor uses for its version; no shell",
     ("privacy/surroundings.py", "socket"): "the machine's own name, to take it out of reports; nothing is connected",

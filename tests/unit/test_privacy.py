@@ -218,6 +218,14 @@ def test_a_common_or_short_name_costs_no_sentence(name: str) -> None:
     assert scrub(Blob(f"see /home/{name}/a/net.py, ~{name}/b.py"), common).text == "see <path>/net.py, <path>/b.py"
 
 
+def test_without_a_user_name_hosts_and_homes_go_all_the_same() -> None:
+    nobody = Surroundings(hosts=("brontosaur",))
+
+    assert scrub(Blob("by quinella on brontosaur, /home/quinella/x/net.py"), nobody).text == (
+        "by quinella on <host>, <path>/net.py"
+    )
+
+
 def test_a_short_name_goes_from_a_path_and_a_common_one_stays() -> None:
     assert scrub(Blob("src/bob/net.py"), Surroundings(user="bob")).text == "src/<user>/net.py"
     assert scrub(Blob("torch/utils/data/net.py"), Surroundings(user="data")).text == "torch/utils/data/net.py"

@@ -189,9 +189,10 @@ def test_code_that_was_cut_can_be_compiled_again_afterwards() -> None:
 def test_the_class_of_modules_is_as_it_was_before_dynamo_wrapped_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.mutation_guard import install_generation_tagging_init
 
-    mark = "___needs_generation_tag_patch"
+    mark, mark_of_215 = "___needs_generation_tag_patch", "___has_generation_tag_patch"
     monkeypatch.setattr(nn.Module, mark, True, raising=False)
-    before = {name: vars(nn.Module).get(name) for name in ("__init__", "__setstate__", mark)}
+    monkeypatch.delattr(nn.Module, mark_of_215, raising=False)
+    before = {name: vars(nn.Module).get(name) for name in ("__init__", "__setstate__", mark, mark_of_215)}
     state = DynamoState()
     install_generation_tagging_init()
     wrapped = vars(nn.Module)["__init__"]

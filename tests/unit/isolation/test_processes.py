@@ -141,3 +141,33 @@ def test_without_that_call_a_process_lives_on(monkeypatch: pytest.MonkeyPatch) -
 
     die_with(os.getppid())
     processes.adopt_orphans()
+
+
+STACKS = """a library prints
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f1861a73b80 (most recent call first):
+  File "/home/ada/net/model.py", line 99 in chatter
+
+Current thread 0x00007f1861a73b80 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/ada/net/model.py", line 10 in strike
+  File "/home/ada/net/model.py", line 18 in forward
+  File "<string>", line 1 in <module>
+
+Extension modules: numpy, torch._C (total: 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "file", "seen"),
+    [
+        (STACKS, "model.py", "; it was at model.py:10, in strike"),
+        (STACKS, "other.py", "; it printed last: a library prints"),
+        (STACKS.partition("\n")[2], "other.py", ""),
+        ("first\n\n  last  \n", "model.py", "; it printed last: last"),
+        ("", "model.py", ""),
+    ],
+)
+def test_where_a_process_was_is_read_from_its_stack(log: str, file: str, seen: str) -> None:
+    assert processes.last_seen(log, file) == seen

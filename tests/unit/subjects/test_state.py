@@ -3,8 +3,10 @@ from __future__ import annotations
 import logging
 import os
 import random
+import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,3 +115,86 @@ def test_a_seeded_block_is_reproducible_and_leaves_no_trace() -> None:
 
     assert draws[0] == draws[1]
     assert different(before, snapshot()) == set()
+
+
+STREAMS = """
+import os, sys
+from layoutdoctor.subjects.state import preserved_state
+
+print("before", flush=True)
+with preserved_state():
+    {damage}
+print("after")
+print("error after", file=sys.stderr)
+sys.exit(0 if sys.stdout is sys.__stdout__ else 3)
+"""
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "os.close(2); os.dup2(os.open(os.devnull, os.O_WRONLY), 1); sys.stdout = sys.__stdout__ = None",
+        "sys.stderr.close(); sys.stdout.close(); sys.stdin.close()",
+    ],
+)
+def test_what_is_printed_afterwards_arrives(damage: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STREAMS.format(damage=damage)], capture_output=True, text=True, check=False
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, "before\nafter\n"), ended.stderr
+    assert "error after" in ended.stderr
+
+
+def test_a_stream_that_was_closed_before_stays_closed() -> None:
+    code = STREAMS.format(damage="pass").replace("import os, sys", "import os, sys; os.close(0); sys.stdin = None")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout) == (0, "before\nafter\n"), ended.stderr
+
+
+def test_a_folder_that_is_gone_is_not_gone_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with preserved_state():
+        os.chdir(tmp_path)
+
+    assert Path.cwd() == tmp_path
+
+
+def test_what_cannot_be_put_back_is_said_and_the_rest_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    monkeypatch.chdir(start)
+    level = logging.getLogger("torch._inductor").level
+
+    def disturb() -> None:
+        with preserved_state():
+            os.chdir(tmp_path)
+            start.rmdir()
+            logging.getLogger("torch._inductor").setLevel(logging.CRITICAL)
+            torch.set_default_dtype(torch.float64)
+
+    with pytest.warns(RuntimeWarning, match=r"not put back after the diagnosis: environment, folder or locale \(File"):
+        disturb()
+
+    assert logging.getLogger("torch._inductor").level == level
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_another_torch_that_lacks_a_name_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "is_anomaly_enabled")
+    before = random.getstate()
+
+    def disturb() -> None:
+        with preserved_state():
+            random.seed(1)
+
+    with pytest.warns(RuntimeWarning, match=r"torch's modes \(AttributeError"):
+        disturb()
+
+    assert random.getstate() == before

@@ -23,6 +23,7 @@ from typing import Any
 import cloudpickle
 import pytest
 import torch
+import torch._inductor.config
 from torch import nn
 from torch.nn.utils import parametrizations
 from transport_facts import FACTS_FILE, facts
@@ -30,8 +31,16 @@ from transport_facts import FACTS_FILE, facts
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.copies import copy_module
 from layoutdoctor.subjects.model_file import execute_file
+from layoutdoctor.subjects.state import preserved_state
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
-from layoutdoctor.subjects.transport import OBJECTS_FILE, STORAGES_FILE, load_subject, save_subject
+from layoutdoctor.subjects.transport import (
+    OBJECTS_FILE,
+    SETTINGS_FILE,
+    STORAGES_FILE,
+    load_subject,
+    save_subject,
+    take_over_settings,
+)
 
 TESTS = Path(__file__).parents[2]
 
@@ -43,6 +52,7 @@ import torch._dynamo.config as settings
 from torch import nn
 
 SCALE = torch.full((2,), 3.0)
+ATEN, OPERATORS = torch.ops.aten, torch.ops
 
 class Twice(torch.autograd.Function):
     @staticmethod
@@ -63,7 +73,7 @@ class Block(nn.Module):
         self.inner = nn.Linear(width, width)
 
     def forward(self, x):
-        return Twice.apply(self.inner(x)) + positions(x.shape[-1])
+        return Twice.apply(OPERATORS.aten.neg(ATEN.neg(self.inner(x)))) + positions(x.shape[-1])
 
 class Model(Block):
     def __init__(self):
@@ -437,6 +447,7 @@ class Keeps(nn.Module):
 
 LOCKED = """
 import threading
+import torch
 from torch import nn
 
 LOCK = threading.Lock()
@@ -446,6 +457,9 @@ class Guarded(nn.Module):
 
     def __init__(self):
         super().__init__()
+
+def calls_an_operator(x):
+    return torch.ops.layoutdoctor_transport.twice(x)
 
 def locked(x):
     def inside():
@@ -460,6 +474,13 @@ def of_main(name: str) -> Any:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(LOCKED, namespace)
     return namespace[name]
+
+
+def calls_an_operator() -> Any:
+    library = torch.library.Library("layoutdoctor_transport", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    weakref.finalize(function := of_main("calls_an_operator"), library._destroy)
+    return function
 
 
 class Raises(nn.Module):
@@ -485,6 +506,10 @@ class Base:
         (lambda: Keeps(Raises()), "model.blocks.1.table['a'][1] (Raises) cannot be pickled: ValueError: not this one"),
         (lambda: nn.Sequential(nn.Identity(), Raises()), "model.1 (Raises)"),
         (lambda: of_main("Guarded")(), "class Guarded.guard (lock)"),
+        (
+            calls_an_operator,
+            "model (function) cannot be pickled: PicklingError: it calls the operator layoutdoctor_tran",
+        ),
         (lambda: of_main("locked"), "global LOCK of locked (lock)"),
         (lambda: functools.partial(half, by=threading.Lock()), "model.keywords['by'] (lock)"),
         (lambda: (lambda guard: lambda x: guard)(threading.Lock()), "variable guard of"),
@@ -536,7 +561,7 @@ def test_a_disk_without_room_is_seen_before_weights_are_written(
     assert list(directory.iterdir()) == []
 
 
-@pytest.mark.parametrize("file", [OBJECTS_FILE, STORAGES_FILE])
+@pytest.mark.parametrize("file", [OBJECTS_FILE, STORAGES_FILE, SETTINGS_FILE])
 def test_a_disk_that_fills_up_leaves_no_half_a_file(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = private(tmp_path, "subject")
 
@@ -601,6 +626,7 @@ def test_what_was_written_can_be_read_by_this_user_only(tmp_path: Path) -> None:
 
     assert {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()} == {
         OBJECTS_FILE: 0o600,
+        SETTINGS_FILE: 0o600,
         STORAGES_FILE: 0o600,
     }
     with pytest.raises(SubjectError, match="File exists"):
@@ -650,10 +676,68 @@ def test_tensors_are_private_to_the_process_that_loads_them(tmp_path: Path) -> N
     assert load_subject(directory).model.first.weight.abs().sum() > 0
 
 
+SETTINGS = """
+import sys
+from pathlib import Path
+import torch
+import torch._inductor.config
+from layoutdoctor.subjects.transport import take_over_settings
+
+take_over_settings(Path(sys.argv[1]))
+print(torch.get_num_threads(), torch.get_default_dtype(), torch.get_default_device(), sys.getrecursionlimit())
+print(torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, torch.backends.mkldnn.enabled)
+print(torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
+print(torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch._inductor.config.layout_optimization)
+print(torch._inductor.config.post_grad_custom_pre_pass("graph"))
+"""
+
+
+def test_another_process_is_set_as_this_one_is(tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+    changes: dict[str, Any] = {"layout_optimization": False, "post_grad_custom_pre_pass": lambda graph: f"my {graph}"}
+    with preserved_state(), torch._inductor.config.patch(changes), torch.autocast("cpu", dtype=torch.float16):
+        sys.setrecursionlimit(2345)
+        torch.set_num_threads(3)
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
+        torch.backends.mkldnn.set_flags(False)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        save_subject(LoadedSubject("it", half, (torch.ones(2, device="cpu"),), {}), directory)
+
+    printed = child("-c", SETTINGS, str(directory), folder=tmp_path).splitlines()
+
+    assert printed == [
+        "3 torch.float64 meta 2345",
+        "high True False",
+        "True True",
+        "True torch.float16 False",
+        "my graph",
+    ]
+
+
+def test_a_setting_that_cannot_travel_is_named(tmp_path: Path) -> None:
+    lock = threading.Lock()
+    refused = pytest.raises(SubjectError, match=r"the setting torch._inductor.config.post_grad_custom_pre_pass cannot")
+    with torch._inductor.config.patch({"post_grad_custom_pre_pass": lambda graph: lock}), refused:
+        save_subject(a_module(), private(tmp_path, "subject"))
+
+
+def test_settings_of_another_torch_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    directory = private(tmp_path, "subject")
+    save_subject(a_module(), directory)
+    (directory / SETTINGS_FILE).write_bytes(pickle.dumps({"threads": 1}))
+
+    with pytest.raises(SubjectError, match="cannot set up another process like this one: KeyError: "):
+        take_over_settings(directory)
+
+
 MEMORY = """
 import os, sys, tracemalloc
 from pathlib import Path
 import torch
+from layoutdoctor.subjects.state import preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.subjects.transport import load_subject, save_subject
 

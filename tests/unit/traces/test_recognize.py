@@ -224,10 +224,10 @@ def test_a_text_of_another_kind_is_named(text: str, expected: str) -> None:
     ],
 )
 def test_no_beginning_takes_long(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with suppress(TraceError):
         recognize(text.encode(), "file")
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_random_bytes_end_in_a_kind_or_a_trace_error() -> None:

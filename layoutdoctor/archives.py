@@ -1,7 +1,7 @@
 """
-The zip archive of an exported program, read as data: its entries are named, bounded and checked before one is used.
+A zip archive of somebody else's, read as data: its entries are named, bounded and checked before one is used.
 
-Faces ``exported``; imports nothing of the package.
+Nothing is unpacked to the disk. Faces whatever reads archives, today the loading of exported programs; imports nothing.
 
 Source:
     PKWARE's APPNOTE for the fields of an entry. torch's own reader (``PyTorchFileReader``) compares names without
@@ -47,7 +47,7 @@ _UNREADABLE = (
 
 
 class DamagedFileError(ValueError):
-    """The file is no exported program, or only a part of one; says what it is."""
+    """The file is not what it should be, or only a part of it; says what it is."""
 
 
 class ForbiddenPartError(ValueError):

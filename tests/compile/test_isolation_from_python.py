@@ -1,0 +1,168 @@
+"""``diagnose(model, x, isolate=True)`` as users call it: from scripts, cells, threads and tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import layoutdoctor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = """
+import os, sys, threading
+import torch
+from torch import nn
+import layoutdoctor
+
+class Block(nn.Module):
+    def __init__(self, act):
+        super().__init__()
+        self.conv, self.act = nn.Conv2d(3, 4, 3), act
+
+    def forward(self, x):
+        return self.act(self.conv(x))
+"""
+CALL = """
+torch.set_num_threads(1)
+model = Block(lambda x: x.relu() * 2)
+model.conv.register_forward_hook(lambda module, inputs, output: output + 1)
+diagnosis = layoutdoctor.diagnose(
+    model, torch.ones(1, 3, 8, 8), configurations="eager", budget_seconds=0.05, isolate=True
+)
+print([trial.status for trial in diagnosis.trials], diagnosis.subject.notes, diagnosis.environment.thread_count)
+"""
+SAID = "['ok'] () 1"
+
+
+def run(*arguments: str, folder: Path, text: str = "") -> list[str]:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("layoutdoctor")] == []
+    return ended.stdout.splitlines()
+
+
+def test_a_script_without_a_guard_runs_once_also_where_it_calls_from_a_thread(tmp_path: Path) -> None:
+    call = "\n".join(f"    {line}" for line in CALL.splitlines())
+    text = f"{MODEL}\nprint('running')\ndef work():\n{call}\nthread = threading.Thread(target=work)\n"
+    (tmp_path / "script.py").write_text(f"{text}thread.start()\nthread.join()\n")
+
+    assert run("script.py", folder=tmp_path) == ["running", SAID]
+
+
+@pytest.mark.slow
+def test_a_script_with_a_guard_and_a_module_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "blocks.py").write_text(MODEL)
+    (tmp_path / "script.py").write_text(
+        f"from blocks import *\nif __name__ == '__main__':\n    {CALL.strip()}".replace("\n", "\n    ")
+    )
+
+    assert run("script.py", folder=tmp_path)[-1] == SAID
+
+
+@pytest.mark.slow
+def test_a_command_line_of_python(tmp_path: Path) -> None:
+    assert run("-c", MODEL + CALL, folder=tmp_path) == [SAID]
+
+
+@pytest.mark.slow
+def test_a_program_from_standard_input(tmp_path: Path) -> None:
+    assert run("-", folder=tmp_path, text=MODEL + CALL) == [SAID]
+
+
+@pytest.mark.slow
+def test_cells_of_a_notebook(tmp_path: Path) -> None:
+    cells = "import code\nconsole = code.InteractiveInterpreter({'__name__': '__main__'})\n"
+    cells += f"for cell in ({MODEL!r}, {CALL!r}):\n    console.runsource(cell, '<cell>', 'exec')\n"
+    (tmp_path / "kernel.py").write_text(cells)
+
+    assert run("kernel.py", folder=tmp_path) == [SAID]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
+class Dies(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.is_contiguous():
+            os._exit(7)
+        return super().forward(x)
+
+
+def diagnose(model: Any, *configurations: str) -> layoutdoctor.Diagnosis:
+    return layoutdoctor.diagnose(
+        model, torch.ones(1, 3, 8, 8), configurations=configurations, budget_seconds=0.05, isolate=True
+    )
+
+
+@pytest.mark.slow
+def test_a_configuration_that_ends_its_process_costs_itself_only() -> None:
+    diagnosis = diagnose(Dies(), "eager", "eager-channels-last")
+
+    assert [trial.status for trial in diagnosis.trials] == ["ok", "crashed"]
+    assert "exit status 7" in diagnosis.trials[1].failure.message
+
+
+def test_a_model_that_cannot_travel_is_diagnosed_here_and_a_note_says_why() -> None:
+    net, lock = Net(), threading.Lock()
+
+    def guarded(x: torch.Tensor) -> torch.Tensor:
+        with lock:
+            return net(x)
+
+    diagnosis = diagnose(guarded, "eager")
+
+    assert [trial.status for trial in diagnosis.trials] == ["ok"]
+    assert len(diagnosis.subject.notes) == 1
+    assert "not isolated: cannot hand guarded to another process: variable lock of" in diagnosis.subject.notes[0]
+    assert "(lock) cannot be pickled" in str(layoutdoctor.render(diagnosis, "markdown"))
+
+
+@pytest.mark.slow
+def test_an_operator_of_this_process_is_not_missed_in_the_other() -> None:
+    library = torch.library.Library("layoutdoctor_isolation", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("import torch\ndef f(x):\n    return torch.ops.layoutdoctor_isolation.twice(x)", namespace)
+    try:
+        diagnosis = diagnose(namespace["f"], "eager")
+    finally:
+        library._destroy()
+
+    assert [trial.status for trial in diagnosis.trials] == ["ok"]
+    assert "it calls the operator layoutdoctor_isolation::twice" in diagnosis.subject.notes[0]
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_run_is_refused_as_in_this_process() -> None:
+    with pytest.raises(layoutdoctor.LayoutDoctorError, match="cannot run Conv2d on float32") as caught:
+        layoutdoctor.diagnose(nn.Conv2d(3, 3, 3), torch.ones(4), configurations="eager", isolate=True)
+
+    with pytest.raises(type(caught.value)) as here:
+        layoutdoctor.diagnose(nn.Conv2d(3, 3, 3), torch.ones(4), configurations="eager")
+    assert str(caught.value) == str(here.value)
