@@ -68,7 +68,7 @@ _STACK_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 2.0
 _READ_BYTES = 2**16
 _LOG_BYTES = 2**15
-_LOG_LINES = 40
+_LOG_LINES = 200  # a stack begins with the last call, so that its beginning has to be there
 _LONGEST_LOG_LINE = 400
 _STAGE_WORDS = {
     "start": "while torch was imported",

@@ -100,8 +100,7 @@ def keep_generated_modules() -> Restore:
     The Python modules that Inductor loads for each graph, which hold a frozen model's weights.
 
     Source:
-        ``PyCodeCache.modules`` and ``modules_no_attr``, torch/_inductor/codecache.py, torch 2.13; its other names
-        (``cache`` in older ones) hold the same modules.
+        ``PyCodeCache.modules`` (torch 2.7 to 2.15) and ``modules_no_attr`` (not in 2.7), torch/_inductor/codecache.py.
     """
     known = {id(module): module for module in _generated_modules()}
 
@@ -113,8 +112,9 @@ def keep_generated_modules() -> Restore:
                 del sys.modules[module.__name__]
         ids = {id(module) for module in added}
         cache.modules[:] = [module for module in cache.modules if id(module) not in ids]
-        for path in [path for path, module in cache.modules_no_attr.items() if id(module) in ids]:
-            del cache.modules_no_attr[path]
+        by_path = getattr(cache, "modules_no_attr", {})  # not in torch 2.7
+        for path in [path for path, module in by_path.items() if id(module) in ids]:
+            del by_path[path]
 
     return restore
 

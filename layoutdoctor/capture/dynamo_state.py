@@ -122,22 +122,6 @@ class DynamoState:
                 restore()
 
 
-def _keep_no_shape_environments() -> Restore:
-    """
-    What the methods of ``ShapeEnv`` remember goes: it is keyed by the environment, so that it keeps one of each compile
-    alive, with its stand-in tensors. The caller's own environments work out again what they ask for again.
-    """
-
-    def restore() -> None:
-        environment = getattr(sys.modules.get("torch.fx.experimental.symbolic_shapes"), "ShapeEnv", None)
-        for method in [] if environment is None else list(vars(environment).values()):
-            forget = getattr(method, "cache_clear", None)
-            if callable(forget):
-                forget()
-
-    return restore
-
-
 def _keep_values() -> Restore:
     before = [(path, name, loaded(path, name, initial)) for path, name, initial in _VALUES]
 
@@ -285,5 +269,4 @@ _KEEPERS: tuple[Callable[[], Restore], ...] = (
     keep_generated_sources,
     keep_module_class,
     _keep_values,
-    _keep_no_shape_environments,
 )

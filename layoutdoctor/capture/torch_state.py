@@ -250,6 +250,8 @@ def _keep_mode_stacks() -> Restore:
     def restore() -> None:
         if contexts is not None and getattr(contexts, "device_context", None) is not context:
             contexts.device_context = context
+            if context is None:
+                del contexts.device_context  # torch 2.7 asks whether it is there, not whether it is None
         if (known := sys.modules.get("torch.utils._device")) is not None:
             known.CURRENT_DEVICE = current  # type: ignore[attr-defined]
         if not _are_same(_function_modes(), function_modes):

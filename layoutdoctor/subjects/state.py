@@ -153,6 +153,7 @@ def _keep_interpreter() -> Restore:
         for name in ("argv", "path", "path_hooks", "meta_path")
         if (found := getattr(sys, name)) is not None
     ]
+    modules = set(sys.modules)
     recursion, switching = sys.getrecursionlimit(), sys.getswitchinterval()
     bytecode = sys.dont_write_bytecode
     pairs: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
@@ -168,8 +169,9 @@ def _keep_interpreter() -> Restore:
         for name, hook in hooks.items():
             setattr(sys, name, hook)
         for name, found, contents in lists:
+            installed = [item for item in getattr(sys, name) if _came_with_an_import(item, contents, modules)]
             setattr(sys, name, found)
-            found[:] = contents
+            found[:] = [*contents, *installed]
         sys.setrecursionlimit(recursion)
         sys.setswitchinterval(switching)
         sys.dont_write_bytecode = bytecode
@@ -180,6 +182,12 @@ def _keep_interpreter() -> Restore:
         threading.stack_size(stack_size)
 
     return restore
+
+
+def _came_with_an_import(item: Any, before: list[Any], modules: set[str]) -> bool:
+    """Whether a module imported meanwhile installed this hook: it stays, and needs it (six finds its parts so)."""
+    owner = getattr(item, "__module__", None)
+    return item not in before and isinstance(owner, str) and owner not in modules and owner in sys.modules
 
 
 def _keep_streams() -> Restore:

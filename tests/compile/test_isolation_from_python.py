@@ -71,9 +71,8 @@ def test_a_script_without_a_guard_runs_once_also_where_it_calls_from_a_thread(tm
 @pytest.mark.slow
 def test_a_script_with_a_guard_and_a_module_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "blocks.py").write_text(MODEL)
-    (tmp_path / "script.py").write_text(
-        f"from blocks import *\nif __name__ == '__main__':\n    {CALL.strip()}".replace("\n", "\n    ")
-    )
+    call = CALL.replace("\n", "\n    ")
+    (tmp_path / "script.py").write_text(f"from blocks import *\nif __name__ == '__main__':{call}")
 
     assert run("script.py", folder=tmp_path)[-1] == SAID
 

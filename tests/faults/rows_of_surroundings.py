@@ -151,6 +151,7 @@ MISCHIEF = (
         status=130,
         trials="eager ok",
         says="Not finished: interrupted from the keyboard",
+        keeps_journal=True,
     ),
     Fault(
         name="clock-jumps",

@@ -173,6 +173,13 @@ def test_what_is_only_made_ready_for_a_call_is_told_by_that_call() -> None:
     assert name_of(buffer("buf0", origins=("relu", "convolution")), extern("buf1", "buf0")) == "convolution"
 
 
+def test_a_graph_input_that_is_made_ready_for_a_call_is_told_by_that_call() -> None:
+    ready = buffer("buf0", source_node="x", origins=("relu",))
+    known = flow(ready, extern("buf1", "buf0"), nodes=(RELU, CONVOLUTION))
+
+    assert known.node_of(ready) == CONVOLUTION
+
+
 def test_what_computes_on_the_way_is_told_by_what_it_computes() -> None:
     computing = buffer("buf0", origins=("relu", "convolution"), operations=("relu",))
 

@@ -162,6 +162,13 @@ def test_only_what_was_executed_counts() -> None:
     assert (found.count, found.not_understood_count) == (1, 1)
 
 
+def test_a_reorder_whose_sizes_could_not_be_read_proves_no_direction() -> None:
+    unread = INPUT.replace(INPUT.split(",")[-2], "runtime")
+
+    (conversion,) = summary(unread).conversions
+    assert (conversion.direction, conversion.confidence) == ("other", None)
+
+
 def test_a_log_without_primitives_has_an_empty_list() -> None:
     found = summary("hello")
 

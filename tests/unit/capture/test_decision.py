@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch._inductor.fx_utils  # torch 2.7 asks for it in the decision and leaves the import to others
+from torch._guards import detect_fake_mode
 from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture.compat import inductor_config
@@ -51,7 +54,10 @@ def asked(graph_module: Any, *, is_inference: bool, **settings: bool) -> tuple[b
     def note(graph: Any, applied: bool, log: list[str], inference: bool | None) -> None:
         seen.append(record_decision(applied, log, inference))
 
-    with inductor_config().patch(**settings), InductorHooks(note, lambda *_: None) as hooks:
+    values = [node.meta["val"] for node in graph_module.graph.nodes if "val" in node.meta]
+    # torch 2.7 counts flops in the fake mode that a compile has set.
+    mode = detect_fake_mode(values) or FakeTensorMode()
+    with inductor_config().patch(**settings), InductorHooks(note, lambda *_: None) as hooks, V.set_fake_mode(mode):
         result = GraphLowering.decide_layout_opt(graph_module, is_inference=is_inference)
     assert hooks.failures == []
     (raw,) = seen

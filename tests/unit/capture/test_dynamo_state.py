@@ -161,6 +161,7 @@ def test_nothing_is_left_among_the_globals_of_the_callers_module_nor_for_the_end
 
     names, finalizers = set(globals()), set(weakref.finalize._registry)  # type: ignore[attr-defined]
     sources, codes = set(linecache.cache), set(convert_frame.input_codes.seen_ids)
+    cleanups = len(CleanupManager.instance.values)
     state = DynamoState()
     torch.compile(call, backend=CompileCounter())(torch.ones(3))
     added = set(globals()) - names
@@ -169,7 +170,7 @@ def test_nothing_is_left_among_the_globals_of_the_callers_module_nor_for_the_end
 
     assert {name.split("_")[2] for name in added} >= {"import", "compiled", "resume"}
     assert set(globals()) == names
-    assert CleanupManager.instance.values == {}
+    assert len(CleanupManager.instance.values) <= cleanups
     left = set(weakref.finalize._registry) - finalizers  # type: ignore[attr-defined]
     assert [finalizer for finalizer in left if "invalidate" in str(finalizer.peek())] == []
     assert set(linecache.cache) <= sources
@@ -206,6 +207,8 @@ def test_a_generated_module_goes_with_the_weights_it_holds(monkeypatch: pytest.M
     from torch._inductor.codecache import PyCodeCache
 
     name = "torch._inductor.runtime.compile_tasks.of_a_test"
+    if not hasattr(PyCodeCache, "modules_no_attr"):  # torch 2.7
+        monkeypatch.setattr(PyCodeCache, "modules_no_attr", {}, raising=False)
     state = DynamoState()
     module = type(sys)(name)
     monkeypatch.setitem(sys.modules, name, module)

@@ -73,7 +73,8 @@ def test_an_annotated_trace_that_cannot_be_written_costs_no_report(
 
     out, err = capsys.readouterr()
     assert (status, "Layout conversions take 23.1 us" in out) == (3, True)
-    assert err == (f"layoutdoctor: error: cannot write '{tmp_path / 'annotated.json.gz'}': No space left on device\n")
+    assert err.startswith("layoutdoctor: error: cannot write '/")
+    assert err.endswith("': No space left on device\n")
 
 
 def test_an_annotated_trace_that_exists_is_not_replaced_unasked(

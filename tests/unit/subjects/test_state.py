@@ -198,3 +198,19 @@ def test_another_torch_that_lacks_a_name_keeps_the_rest(monkeypatch: pytest.Monk
         disturb()
 
     assert random.getstate() == before
+
+
+def test_an_import_hook_stays_with_the_module_that_installed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(*_: object) -> None:
+            return None
+
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    before = list(sys.meta_path)
+    theirs: Any = type("Finder", (Finder,), {"__module__": "imported_meanwhile"})
+    with preserved_state():
+        monkeypatch.setitem(sys.modules, "imported_meanwhile", type(sys)("imported_meanwhile"))
+        sys.meta_path += [Finder, theirs]
+
+    assert sys.meta_path == [*before, theirs]
