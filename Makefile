@@ -1,6 +1,7 @@
 # Everything runs in .venv, which is made from nothing on first use. `make help` lists the targets.
 
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
@@ -17,10 +18,10 @@ demo: $(STAMP) compiler ## diagnose examples/conv3d_stack.py
 	$(BIN)/python -m layoutdoctor examples/conv3d_stack.py
 
 test: $(STAMP) compiler ## run the tests without the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 test-all: $(STAMP) compiler ## run all tests, the long sweeps too
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 coverage: $(STAMP) compiler ## run the tests under coverage and hold it: all branches below the torch line, 90 % above it
 	$(BIN)/python .ci/coverage.py

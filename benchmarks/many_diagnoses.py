@@ -207,6 +207,29 @@ def growth(rows: Sequence[dict[str, Any]], name: str, warm_up: int = WARM_UP) ->
     return statistics.median(values[:part]), statistics.median(values[-part:])
 
 
+def objects_of_plain_compile(count: int = 6) -> float:
+    """
+    Python objects that one ``torch.compile`` leaves behind where layoutdoctor has no part in it.
+
+    Torch 2.13 keeps a ``ShapeEnv`` with what belongs to it for every graph that it lowers, also after
+    ``torch._dynamo.reset()``; nothing in Python refers to it.
+
+    Args:
+        count: Models to compile, each another one; two more go before.
+    """
+    import torch._dynamo
+
+    objects = []
+    for index in range(count + 2):
+        model = nn.Sequential(nn.Conv2d(3, 5 + index, 3), nn.ReLU(), nn.Conv2d(5 + index, 4, 3))
+        with torch.no_grad():
+            torch.compile(model)(torch.randn(1, 3, 8, 8))
+        del model
+        torch._dynamo.reset()
+        objects.append(figures()["object_count"])
+    return (objects[-1] - objects[1]) / count
+
+
 def main() -> None:
     """Runs the series and prints what grew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -219,6 +242,7 @@ def main() -> None:
         start = time.perf_counter()
         rows = run_series(arguments.count, compiled=not arguments.eager, report=lambda line: print(line, flush=True))
         seconds = time.perf_counter() - start
+        plain = None if arguments.eager else objects_of_plain_compile()
     table = []
     for name in FIGURES:
         early, late = growth(rows, name)
@@ -226,12 +250,15 @@ def main() -> None:
         table.append((name, rows[0][name], early, late, late - early, (late - early) / diagnoses))
     headers = ("", "after the first", f"after {WARM_UP}", "at the end", "growth", "growth per diagnosis")
     print(tabulate(table, headers=headers, floatfmt=".1f"))
+    if plain is not None:
+        print(f"one torch.compile alone, after torch._dynamo.reset(): {plain:.1f} objects")
     print(f"{len(rows)} diagnoses in {seconds:.0f} s, torch {torch.__version__}")
     if arguments.output is not None:
         record = {
             "torch": torch.__version__,
             "compiled": not arguments.eager,
             "seconds": round(seconds, 1),
+            "objects_of_plain_compile": plain,
             "growth": {name: {"early": early, "late": late} for name, _, early, late, *_ in table},
             "rows": rows,
         }

@@ -153,7 +153,7 @@ def prepare_isolation(
                 f"cannot use --{given[0]} with --no-isolation: nothing watches over the model then; leave out one"
             )
         return Isolation(None, None, None, arguments.words)
-    if _version_of("torch") is None and "torch" not in sys.modules and not _can_import_torch():
+    if not _can_import_torch():
         raise UnsupportedTorchError(NO_TORCH)
     _check_text((arguments.target, *arguments.input, arguments.device, arguments.dtype, str(traces or "")))
     request = Request(

@@ -71,7 +71,10 @@ def diagnosed(model: nn.Module, census: Census, mode: Mode, *, is_ours: bool = F
     )
 
 
-@pytest.mark.parametrize(("mode", "is_ours", "most"), [("inference", False, 3), ("training", True, 2)])
+@pytest.mark.parametrize(
+    ("mode", "is_ours", "most"),
+    [pytest.param("inference", False, 3, marks=pytest.mark.slow), ("training", True, 2)],
+)
 def test_all_configurations_live_on_two_copies_of_the_weights(mode: Mode, is_ours: bool, most: int) -> None:
     model = Net()
     before = {name: (p.detach().flatten().clone(), p.stride(), p.data_ptr()) for name, p in model.named_parameters()}
@@ -200,13 +203,14 @@ def benchmark() -> ModuleType:
     return module
 
 
-def assert_flat(series: ModuleType, rows: list[dict[str, Any]], warm_up: int, per_diagnosis: int) -> None:
+def assert_flat(series: ModuleType, rows: list[dict[str, Any]], warm_up: int, per_diagnosis: float) -> None:
     for name in ("descriptor_count", "thread_count", "compiled_code_count", "source_line_file_count"):
         assert rows[-1][name] <= rows[warm_up][name], name
     early, late = series.growth(rows, "object_count", warm_up)
     assert late - early <= per_diagnosis * (len(rows) - warm_up)
 
 
+@pytest.mark.slow
 def test_eager_diagnoses_leave_nothing_behind() -> None:
     series = benchmark()
     series.run_series(7, compiled=False)  # each kind once: what it imports stays
@@ -222,6 +226,7 @@ def test_compiled_diagnoses_leave_nothing_behind() -> None:
     series = benchmark()
     rows = series.run_series(56, compiled=True)  # each kind four times: with both configurations, in both modes
 
-    assert_flat(series, rows, 28, per_diagnosis=100)
+    # Half of the diagnoses compile one to four graphs: all of them together leave less than one that torch compiles.
+    assert_flat(series, rows, 28, per_diagnosis=series.objects_of_plain_compile() / 2)
     early, late = series.growth(rows, "resident_bytes", 28)
     assert late - early < 64 << 20
