@@ -191,14 +191,15 @@ class _Child:
 
     def run(self) -> None:
         """Starts the process and listens until it has ended, or has to be ended."""
-        messages, messages_end = os.pipe()
-        request, request_end = os.pipe()
+        interpreter = _interpreter()
         board = TurnBoard.make()
         self._board = TurnBoard(board)
+        messages, messages_end = os.pipe()
+        request, request_end = os.pipe()
         numbers = (request, messages_end, os.getpid(), board)
         try:
             self._process = subprocess.Popen(
-                [*_interpreter(), "-c", _CHILD_CODE, *map(str, numbers), *sys.path],
+                [*interpreter, "-c", _CHILD_CODE, *map(str, numbers), *sys.path],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ class Odd(int):
         torch.Generator(),
         "x" * 21,
     ],
-    ids=repr,
+    ids=lambda value: re.sub(r" object at 0x\w+", "", repr(value)),
 )
 def test_what_is_no_plain_data_is_not_recorded(value: object) -> None:
     assert arguments_text((1, value), {}) is None
