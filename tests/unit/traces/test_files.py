@@ -47,7 +47,7 @@ def test_a_plain_file_is_read_as_it_is(path: Path) -> None:
 
 
 def test_a_packed_file_is_known_by_its_content_and_not_by_its_name(path: Path) -> None:
-    found, file = read(path, gzip.compress(TEXT))
+    found, file = read(path, gzip.compress(TEXT, mtime=0))
 
     assert found == TEXT
     assert (file.is_packed, file.is_cut, file.byte_count) == (True, False, len(TEXT))
@@ -61,28 +61,30 @@ def test_a_file_of_a_few_bytes_is_read_whole(path: Path, size: int) -> None:
 
 
 def test_packed_parts_one_behind_the_other_are_one_file(path: Path) -> None:
-    parts = [gzip.compress(TEXT[start : start + 100_000]) for start in range(0, len(TEXT), 100_000)]
+    parts = [gzip.compress(TEXT[start : start + 100_000], mtime=0) for start in range(0, len(TEXT), 100_000)]
     found, file = read(path, b"".join(parts))
 
     assert (found, file.is_cut) == (TEXT, False)
 
 
 def test_empty_packed_parts_add_nothing(path: Path) -> None:
-    found, file = read(path, gzip.compress(b"") * 5_000 + gzip.compress(TEXT) + gzip.compress(b""))
+    found, file = read(
+        path, gzip.compress(b"", mtime=0) * 5_000 + gzip.compress(TEXT, mtime=0) + gzip.compress(b"", mtime=0)
+    )
 
     assert (found, file.is_cut) == (TEXT, False)
 
 
 @pytest.mark.parametrize("behind", [b"\0" * 100_000, b"not packed at all", b"\0\0garbage"], ids=repr)
 def test_what_stands_behind_the_last_packed_part_is_ignored_as_gzip_does(path: Path, behind: bytes) -> None:
-    found, file = read(path, gzip.compress(TEXT) + behind[:99_999])
+    found, file = read(path, gzip.compress(TEXT, mtime=0) + behind[:99_999])
 
     assert (found, file.is_cut) == (TEXT, False)
 
 
 @pytest.mark.parametrize("missing", [1, 8, 9, 1_000, 100_000])
 def test_packed_data_that_end_too_early_give_what_they_hold(path: Path, missing: int) -> None:
-    packed = gzip.compress(TEXT)[:-missing]
+    packed = gzip.compress(TEXT, mtime=0)[:-missing]
     found, file = read(path, packed)
 
     assert found == zlib.decompressobj(31).decompress(packed)
@@ -92,7 +94,7 @@ def test_packed_data_that_end_too_early_give_what_they_hold(path: Path, missing:
 
 
 def test_a_second_part_that_ends_too_early_keeps_the_first(path: Path) -> None:
-    packed = gzip.compress(TEXT)
+    packed = gzip.compress(TEXT, mtime=0)
     for length in (2, 5, 10, 1_000):
         found, file = read(path, packed + packed[:length])
 
@@ -101,7 +103,7 @@ def test_a_second_part_that_ends_too_early_keeps_the_first(path: Path) -> None:
 
 
 def test_what_was_unpacked_before_damage_is_kept_to_the_last_byte(path: Path) -> None:
-    packed = bytearray(gzip.compress(TEXT))
+    packed = bytearray(gzip.compress(TEXT, mtime=0))
     packed[-6] ^= 0xFF  # in the checksum, behind all data
 
     found, file = read(path, bytes(packed))
@@ -121,7 +123,7 @@ def test_damage_in_the_middle_keeps_what_stands_before_it(path: Path) -> None:
 
 
 def test_a_file_can_be_read_again_from_its_start(path: Path) -> None:
-    path.write_bytes(gzip.compress(TEXT))
+    path.write_bytes(gzip.compress(TEXT, mtime=0))
     file = TraceFile(path)
 
     assert file.head() == TEXT[:HEAD_BYTES]
@@ -141,8 +143,8 @@ def test_a_head_begins_behind_white_space(path: Path) -> None:
     [
         (b"", "it is empty; name a recorded trace"),
         (b" \n\t", "it is empty; name a recorded trace"),
-        (gzip.compress(b""), "it is empty, or cut off before its first byte; name a recorded trace"),
-        (gzip.compress(TEXT)[:10], "it is empty, or cut off before its first byte; name a recorded trace"),
+        (gzip.compress(b"", mtime=0), "it is empty, or cut off before its first byte; name a recorded trace"),
+        (gzip.compress(TEXT, mtime=0)[:10], "it is empty, or cut off before its first byte; name a recorded trace"),
         (b"\x1f\x8bgarbage", "it is empty, or cut off before its first byte; name a recorded trace"),
     ],
 )
