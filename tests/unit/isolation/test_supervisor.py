@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -345,11 +346,12 @@ def test_a_child_that_cannot_start_is_said_in_a_sentence(run: Any, monkeypatch: 
         raise OSError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(subprocess, "Popen", no_more)
+    gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
 
     with pytest.raises(SubjectError, match="cannot start a process for the diagnosis: Resource temporarily"):
         run("")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_an_interpreter_that_does_not_know_itself_cannot_start_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -560,11 +562,12 @@ supervisor.supervise(Request(target="m.py", configurations=(one,), budget_second
 
 def test_nothing_of_a_run_stays_open(run: Any) -> None:
     run("run_all(lambda name: None); finish()")  # what is opened once for all
-    before = sorted(Path("/proc/self/fd").iterdir())
+    gc.collect()
+    before = set(Path("/proc/self/fd").iterdir())
 
     run("run_all(lambda name: os._exit(1)); finish()", "four", "five")
 
-    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
 def test_without_a_temporary_directory_the_run_goes_on_unkept(monkeypatch: pytest.MonkeyPatch) -> None:
