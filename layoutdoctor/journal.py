@@ -216,7 +216,8 @@ def _fill(journal: Journal) -> None:
 
 def _read(path: Path, kind: type[T]) -> T:
     try:
-        with path.open("rb") as stream:
+        # A pipe in its place would have an ordinary open wait for ever.
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_FILE_BYTES:
                 raise UsageError(
@@ -258,7 +259,8 @@ def _locked(directory: Path, name: str) -> BinaryIO | None:
         import fcntl
     except ImportError:
         return None  # no such locks on this system
-    stream = (directory / _LOCK).open("ab")
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
+    stream = os.fdopen(os.open(directory / _LOCK, flags, 0o600), "rb")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

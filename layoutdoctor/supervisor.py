@@ -334,7 +334,7 @@ class _Child:
                 self.finished = message.diagnosis
             case Refused():
                 self.refused = message
-            case Broken():
+            case _:
                 self._broken = message
 
     def _deadline_of(self, began: Began) -> float:

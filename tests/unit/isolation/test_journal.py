@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -201,3 +203,25 @@ def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch
     monkeypatch.setattr(fcntl, "flock", unsupported)
 
     open_journal(str(tmp_path), KEY).close(is_needed=True)
+
+
+@pytest.mark.parametrize("name", ["run.msgpack", "kept.msgpack", "lock"])
+def test_a_pipe_in_its_place_keeps_nobody_waiting(tmp_path: Path, name: str) -> None:
+    journal = open_journal(str(tmp_path), KEY)
+    journal.keep(KEPT)
+    journal.close(is_needed=True)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+
+    if name == "lock":
+        open_journal(str(tmp_path), KEY).close(is_needed=True)
+    else:
+        with pytest.raises(UsageError, match="it is no file of a journal"):
+            open_journal(str(tmp_path), KEY)
+
+
+def test_a_system_without_locks_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+
+    open_journal(str(tmp_path), KEY).close(is_needed=True)
+    assert not (tmp_path / "lock").exists()

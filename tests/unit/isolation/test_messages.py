@@ -133,3 +133,15 @@ def test_messages_hold_no_code() -> None:
     """Every message is data that msgspec knows: nothing in it is looked up or called when it is read."""
     for message in MESSAGES:
         assert msgspec.msgpack.decode(encode(message)[4:], type=messages_module.AnyMessage) == message
+
+
+def test_a_name_that_is_no_text_travels_as_its_escape() -> None:
+    strange = Stepped(stage="caf\udce9.py", done=1, total=2)
+    assert list(MessageReader().feed(encode(strange))) == [Stepped(stage="caf\\udce9.py", done=1, total=2)]
+
+    trial = msgspec.structs.replace(DIAGNOSIS.trials[0], notes=("\udcff",))
+    kept = Kept(diagnosis=msgspec.structs.replace(DIAGNOSIS, trials=(trial,)), memos={"\udcff": TrialMemo(key="k")})
+    (heard,) = MessageReader().feed(encode(KeptMore(kept=kept)))
+    assert isinstance(heard, KeptMore)
+    assert heard.kept.diagnosis.trials[0].notes == ("\\udcff",)
+    assert list(heard.kept.memos) == ["\\udcff"]

@@ -604,3 +604,21 @@ def test_a_killed_child_says_how_much_memory_it_held(run: Any) -> None:
     held = failure_of(diagnosis, "one").message.rpartition("; it held up to ")[2]
     assert held.endswith(" MiB")
     assert 100 < float(held.removesuffix(" MiB")) < 200
+
+
+def test_a_child_may_tidy_up_after_it_is_done(run: Any, tmp_path: Path) -> None:
+    diagnosis, seen = run(
+        f"""
+        run_all(lambda name: None)
+        channel.send(Finished(diagnosis=diagnosis(done)))
+        os.write(1, b"tidying up\\n")
+        time.sleep(0.5)
+        open({str(tmp_path / "tidy")!r}, "w").close()
+        os._exit(0)
+        """,
+        timeout_seconds=None,
+    )
+
+    assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
+    assert (tmp_path / "tidy").exists()
+    assert seen.output.endswith(b"tidying up\n")
