@@ -223,8 +223,11 @@ def test_in_training_gradients_and_what_was_saved_are_told_apart() -> None:
     assert saved
     assert [c.role for c in graph_conversions(forward) if c.tensor == "activation" and c.role == "exit"] == ["exit"]
     assert {c.tensor for c in found} <= {"gradient", "weight", "activation"}
-    assert [c.role for c in found if c.source_value == "tangents_1"] == ["entry"]
-    assert [c.tensor for c in found if c.source_value == "tangents_1"] == ["gradient"]
+    # What torch 2.11 hands to its convolution_backward stays contiguous; before and after it is made channels-last.
+    first = [b.layout for b in backward.buffers if b.kernel == backward.buffers[0].kernel]
+    made = any(layout is not None and "channels_last" in layout.memory_formats for layout in first)
+    of_tangents = [(c.role, c.tensor) for c in found if c.source_value == "tangents_1"]
+    assert of_tangents == ([("entry", "gradient")] if made else [])
 
 
 @pytest.mark.compile
