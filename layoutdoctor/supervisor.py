@@ -34,6 +34,7 @@ from layoutdoctor.messages import (
     Request,
     Stepped,
     TurnBoard,
+    pack,
 )
 from layoutdoctor.processes import (
     adopt_orphans,
@@ -228,7 +229,7 @@ class _Child:
     def _send_request(self, descriptor: int) -> None:
         # A child that died while it started reads nothing, and what it printed says why.
         with contextlib.suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as stream:
-            stream.write(msgspec.msgpack.encode(self.request))
+            stream.write(pack(self.request))
 
     def _listen(self, messages: int, output: int) -> None:
         for descriptor in (messages, output):

@@ -622,3 +622,17 @@ def test_a_child_may_tidy_up_after_it_is_done(run: Any, tmp_path: Path) -> None:
     assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
     assert (tmp_path / "tidy").exists()
     assert seen.output.endswith(b"tidying up\n")
+
+
+def test_a_request_with_a_name_that_is_no_text_reaches_the_child(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = supervisor_module._Child.__init__
+
+    def ask_with_command(self: Any, request: Request, *rest: Any) -> None:
+        ask(self, msgspec.structs.replace(request, command="layoutdoctor --output caf\udce9.json"), *rest)
+
+    monkeypatch.setattr(supervisor_module._Child, "__init__", ask_with_command)
+
+    diagnosis, seen = run("run_all(lambda name: None); print(request.command, flush=True); finish()")
+
+    assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
+    assert b"layoutdoctor --output caf\\udce9.json" in seen.output
