@@ -7,7 +7,6 @@ Faces doctor; imports trials, subjects, measure and what judges their records.
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,7 +27,7 @@ from layoutdoctor.measure.rehearsal import check_runs
 from layoutdoctor.measure.timing import measure_rounds, to_measurement
 from layoutdoctor.messages import TURNS, Kept, Lost
 from layoutdoctor.progress import Progress
-from layoutdoctor.records import Diagnosis, Failure, Trial
+from layoutdoctor.records import Diagnosis, Failure
 from layoutdoctor.rules import run_rules
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 from layoutdoctor.trials import run_trial, warm_up
@@ -70,7 +69,6 @@ class Diagnosing:
         mode: Mode,
         configurations: Sequence[Configuration],
         progress: Callable[[Progress], None] | None,
-        on_trial: Callable[[Diagnosis], None] | None,
         trace_directory: Path | None,
         command: str | None,
         attempt: Attempt,
@@ -78,7 +76,7 @@ class Diagnosing:
         if mode == "training":
             subject = with_something_to_train(subject)
         self.loaded, self.mode, self.configurations = subject, mode, configurations
-        self.progress, self.on_trial = progress, on_trial
+        self.progress = progress
         self.trace_directory, self.command, self.attempt = trace_directory, command, attempt
         self.trials: list[LiveTrial] = []
         self.comparison: Comparison | None = None
@@ -89,8 +87,7 @@ class Diagnosing:
         self.unusable: str | None = None
         before = attempt.kept.diagnosis if attempt.kept is not None else None
         self.bandwidth = before.environment.copy_bandwidth_bytes_per_second if before is not None else None
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.created_at = before.created_at if before is not None else now
+        self.created_at = attempt.created_at()
         self._done = 0
 
     def _say(self, stage: str) -> None:
@@ -111,10 +108,9 @@ class Diagnosing:
         rehearsal = self.rehearsal = check_runs(self.loaded, self.mode)
         notes = (*self.subject.notes, *rehearsal.notes, *_notes_on_machine(self.device))
         self.subject = msgspec.structs.replace(self.subject, notes=notes)
-        names = {configuration.name for configuration in self.configurations}
-        done = {name for name in names if name in self.attempt.lost or self.attempt.trial(name) is not None}
+        earlier = [LiveTrial.earlier(configuration, self.attempt) for configuration in self.configurations]
         reference: Reference | None = None
-        if done != names:
+        if None in earlier:
             self.attempt.began(None, "computing the float64 reference")
             reference = compute_reference(self.loaded, self.mode, rehearsal)
             self.subject = msgspec.structs.replace(self.subject, notes=(*notes, *reference.notes))
@@ -122,22 +118,15 @@ class Diagnosing:
             self.subject = msgspec.structs.replace(self.subject, notes=self.attempt.kept.diagnosis.subject.notes)
         if self.bandwidth is None:
             self.bandwidth = measure_copy_bandwidth(self.device)
-        for configuration in self.configurations:
+        for configuration, trial in zip(self.configurations, earlier, strict=True):
             if self.unusable is not None:
                 unrun = LiveTrial(configuration, failure=Failure(kind="prepare", message=self.unusable))
                 self.trials.append(unrun)
-            elif reference is None or configuration.name in done:
-                self.trials.append(self._earlier_trial(configuration))
-            else:
+            elif trial is not None:
+                self._say(f"{configuration.name}: done before")
+                self.trials.append(trial)
+            elif reference is not None:
                 self._run_one(configuration, reference, rehearsal)
-
-    def _earlier_trial(self, configuration: Configuration) -> LiveTrial:
-        """What an earlier process has found out about a configuration, be it that it took that process with it."""
-        self._say(f"{configuration.name}: done before")
-        name = configuration.name
-        lost = self.attempt.lost.get(name)
-        record = self.attempt.trial(name) or Trial(configuration=configuration, status="ok")
-        return LiveTrial.restored(record, self.attempt.memo(name), lost)
 
     def _run_one(self, configuration: Configuration, reference: Reference, rehearsal: Rehearsal) -> None:
         name = configuration.name
@@ -177,12 +166,8 @@ class Diagnosing:
         self.unusable = f"not run: {trial.name} made the device unusable in this process; diagnose it on its own"
 
     def _keep_trials(self) -> None:
-        self.attempt.keep(Kept(diagnosis=self._unfinished(), memos={trial.name: trial.memo for trial in self.trials}))
-        if self.on_trial is not None:
-            self.on_trial(self._unfinished())
-
-    def _unfinished(self) -> Diagnosis:
-        return self.record(interrupted="stopped before the timing rounds were over")
+        unfinished = self.record(interrupted="stopped before the timing rounds were over")
+        self.attempt.keep(Kept(diagnosis=unfinished, memos={trial.name: trial.memo for trial in self.trials}))
 
     def _trace_file(self, name: str) -> Path | None:
         return None if self.trace_directory is None else self.trace_directory / f"{file_name_of(name)}.json.gz"

@@ -155,6 +155,9 @@ def diagnose_subject(
     """
     _check(mode, budget_seconds, progress, timer)
     known_target = None if target is None else find_target(target)
+    attempt = attempt or Attempt()
+    if on_trial is not None:
+        attempt = attempt.also_telling(on_trial)
     # The caller's inference mode would make tensors that know no version, and that no autograd can use.
     with preserved_state(), torch.inference_mode(mode=False):
         dynamo = DynamoState()
@@ -168,14 +171,11 @@ def diagnose_subject(
                     mode=mode,
                     configurations=configurations,
                     progress=progress,
-                    on_trial=on_trial,
                     command=command,
-                    attempt=attempt or Attempt(),
+                    attempt=attempt,
                 )
                 return msgspec.structs.replace(static, findings=run_rules(static, rules))
-            run = Diagnosing(
-                subject, mode, configurations, progress, on_trial, trace_directory, command, attempt or Attempt()
-            )
+            run = Diagnosing(subject, mode, configurations, progress, trace_directory, command, attempt)
             timer = timer or choose_timer(run.device)  # before anything is compiled that could not be timed
             run.run_trials()
             run.measure(budget_seconds, timer)

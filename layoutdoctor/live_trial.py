@@ -19,10 +19,10 @@ from layoutdoctor.messages import TrialMemo
 from layoutdoctor.records import Failure, GradientLayout, Graph, KernelSummary, RedundantPair, Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable
 
     from layoutdoctor.measure.step import Step
-    from layoutdoctor.messages import Lost
+    from layoutdoctor.messages import Attempt, Lost
     from layoutdoctor.records import Configuration, Equivalence, Measurement, TrialStatus
 
 _LOG_LINES = 12
@@ -78,16 +78,22 @@ class LiveTrial:
     announce: Callable[[str], None] = field(default=tell_nobody, repr=False)
 
     @classmethod
-    def restored(cls, trial: Trial, memo: TrialMemo | None, lost: Lost | None = None) -> LiveTrial:
+    def earlier(cls, configuration: Configuration, attempt: Attempt) -> LiveTrial | None:
         """
-        A trial that an earlier process ran, to be timed here without running it again.
+        What an earlier process has found out about a configuration, be it that it took that process with it.
 
         Args:
-            trial: Its record.
-            memo: What the record does not hold; None where nothing was kept.
-            lost: How the process ended that ran it; None where the trial came to its end.
+            configuration: What is varied.
+            attempt: What earlier processes did.
+
+        Returns:
+            The trial, to be timed here without running it again; None where it is this process's turn.
         """
-        memo = memo or TrialMemo()
+        lost, before = attempt.lost.get(configuration.name), attempt.trial(configuration.name)
+        if lost is None and before is None:
+            return None
+        trial = before or Trial(configuration=configuration, status="ok")
+        memo = attempt.memo(configuration.name) or TrialMemo()
         return cls(
             configuration=trial.configuration,
             compile_seconds=memo.compile_seconds,
@@ -144,7 +150,24 @@ class LiveTrial:
         self.step = None
         self.ran = False
 
-    def stand_for(self, twin: LiveTrial, why: str) -> None:
+    def is_same_as_one_of(self, others: Iterable[LiveTrial]) -> bool:
+        """
+        Whether this trial only repeats another one, as far as its key and its code are known; it ends then.
+
+        Args:
+            others: Trials already run.
+        """
+        ran = [other for other in others if other.ran]
+        for mine, theirs, why in (
+            (self.key, [other.key for other in ran], "the same options and formats are in effect"),
+            (self.code, [other.code for other in ran], "the generated code is the same"),
+        ):
+            if mine is not None and mine in theirs:
+                self._stand_for(ran[theirs.index(mine)], why)
+                return True
+        return False
+
+    def _stand_for(self, twin: LiveTrial, why: str) -> None:
         """Ends a trial that would only repeat another one: what was recorded there holds here, the times stay there."""
         self.same_as = twin.name
         self.notes.append(why)

@@ -12,7 +12,8 @@ import os
 import struct
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -343,6 +344,25 @@ class Attempt:
     turn: Callable[[str], None] = _nobodys_turn
     keep: Callable[[Kept], None] = _nothing_kept
     may_restart: bool = False
+
+    def also_telling(self, on_trial: Callable[[Diagnosis], None]) -> Attempt:
+        """
+        The same, with somebody else given the diagnosis so far after each trial.
+
+        Args:
+            on_trial: Called with it.
+        """
+
+        def keep(kept: Kept) -> None:
+            self.keep(kept)
+            on_trial(kept.diagnosis)
+
+        return replace(self, keep=keep)
+
+    def created_at(self) -> str:
+        """When the diagnosis was begun, in UTC: now, unless an earlier process began it."""
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self.kept.diagnosis.created_at if self.kept is not None else now
 
     def trial(self, name: str) -> Trial | None:
         """

@@ -7,7 +7,6 @@ pairs and kernel names of each graph. Faces doctor; brings subjects and capture 
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -56,7 +55,6 @@ def diagnose_for_target(
     mode: Mode,
     configurations: Sequence[Configuration],
     progress: Callable[[Progress], None] | None = None,
-    on_trial: Callable[[Diagnosis], None] | None = None,
     command: str | None = None,
     attempt: Attempt,
 ) -> Diagnosis:
@@ -69,7 +67,6 @@ def diagnose_for_target(
         mode: ``inference`` or ``training``.
         configurations: What to try, in the order of the report.
         progress: Called at every step.
-        on_trial: Called with the diagnosis so far after each trial.
         command: The command line, for the record.
         attempt: What other processes did of this diagnosis, and whom to tell what this one does.
 
@@ -81,8 +78,7 @@ def diagnose_for_target(
     if mode == "training":
         subject = with_something_to_train(subject)
     described = _describe(subject, mode, target)
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    created_at = attempt.kept.diagnosis.created_at if attempt.kept is not None else now
+    created_at = attempt.created_at()
     total = len(configurations) + 1
     trials: list[LiveTrial] = []
     records: list[Trial] = []
@@ -110,7 +106,7 @@ def diagnose_for_target(
     for done, configuration in enumerate(configurations, start=1):
         doing = f"lowering for {target.name}" if _reason_to_skip(configuration) is None else "nothing to lower"
         say(f"{configuration.name}: {doing}", done)
-        trial = _earlier_trial(configuration, attempt)
+        trial = LiveTrial.earlier(configuration, attempt)
         if trial is None:
             attempt.began(configuration.name, "prepare")
             trial = lower_trial(subject, configuration, mode, target, trials, changes_inputs=rehearsal.changes_inputs)
@@ -118,19 +114,7 @@ def diagnose_for_target(
         records.append(static_record(trial))
         memos = {trial.name: trial.memo for trial in trials}
         attempt.keep(Kept(diagnosis=record(interrupted=_INTERRUPTED), memos=memos))
-        if on_trial is not None:
-            on_trial(record(interrupted=_INTERRUPTED))
     return record()
-
-
-def _earlier_trial(configuration: Configuration, attempt: Attempt) -> LiveTrial | None:
-    """What an earlier process has found out about a configuration; None where it is this one's turn."""
-    name = configuration.name
-    lost, before = attempt.lost.get(name), attempt.trial(name)
-    if lost is None and before is None:
-        return None
-    record = before or Trial(configuration=configuration, status="ok", is_static=True)
-    return LiveTrial.restored(record, attempt.memo(name), lost)
 
 
 def _check_on_cpu(subject: LoadedSubject, target: Target) -> None:
@@ -200,19 +184,14 @@ def lower_trial(
         prepared = prepare(subject, configuration, mode)
         trial.notes += prepared.notes
         trial.key = fingerprint(same_preparation_key(prepared, configuration))
-        lowered = [other for other in earlier if other.ran]
-        twin = next((other for other in lowered if other.key == trial.key), None)
-        if twin is not None:
-            trial.stand_for(twin, "the same options and formats are in effect")
+        if trial.is_same_as_one_of(earlier):
             return trial
         trial.enter(STAGE)
         step = Step(prepared.run, prepared.module, prepared.args, prepared.kwargs, mode, changes_inputs)
         _lower(trial, step, target)
         if trial.failure is None:
             trial.code = code_key(prepared, trial)
-            twin = next((other for other in lowered if trial.code is not None and other.code == trial.code), None)
-            if twin is not None:
-                trial.stand_for(twin, "the generated code is the same")
+            if trial.is_same_as_one_of(earlier):
                 return trial
             trial.ran = True
         prove(trial)

@@ -84,9 +84,7 @@ def run_trial(
         prepared = prepare(subject, configuration, mode, rehearsal.shared)
         trial.notes += prepared.notes
         trial.key = fingerprint(same_preparation_key(prepared, configuration))
-        twin = next((other for other in earlier if other.ran and other.key == trial.key), None)
-        if twin is not None:
-            trial.stand_for(twin, "the same options and formats are in effect")
+        if trial.is_same_as_one_of(earlier):
             return trial
         _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file, bandwidth)
     except (KeyboardInterrupt, GeneratorExit):
@@ -155,11 +153,7 @@ def _run(
     if trial.configuration.backend == "inductor":
         captured = _compile(trial, step, device)
         trial.code = code_key(prepared, trial)
-        twin = next(
-            (other for other in earlier if other.ran and trial.code is not None and other.code == trial.code), None
-        )
-        if twin is not None:
-            trial.stand_for(twin, "the generated code is the same")
+        if trial.is_same_as_one_of(earlier):
             return
     else:
         trial.enter("run")

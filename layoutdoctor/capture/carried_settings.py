@@ -13,9 +13,14 @@ from typing import Any
 
 import torch
 
-from layoutdoctor.capture.torch_state import config_modules, named_switches
-
-_AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
+from layoutdoctor.capture.torch_state import (
+    DEVICE_TYPES,
+    MISSING,
+    config_modules,
+    determinism,
+    named_switches,
+    read_switch,
+)
 
 Settings = dict[str, Any]
 
@@ -35,12 +40,13 @@ def current_settings() -> Settings:
         "threads": torch.get_num_threads(),
         "dtype": torch.get_default_dtype(),
         "device": torch.get_default_device(),
-        "determinism": (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        "autocast": [(name, *_autocast(name)) for name in _AUTOCAST_DEVICES if _autocast(name)[0]],
-        "switches": {name: value for name, (get, _) in named_switches().items() if (value := _read(get)) is not None},
+        "determinism": determinism(),
+        "autocast": [(name, *_autocast(name)) for name in DEVICE_TYPES if _autocast(name)[0]],
+        "switches": {
+            name: value
+            for name, (get, _) in named_switches().items()
+            if (value := read_switch(get)) is not MISSING and value is not None
+        },
         "compilers": {
             name: {
                 key: value
@@ -75,7 +81,7 @@ def apply_settings(settings: Settings) -> None:
     switches = named_switches()
     for name, value in settings["switches"].items():
         get, set_ = switches[name]
-        if _read(get) != value:
+        if read_switch(get) != value:
             set_(value)
     for name, values in settings["compilers"].items():
         for key, value in values.items():
@@ -88,11 +94,3 @@ def _autocast(device: str) -> tuple[bool, torch.dtype | None, bool]:
         return is_enabled, torch.get_autocast_dtype(device) if is_enabled else None, torch.is_autocast_cache_enabled()
     except RuntimeError:  # a device that this torch knows nothing of
         return False, None, False
-
-
-def _read(get: Any) -> Any:
-    """What a switch is set to; None where this torch refuses to say."""
-    try:
-        return get()
-    except Exception:
-        return None

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
     Restore = Callable[[], None]
 
-_MISSING = object()
+MISSING = object()
+"""What a switch is set to that this torch lacks, or refuses to tell."""
 
-_DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
+DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
+"""Where autocast may be on."""
 
 # Pairs ``torch._C._get_NAME`` and ``torch._C._set_NAME``, the getters without arguments (torch 2.7 to 2.13). They are
 # behind torch.backends, whose own setters refuse where a program has frozen them.
@@ -90,10 +92,10 @@ def keep_switches() -> Restore:
     """
     dtype = torch.get_default_dtype()
     thread_count = torch.get_num_threads()
-    deterministic = _determinism()
+    deterministic = determinism()
     switches = named_switches().values()
-    before = [(get, set_, value) for get, set_ in switches if (value := _read(get)) is not _MISSING]
-    benchmark_limit = _read(lambda: torch.backends.cudnn.benchmark_limit)
+    before = [(get, set_, value) for get, set_ in switches if (value := read_switch(get)) is not MISSING]
+    benchmark_limit = read_switch(lambda: torch.backends.cudnn.benchmark_limit)
     flushes = _flushes_denormals()
 
     def restore() -> None:
@@ -101,12 +103,12 @@ def keep_switches() -> Restore:
             torch.set_default_dtype(dtype)
         if torch.get_num_threads() != thread_count:
             torch.set_num_threads(thread_count)
-        if _determinism() != deterministic:
+        if determinism() != deterministic:
             torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
         for get, set_, value in before:
-            if _read(get) != value:
+            if read_switch(get) != value:
                 set_(value)
-        if _read(lambda: torch.backends.cudnn.benchmark_limit) != benchmark_limit:
+        if read_switch(lambda: torch.backends.cudnn.benchmark_limit) != benchmark_limit:
             torch.backends.cudnn.benchmark_limit = benchmark_limit
         if _flushes_denormals() != flushes:
             torch.set_flush_denormal(flushes)
@@ -114,19 +116,25 @@ def keep_switches() -> Restore:
     return restore
 
 
-def _determinism() -> tuple[bool, bool]:
+def determinism() -> tuple[bool, bool]:
+    """Whether deterministic algorithms are asked for, and whether their lack is a warning only."""
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
 
 
-def _read(get: Callable[[], Any]) -> Any:
-    """What a getter says; nothing where this torch lacks it, or refuses (old and new precision settings mixed)."""
+def read_switch(get: Callable[[], Any]) -> Any:
+    """
+    What a getter says; ``MISSING`` where this torch lacks it, or refuses (old and new precision settings mixed).
+
+    Args:
+        get: Of a switch.
+    """
     try:
         return get()
     except Exception:
-        return _MISSING
+        return MISSING
 
 
 def named_switches() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
@@ -212,7 +220,9 @@ def _keep_grad_modes() -> Restore:
 
 
 def _keep_autocast() -> Restore:
-    known = [device for device in _DEVICE_TYPES if _read(partial(torch.is_autocast_enabled, device)) is not _MISSING]
+    known = [
+        device for device in DEVICE_TYPES if read_switch(partial(torch.is_autocast_enabled, device)) is not MISSING
+    ]
     before = {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in known}
     is_cached, depth = torch.is_autocast_cache_enabled(), _autocast_depth()
 
@@ -341,8 +351,8 @@ def keep_compiler_settings() -> Restore:
         for name, module in config_modules().items():
             before = settings.get(name, {})
             for key, value in module.get_config_copy().items():
-                old = before.get(key, _MISSING)
-                if old is not _MISSING and old != value:
+                old = before.get(key, MISSING)
+                if old is not MISSING and old != value:
                     setattr(module, key, old)
 
     return restore
