@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import re
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from layoutdoctor.archives import ForbiddenPartError
@@ -102,7 +103,7 @@ def _is_small_number(node: ast.expr) -> bool:
     )
 
 
-class _Checker:
+class _Checker(ABC):
     """Allows arithmetic and comparisons of what a derived class allows."""
 
     def __init__(self) -> None:
@@ -154,6 +155,7 @@ class _Checker:
             return self._power <= _HIGHEST_POWER
         return isinstance(exponent, ast.Name) or _calls(exponent) == "Symbol"
 
+    @abstractmethod
     def allows_other(self, node: ast.expr, depth: int) -> bool:
         """
         Whether a part may be evaluated that is no number, no arithmetic and no comparison.
@@ -162,7 +164,6 @@ class _Checker:
             node: The part.
             depth: How many others it stands in.
         """
-        raise NotImplementedError
 
 
 def _calls(node: ast.expr) -> str | None:
