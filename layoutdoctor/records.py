@@ -803,6 +803,11 @@ class RatioInterval(Record, frozen=True, kw_only=True):
     coverage: Share | None = None
     round_count: Count | None = None
 
+    @property
+    def lacks_rounds(self) -> bool:
+        """Whether the rounds were too few for any verdict, so that "no measurable difference" is no tie."""
+        return self.coverage is None and self.round_count is not None
+
 
 class Comparison(Record, frozen=True, kw_only=True):
     """

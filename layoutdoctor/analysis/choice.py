@@ -104,8 +104,11 @@ def _why_nothing(trials: Sequence[Trial], comparison: Comparison | None) -> str:
 
 
 def _why_baseline(comparison: Comparison) -> str:
-    ties = [name for name in comparison.fastest if name != comparison.baseline]
+    unjudged = {ratio.name for ratio in comparison.ratios if ratio.lacks_rounds}
+    ties = [name for name in comparison.fastest if name != comparison.baseline and name not in unjudged]
     name = "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
+    if unjudged and not ties:
+        return f"the rounds are too few to compare {name} with {', '.join(sorted(unjudged))}; give a larger --budget"
     if ties:
         return f"nothing is measurably faster than {name}; {', '.join(ties)} cannot be told from it"
     return f"nothing is measurably faster than {name}"

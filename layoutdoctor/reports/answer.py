@@ -172,12 +172,16 @@ def _median_text(diagnosis: Diagnosis, name: str) -> str:
 
 def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     tied = comparison.fastest if comparison.baseline in comparison.fastest else ()
-    ties = [clean_name(name) for name in tied if name != comparison.baseline]
+    unjudged = {ratio.name for ratio in comparison.ratios if ratio.lacks_rounds}
+    ties = [clean_name(name) for name in tied if name != comparison.baseline and name not in unjudged]
     kept = f"Keep {baseline_phrase(comparison.baseline)}{_median_text(diagnosis, comparison.baseline)}"
     if ties:
         headline = f"{kept}: a tie, no measurable difference from {cut_list(ties, MOST_NAMED)}"
     elif any(ratio.verdict == FASTER for ratio in comparison.ratios):
         headline = f"{kept}: {_reason_to_keep(diagnosis)}"
+    elif unjudged:
+        rounds = max(ratio.round_count or 0 for ratio in comparison.ratios if ratio.lacks_rounds)
+        headline = f"{kept}: {count_of(rounds, 'round')}, too few to compare; give a larger --budget"
     else:
         headline = f"{kept}: nothing measured is faster"
     return Answer(
@@ -194,10 +198,12 @@ def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str,
     different = {t.name for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "different"}
     groups: dict[str, list[str]] = {}
     for ratio in sorted(comparison.ratios, key=lambda ratio: -ratio.median):
-        if ratio.name in comparison.fastest and ratio.verdict == NO_DIFFERENCE:
-            continue  # the headline has called it a tie
         if ratio.name in different:
             why = "Not eligible, outputs differ"
+        elif ratio.lacks_rounds:
+            why = "Not judged, too few rounds"
+        elif ratio.name in comparison.fastest and ratio.verdict == NO_DIFFERENCE:
+            continue  # the headline has called it a tie
         elif ratio.verdict == FASTER:
             why = "Looked faster, not confirmed"
         else:

@@ -157,7 +157,7 @@ def _resolution(diagnosis: Diagnosis) -> str:
     comparison = diagnosis.comparison
     if comparison is None or not comparison.resolution:
         return ""
-    tie = any(ratio.verdict == NO_DIFFERENCE for ratio in comparison.ratios)
+    tie = any(ratio.verdict == NO_DIFFERENCE and not ratio.lacks_rounds for ratio in comparison.ratios)
     return f"; less than {format_share(comparison.resolution)} is called a tie" if tie else ""
 
 

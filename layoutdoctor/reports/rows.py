@@ -196,7 +196,7 @@ def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
     ratio = find_ratio(diagnosis, trial.name)
     if ratio is None:
         return ("-" if trial.measurement else "") + remark
-    tie = "  tie" if ratio.verdict == NO_DIFFERENCE else ""
+    tie = "  tie" if ratio.verdict == NO_DIFFERENCE and not ratio.lacks_rounds else ""
     return format_interval(ratio) + tie + remark
 
 

@@ -73,6 +73,19 @@ def test_where_nothing_beats_the_default_it_is_kept() -> None:
     assert f"{TWIN} cannot be told from it" in str(tie.reason)
 
 
+def test_rounds_too_few_for_a_verdict_are_not_called_a_tie() -> None:
+    names = ("inductor", TWIN, "eager")
+    few = [a_ratio(name, 1.0, coverage=None, round_count=3) for name in (TWIN, "eager")]
+    trials = [a_trial(name) for name in names]
+    nothing = recommend(trials, a_comparison(*few, fastest=names), None, RANKS)
+    one = recommend(trials, a_comparison(few[0], a_ratio("eager", 1.0), fastest=names), None, RANKS)
+
+    assert nothing.reason == (
+        f"the rounds are too few to compare torch.compile's default with eager, {TWIN}; give a larger --budget"
+    )
+    assert one.reason == "nothing is measurably faster than torch.compile's default; eager cannot be told from it"
+
+
 def test_why_there_is_nothing_to_recommend_is_said() -> None:
     same = [a_trial(), a_trial(TWIN, status="same_as", same_as="inductor", measurement=None)]
 

@@ -301,6 +301,24 @@ def test_where_every_configuration_is_the_same_there_is_nothing_to_choose() -> N
     assert build_answer(msgspec.structs.replace(diagnosis, interrupted="x")).headline.startswith("Only inductor (10.0")
 
 
+def test_rounds_too_few_for_a_verdict_are_not_called_a_tie() -> None:
+    few = a_ratio("eager", 1.4, verdict="no measurable difference", coverage=None, round_count=5)
+    diagnosis = a_diagnosis(
+        a_trial("eager"),
+        a_trial(),
+        comparison=a_comparison(few, fastest=("inductor", "eager"), resolution=0.01),
+        recommendation=a_recommendation(None, how=None),
+    )
+    answer = build_answer(diagnosis)
+
+    assert answer.headline == (
+        "Keep torch.compile's default (10.0 ms): 5 rounds, too few to compare; give a larger --budget"
+    )
+    assert answer.lines[0] == "Not judged, too few rounds: eager 1.40x"
+    assert [row.ratio for row in build_rows(diagnosis)] == ["1.40x  1.37..1.43", "default"]
+    assert not any("tie" in line for line in build_measurement(diagnosis))
+
+
 def test_a_tie_without_a_recommendation_is_said() -> None:
     comparison = a_comparison(a_ratio("eager", 1.0), fastest=("inductor", "eager"))
     answer = build_answer(a_diagnosis(a_trial("eager"), a_trial(), comparison=comparison))
