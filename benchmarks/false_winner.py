@@ -33,8 +33,9 @@ from layoutdoctor.measure.timing import PRECISION, cpu_timer, measure_rounds
 from layoutdoctor.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from layoutdoctor.measure.timing import Timer
     from layoutdoctor.records import RatioInterval
 
 SLOWDOWN = 0.05
@@ -45,9 +46,10 @@ FASTER_SLOWER_NEITHER = ("faster", "slower", "no measurable difference")
 
 
 class Outcome(NamedTuple):
-    """One diagnosis: its ratios, how many rounds it took, and how long."""
+    """One diagnosis: its ratios, the true ones by entry, how many rounds it took, and how long."""
 
     ratios: tuple[RatioInterval, ...]
+    truths: Mapping[str, float]
     round_count: int
     seconds: float
     step_seconds: float
@@ -89,23 +91,61 @@ def busy_process() -> Iterator[None]:
 
 
 def diagnose_once(number: int, arguments: argparse.Namespace) -> Outcome:
-    start = time.perf_counter()
-    times = measure_rounds(
+    return judge_steps(
         make_steps(number),
-        baseline=BASELINE,
+        lambda: TRUE_RATIOS,
+        cpu_timer,
+        number,
         budget_seconds=arguments.budget,
-        timer=cpu_timer,
         precision=arguments.precision,
         estimator=ESTIMATORS[arguments.estimator],
+        resolution=arguments.resolution,
+    )
+
+
+def judge_steps(
+    steps: Mapping[str, Callable[[], None]],
+    truths: Callable[[], Mapping[str, float]],
+    timer: Timer,
+    number: int,
+    *,
+    budget_seconds: float,
+    precision: float = PRECISION,
+    estimator: Callable[[tuple[float, ...]], float] = min,
+    resolution: float = RESOLUTION,
+) -> Outcome:
+    """
+    Measures the entries as a diagnosis does, and says what it would say of them.
+
+    Args:
+        steps: The entries, ``BASELINE`` among them.
+        truths: The true ratios of the other ones, asked for after the measuring.
+        timer: What times a block of calls.
+        number: Which diagnosis it is; for the order of turns.
+        budget_seconds: For the rounds.
+        precision: Relative width at which an interval is narrow.
+        estimator: What makes one number of a round's calls.
+        resolution: Smallest relative difference that is called one.
+
+    Raises:
+        RuntimeError: An entry could not be timed.
+    """
+    start = time.perf_counter()
+    times = measure_rounds(
+        steps,
+        baseline=BASELINE,
+        budget_seconds=budget_seconds,
+        timer=timer,
+        precision=precision,
+        estimator=estimator,
         seed=number,
     )
-    comparison = compare(
-        {name: entry.round_seconds for name, entry in times.items()}, BASELINE, resolution=arguments.resolution
-    )
-    if comparison is None or len(comparison.ratios) != len(TRUE_RATIOS):
+    comparison = compare({name: entry.round_seconds for name, entry in times.items()}, BASELINE, resolution=resolution)
+    if comparison is None or len(comparison.ratios) != len(steps) - 1:
         raise RuntimeError(f"cannot judge diagnosis {number}: {[entry.failure for entry in times.values()]}")
     return Outcome(
         comparison.ratios,
+        truths(),
         comparison.round_count or 0,
         time.perf_counter() - start,
         statistics.median(times[BASELINE].round_seconds),
@@ -159,12 +199,13 @@ def describe(arguments: argparse.Namespace, outcomes: list[Outcome]) -> str:
 
 def summarize(outcomes: list[Outcome]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for index, (name, truth) in enumerate(TRUE_RATIOS.items()):
-        ratios = [outcome.ratios[index] for outcome in outcomes]
-        row: dict[str, object] = {"entry": name, "true ratio": truth}
+    for name in outcomes[0].truths:
+        ratios = [next(ratio for ratio in outcome.ratios if ratio.name == name) for outcome in outcomes]
+        truths = [outcome.truths[name] for outcome in outcomes]
+        row: dict[str, object] = {"entry": name, "true ratio": statistics.median(truths)}
         for verdict in FASTER_SLOWER_NEITHER:
             row[verdict] = sum(ratio.verdict == verdict for ratio in ratios)
-        row["covered"] = sum(ratio.low <= truth <= ratio.high for ratio in ratios)
+        row["covered"] = sum(ratio.low <= truth <= ratio.high for ratio, truth in zip(ratios, truths, strict=True))
         row["mean width"] = statistics.fmean(ratio.high - ratio.low for ratio in ratios)
         row["lowest median"] = min(ratio.median for ratio in ratios)
         row["highest median"] = max(ratio.median for ratio in ratios)

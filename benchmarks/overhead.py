@@ -5,7 +5,7 @@ The plain script prepares the same configurations, compiles them, and times them
 calls, and nothing else: no capture, no profile, no reference, no comparison. Both run in a process of their own with an
 empty compile cache, in turns. Run from the repository root:
 
-    python benchmarks/overhead.py [MODEL.py] [--budget 10] [--repeats 3] [--output FILE.json]
+    python benchmarks/overhead.py [MODEL.py] [--device cuda] [--budget 10] [--repeats 3] [--output FILE.json]
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ ROOT = Path(__file__).parent.parent
 PLAIN = """
 import copy, json, runpy, sys, time
 import torch
-target, plan, mode = sys.argv[1], json.load(open(sys.argv[2])), sys.argv[3]
+target, plan, mode, device = sys.argv[1], json.load(open(sys.argv[2])), sys.argv[3], sys.argv[4]
 names = runpy.run_path(target)
 if "Model" in names:
     model = names["Model"](*names.get("get_init_inputs", list)())
 else:
     model = names["get_model"]()
-inputs = names["get_inputs"]()
+model = model.to(device)
+inputs = [x.to(device) for x in names["get_inputs"]()]
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 steps = {}
 for name, backend, options, channels_last in plan["configurations"]:
@@ -63,6 +64,8 @@ for passes in plan["passes"]:
                 for _ in range(calls):
                     start = time.perf_counter()
                     steps[name]()
+                    if device == "cuda":
+                        torch.cuda.synchronize()
                     time.perf_counter() - start
 """
 
@@ -73,12 +76,39 @@ def run_process(command: list[str]) -> float:
 
     Args:
         command: What to run.
+
+    Raises:
+        RuntimeError: It failed; with the end of what it said.
     """
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": str(ROOT)}
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": paths}
         start = time.perf_counter()
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - start
+        done = subprocess.run(command, check=False, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        seconds = time.perf_counter() - start
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
+            raise RuntimeError(f"{command[1:4]} ended with status {done.returncode}: {' '.join(said)}")
+        return seconds
+
+
+def measure_once(model: str, mode: str, device: str, budget_seconds: float) -> tuple[float, float]:
+    """
+    Wall times of a diagnosis and of the plain script that matches it, one after the other.
+
+    Args:
+        model: The model's file.
+        mode: ``inference`` or ``training``.
+        device: ``cpu`` or ``cuda``.
+        budget_seconds: Of the diagnosis, for its rounds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        saved, plan, script = (Path(folder) / name for name in ("diagnosis.json", "plan.json", "plain.py"))
+        script.write_text(PLAIN, encoding="utf-8")
+        diagnose = [sys.executable, "-m", "layoutdoctor", model, "--mode", mode, "--device", device, "-q"]
+        with_doctor = run_process([*diagnose, "--budget", str(budget_seconds), "--output", str(saved)])
+        plan.write_text(json.dumps(plan_of(saved)), encoding="utf-8")
+        return with_doctor, run_process([sys.executable, str(script), model, str(plan), mode, device])
 
 
 def plan_of(saved: Path) -> dict[str, object]:
@@ -113,20 +143,14 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default=str(ROOT / "examples" / "conv_bn_relu.py"))
     parser.add_argument("--budget", type=float, default=10.0)
     parser.add_argument("--mode", default="inference", choices=("inference", "training"))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        saved, plan, script = (Path(folder) / name for name in ("diagnosis.json", "plan.json", "plain.py"))
-        script.write_text(PLAIN, encoding="utf-8")
-        for repeat in range(arguments.repeats):
-            diagnose = [sys.executable, "-m", "layoutdoctor", arguments.model, "--mode", arguments.mode, "-q"]
-            diagnose += ["--budget", str(arguments.budget), "--output", str(saved), "--force"]
-            with_doctor = run_process(diagnose)
-            plan.write_text(json.dumps(plan_of(saved)), encoding="utf-8")
-            plain = run_process([sys.executable, str(script), arguments.model, str(plan), arguments.mode])
-            rows.append((repeat + 1, with_doctor, plain, with_doctor / plain))
+    for repeat in range(arguments.repeats):
+        with_doctor, plain = measure_once(arguments.model, arguments.mode, arguments.device, arguments.budget)
+        rows.append((repeat + 1, with_doctor, plain, with_doctor / plain))
     print(tabulate(rows, headers=("run", "diagnose (s)", "plain script (s)", "ratio"), floatfmt=".2f"))
     ratio = statistics.median(row[3] for row in rows)
     print(f"median ratio {ratio:.2f}  ({Path(arguments.model).name}, {arguments.mode}, budget {arguments.budget:g} s)")
@@ -134,6 +158,7 @@ def main() -> None:
         record = {
             "model": Path(arguments.model).name,
             "mode": arguments.mode,
+            "device": arguments.device,
             "budget_seconds": arguments.budget,
             "rows": rows,
             "median_ratio": ratio,

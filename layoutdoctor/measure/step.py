@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Mode
 
+_LOSS_WEIGHT_PERIOD = 1_000_003
+"""After so many values the loss's gradient repeats itself; a prime, so that no stride is a multiple of it."""
+
 FIRST_CALL_SEED = 0
 """Every configuration's first call draws from the same seed, so that dropout can be compared where it can be."""
 
@@ -277,7 +280,10 @@ def _new_loss_weight(output: torch.Tensor, index: int) -> torch.Tensor:
     if output.dim() == 0:
         return weight.fill_(1)
     generator = torch.Generator().manual_seed(1000 + index)
-    # Single bytes: these two are not to be what takes most memory.
-    eighths = torch.randint(1, 17, output.shape, generator=generator, device="cpu", dtype=torch.int8)
-    eighths *= torch.randint(0, 2, output.shape, generator=generator, device="cpu", dtype=torch.int8) * 2 - 1
-    return weight.copy_(eighths).div_(8)
+    # Single bytes: these two are not to be what takes most memory. Drawn one by one, a billion would take 13 s.
+    count = min(output.numel(), _LOSS_WEIGHT_PERIOD)
+    eighths = torch.randint(1, 17, (count,), generator=generator, device="cpu", dtype=torch.int8)
+    eighths *= torch.randint(0, 2, (count,), generator=generator, device="cpu", dtype=torch.int8) * 2 - 1
+    if output.numel() > count:
+        eighths = eighths.to(output.device).repeat(-(-output.numel() // count))[: output.numel()]
+    return weight.copy_(eighths.view(output.shape)).div_(8)

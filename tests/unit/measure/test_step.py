@@ -86,6 +86,29 @@ def test_the_loss_weight_is_fixed_has_the_outputs_strides_and_no_zero() -> None:
     assert torch.equal(first, first.bfloat16().float())
 
 
+def test_the_loss_weight_of_a_large_output_repeats_itself_alike_in_every_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("layoutdoctor.measure.step._LOSS_WEIGHT_PERIOD", 61)
+    model = nn.Conv2d(3, 4, 3)
+    plain, permuted = a_step(model, X), a_step(model, X.to(memory_format=torch.channels_last))
+    plain()
+    permuted()
+    assert plain._weights is not None
+    assert permuted._weights is not None
+    first, second = plain._weights[0], permuted._weights[0]
+    assert first is not None
+    assert second is not None
+
+    assert torch.equal(first, second)
+    assert second.is_contiguous(memory_format=torch.channels_last)
+    values = first.flatten()
+    assert values.numel() == 128
+    assert torch.equal(values[:-61], values[61:])
+    assert (values != 0).all()
+    assert len(values[:61].unique()) > 16
+
+
 def test_gradients_survive_a_batch_norm_at_the_end() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
 
