@@ -243,9 +243,9 @@ class Conversion(Record, frozen=True, kw_only=True):
         seconds_source: Whether ``seconds`` was measured in the profiled iteration or estimated from ``bytes_moved`` and
             the device's measured copy bandwidth; None where there are no seconds.
         count: How many launches this entry stands for: more than 1 only where a table of totals was recorded.
-        confidence: In a recorded trace, what its direction and tensor rest on: ``shapes`` that the operation recorded,
+        confidence: Of a kernel on a GPU, what its direction and tensor rest on: ``shapes`` that the operation recorded,
             the launch ``grid``, or the ``order`` of kernels alone; None elsewhere, and where only the name is known.
-        exposed_seconds: In a recorded trace, the part of ``seconds`` in which nothing else ran on the device.
+        exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
         step: In a recorded trace, the profiler's step it ran in, such as ``ProfilerStep#3``.
     """
 
@@ -551,7 +551,7 @@ class Kernel(Record, frozen=True, kw_only=True):
 
 class Total(Record, frozen=True, kw_only=True):
     """
-    Kernels of a recorded trace, added up.
+    Kernels of a recorded trace or of an iteration on a GPU, added up.
 
     Attributes:
         kind: What they have in common: their ``kernel`` name, ``operation``, ``module`` or profiler ``step``.
@@ -587,11 +587,13 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         kernels: The list itself, in order.
         sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: What could not be recorded and why; empty where all was.
-        exposed_conversion_seconds: In a recorded trace, the part of ``conversion_seconds`` in which nothing else ran on
-            the device: what the run really waited for.
-        convolution_count: In a recorded trace, kernels that ran for a convolution, its conversions included.
+        exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
+            device: what the run really waited for.
+        convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
+            what stands with one.
         convolution_seconds: Their time; None where not known.
-        totals: In a recorded trace, the kernels added up by name, operation, module and step; longest first.
+        totals: In a recorded trace and on a GPU, the kernels added up by name, operation, module and step; longest
+            first.
     """
 
     count: Count
@@ -631,7 +633,7 @@ class RedundantPair(Record, frozen=True, kw_only=True):
         graph: Name of the graph that proves it.
         confidence: In a recorded trace, what says that both convert the same value: ``shapes`` agree all along the way,
             only the launch ``grid`` of both agrees, or nothing but the ``order`` of kernels; None elsewhere.
-        exposed_seconds: In a recorded trace, the part of ``seconds`` in which nothing else ran on the device.
+        exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
     """
 
     kind: Literal["adjacent", "through"]

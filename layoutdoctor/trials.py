@@ -15,13 +15,14 @@ import torch
 
 from layoutdoctor.analysis.alignment import align_eager
 from layoutdoctor.analysis.breakers import with_breaker_costs, without_round_trips
-from layoutdoctor.analysis.conversion_costs import with_bandwidth_share, with_bandwidth_shares, with_costs
+from layoutdoctor.analysis.conversion_costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
 from layoutdoctor.analysis.dataflow import redundant_pairs
 from layoutdoctor.analysis.device_kernels import device_seconds, summarize_device
-from layoutdoctor.analysis.eager_conversions import with_eager_conversions
+from layoutdoctor.analysis.eager_conversions import with_copies_in_calls, with_eager_conversions
 from layoutdoctor.analysis.graph_conversions import with_graph_conversions
 from layoutdoctor.analysis.join import join_compiled, join_eager
 from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
+from layoutdoctor.analysis.trace_attribution import attribute
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
@@ -267,7 +268,7 @@ def _profile(
         recording = record_quietest(step.ready, device, captured, trace_file)
         if trial.configuration.backend == "eager":
             trial.graphs = (_eager_graph(step, prepared),)
-        trial.kernels = _kernel_summary(trial, recording, device, bandwidth)
+        trial.kernels = _kernel_summary(trial, recording, bandwidth)
         if recording.log is not None:
             trial.onednn = (recording.log.version, recording.log.isa)
     except Exception as error:  # the configuration still has its times and outputs
@@ -325,7 +326,7 @@ def _gradients(prepared: PreparedModel) -> list[Any]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def _kernel_summary(trial: LiveTrial, recording: Recording, device: str, bandwidth: float | None) -> KernelSummary:
+def _kernel_summary(trial: LiveTrial, recording: Recording, bandwidth: float | None) -> KernelSummary:
     profile, log = recording.profile, recording.log
     tree = operation_tree(profile)
     lacks = list(recording.lacks)
@@ -336,16 +337,21 @@ def _kernel_summary(trial: LiveTrial, recording: Recording, device: str, bandwid
         lacks.append(problem)
     if eager:
         trial.graphs = (align_eager(tree, trial.graphs[0]),)
-    if device == "cuda":
-        summary = summarize_device(profile, tree, lacks)
+    seconds: dict[int, float] | None = None
+    if recording.trace is not None:
+        attribution = attribute(recording.trace)
+        summary = summarize_device(recording.trace, attribution, tree, trial.graphs, lacks)
+        seconds = device_seconds(recording.trace, attribution)
     else:
         summary = summarize_host(profile, log, tree, homeless, lacks)
     summary = with_bandwidth_shares(summary, bandwidth)
     if eager:
-        seconds = device_seconds(profile) if device == "cuda" else None
         graph = with_eager_conversions(trial.graphs[0], tree, summary.conversions, seconds)
         conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
         trial.graphs = (msgspec.structs.replace(graph, conversions=conversions),)
     else:
-        trial.graphs = tuple(with_costs(graph, summary.kernels, bandwidth) for graph in trial.graphs)
+        graphs = with_costs_of_all(trial.graphs, summary.kernels, bandwidth)
+        if seconds is not None:
+            graphs = tuple(with_copies_in_calls(graph, tree, seconds) for graph in graphs)
+        trial.graphs = graphs
     return summary

@@ -8,7 +8,7 @@ estimated, and a conversion that rides along with a computed value is given no t
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +36,22 @@ def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None)
     flow = BufferGraph(graph)
     conversions = [_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions]
     return msgspec.structs.replace(graph, conversions=tuple(conversions))
+
+
+def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:
+    """
+    The compiled graphs of a trial, whose conversions know what they cost.
+
+    A launch whose graph is not known counts where one graph alone has a kernel of its name.
+
+    Args:
+        graphs: All of them.
+        kernels: The kernel list of the profiled iteration.
+        bandwidth: As above.
+    """
+    owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
+    told = [kernel for kernel in kernels if kernel.graph is not None or owners[kernel.name] <= 1]
+    return tuple(with_costs(graph, told, bandwidth) for graph in graphs)
 
 
 def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:

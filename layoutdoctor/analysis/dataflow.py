@@ -26,13 +26,15 @@ from layoutdoctor.records import RedundantPair
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.records import Conversion, FxNode, Graph
+    from layoutdoctor.records import Conversion, ConversionDirection, FxNode, Graph
 
-_LEAVING_PLAIN = ("from_blocked", "to_contiguous")
-"""Directions in which a convolution's result is handed to the rest of the graph."""
-
-_ENTERING = ("to_blocked", "to_channels_last")
-"""Directions in which a value is made ready for a convolution."""
+_OUT: tuple[ConversionDirection, ...] = ("from_blocked", "to_contiguous")
+_INTO: tuple[ConversionDirection, ...] = ("to_blocked", "to_channels_last")
+"""
+Directions out of and into the layout that a library computes in: a result is handed on by one out of it, a value made
+ready by one into it. The other way round, where there is none of these, the library computes contiguous in a
+channels-last model.
+"""
 
 
 _CERTAIN_PORTS = frozenset({"convolution", "convolution_backward", "mkldnn_convolution", "clone", "_to_copy"})
@@ -175,7 +177,7 @@ class _Flow:
         if name in self.agnostic and self.agnostic.in_degree(name):
             return
         producer, index = self._producer(name)
-        leaving = [c for c in by_port.get((producer, f"output {index}"), ()) if c.direction in _LEAVING_PLAIN]
+        leaving = _of_either_way(by_port.get((producer, f"output {index}"), ()), _OUT, "to_channels_last")
         if len(leaving) == 1:
             region.leaving[name] = leaving[0]
         else:
@@ -197,7 +199,8 @@ class _Flow:
             if reader.op == "output":
                 region.pinned.add(name)
             elif is_convolution(reader.target):
-                entering = [c for c in by_port.get((reader.name, f"input {position}"), ()) if c.direction in _ENTERING]
+                here = by_port.get((reader.name, f"input {position}"), ())
+                entering = _of_either_way(here, _INTO, "to_contiguous")
                 region.entering += [(name, conversion) for conversion in entering]
                 if not entering:
                     region.pinned.add(name)
@@ -220,6 +223,14 @@ class _Flow:
             if base_name(reader.target) == "getitem" and (reader.result_index or 0) == index
         ]
         return items or [node]
+
+
+def _of_either_way(
+    conversions: Sequence[Conversion], usual: Sequence[ConversionDirection], other: ConversionDirection
+) -> list[Conversion]:
+    """Those of the usual directions; where there are none, those of the other one."""
+    found = [conversion for conversion in conversions if conversion.direction in usual]
+    return found or [conversion for conversion in conversions if conversion.direction == other]
 
 
 def _choose_pairs(flow: _Flow, region: Region) -> list[RedundantPair]:
@@ -278,6 +289,7 @@ def _pair(flow: _Flow, region: Region, first: Conversion, second: Conversion, wa
         tensor_shape=second.source.shape if second.source is not None else None,
         seconds_source=None if seconds is None else "measured",
         graph=first.graph,
+        exposed_seconds=known_sum(first.exposed_seconds, second.exposed_seconds),
     )
 
 

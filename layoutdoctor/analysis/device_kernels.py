@@ -1,99 +1,202 @@
 """
 The kernel list of one profiled iteration on a GPU: what ran on the device, and which of it converts a layout.
 
-Faces doctor; no torch.
+What a recorded trace tells of its conversions is told here as well. Besides, the iteration's operations are joined with
+the graphs they ran in: that names node, module and line of a conversion, and which value it converts, so that round
+trips can be proved on the data flow. A value is named only where sizes and launch grid prove which tensor was converted
+and the layouts that the graph's own tensors had are those of the conversion. Faces doctor; no torch.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.kernel_list import is_backward, summarize
-from layoutdoctor.kernel_names import conversion_kernel, library_of
-from layoutdoctor.records import Conversion, Kernel
+import msgspec
+
+from layoutdoctor.analysis.graph_layouts import GraphLayouts
+from layoutdoctor.analysis.kernel_list import is_backward
+from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.analysis.regions import same_format
+from layoutdoctor.analysis.trace_conversions import SECONDS_PER_NANOSECOND, Records
+from layoutdoctor.analysis.trace_convolutions import classify, groups_of, library_conversions
+from layoutdoctor.analysis.trace_places import Places
+from layoutdoctor.traces.recorded import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from layoutdoctor.analysis.convolution_shapes import Role
     from layoutdoctor.analysis.kernel_list import HostOperation
-    from layoutdoctor.records import KernelSummary
-    from layoutdoctor.traces.kineto import DeviceKernel, ProfiledIteration
+    from layoutdoctor.analysis.trace_attribution import Attribution
+    from layoutdoctor.analysis.trace_convolutions import LibraryConversion
+    from layoutdoctor.records import Conversion, FxNode, Graph, Kernel, KernelSummary, SourceLocation
+    from layoutdoctor.traces.recorded import RecordedTrace
+
+_PORTS: dict[str, dict[Role, str]] = {
+    "convolution": {"input": "input 0", "weight": "input 1", "output": "output 0"},
+    "convolution_backward": {
+        "grad_output": "input 0",
+        "input": "input 1",
+        "weight": "input 2",
+        "grad_input": "output 0",
+        "grad_weight": "output 1",
+    },
+}
+"""Ports of a graph's convolutions by role; the operation inside that launches may count its arguments otherwise."""
 
 
-def summarize_device(profile: ProfiledIteration, tree: Sequence[HostOperation], lacks: Sequence[str]) -> KernelSummary:
+def summarize_device(
+    trace: RecordedTrace,
+    attribution: Attribution,
+    tree: Sequence[HostOperation],
+    graphs: Sequence[Graph],
+    lacks: Sequence[str],
+) -> KernelSummary:
     """
     The kernel list of an iteration on a GPU.
 
     Args:
-        profile: What the profiler recorded.
-        tree: From ``operation_tree``, with nodes joined.
+        trace: The profiler's trace of the iteration.
+        attribution: Its attribution.
+        tree: From ``operation_tree``, with nodes joined; its operations know their rows in the trace.
+        graphs: The trial's graphs.
         lacks: What could not be recorded.
     """
-    by_id = {entry.operation.external_id: entry for entry in tree if entry.operation.external_id is not None}
-    kernels: list[Kernel] = []
-    conversions: list[Conversion] = []
-    origin = min((kernel.start_seconds for kernel in profile.device_kernels), default=0.0)
-    for kernel in profile.device_kernels:
-        entry = by_id.get(kernel.external_id) if kernel.external_id is not None else None
-        kernels.append(_device_kernel(kernel, entry, origin))
-        conversion = _device_conversion(kernel, entry, origin, len(conversions))
-        if conversion is not None:
-            conversions.append(conversion)
-    return summarize(kernels, conversions, profile.not_understood_count, ("torch.profiler",), lacks)
+    entries = _entries(attribution, tree)
+    classes = classify(trace)
+    groups = groups_of(trace, attribution, classes)
+    found = library_conversions(trace, attribution, classes, groups)
+    records = Records(trace, attribution, classes, found, _GraphPlaces(trace, attribution, entries))
+    layouts = {graph.name: GraphLayouts(graph) for graph in graphs}
+    conversions = [
+        _with_port(_with_node(records.library(number, item), entries[item.row]), item, entries[item.row], layouts)
+        for number, item in enumerate(found)
+    ]
+    padded = [_with_node(records.padded(number, row), entries[row]) for number, row in enumerate(records.padding)]
+    summary = records.summary(conversions, padded, groups)
+    origin = int(trace.kernels.start[0]) * SECONDS_PER_NANOSECOND if len(trace.kernels) else 0.0
+    return msgspec.structs.replace(
+        summary,
+        conversions=tuple(
+            msgspec.structs.replace(conversion, start_seconds=_since(conversion.start_seconds, origin))
+            for conversion in summary.conversions
+        ),
+        kernels=tuple(
+            _kernel(kernel, entry, origin)
+            for kernel, entry in zip(summary.kernels, entries, strict=False)  # a list of very many is cut
+        ),
+        sources=("torch.profiler",),
+        lacks=(*lacks, *summary.lacks),
+    )
 
 
-def device_seconds(profile: ProfiledIteration) -> dict[int, float]:
+def device_seconds(trace: RecordedTrace, attribution: Attribution) -> dict[int, float]:
     """
     Time of the kernels that each operation launched itself, by its external id.
 
     Args:
-        profile: What the profiler recorded.
+        trace: The profiler's trace of the iteration.
+        attribution: Its attribution.
     """
     seconds: dict[int, float] = {}
-    for kernel in profile.device_kernels:
-        if kernel.external_id is not None:
-            seconds[kernel.external_id] = seconds.get(kernel.external_id, 0.0) + kernel.seconds
+    columns = (attribution.operation.tolist(), trace.kernels.duration.tolist())
+    for operation, duration in zip(*columns, strict=True):
+        if operation != NONE:
+            external = int(trace.operations.external[operation])
+            seconds[external] = seconds.get(external, 0.0) + duration * SECONDS_PER_NANOSECOND
     return seconds
 
 
-def _device_kernel(kernel: DeviceKernel, entry: HostOperation | None, origin: float) -> Kernel:
+def _entries(attribution: Attribution, tree: Sequence[HostOperation]) -> list[HostOperation | None]:
+    """The operation that launched each kernel."""
+    by_row = {entry.operation.row: entry for entry in tree if entry.operation.row is not None}
+    return [by_row.get(row) for row in attribution.operation.tolist()]
+
+
+class _GraphPlaces(Places):
+    """Where kernels come from by the nodes that their operations ran, which no stack has to be recorded for."""
+
+    def __init__(self, trace: RecordedTrace, attribution: Attribution, entries: Sequence[HostOperation | None]) -> None:
+        super().__init__(trace, attribution)
+        self.has_frames = True
+        self._nodes = [_node(entry) for entry in entries]
+
+    def modules(self, rows: Sequence[int]) -> list[str | None]:
+        """
+        The module of each kernel's node.
+
+        Args:
+            rows: Rows of kernels.
+        """
+        return [node.module if (node := self._nodes[row]) is not None else None for row in rows]
+
+    def locations(self, rows: Sequence[int]) -> list[SourceLocation | None]:
+        """
+        The line of each kernel's node.
+
+        Args:
+            rows: Rows of kernels.
+        """
+        return [node.location if (node := self._nodes[row]) is not None else None for row in rows]
+
+
+def _node(entry: HostOperation | None) -> FxNode | None:
     joined = entry.joined() if entry is not None else None
-    return Kernel(
-        name=kernel.name,
-        seconds=kernel.seconds,
-        start_seconds=kernel.start_seconds - origin,
-        op=entry.name if entry is not None else None,
-        library=library_of(kernel.name),
-        stream=kernel.stream,
+    return joined.node if joined is not None else None
+
+
+def _kernel(kernel: Kernel, entry: HostOperation | None, origin: float) -> Kernel:
+    node = _node(entry)
+    return msgspec.structs.replace(
+        kernel,
+        start_seconds=_since(kernel.start_seconds, origin),
+        op=kernel.op if kernel.library != "inductor" else None,  # it is launched in an operation of its own name
         backward=entry is not None and is_backward(entry),
-        node=joined.node.name if joined is not None and joined.node is not None else None,
-        graph=joined.graph if joined is not None else None,
-    )
-
-
-def _device_conversion(
-    kernel: DeviceKernel, entry: HostOperation | None, origin: float, number: int
-) -> Conversion | None:
-    known = conversion_kernel(kernel.name)
-    if known is None:
-        return None
-    joined = entry.joined() if entry is not None else None
-    node = joined.node if joined is not None else None
-    return Conversion(
-        id=f"conversion {number}",
-        owner="library",
-        kernel=kernel.name,
         node=node.name if node is not None else None,
-        op=entry.name if entry is not None else None,
-        location=node.location if node is not None else None,
-        module=node.module if node is not None else None,
-        source=None,
-        target=None,
-        direction=known.direction,
-        tensor="unknown",
-        seconds=kernel.seconds,
-        bytes_moved=None,
-        stream=kernel.stream,
-        start_seconds=kernel.start_seconds - origin,
-        seconds_source="measured",
+        graph=entry.home() if entry is not None else None,
     )
+
+
+def _with_node(conversion: Conversion, entry: HostOperation | None) -> Conversion:
+    """The conversion with the node it ran for; which of the node's tensors it converts is not said yet."""
+    plain = msgspec.structs.replace(conversion, port=None, source_value=None)
+    joined = entry.joined() if entry is not None else None
+    if entry is None or joined is None or joined.node is None:
+        return plain
+    return msgspec.structs.replace(
+        plain,
+        node=joined.node.name,
+        graph=joined.graph,
+        cause=conversion.cause or f"{entry.name} runs in a format of its own",
+        required_by=(joined.node.name,),
+    )
+
+
+def _with_port(
+    conversion: Conversion,
+    found: LibraryConversion,
+    entry: HostOperation | None,
+    graphs: Mapping[str, GraphLayouts],
+) -> Conversion:
+    """The conversion with the value that it converts, where that is proved and is in the graph as it is converted."""
+    joined = entry.joined() if entry is not None else None
+    if joined is None or joined.node is None or found.tensor is None or found.confidence != "shapes":
+        return conversion
+    port = _PORTS.get(base_name(joined.node.target), {}).get(found.tensor.role)
+    if port is None:
+        return conversion
+    side, number = port.split()
+    index, is_read, graph = int(number), side == "input", graphs[str(joined.graph)]
+    if is_read:
+        known, own = graph.of_argument(joined.node, index, joined.operation), conversion.source
+    else:
+        known = graph.of_result(joined.node, index)
+        own = conversion.target if found.is_result else conversion.source  # of the buffer that is written later
+    if known is None or own is None or known.shape != own.shape or not same_format(known, own):
+        return conversion
+    value = joined.node.inputs[index] if is_read else None
+    return msgspec.structs.replace(conversion, port=port, source_value=value)
+
+
+def _since(moment: float | None, origin: float) -> float | None:
+    return None if moment is None else moment - origin

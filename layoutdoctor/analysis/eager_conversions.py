@@ -56,6 +56,33 @@ def with_eager_conversions(
     return msgspec.structs.replace(graph, conversions=tuple(found), breakers=breakers)
 
 
+def with_copies_in_calls(graph: Graph, tree: Sequence[HostOperation], device_seconds: Mapping[int, float]) -> Graph:
+    """
+    A compiled graph with the copies that ATen makes on a GPU inside the convolutions it calls.
+
+    As where a gradient comes in another memory format than the convolution runs in: no kernel of the compiler's, and
+    none of the library's.
+
+    Args:
+        graph: With its own conversions.
+        tree: The profiled operations, joined to its nodes.
+        device_seconds: Time of the kernels that each operation launched, by its external id.
+    """
+    is_backward_graph = graph.direction == "backward"
+    nodes = {node.name: msgspec.structs.replace(node, backward=is_backward_graph) for node in graph.nodes}
+    found: list[Conversion] = []
+    for entry in tree:
+        joined = entry.joined() if entry.name == _COPY else None
+        if joined is None or joined.graph != graph.name:
+            continue
+        conversion = _conversion(entry, graph, nodes, len(found), device_seconds)
+        if conversion is not None:
+            # What it converts is known by the node's port; it is no buffer.
+            own = {"id": f"{graph.name} copy {len(found)}", "value": None, "source_value": None}
+            found.append(msgspec.structs.replace(conversion, **own))
+    return msgspec.structs.replace(graph, conversions=(*graph.conversions, *found))
+
+
 def _conversion(
     entry: HostOperation,
     graph: Graph,

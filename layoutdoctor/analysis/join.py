@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX, HostOperation
+from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX, HostOperation, is_backward
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from layoutdoctor.records import FxNode, Graph
 
 _GRAPH_CALL = "## Call CompiledFxGraph"
+_TRITON_PREFIX = "triton_"  # on a GPU the launch of a generated kernel is an operation of its name
 _OPERATION_OF_TARGET = {
     "aten.convolution": "aten::convolution",
     "aten.convolution_backward": "aten::convolution_backward",
@@ -73,10 +74,11 @@ def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str
     problems: list[str] = []
     for position, call in enumerate(calls):
         inside = list(_descendants(call))
-        graph = _graph_of(inside, position, calls, graphs)
+        graph = _graph_of(call, inside, graphs[position] if len(calls) == len(graphs) else None, graphs)
         if graph is None:
             problems.append("a compiled graph ran that was not captured")
             continue
+        call.graph = graph.name
         problem = _join_sequence(inside, scheduled_convolutions(graph), graph)
         if problem is not None:
             problems.append(problem)
@@ -90,14 +92,30 @@ def _descendants(entry: HostOperation) -> Iterable[HostOperation]:
 
 
 def _graph_of(
-    inside: Sequence[HostOperation], position: int, calls: Sequence[HostOperation], graphs: Sequence[Graph]
+    call: HostOperation, inside: Sequence[HostOperation], expected: Graph | None, graphs: Sequence[Graph]
 ) -> Graph | None:
-    """The graph whose generated kernels ran in a call; the one of the same position where none did."""
+    """
+    The graph that ran in a call: by the ranges around its generated kernels, else by what was launched in it.
+
+    A Triton kernel does not name its graph. The one of the same place is taken where it has these kernels and as many
+    convolutions; else the only one that has, of those of the call's direction where there are several.
+    """
     for entry in inside:
         if entry.name.startswith(GENERATED_PREFIX):
             name = entry.name.removeprefix(GENERATED_PREFIX).rsplit("::", 1)[0]
             return next((graph for graph in graphs if graph.name == name), None)
-    return graphs[position] if len(calls) == len(graphs) else None
+    launched = {entry.name for entry in inside if entry.name.startswith(_TRITON_PREFIX)}
+    if not launched:
+        return expected
+    count = len(_convolutions(inside))
+    fitting = [
+        graph for graph in graphs if launched <= set(graph.kernel_names) and len(scheduled_convolutions(graph)) == count
+    ]
+    if expected is not None and (expected in fitting or not fitting):
+        return expected
+    if len(fitting) > 1:
+        fitting = [graph for graph in fitting if (graph.direction == "backward") == is_backward(call)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def scheduled_convolutions(graph: Graph) -> list[FxNode]:
@@ -122,7 +140,7 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
 
 
 def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], graph: Graph) -> str | None:
-    ran = [entry for entry in entries if entry.name in _CONVOLUTIONS and not _is_inside_same(entry)]
+    ran = _convolutions(entries)
     expected = [node for node in nodes if _operation_name(node.target) in _CONVOLUTIONS]
     if len(ran) != len(expected):
         return (
@@ -136,6 +154,10 @@ def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], gr
     for entry, node in zip(ran, expected, strict=True):
         entry.node, entry.graph = node, graph.name
     return None
+
+
+def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
+    return [entry for entry in entries if entry.name in _CONVOLUTIONS and not _is_inside_same(entry)]
 
 
 def _is_inside_same(entry: HostOperation) -> bool:

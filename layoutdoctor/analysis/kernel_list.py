@@ -61,7 +61,7 @@ class HostOperation:
         children: The operations it called.
         primitives: oneDNN primitives that ran in it and in none of its children.
         node: The graph node that it ran, where that is certain.
-        graph: Name of that node's graph.
+        graph: Name of that node's graph; of the call of a compiled graph, that graph's.
     """
 
     operation: Operation
@@ -86,6 +86,13 @@ class HostOperation:
         while here is not None and here.node is None:
             here = here.parent
         return here
+
+    def home(self) -> str | None:
+        """Name of the graph that it ran in, where that is certain."""
+        here: HostOperation | None = self
+        while here is not None and here.graph is None:
+            here = here.parent
+        return here.graph if here is not None else None
 
 
 def operation_tree(profile: ProfiledIteration) -> list[HostOperation]:

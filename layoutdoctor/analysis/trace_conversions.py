@@ -93,11 +93,31 @@ def examine_recorded(trace: RecordedTrace) -> TraceFacts:
     found = library_conversions(trace, attribution, classes, groups)
     pairs = find_pairs(trace, attribution, classes, groups, found)
     copies = find_copies(trace, attribution, classes)
-    return _Records(trace, attribution, classes, found, copies).facts(groups, pairs)
+    records = Records(trace, attribution, classes, found, Places(trace, attribution), copies)
+    conversions = [records.library(number, conversion) for number, conversion in enumerate(found)]
+    padded = [records.padded(number, row) for number, row in enumerate(records.padding)]
+    return TraceFacts(
+        kernels=records.summary(conversions, padded, groups),
+        conversions=tuple(records.copy(number, copy) for number, copy in enumerate(copies)),
+        pairs=tuple(records.pair(pair, conversions) for pair in pairs),
+    )
 
 
-class _Records:
-    """Turns rows into records."""
+class Records:
+    """
+    Turns rows of a trace into records.
+
+    Args:
+        trace: Any recorded trace.
+        attribution: Its attribution.
+        classes: From ``classify``.
+        found: From ``library_conversions``.
+        places: Where its kernels come from.
+        copies: From ``find_copies``.
+
+    Attributes:
+        padding: Rows of the kernels that only pad channels.
+    """
 
     def __init__(
         self,
@@ -105,11 +125,10 @@ class _Records:
         attribution: Attribution,
         classes: KernelClasses,
         found: Sequence[LibraryConversion],
-        copies: Sequence[TraceCopy],
+        places: Places,
+        copies: Sequence[TraceCopy] = (),
     ) -> None:
-        self.trace, self.attribution, self.classes = trace, attribution, classes
-        self.found, self.copies = found, copies
-        self.places = Places(trace, attribution)
+        self.trace, self.attribution, self.classes, self.places = trace, attribution, classes, places
         self.is_padding = np.array([role == "padding" for role in classes.roles] or [False])[trace.kernels.name]
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
@@ -117,24 +136,24 @@ class _Records:
         is_copy[[copy.row for copy in copies if copy.direction != "none"]] = True
         self.exposed_total, self.exposed = exposed_nanoseconds(trace, self.is_library)
         _, self.exposed_copies = exposed_nanoseconds(trace, is_copy)
-        padding = np.flatnonzero(self.is_padding).tolist()
-        rows = sorted({c.row for c in found} | {c.row for c in copies} | set(padding))
+        self.padding: list[int] = np.flatnonzero(self.is_padding).tolist()
+        rows = sorted({c.row for c in found} | {c.row for c in copies} | set(self.padding))
         self.locations = dict(zip(rows, self.places.locations(rows), strict=True))
         self.modules = self.places.modules(range(len(trace.kernels)))
 
-    def facts(self, groups: Sequence[int], pairs: Sequence[TracePair]) -> TraceFacts:
-        """The records."""
-        conversions = [self._library(number, conversion) for number, conversion in enumerate(self.found)]
-        padding = [self._padding(number, row) for number, row in enumerate(np.flatnonzero(self.is_padding).tolist())]
-        listed = sorted((*conversions, *padding), key=lambda conversion: conversion.start_seconds or 0.0)
-        return TraceFacts(
-            kernels=self._summary(listed, groups),
-            conversions=tuple(self._copy(number, copy) for number, copy in enumerate(self.copies)),
-            pairs=tuple(self._pair(pair, conversions) for pair in pairs),
-        )
+    def summary(
+        self, conversions: Sequence[Conversion], padded: Sequence[Conversion], groups: Sequence[int]
+    ) -> KernelSummary:
+        """
+        The kernel list, its conversions in the order of their starts.
 
-    def _summary(self, listed: Sequence[Conversion], groups: Sequence[int]) -> KernelSummary:
+        Args:
+            conversions: From ``library``.
+            padded: From ``padded``.
+            groups: From ``groups_of``.
+        """
         trace = self.trace
+        listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
         whole = int(trace.kernels.duration.sum())
         spent = int(trace.kernels.duration[self.is_library].sum())
         count, seconds = convolution_sums(trace, groups)
@@ -182,7 +201,14 @@ class _Records:
         row = int(self.attribution.outermost[operation]) if outermost else operation
         return self.trace.names[int(self.trace.operations.name[row])]
 
-    def _library(self, number: int, found: LibraryConversion) -> Conversion:
+    def library(self, number: int, found: LibraryConversion) -> Conversion:
+        """
+        A conversion of a library.
+
+        Args:
+            number: Which of them it is, from 0.
+            found: What is known of it.
+        """
         common = self._common(found.row)
         shape = found.tensor.shape if found.tensor is not None else None
         source, target = _layouts(shape, found.direction)
@@ -239,7 +265,14 @@ class _Records:
         tensor = tensors.of_role(role) if tensors is not None else None
         return tensor.shape if tensor is not None else None
 
-    def _padding(self, number: int, row: int) -> Conversion:
+    def padded(self, number: int, row: int) -> Conversion:
+        """
+        A kernel that only pads channels.
+
+        Args:
+            number: Which of them it is, from 0.
+            row: Its row.
+        """
         return Conversion(
             id=f"padding {number}",
             owner="library",
@@ -252,7 +285,14 @@ class _Records:
             **self._common(row, is_counted=False),  # type: ignore[arg-type]
         )
 
-    def _copy(self, number: int, copy: TraceCopy) -> Conversion:
+    def copy(self, number: int, copy: TraceCopy) -> Conversion:
+        """
+        A copy that no library ran.
+
+        Args:
+            number: Which of them it is, from 0.
+            copy: What is known of it.
+        """
         common = self._common(copy.row, is_copy=True, is_counted=copy.direction != "none")
         owner = "compiler" if copy.kind == "generated" else "framework"
         if copy.kind != "generated" and common["op"] in _CALLED_FROM_PYTHON:
@@ -277,7 +317,14 @@ class _Records:
             **common,  # type: ignore[arg-type]
         )
 
-    def _pair(self, pair: TracePair, conversions: Sequence[Conversion]) -> RedundantPair:
+    def pair(self, pair: TracePair, conversions: Sequence[Conversion]) -> RedundantPair:
+        """
+        A round trip.
+
+        Args:
+            pair: What is known of it.
+            conversions: From ``library``, in order.
+        """
         first, second = conversions[pair.first], conversions[pair.second]
         place = second if second.location or second.module else first
         moved = [conversion.bytes_moved for conversion in (first, second)]

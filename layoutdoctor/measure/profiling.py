@@ -22,7 +22,9 @@ from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX
 from layoutdoctor.capture.torch_state import profiler_is_running
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.processes import scratch_prefix
-from layoutdoctor.traces.kineto import ProfiledIteration, read_profiled_iteration
+from layoutdoctor.traces.chrome import read_chrome_trace
+from layoutdoctor.traces.files import TraceFile
+from layoutdoctor.traces.kineto import ProfiledIteration, iteration_of, read_profiled_iteration
 from layoutdoctor.traces.onednn import OnednnLog, read_onednn_log
 from layoutdoctor.writing import replacing
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from layoutdoctor.capture.session import CapturedGraph
+    from layoutdoctor.traces.recorded import RecordedTrace
 
 _TIMESTAMP_VARIABLES = ("ONEDNN_VERBOSE_TIMESTAMP", "DNNL_VERBOSE_TIMESTAMP")
 """Read by oneDNN when it first prints; with it every line says when its primitive started."""
@@ -41,20 +44,23 @@ class Recording:
     What was recorded of one iteration.
 
     Attributes:
-        profile: The profiler's events.
+        profile: The operations of the iteration.
         log: oneDNN's log; None where it was not asked for or could not be had.
         lacks: What is missing, and why.
+        trace: On a GPU the profiler's whole trace, with its kernels; None on a CPU.
     """
 
     profile: ProfiledIteration
     log: OnednnLog | None
     lacks: tuple[str, ...]
+    trace: RecordedTrace | None = None
 
 
 QUIET_REPETITIONS = 3
 """Iterations to choose the quietest from: one may have met another program, or a thread that woke up late."""
 
 _LONG_ITERATION_SECONDS = 2.0
+_SECONDS_PER_NANOSECOND = 1e-9
 
 
 def record_quietest(
@@ -82,7 +88,7 @@ def record_quietest(
         with tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory:
             kept = None if trace_file is None else Path(directory) / trace_file.name
             again = record_iteration(prepare(), device, captured, kept)
-            if _total_seconds(again) < _total_seconds(best):
+            if _unrest(again) < _unrest(best):
                 best = again
                 if kept is not None and trace_file is not None:
                     _keep(trace_file, kept.read_bytes())
@@ -94,13 +100,17 @@ def _keep(trace_file: Path, data: bytes) -> None:
         stream.write(data)
 
 
+def _unrest(recording: Recording) -> tuple[bool, float]:
+    """What the quietest iteration has least of; one of a GPU whose kernels were not recorded comes last."""
+    return recording.trace is not None and not len(recording.trace.kernels), _total_seconds(recording)
+
+
 def _total_seconds(recording: Recording) -> float:
-    """Time of the kernels on a device; on a CPU, of the operations that no other one called."""
-    profile = recording.profile
-    if profile.device_kernels:
-        return sum(kernel.seconds for kernel in profile.device_kernels)
+    """Time of the kernels on a GPU, else of the operations that no other one called."""
+    if recording.trace is not None and len(recording.trace.kernels):
+        return int(recording.trace.kernels.duration.sum()) * _SECONDS_PER_NANOSECOND
     end, total = 0.0, 0.0
-    for operation in profile.operations:  # sorted by start, parents first
+    for operation in recording.profile.operations:  # sorted by start, parents first
         if operation.start_seconds >= end:
             total += operation.seconds
             end = operation.end_seconds
@@ -120,7 +130,7 @@ def record_iteration(
         trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``); None keeps none.
 
     Raises:
-        LayoutDoctorError: A profiler is running already, which ours would end.
+        LayoutDoctorError: A profiler is running already, which ours would end; or its trace cannot be read.
         Exception: Whatever the step raises.
     """
     if profiler_is_running():
@@ -135,6 +145,7 @@ def record_iteration(
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()))))
         stack.enter_context(quiet_profiler())
+        _synchronize(device)  # what was queued before, such as copies of the inputs, is no part of the iteration
         with (
             named_kernels(captured) as unnamed,
             verbose_onednn(enabled=device == "cpu") as capture,
@@ -144,14 +155,16 @@ def record_iteration(
             _synchronize(device)
         target = directory / "trace.json"
         profiler.export_chrome_trace(str(target))
-        data = target.read_bytes()
         if trace_file is not None:  # the profiler hands out its trace once only
+            data = target.read_bytes()
             _keep(trace_file, gzip.compress(data) if trace_file.suffix == ".gz" else data)
+        trace = read_chrome_trace(TraceFile(target, target.stat().st_size)) if device == "cuda" else None
+        profile = iteration_of(trace) if trace is not None else read_profiled_iteration(target.read_bytes())
     lacks += unnamed + capture.lacks
     log = _with_header(read_onednn_log(capture.text)) if capture.text is not None else None
     if log is not None and log.primitives and not log.has_timestamps:
         lacks.append("oneDNN's log has no timestamps: primitives were assigned to operations by their order")
-    return Recording(read_profiled_iteration(data), log, tuple(lacks))
+    return Recording(profile, log, tuple(lacks), trace)
 
 
 _header: tuple[str | None, str | None] = (None, None)

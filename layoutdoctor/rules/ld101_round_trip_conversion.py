@@ -241,6 +241,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
     other = evidence.clean_alternative(diagnosis, trial, _is_clean)
     if other is not None:
         return f"use {other.name}: it has no round trip; {wording.alternative_words(diagnosis, trial, other)}"
+    if _computes_contiguous(trial):
+        return "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
     if any(place.code and ".contiguous()" in place.code for p in trial.redundant_pairs if (place := p.location)):
         return "remove the .contiguous() between the layers, so that they hand on the layout they have"
     if trial.configuration.input_format == "channels_last" and trial.configuration.layout_optimization == "off":
@@ -253,6 +255,13 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
     if trial.configuration.input_format == "channels_last":
         return "model and input are channels_last already: look at the operation in front, which returns another layout"
     return "give the model and its input channels_last, so that the layers between hand the layout on"
+
+
+def _computes_contiguous(trial: Trial) -> bool:
+    """Whether every round trip begins with a library that hands on a contiguous result in channels_last."""
+    firsts = {pair.first for pair in trial.redundant_pairs}
+    own = [conversion for conversion in evidence.all_conversions_of(trial) if conversion.id in firsts]
+    return bool(own) and all(c.owner == "library" and c.direction == "to_channels_last" for c in own)
 
 
 def _is_vetoed(trial: Trial) -> bool:

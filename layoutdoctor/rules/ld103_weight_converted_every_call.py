@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.kernel_names import library_of
 from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.rules.base import document_rule
@@ -94,7 +95,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, weights: tuple[Conversion, ...]
         configuration=trial.name,
         message=f"{wording.count_of(len(weights), 'weight conversion')} on every call, "
         f"inserted by the {wording.listing(owners)}" + (f": {cost}" if cost is not None else ""),
-        suggestion=_suggestion(diagnosis, trial, len(weights)),
+        suggestion=_suggestion(diagnosis, trial, weights),
         location=dearest.location,
         module=dearest.module,
         seconds=seconds,
@@ -103,21 +104,38 @@ def _finding(diagnosis: Diagnosis, trial: Trial, weights: tuple[Conversion, ...]
     )
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial, count: int) -> str:
-    if diagnosis.subject.mode == "training":
+def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: tuple[Conversion, ...]) -> str:
+    is_training, of_a_gpu = diagnosis.subject.mode == "training", all(map(_is_strided_by_gpu_library, weights))
+    if is_training and not of_a_gpu:
         return "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
     other = evidence.clean_alternative(
-        diagnosis, trial, lambda candidate: 2 * len(_weight_conversions(candidate)) <= count
+        diagnosis, trial, lambda candidate: 2 * len(_weight_conversions(candidate)) <= len(weights)
     )
     if other is not None:
         left = len(_weight_conversions(other)) or "no"
         fewer = f"it leaves {left} weight conversion{'' if left == 1 else 's'}"
         return f"use {other.name}: {fewer}; {wording.alternative_words(diagnosis, trial, other)}"
+    if of_a_gpu:
+        why = ", since a step changes their values and not their layout" if is_training else ""
+        return f"convert the parameters once: model.to(memory_format={_wanted(weights)}){why}; and measure that"
     return (
         "freeze the model: set torch._inductor.config.freezing = True before the first compiled call, under "
         "torch.no_grad() (given as an option of torch.compile it has no effect); "
         "--configurations all measures it as inductor-freezing"
     )
+
+
+def _is_strided_by_gpu_library(conversion: Conversion) -> bool:
+    """Whether a library of a GPU makes a memory format of torch's, which a parameter can have from the start."""
+    is_strided = conversion.direction in ("to_channels_last", "to_contiguous")
+    return is_strided and conversion.kernel is not None and library_of(conversion.kernel) in ("cudnn", "miopen")
+
+
+def _wanted(weights: tuple[Conversion, ...]) -> str:
+    """The memory format that most time goes into making."""
+    if recorded.dearest_direction(weights) == "to_contiguous":
+        return "torch.contiguous_format"
+    return recorded.channels_last_words(len(c.source.shape) for c in weights if c.source is not None)
 
 
 def _check_trace(trial: Trial) -> Iterator[Finding]:
@@ -163,9 +181,7 @@ def _message_in_trace(trial: Trial, weights: tuple[Conversion, ...], found: list
 def _suggestion_in_trace(weights: tuple[Conversion, ...], *, is_training: bool) -> str:
     """By the direction that most of them have: what the library asks for."""
     directions = recorded.dearest_direction(weights)
-    wanted = recorded.channels_last_words(len(c.source.shape) for c in weights if c.source is not None)
-    is_contiguous = directions == "to_contiguous"
-    wanted = "torch.contiguous_format" if is_contiguous else wanted
+    wanted, is_contiguous = _wanted(weights), directions == "to_contiguous"
     further = "" if is_contiguous else recorded.miopen_words(weights)
     is_blocked = directions in ("to_blocked", "from_blocked")
     if is_training and is_blocked:

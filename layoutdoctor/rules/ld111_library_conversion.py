@@ -2,10 +2,11 @@
 A library converts layouts around the convolutions, so that its faster kernels can run.
 
 What it finds:
-    In a recorded trace: all conversions that a library (cuDNN, MIOpen, oneDNN) makes around its convolutions, whether
-    or not two of them are a proven round trip. How many go which way, of which tensors, what they cost, summed and
-    while nothing else ran, and which operations and modules pay most. It is the sum: the round trips (LD101), repeated
-    conversions (LD102) and weights (LD103) in it are counted there once more, and the finding says how many they are.
+    In a recorded trace, and in the diagnosis of a model on a GPU in the configuration that the model has today: all
+    conversions that a library (cuDNN, MIOpen; in a log oneDNN) makes around its convolutions, whether or not two of
+    them are a proven round trip. How many go which way, of which tensors, what they cost, summed and while nothing else
+    ran, and which operations and modules pay most. It is the sum: the round trips (LD101), repeated conversions (LD102)
+    and weights (LD103) in it are counted there once more, and the finding says how many they are.
 
     A kernel that reads channels_last and writes contiguous (``nhwckrsc_nchw`` in cuDNN's names) converts its result on
     the way, so that there are conversions of inputs and none back. MIOpen's transposes between NCHW and CNHW are
@@ -26,13 +27,14 @@ What to do:
     most go to contiguous, leave channels_last away for these modules. Where one convolution alone is converted, such as
     the patch embedding of a vision transformer, convert that module only: with a channels_last weight its result is
     channels_last, which is what ``flatten(2).transpose(1, 2)`` behind it wants. On an AMD GPU before ROCm 7 set
-    ``PYTORCH_MIOPEN_SUGGEST_NHWC=1`` as well. Nothing was tried here: record again and compare.
+    ``PYTORCH_MIOPEN_SUGGEST_NHWC=1`` as well. In a trace nothing was tried: record again and compare. The diagnosis of
+    a model names the configuration with fewer of them that it measured.
 
 When it is fine:
     The library chose a converted path because it is the fastest it has for contiguous tensors; forbidding it costs more
     than it saves. It is a warning from 5 % of the recorded time on, or from 10 % of the convolution time where that is
-    2 % of the recorded time or more; else a note, and below 0.5 % nothing. What overlapped with other kernels saves
-    less than its sum.
+    2 % of the recorded time or more; else a note, and below 0.5 % nothing. Where every measured configuration with
+    fewer of them is slower it is a note. What overlapped with other kernels saves less than its sum.
 
 Source:
     Wan 2.1 recorded on an H100, among the test files of AMD-AGI/TraceLens; NVIDIA, "Convolutional Layers User's Guide":
@@ -47,7 +49,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.kernel_names import library_of, output_layout_of
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules import evidence, library_cures, recorded, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.ld101_round_trip_conversion import check as check_round_trips
 from layoutdoctor.rules.ld102_repeated_conversion import check as check_repeated
@@ -117,18 +119,23 @@ _READ_BY_A_CONVOLUTION = 2
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
-    One finding at most, for all conversions by libraries in a trace.
+    One finding at most, for all conversions by libraries in a trace, or in what the model has today on a GPU.
 
     Args:
         diagnosis: Any diagnosis.
     """
     trial = recorded.recorded_trial(diagnosis)
-    if trial is None or trial.kernels is None:
+    is_trace = trial is not None
+    if trial is None:
+        trial = evidence.main_trial(diagnosis)
+    if trial is None or trial.kernels is None or not (is_trace or _is_of_a_gpu(trial.kernels)):
         return
-    conversions = [c for c in evidence.conversions_of(trial) if c.owner == "library"]
+    conversions = library_cures.library_conversions(trial)
     severity = _severity(trial, trial.kernels, conversions)
     if severity is None:
         return
+    if not is_trace and library_cures.are_worth_it(diagnosis, trial):
+        severity = "note"
     found = recorded.conversion_places(conversions)
     yield Finding(
         code=CODE,
@@ -136,13 +143,18 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity=severity,
         configuration=trial.name,
         message=_message(diagnosis, trial, trial.kernels, conversions),
-        suggestion=_suggestion(trial, conversions),
+        suggestion=_suggestion(trial, conversions) if is_trace else _measured_suggestion(diagnosis, trial, conversions),
         location=found[0].location if found else None,
         module=found[0].module if found else None,
         seconds=evidence.sum_known(c.seconds for c in conversions),
         bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
         evidence=tuple(c.id for c in conversions),
     )
+
+
+def _is_of_a_gpu(kernels: KernelSummary) -> bool:
+    """On a CPU nobody counts the kernels of convolutions: what oneDNN converts is told by the rules on single ones."""
+    return kernels.convolution_count is not None
 
 
 def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
@@ -173,7 +185,7 @@ def _message(diagnosis: Diagnosis, trial: Trial, kernels: KernelSummary, convers
         _place_words(found),
         _buffer_words(conversions),
         _fused_words(kernels, conversions),
-        _told_words(diagnosis, conversions),
+        _told_words(diagnosis, trial, conversions),
     ]
     return "; ".join(part for part in parts if part is not None)
 
@@ -273,7 +285,7 @@ def _converts_its_result(name: str) -> bool:
     return _READS_LAST_WRITES_CONTIGUOUS in name and output_layout_of(name) == "contiguous"
 
 
-def _told_words(diagnosis: Diagnosis, conversions: Sequence[Conversion]) -> str | None:
+def _told_words(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str | None:
     """How many of them other findings tell as well, so that nobody adds their costs up."""
     counts = {c.id: c.count for c in conversions}
     named = []
@@ -282,7 +294,8 @@ def _told_words(diagnosis: Diagnosis, conversions: Sequence[Conversion]) -> str 
         ("LD102", check_repeated, "tensors converted more than once"),
         ("LD103", check_weights, "weights"),
     ):
-        ids = {id for finding in check_other(diagnosis) for id in finding.evidence}
+        own = [finding for finding in check_other(diagnosis) if finding.configuration == trial.name]
+        ids = {id for finding in own for id in finding.evidence}
         told = sum(counts[id] for id in ids if id in counts)
         if told:
             named.append(f"{code} counts {told} too ({words})")
@@ -293,8 +306,7 @@ def _suggestion(trial: Trial, conversions: Sequence[Conversion]) -> str:
     wanted = _wanted(conversions)
     if wanted is None:
         return f"nothing was tried here: {recorded.try_other_words()}"
-    ranks = _ranks(trial, conversions)
-    memory_format = recorded.channels_last_words(ranks) if wanted == "torch.channels_last" else wanted
+    ranks, memory_format = _ranks(trial, conversions), _format(trial, conversions, wanted)
     if _is_one_convolution(conversions):
         advice = [_advice_for_one(memory_format)]
     else:
@@ -302,6 +314,17 @@ def _suggestion(trial: Trial, conversions: Sequence[Conversion]) -> str:
     if wanted == "torch.channels_last" and len(ranks) != 1:
         advice.append("where a convolution is 3-D, its format is torch.channels_last_3d")
     return "; ".join(advice) + recorded.miopen_words(conversions)
+
+
+def _measured_suggestion(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str:
+    wanted = _wanted(conversions)
+    memory_format = None if wanted is None else _format(trial, conversions, wanted)
+    return library_cures.suggestion(diagnosis, trial, conversions, memory_format)
+
+
+def _format(trial: Trial, conversions: Sequence[Conversion], wanted: str) -> str:
+    """What is wanted, of the rank of what is converted."""
+    return recorded.channels_last_words(_ranks(trial, conversions)) if wanted == "torch.channels_last" else wanted
 
 
 def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:

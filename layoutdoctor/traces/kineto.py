@@ -1,15 +1,22 @@
 """
-Reads the profiler's Chrome trace of one iteration: operations with shapes and strides, device kernels, memory.
+The operations of one profiled iteration: read from the profiler's Chrome trace, or taken from a trace read whole.
 
-Faces ``analysis``; no torch. Only what torch.profiler wrote in this process a moment ago is read here.
+On a CPU the operations are all there is. On a GPU the trace is read once, by ``chrome``, with its kernels and launches;
+the operations come from there. Faces ``analysis``; no torch. Only what torch.profiler wrote in this process a moment
+ago comes here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from layoutdoctor.traces.recorded import NONE
+
+if TYPE_CHECKING:
+    from layoutdoctor.traces.recorded import RecordedTrace
 
 _SECONDS_PER_MICROSECOND = 1e-6
 _SECONDS_PER_NANOSECOND = 1e-9
@@ -24,12 +31,13 @@ class Operation:
         name: Such as ``aten::convolution``.
         start_seconds: Since the trace's base time, so that small differences keep their precision.
         seconds: Duration, children included.
-        thread: Thread id, as text.
+        thread: Thread id, as text; behind its process's where the trace was read whole.
         shapes: Sizes of its arguments; empty entries for what is no tensor.
         strides: Strides of its arguments.
         sequence_number: Links an operation with the autograd node it made.
         external_id: Links device kernels with it.
         is_annotation: True for a ``record_function`` range.
+        row: Its row among the operations of the trace that it was taken from; None where it was read on its own.
     """
 
     name: str
@@ -41,22 +49,12 @@ class Operation:
     sequence_number: int | None = None
     external_id: int | None = None
     is_annotation: bool = False
+    row: int | None = None
 
     @property
     def end_seconds(self) -> float:
         """Its end, since the trace's base time."""
         return self.start_seconds + self.seconds
-
-
-@dataclass(frozen=True)
-class DeviceKernel:
-    """One kernel on a device: name, start since the base time, duration, stream, and the operation that launched it."""
-
-    name: str
-    start_seconds: float
-    seconds: float
-    stream: int | None
-    external_id: int | None
 
 
 @dataclass
@@ -66,13 +64,11 @@ class ProfiledIteration:
 
     Attributes:
         operations: Sorted by start, parents before their children.
-        device_kernels: Sorted by start; empty on a CPU.
         base_seconds: Unix time the starts count from.
         not_understood_count: Events that could not be read.
     """
 
     operations: list[Operation] = field(default_factory=list)
-    device_kernels: list[DeviceKernel] = field(default_factory=list)
     base_seconds: float = 0.0
     not_understood_count: int = 0
 
@@ -108,8 +104,87 @@ def read_profiled_iteration(data: bytes) -> ProfiledIteration:
         if event.ph == "X":
             _read_event(profile, event)
     profile.operations.sort(key=lambda operation: (operation.start_seconds, -operation.seconds))
-    profile.device_kernels.sort(key=lambda kernel: kernel.start_seconds)
     return profile
+
+
+def iteration_of(trace: RecordedTrace) -> ProfiledIteration:
+    """
+    The operations and annotated ranges of a trace that was read whole.
+
+    Args:
+        trace: What ``torch.profiler`` recorded of one iteration.
+
+    Returns:
+        Operations that know their rows, so that what is known of the trace's kernels can be told of them.
+    """
+    # Numbers of nanoseconds until they are in order: two events within one may be a parent and its child.
+    found = [*_annotations(trace), *_operations(trace)]
+    found.sort(key=lambda item: (item[0], -item[1]))
+    lost = sum(problem.count for problem in trace.problems if problem.is_loss)
+    base = trace.metadata.get("baseTimeNanoseconds")
+    return ProfiledIteration(
+        operations=[operation for _, _, operation in found],
+        base_seconds=((base if isinstance(base, int) else 0) + trace.base_nanoseconds) * _SECONDS_PER_NANOSECOND,
+        not_understood_count=lost,
+    )
+
+
+_Timed = tuple[int, int, Operation]
+"""Start and duration in nanoseconds, and the operation."""
+
+
+def _annotations(trace: RecordedTrace) -> list[_Timed]:
+    ranges = trace.annotations
+    columns = (ranges.name.tolist(), ranges.start.tolist(), ranges.duration.tolist(), ranges.thread.tolist())
+    return [
+        (
+            start,
+            duration,
+            Operation(
+                name=trace.names[name],
+                start_seconds=start * _SECONDS_PER_NANOSECOND,
+                seconds=duration * _SECONDS_PER_NANOSECOND,
+                thread=_thread(trace, thread),
+                is_annotation=True,
+            ),
+        )
+        for name, start, duration, thread in zip(*columns, strict=True)
+    ]
+
+
+def _operations(trace: RecordedTrace) -> list[_Timed]:
+    shapes = [_tuples_of(arguments.shapes) for arguments in trace.arguments]
+    strides = [_tuples_of(arguments.strides) for arguments in trace.arguments]
+    own = trace.operations
+    columns = (own.name, own.start, own.duration, own.thread, own.external, own.sequence, own.arguments)
+    return [
+        (
+            start,
+            duration,
+            Operation(
+                name=trace.names[name],
+                start_seconds=start * _SECONDS_PER_NANOSECOND,
+                seconds=duration * _SECONDS_PER_NANOSECOND,
+                thread=_thread(trace, thread),
+                shapes=shapes[arguments] if arguments != NONE else (),
+                strides=strides[arguments] if arguments != NONE else (),
+                sequence_number=sequence if sequence != NONE else None,
+                external_id=external if external != NONE else None,
+                row=row,
+            ),
+        )
+        for row, (name, start, duration, thread, external, sequence, arguments) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        )
+    ]
+
+
+def _thread(trace: RecordedTrace, thread: int) -> str:
+    return " ".join(trace.threads[thread])
+
+
+def _tuples_of(text: bytes) -> tuple[tuple[int, ...], ...]:
+    return _tuples(msgspec.json.decode(text)) if text else ()
 
 
 def _read_event(profile: ProfiledIteration, event: _Event) -> None:
@@ -128,9 +203,6 @@ def _read_event(profile: ProfiledIteration, event: _Event) -> None:
                 is_annotation=event.cat == "user_annotation",
             )
         )
-    elif event.cat == "kernel":
-        stream, external = _integer(event.args.get("stream")), _integer(event.args.get("External id"))
-        profile.device_kernels.append(DeviceKernel(event.name, start, seconds, stream, external))
 
 
 def _tuples(value: Any) -> tuple[tuple[int, ...], ...]:

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import a_buffer, a_conversion, a_graph, a_kernel, a_read, channels_last, contiguous, kernels
 
-from layoutdoctor.analysis.conversion_costs import with_bandwidth_share, with_bandwidth_shares, with_costs
+from layoutdoctor.analysis.conversion_costs import (
+    with_bandwidth_share,
+    with_bandwidth_shares,
+    with_costs,
+    with_costs_of_all,
+)
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Buffer, Conversion, Kernel
@@ -52,6 +57,26 @@ def test_a_kernel_that_only_moves_is_measured_by_name() -> None:
 
 def test_a_kernel_of_an_unnamed_graph_counts_as_well() -> None:
     assert costs([buffer()], [conversion()], [ran(5e-6, graph=None)]) == [measured(5e-6)]
+
+
+def test_a_launch_of_unknown_graph_counts_where_one_graph_alone_has_a_kernel_of_its_name() -> None:
+    own, shared = "triton_poi_fused_0", "triton_poi_fused_1"
+    graphs = tuple(
+        a_graph(
+            name=name,
+            buffers=tuple(buffer(f"of {kernel}", kernel=kernel, launch=i) for i, kernel in enumerate(kernels)),
+            conversions=tuple(conversion(f"of {kernel}") for kernel in kernels),
+            kernel_names=kernels,
+        )
+        for name, kernels in (("graph 0", (own, shared)), ("graph 1", (shared,)))
+    )
+    launches = [ran(5e-6, own, graph=None), ran(7e-6, shared, graph=None), ran(3e-6, shared, graph="graph 1")]
+    found = with_costs_of_all(graphs, launches, BANDWIDTH)
+
+    assert [[(c.seconds, c.seconds_source) for c in graph.conversions] for graph in found] == [
+        [measured(5e-6), ESTIMATED],
+        [measured(3e-6)],
+    ]
 
 
 def test_a_measured_conversion_reaches_a_share_of_the_bandwidth() -> None:

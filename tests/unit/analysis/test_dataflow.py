@@ -534,3 +534,39 @@ def test_the_proof_says_what_stays() -> None:
 
     assert "1 of them also by what needs the plain layout" in str(pair.proof)
     assert "1 come from elsewhere" in str(pair.proof)
+
+
+def other_way(node: str, port: str) -> Conversion:
+    """What a library that computes contiguous converts in a channels-last graph."""
+    last, plain = channels_last(IMAGE), contiguous(IMAGE)
+    if port.startswith("input"):
+        return converted(f"{node} {port}", node, port, last, plain, "to_contiguous")
+    return converted(f"{node} {port}", node, port, plain, last, "to_channels_last")
+
+
+def test_a_library_that_computes_contiguous_in_a_channels_last_graph_makes_round_trips_too() -> None:
+    own = graph(
+        argument("x", layout=channels_last(IMAGE)),
+        convolution("a", "x", layout=channels_last(IMAGE)),
+        value("r", "aten.relu.default", "a", layout=channels_last(IMAGE)),
+        convolution("b", "r", layout=channels_last(IMAGE)),
+        outputs=("b",),
+    )
+    found = redundant_pairs([own], [other_way("a", "output 0"), other_way("b", "input 0")])
+
+    assert [(pair.first, pair.second) for pair in found] == [("a output 0", "b input 0")]
+
+
+def test_where_a_library_converts_twice_into_its_own_layout_the_last_step_counts() -> None:
+    first = other_way("b", "input 0")
+    own = graph(
+        argument(),
+        convolution("a", "x"),
+        value("r", "aten.relu.default", "a"),
+        convolution("b", "r"),
+        outputs=("b",),
+    )
+    into = converted("into", "b", "input 0", contiguous(IMAGE), blocked(IMAGE), "to_blocked")
+    found = redundant_pairs([own], [leaving("a"), first, into])
+
+    assert [(pair.first, pair.second) for pair in found] == [("a out", "into")]

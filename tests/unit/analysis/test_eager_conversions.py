@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders import a_conversion, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
 
-from layoutdoctor.analysis.eager_conversions import with_eager_conversions
+from layoutdoctor.analysis.eager_conversions import with_copies_in_calls, with_eager_conversions
 from layoutdoctor.analysis.kernel_list import HostOperation, operation_tree
 from layoutdoctor.layout import Layout, strided_layout
 from layoutdoctor.records import Conversion, FxNode, Graph
@@ -269,3 +269,35 @@ def test_conversions_are_numbered_and_breakers_are_found_with_those_of_the_libra
     assert [conversion.id for conversion in found.conversions] == ["eager conversion 0", "eager conversion 1"]
     assert [breaker.node for breaker in found.breakers] == ["norm"]
     assert found.breakers[0].conversions[-1] == back.id
+
+
+def test_on_a_gpu_a_compiled_graph_has_the_copies_inside_its_library_calls() -> None:
+    backward = a_node("back", "aten.convolution_backward.default", ("g", "x", "w"), layout=LAST, location=a_location(3))
+    nodes = (
+        a_placeholder("g", PLAIN),
+        a_placeholder("x", LAST),
+        a_placeholder("w", contiguous((8, 8, 3, 3)), "weight"),
+        backward,
+    )
+    own = a_conversion("graph 1 conversion 0", value="buf0")
+    compiled = a_graph(name="graph 1", direction="backward", nodes=nodes, conversions=(own,))
+    inside = tree(backward, copied(PLAIN, LAST, external_id=7), "aten::convolution_backward")
+    inside[0].graph = "graph 1"
+    of_another = tree(backward, copied(PLAIN, LAST), "aten::convolution_backward")
+    of_another[0].graph = "graph 0"
+    unchanged = tree(backward, copied(PLAIN, PLAIN), "aten::convolution_backward")
+    unchanged[0].graph = "graph 1"
+    elsewhere = tree(None, copied(PLAIN, LAST), "aten::somewhere")
+    found = with_copies_in_calls(compiled, [*inside, *of_another, *unchanged, *elsewhere], {7: 5e-6}).conversions
+
+    assert found[0] is own
+    (copy,) = found[1:]
+    assert (copy.id, copy.owner, copy.graph, copy.node) == ("graph 1 copy 0", "framework", "graph 1", "back")
+    assert (copy.direction, copy.port, copy.tensor, copy.op) == (
+        "to_channels_last",
+        "input 0",
+        "gradient",
+        "aten::convolution_backward",
+    )
+    assert (copy.value, copy.source_value, copy.location) == (None, None, a_location(3))
+    assert (copy.seconds, copy.seconds_source, copy.bytes_moved) == (5e-6, "measured", BYTES)

@@ -179,3 +179,60 @@ def test_a_convolution_that_is_no_node_of_the_graph_is_left_out_of_its_order() -
     graph = graph_of("a", buffers=(extern("buf0", "split_from_a"), extern("buf1", "a")))
 
     assert [node.name for node in scheduled_convolutions(graph)] == ["a"]
+
+
+TRITON = "triton_poi_fused_relu_0"
+
+
+def test_on_a_gpu_a_graph_is_known_by_the_kernels_that_were_launched_in_its_call() -> None:
+    entries = tree((CALL, 0, 10), (TRITON, 1, 2), ("aten::convolution", 4, 5), (CALL, 20, 10), (TRITON, 21, 2)) + tree(
+        ("aten::convolution", 40, 5)
+    )
+    graphs = [
+        graph_of("a", kernel_names=("triton_poi_fused_tanh_0",)),
+        graph_of("b", name="graph 1", kernel_names=(TRITON, "triton_red_fused_sum_1")),
+        graph_of(name="graph 2", kernel_names=(TRITON,)),
+    ]
+
+    assert join_compiled(entries, graphs) is None
+    assert joined(entries) == {4: ("b", "graph 1")}
+    assert [entry.home() for entry in entries] == ["graph 1"] * 3 + ["graph 2"] * 2 + [None]
+
+
+def test_the_graph_of_the_same_place_is_preferred_where_it_fits() -> None:
+    entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
+    graphs = [graph_of(name=f"graph {number}", kernel_names=(TRITON,)) for number in range(2)]
+
+    assert join_compiled(entries, graphs) is None
+    assert [entry.home() for entry in entries] == ["graph 0", "graph 0", "graph 1", "graph 1"]
+
+
+def test_a_graph_that_fits_is_taken_where_the_one_of_the_same_place_does_not() -> None:
+    """As where one graph ran twice and another one, behind a branch that was not taken, not at all."""
+    entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
+    graphs = [graph_of(kernel_names=(TRITON,)), graph_of(name="graph 1", kernel_names=("triton_poi_fused_tanh_0",))]
+
+    assert join_compiled(entries, graphs) is None
+    assert {entry.home() for entry in entries} == {"graph 0"}
+
+
+def test_of_several_that_fit_the_one_of_its_direction_is_taken() -> None:
+    backward = "autograd::engine::evaluate_function: CompiledFunctionBackward"
+    calls = ((CALL, 0, 10), (TRITON, 1, 2), (backward, 20, 20), (CALL, 21, 10), (TRITON, 22, 2))
+    names = (TRITON,)
+    forward, back = graph_of(kernel_names=names), graph_of(name="graph 1", kernel_names=names, direction="backward")
+    other = graph_of("never", name="graph 2")
+
+    entries = tree(*calls)
+    assert join_compiled(entries, [forward, back, other]) is None
+    assert [entry.home() for entry in entries] == ["graph 0", "graph 0", None, "graph 1", "graph 1"]
+    entries = tree(*calls)
+    assert join_compiled(entries, [forward, forward, other]) == "a compiled graph ran that was not captured"
+    assert {entry.home() for entry in entries} == {None}
+
+
+def test_launches_of_no_captured_graph_leave_the_one_of_the_same_place() -> None:
+    entries = tree((CALL, 0, 10), ("triton_poi_fused_by_hand", 1, 2), ("aten::convolution", 4, 5))
+
+    assert join_compiled(entries, [graph_of("a", kernel_names=(TRITON,))]) is None
+    assert joined(entries) == {4: ("a", "graph 0")}

@@ -1,29 +1,23 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from builders import a_location, a_node
 
-from layoutdoctor.analysis.device_kernels import device_seconds, summarize_device
 from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
 from layoutdoctor.measure.profiling import record_iteration
-from layoutdoctor.traces.kineto import DeviceKernel, Operation, ProfiledIteration, read_profiled_iteration
+from layoutdoctor.traces.kineto import Operation, ProfiledIteration
 from layoutdoctor.traces.onednn import OnednnLog, read_onednn_log
 
 if TYPE_CHECKING:
     from layoutdoctor.analysis.kernel_list import HostOperation
     from layoutdoctor.records import KernelSummary
 
-TRACES = Path(__file__).parent.parent.parent / "traces"
 BASE = 1_790_000_000.0
 MICROSECOND = 1e-6
-TO_CHANNELS_LAST = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(float const*, float*)"
-TO_CONTIGUOUS = "void cudnn::ops::nhwcToNchwKernel<float, float, float, true, false>(float const*, float*)"
 
 
 def operation(name: str, start: float, microseconds: float, **changes: Any) -> Operation:
@@ -31,9 +25,9 @@ def operation(name: str, start: float, microseconds: float, **changes: Any) -> O
     return Operation(name, start * MICROSECOND, microseconds * MICROSECOND, changes.pop("thread", "1"), **changes)
 
 
-def profile(*operations: Operation, kernels: tuple[DeviceKernel, ...] = (), failed: int = 0) -> ProfiledIteration:
+def profile(*operations: Operation, failed: int = 0) -> ProfiledIteration:
     ordered = sorted(operations, key=lambda item: (item.start_seconds, -item.seconds))
-    return ProfiledIteration(ordered, list(kernels), BASE, failed)
+    return ProfiledIteration(ordered, BASE, failed)
 
 
 def reorder(source: str = "abcd", target: str = "aBcd16b", shape: str = "4x32x8x8", at: float | None = None) -> str:
@@ -324,54 +318,3 @@ def test_what_could_not_be_read_is_counted() -> None:
     found = summary(profile(*ONE_CONVOLUTION, failed=2), log(*lines))
 
     assert found.not_understood_count == 2 + 1 + 1
-
-
-def kernel(name: str, start: float, microseconds: float, external_id: int | None = None) -> DeviceKernel:
-    return DeviceKernel(name, start * MICROSECOND, microseconds * MICROSECOND, 7, external_id)
-
-
-def test_device_kernels_are_the_list_of_a_gpu() -> None:
-    operations = (
-        operation("aten::convolution", 0, 20, external_id=1),
-        operation("aten::cudnn_convolution", 1, 10, external_id=2),
-    )
-    kernels = (
-        kernel(TO_CHANNELS_LAST, 100, 4, 2),
-        kernel("sm80_xmma_fprop_implicit_gemm_nhwckrsc_nhwc_tilesize128x128", 110, 10, 2),
-        kernel(TO_CONTIGUOUS, 125, 6, 2),
-        kernel("triton_poi_fused_relu_0", 140, 5),
-    )
-    recorded = profile(*operations, kernels=kernels, failed=1)
-    tree = operation_tree(recorded)
-    tree[0].node, tree[0].graph = a_node("conv", module="stem", location=a_location(4)), "graph 0"
-    found = summarize_device(recorded, tree, ("no log of cuDNN",))
-
-    assert (found.count, found.conversion_count, found.not_understood_count) == (4, 2, 1)
-    assert found.seconds == pytest.approx(25e-6)
-    assert found.conversion_seconds == pytest.approx(10e-6)
-    assert found.share == pytest.approx(0.4)
-    assert [k.library for k in found.kernels] == ["cudnn", "cudnn", "cudnn", "inductor"]
-    assert [k.op for k in found.kernels] == [*["aten::cudnn_convolution"] * 3, None]
-    assert [k.start_seconds for k in found.kernels] == pytest.approx([0, 10e-6, 25e-6, 40e-6])
-    assert [(c.direction, c.node, c.module, c.stream) for c in found.conversions] == [
-        ("to_channels_last", "conv", "stem", 7),
-        ("to_contiguous", "conv", "stem", 7),
-    ]
-    assert found.lacks == ("no log of cuDNN",)
-
-
-def test_the_time_of_an_operation_on_a_gpu_is_that_of_the_kernels_it_launched_itself() -> None:
-    kernels = (kernel("a", 0, 4, 1), kernel("b", 5, 3, 2), kernel("c", 9, 2, 1), kernel("unknown", 12, 7))
-
-    assert device_seconds(profile(kernels=kernels)) == {1: pytest.approx(6e-6), 2: pytest.approx(3e-6)}
-
-
-def test_a_recorded_trace_of_an_h100_has_exactly_its_three_conversions() -> None:
-    recorded = read_profiled_iteration(gzip.decompress((TRACES / "h100_vit_patch_embed.json.gz").read_bytes()))
-    found = summarize_device(recorded, operation_tree(recorded), ())
-
-    assert (found.count, found.not_understood_count) == (154, 0)
-    assert found.seconds == pytest.approx(1220.926e-6, rel=1e-9)
-    assert [c.direction for c in found.conversions] == ["to_channels_last", "to_channels_last", "to_contiguous"]
-    assert {c.op for c in found.conversions} == {"aten::cudnn_convolution"}
-    assert found.conversion_seconds == pytest.approx(23.072e-6, rel=1e-9)

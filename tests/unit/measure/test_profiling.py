@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from builders import a_graph
+from recorded_builders import Recorder
 
 from layoutdoctor.capture.session import CapturedGraph
+from layoutdoctor.measure import profiling
 from layoutdoctor.measure.profiling import (
+    Recording,
     named_kernels,
     quiet_profiler,
     record_iteration,
     record_quietest,
     verbose_onednn,
 )
+from layoutdoctor.traces.kineto import iteration_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +71,53 @@ def test_of_a_few_iterations_the_quietest_is_kept_with_its_trace(tmp_path: Path)
     assert product.shapes[0] == (4, 4)
     kept = json.loads((tmp_path / "trace.json").read_bytes())
     assert any(event.get("args", {}).get("Input Dims", [None])[0] == [4, 4] for event in kept["traceEvents"])
+
+
+def test_on_a_gpu_the_trace_is_read_whole_and_what_was_queued_before_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(profiling, "_synchronize", asked.append)
+    recording = record_iteration(
+        lambda: asked.append("the iteration") or step(), "cuda", trace_file=tmp_path / "trace.json"
+    )
+
+    assert asked == ["cuda", "the iteration", "cuda"]
+    assert (recording.log, recording.lacks) == (None, ())
+    assert recording.trace is not None
+    assert len(recording.trace.kernels) == 0
+    convolution = next(o for o in recording.profile.operations if o.name == "aten::convolution")
+    assert convolution.row is not None
+    assert recording.trace.names[int(recording.trace.operations.name[convolution.row])] == "aten::convolution"
+    assert convolution.shapes[:2] == ((2, 16, 8, 8), (16, 16, 3, 3))
+    assert (tmp_path / "trace.json").exists()
+
+
+def of_a_gpu(*kernel_nanoseconds: int) -> Recording:
+    recorder = Recorder()
+    with recorder.operation("aten::relu"):
+        for duration in kernel_nanoseconds:
+            recorder.kernel("k", takes=duration)
+    trace = recorder.trace()
+    return Recording(iteration_of(trace), None, (), trace)
+
+
+@pytest.mark.parametrize(
+    ("recordings", "kept"),
+    [
+        ([of_a_gpu(500, 500), of_a_gpu(300), of_a_gpu(400)], 1),
+        ([of_a_gpu(), of_a_gpu(900), of_a_gpu()], 1),
+        ([of_a_gpu(3_000_000_000)], 0),
+    ],
+    ids=["the kernels took least", "kernels were recorded", "a long one is recorded once"],
+)
+def test_on_a_gpu_the_quietest_is_that_whose_kernels_took_least(
+    recordings: list[Recording], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = iter(recordings)
+    monkeypatch.setattr(profiling, "record_iteration", lambda *_: next(waiting))
+
+    assert record_quietest(lambda: step, "cuda") is recordings[kept]
 
 
 def _product(a: torch.Tensor) -> None:

@@ -322,3 +322,18 @@ def test_round_trips_of_a_library_that_pay_are_a_note() -> None:
     assert [f.severity for f in findings(slower)] == ["note"]
     assert [f.severity for f in findings(unmeasured)] == ["warning"]
     assert [f.severity for f in findings(mixed)] == ["warning"]
+
+
+def test_where_the_library_computes_contiguous_channels_last_is_to_be_left_away() -> None:
+    there = a_conversion("reorder 0", source=contiguous(), target=channels_last(), direction="to_channels_last")
+    back = a_conversion("reorder 1", source=channels_last(), target=contiguous(), direction="to_contiguous")
+    mixed = (THERE, BACK, msgspec.structs.replace(there, id="reorder 2"), msgspec.structs.replace(back, id="reorder 3"))
+    pairs = (a_pair(), a_pair("reorder 2", "reorder 3"))
+    usual = "give the model and its input channels_last, so that the layers between hand the layout on"
+
+    (found,) = findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(there, back))))
+    assert found.suggestion == (
+        "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
+    )
+    of_both = findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(*mixed), redundant_pairs=pairs)))
+    assert {finding.suggestion for finding in of_both} == {usual}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from builders import (
     a_comparison,
     a_conversion,
@@ -245,3 +246,34 @@ def test_in_a_trace_of_an_amd_gpu_the_switch_is_named_where_channels_last_is_wha
     assert advice(a_recorded_weight("w0", **kernel)).endswith(switch)
     assert advice(a_recorded_weight("w0", **kernel), backward).endswith(switch)
     assert switch not in advice(a_recorded_weight("w0", **kernel, direction="to_contiguous"))
+
+
+def test_on_a_gpu_the_parameters_can_have_the_librarys_layout_from_the_start() -> None:
+    weights = tuple(
+        to_channels_last(f"gpu {i}", tensor="weight", source=contiguous(SHAPE), seconds=1e-3) for i in (0, 1)
+    )
+    once = "convert the parameters once: model.to(memory_format=torch.channels_last)"
+    training = {"subject": a_subject(mode="training")}
+
+    (found,) = findings(a_trial_with(*weights))
+    assert (found.severity, found.suggestion) == ("warning", f"{once}; and measure that")
+    (found,) = findings(a_trial_with(*weights), **training)
+    assert found.suggestion == f"{once}, since a step changes their values and not their layout; and measure that"
+    back = tuple(msgspec.structs.replace(c, direction="to_contiguous") for c in weights)
+    (found,) = findings(a_trial_with(*back))
+    assert "memory_format=torch.contiguous_format" in str(found.suggestion)
+    (found,) = findings(a_trial_with(*weights, *FEW))
+    assert found.suggestion == FREEZE
+
+
+def test_in_training_on_a_gpu_a_measured_configuration_without_them_is_named() -> None:
+    weights = tuple(to_channels_last(f"w{i}", tensor="weight", seconds=1e-3) for i in (0, 1))
+    name = "inductor-channels-last"
+    (found,) = findings(
+        a_trial_with(*weights),
+        a_trial_with(name=name),
+        subject=a_subject(mode="training"),
+        comparison=a_comparison(a_ratio(name, 1.3)),
+    )
+
+    assert str(found.suggestion).startswith(f"use {name}: it leaves no weight conversions; ")

@@ -3,7 +3,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import a_diagnosis, a_location, a_trial, blocked, channels_last, contiguous, kernels
+from builders import (
+    a_comparison,
+    a_diagnosis,
+    a_location,
+    a_pair,
+    a_ratio,
+    a_trial,
+    blocked,
+    channels_last,
+    contiguous,
+    kernels,
+)
 from trace_builders import (
     a_recorded_kernel,
     a_recorded_pair,
@@ -16,7 +27,7 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.records import Conversion, Finding
+from layoutdoctor.records import Conversion, Finding, KernelSummary, Trial
 from layoutdoctor.rules.ld111_library_conversion import check
 
 MEASURE = "or diagnose the model itself, which measures: python -m layoutdoctor model.py"
@@ -343,3 +354,86 @@ def test_blocked_layouts_are_met_with_channels_last() -> None:
         "record it again with model = model.to(memory_format=torch.channels_last) and "
         f"x = x.to(memory_format=torch.channels_last); {MEASURE}"
     )
+
+
+def on_a_gpu(*conversions: Conversion, **changes: Any) -> KernelSummary:
+    """The kernel list of a model that was diagnosed on a GPU."""
+    return recorded_kernels(*conversions, sources=("torch.profiler",), **changes)
+
+
+def of_a_model(*others: Trial, conversions: list[Conversion] | None = None, **changes: Any) -> Finding:
+    own = one_call(1, seconds=1e-3) if conversions is None else conversions
+    trial = a_trial(kernels=on_a_gpu(*own), **changes.pop("trial", {}))
+    (found,) = check(a_diagnosis(trial, *others, **changes))
+    return found
+
+
+def against(name: str, median: float) -> dict[str, Any]:
+    return {"comparison": a_comparison(a_ratio(name, median))}
+
+
+def test_in_the_diagnosis_of_a_model_on_a_gpu_it_is_told_of_what_the_model_has_today() -> None:
+    found = of_a_model(a_trial("eager", kernels=on_a_gpu(*one_call(1), *one_call(2))))
+
+    assert (found.severity, found.configuration) == ("warning", "inductor")
+    assert found.message.startswith(
+        "3 layout conversions by cuDNN around convolutions: to channels_last (2) and to contiguous (1), of activations "
+        "(2) and weights (1), going by shapes; 3.00 ms of 15.0 ms kernel time (20 %, 75 % of the convolution time)"
+    )
+    assert found.evidence == ("in 1", "weight 1", "out 1")
+    assert found.seconds == pytest.approx(3e-3)
+
+
+def test_of_a_model_nothing_else_of_which_was_measured_the_other_format_is_to_be_measured() -> None:
+    cuda = "give the model and its input torch.channels_last, and measure that as well: --configurations default"
+
+    assert of_a_model().suggestion == cuda
+    rocm = [there(1, seconds=1e-3, kernel=BATCHED)]
+    assert of_a_model(conversions=rocm).suggestion.startswith(cuda + "; before ROCm 7")
+    undecided = [there(1, seconds=1e-3), there(2, seconds=1e-3, direction="to_contiguous")]
+    assert of_a_model(conversions=undecided).suggestion == "measure both memory formats: --configurations default"
+
+
+@pytest.mark.parametrize("median", [1.3, 1.0])
+def test_a_measured_configuration_with_fewer_of_them_is_the_cure(median: float) -> None:
+    name = "inductor-channels-last"
+    found = of_a_model(a_trial(name, kernels=on_a_gpu()), **against(name, median))
+
+    assert found.severity == "warning"
+    assert found.suggestion.startswith(f"use {name}: it leaves none of them; {name} runs at {median:.2f}x the speed")
+    found = of_a_model(a_trial(name, kernels=on_a_gpu(there(5))), **against(name, median))
+    assert found.suggestion.startswith(f"use {name}: it leaves 1 of them; ")
+
+
+def test_where_every_measured_configuration_with_fewer_of_them_is_slower_they_pay() -> None:
+    name = "inductor-channels-last"
+    found = of_a_model(a_trial(name, kernels=on_a_gpu()), **against(name, 0.7))
+
+    assert (found.severity, found.suggestion) == (
+        "note",
+        "leave them: every configuration with fewer of them that was measured is slower here",
+    )
+
+
+def test_one_that_was_not_measured_or_has_as_many_says_nothing_of_that() -> None:
+    name = "inductor-channels-last"
+    unmeasured = of_a_model(a_trial(name, kernels=on_a_gpu()))
+    as_many = of_a_model(a_trial(name, kernels=on_a_gpu(*one_call(1))), **against(name, 0.7))
+
+    for found in (unmeasured, as_many):
+        assert found.severity == "warning"
+        assert found.suggestion.startswith("give the model and its input torch.channels_last")
+
+
+def test_only_what_other_rules_tell_of_the_same_configuration_is_counted() -> None:
+    trips = [*one_call(1, seconds=1e-3), *one_call(2, seconds=1e-3)]
+    pair = a_pair("out 1", "in 2", evidence="kernels")
+    other = a_trial("eager", kernels=on_a_gpu(*trips), redundant_pairs=(a_pair("in 1", "weight 1"), pair))
+    found = of_a_model(other, conversions=trips, trial={"redundant_pairs": (pair,)})
+
+    assert found.message.endswith("of these, LD101 counts 2 too (round trips) and LD103 counts 2 too (weights)")
+
+
+def test_on_a_gpu_without_conversions_there_is_nothing_to_tell() -> None:
+    assert list(check(a_diagnosis(a_trial(kernels=on_a_gpu())))) == []
+    assert list(check(a_diagnosis(a_trial(kernels=None)))) == []

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from recorded_builders import Recorder
 
-from layoutdoctor.traces.kineto import ProfiledIteration, read_profiled_iteration
+from layoutdoctor.traces import read_trace
+from layoutdoctor.traces.kineto import Operation, ProfiledIteration, iteration_of, read_profiled_iteration
+from layoutdoctor.traces.recorded import NONE, Problem
+
+TRACES = Path(__file__).parents[2] / "traces"
 
 
 def read(*events: dict[str, Any], **document: Any) -> ProfiledIteration:
@@ -49,17 +57,6 @@ def test_a_range_of_the_user_is_an_annotation() -> None:
     assert found.is_annotation
 
 
-def test_a_device_kernel_has_its_stream_and_the_operation_that_launched_it() -> None:
-    kernel = operation("nchwToNhwcKernel", cat="kernel", args={"stream": 7, "External id": 9})
-    profile = read(kernel, operation("later", ts=9, cat="kernel"))
-
-    assert [(k.name, k.stream, k.external_id) for k in profile.device_kernels] == [
-        ("nchwToNhwcKernel", 7, 9),
-        ("later", None, None),
-    ]
-    assert profile.operations == []
-
-
 def test_events_of_other_kinds_are_left_out() -> None:
     profile = read(
         operation(ph="i"),
@@ -67,10 +64,11 @@ def test_events_of_other_kinds_are_left_out() -> None:
         operation(cat="python_function"),
         operation(cat="cuda_runtime"),
         operation(cat="gpu_memset"),
+        operation(cat="kernel"),
         {"ph": "f"},
     )
 
-    assert (profile.operations, profile.device_kernels) == ([], [])
+    assert profile.operations == []
 
 
 def test_an_empty_trace_is_an_empty_iteration() -> None:
@@ -81,3 +79,55 @@ def test_an_empty_trace_is_an_empty_iteration() -> None:
 def test_what_is_no_trace_is_an_error(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         read_profiled_iteration(data)
+
+
+@pytest.mark.parametrize("name", ["a100_triton_example", "a100_alexnet", "h100_bert_control", "h100_vit_patch_embed"])
+def test_a_trace_that_was_read_whole_has_the_operations_of_one_read_on_its_own(name: str) -> None:
+    path = TRACES / f"{name}.json.gz"
+    trace = read_trace(path)
+    found = iteration_of(trace)
+    expected = read_profiled_iteration(gzip.decompress(path.read_bytes()))
+    origin = expected.base_seconds - found.base_seconds
+
+    assert len(found.operations) == len(expected.operations) > 0
+    for own, other in zip(found.operations, expected.operations, strict=True):
+        same = dataclasses.replace(
+            other, start_seconds=own.start_seconds, seconds=own.seconds, thread=own.thread, row=own.row
+        )
+        assert _told(own) == _told(same)
+        assert own.start_seconds == pytest.approx(other.start_seconds + origin, abs=2e-6)
+        assert own.seconds == pytest.approx(other.seconds, abs=2e-9)
+        assert own.thread.split()[1] == other.thread
+
+
+def _told(operation: Operation) -> Operation:
+    """Of annotated ranges no more than name and time is read from a whole trace."""
+    return dataclasses.replace(operation, external_id=None) if operation.is_annotation else operation
+
+
+def test_operations_of_a_whole_trace_know_their_rows_and_stand_behind_the_ranges_around_them() -> None:
+    recorder = Recorder()
+    with recorder.annotation("step"), recorder.operation("aten::add", shapes=[(2, 3)], strides=[(3, 1)], sequence=4):
+        pass
+    with recorder.operation("aten::empty", external=NONE):
+        pass
+    trace = recorder.trace(problems=[Problem("lost", 2, is_loss=True), Problem("mended", 5)])
+    found = iteration_of(trace)
+
+    assert [(o.name, o.row, o.is_annotation) for o in found.operations] == [
+        ("step", None, True),
+        ("aten::add", 0, False),
+        ("aten::empty", 1, False),
+    ]
+    assert [(o.shapes, o.strides, o.sequence_number, o.external_id) for o in found.operations[1:]] == [
+        (((2, 3),), ((3, 1),), 4, 5001),
+        ((), (), None, None),
+    ]
+    assert {o.thread for o in found.operations} == {"1 main"}
+    assert (found.base_seconds, found.not_understood_count) == (0.0, 2)
+
+
+def test_the_base_of_a_whole_trace_is_that_of_its_document() -> None:
+    trace = Recorder().trace(metadata={"baseTimeNanoseconds": 1_700_000_000_000_000_000}, base_nanoseconds=500_000_000)
+
+    assert iteration_of(trace).base_seconds == pytest.approx(1_700_000_000.5)
