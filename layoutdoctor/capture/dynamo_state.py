@@ -76,6 +76,7 @@ _CONTAINERS: tuple[tuple[str, str], ...] = (
     ("torch._functorch._aot_autograd.logging_utils", "graph_being_compiled"),
     ("torch._inductor.codecache", "PyCodeCache.linemaps"),
     ("torch._inductor.compile_fx", "FxCompile._compile_stats"),
+    ("torch._inductor.template_heuristics.registry", "_HEURISTIC_CACHE"),
     ("torch._inductor.template_heuristics.triton", "BaseHeuristicSingleton._instances"),
     ("torch._logging._internal", "structured_logging_overhead"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode.cache"),

@@ -156,11 +156,12 @@ def _layout_is_irrelevant(diagnosis: Diagnosis, comparison: Comparison, reason: 
 
 
 def _nothing_else_to_say(diagnosis: Diagnosis) -> bool:
-    """Whether the report may end after the answer: everything ran to its end and no rule found a loss."""
+    """Whether the report may end after the answer: all ran to its end and was recorded, and no rule found a loss."""
     ran = all(trial.status in ("ok", "same_as") for trial in diagnosis.trials)
     different = any(t.equivalence is not None and t.equivalence.status == "different" for t in diagnosis.trials)
     harmless = all(finding.severity == "note" for finding in diagnosis.findings)
-    return ran and not different and harmless and diagnosis.interrupted is None
+    recorded = all(trial.kernels is not None for trial in diagnosis.trials if trial.status == "ok")
+    return ran and recorded and not different and harmless and diagnosis.interrupted is None
 
 
 def _median_text(diagnosis: Diagnosis, name: str) -> str:

@@ -35,10 +35,11 @@ RECORD = "d.json"
 # A process that was killed is gone when the kernel comes to it; a second is long for that.
 GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
-# Tests that run in the background of a shell ignore the interrupt, and the command would inherit that.
+# Tests that run in the background of a shell, or under nohup, ignore these two, and the command would inherit that.
 _LAUNCH = """
 import json, os, resource, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 for name, value in json.loads(sys.argv[1]).items():
     resource.setrlimit(getattr(resource, name), (value, value))
 os.execv(sys.argv[2], sys.argv[2:])

@@ -184,6 +184,7 @@ MISCHIEF = (
         trials=ALL_OK,
         timed=BOTH_TIMED,
         says="the kernel list was not recorded",
+        shows_traceback=True,  # torch's own, of what it does at its exit
     ),
     Fault(
         name="warnings-are-errors",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.messages import AnyMessage
+    from layoutdoctor.records import Diagnosis
 
 DIAGNOSIS = a_diagnosis(a_trial("eager"))
 MESSAGES: list[AnyMessage] = [
@@ -145,3 +147,23 @@ def test_a_name_that_is_no_text_travels_as_its_escape() -> None:
     assert isinstance(heard, KeptMore)
     assert heard.kept.diagnosis.trials[0].notes == ("\\udcff",)
     assert list(heard.kept.memos) == ["\\udcff"]
+
+
+def test_somebody_else_is_given_the_diagnosis_so_far_as_well() -> None:
+    kept: list[Kept] = []
+    told: list[Diagnosis] = []
+    attempt = Attempt(keep=kept.append, may_restart=True)
+
+    other = attempt.also_telling(told.append)
+    other.keep(Kept(diagnosis=DIAGNOSIS))
+
+    assert (kept, told) == ([Kept(diagnosis=DIAGNOSIS)], [DIAGNOSIS])
+    assert other.may_restart
+
+
+def test_a_diagnosis_was_begun_when_the_first_process_began_it() -> None:
+    assert Attempt(kept=Kept(diagnosis=DIAGNOSIS)).created_at() == DIAGNOSIS.created_at
+
+    now = datetime.strptime(Attempt().created_at(), "%Y-%m-%dT%H:%M:%S%z")
+
+    assert abs((datetime.now(timezone.utc) - now).total_seconds()) < 60

@@ -185,6 +185,9 @@ def test_a_short_report_is_about_four_lines() -> None:
 def test_a_warning_makes_the_report_of_an_irrelevant_layout_a_full_one() -> None:
     assert build_answer(with_finding(small_share(), "note")).is_short
     assert not build_answer(with_finding(small_share(), "warning")).is_short
+    unrecorded = a_trial("eager", kernels=None, notes=("the kernel list was not recorded: OSError",))
+    partly = msgspec.structs.replace(small_share(), trials=(*small_share().trials, unrecorded))
+    assert not build_answer(partly).is_short
     assert "Findings\nLD203 warning" in render(with_finding(small_share(), "warning"))
 
 
