@@ -61,7 +61,7 @@ if [[ -n "$earlier" ]]; then
     done
 fi
 
-python="${PYTHON:-python}"
+python="${PYTHON:-python3}"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 log="$out/run_all.log"
 scratch="$(mktemp -d)"

@@ -68,12 +68,12 @@ def test_every_case_has_a_shape_for_a_gpu_but_one() -> None:
     assert CASEBOOK_SHAPES.keys() <= numbers
 
 
-@pytest.mark.parametrize("name", [name for name in OURS if name.startswith("case-")])
+@pytest.mark.parametrize(
+    "name", [name for name in OURS if name.startswith("case-") and name.split("-")[1] in CASEBOOK_SHAPES]
+)
 def test_a_case_takes_its_shape_for_a_gpu(name: str) -> None:
     """With sizes divided, so that a processor can run it: what is wrong about a shape is its rank or its channels."""
     number = name.split("-")[1]
-    if number not in CASEBOOK_SHAPES:
-        pytest.skip("it stays as it is")
     module, inputs = make(name, "cpu", is_small=True)
     shape = CASEBOOK_SHAPES[number]
     channels = -1 if len(shape) == 3 else 1
