@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX
+from layoutdoctor.analysis.trace_conversions import SECONDS_PER_NANOSECOND
 from layoutdoctor.capture.torch_state import profiler_is_running
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.processes import scratch_prefix
@@ -60,7 +61,6 @@ QUIET_REPETITIONS = 3
 """Iterations to choose the quietest from: one may have met another program, or a thread that woke up late."""
 
 _LONG_ITERATION_SECONDS = 2.0
-_SECONDS_PER_NANOSECOND = 1e-9
 
 
 def record_quietest(
@@ -108,7 +108,7 @@ def _unrest(recording: Recording) -> tuple[bool, float]:
 def _total_seconds(recording: Recording) -> float:
     """Time of the kernels on a GPU, else of the operations that no other one called."""
     if recording.trace is not None and len(recording.trace.kernels):
-        return int(recording.trace.kernels.duration.sum()) * _SECONDS_PER_NANOSECOND
+        return int(recording.trace.kernels.duration.sum()) * SECONDS_PER_NANOSECOND
     end, total = 0.0, 0.0
     for operation in recording.profile.operations:  # sorted by start, parents first
         if operation.start_seconds >= end:

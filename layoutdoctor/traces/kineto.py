@@ -137,17 +137,7 @@ def _annotations(trace: RecordedTrace) -> list[_Timed]:
     ranges = trace.annotations
     columns = (ranges.name.tolist(), ranges.start.tolist(), ranges.duration.tolist(), ranges.thread.tolist())
     return [
-        (
-            start,
-            duration,
-            Operation(
-                name=trace.names[name],
-                start_seconds=start * _SECONDS_PER_NANOSECOND,
-                seconds=duration * _SECONDS_PER_NANOSECOND,
-                thread=_thread(trace, thread),
-                is_annotation=True,
-            ),
-        )
+        _timed(trace, name, start, duration, thread, is_annotation=True)
         for name, start, duration, thread in zip(*columns, strict=True)
     ]
 
@@ -158,20 +148,17 @@ def _operations(trace: RecordedTrace) -> list[_Timed]:
     own = trace.operations
     columns = (own.name, own.start, own.duration, own.thread, own.external, own.sequence, own.arguments)
     return [
-        (
+        _timed(
+            trace,
+            name,
             start,
             duration,
-            Operation(
-                name=trace.names[name],
-                start_seconds=start * _SECONDS_PER_NANOSECOND,
-                seconds=duration * _SECONDS_PER_NANOSECOND,
-                thread=_thread(trace, thread),
-                shapes=shapes[arguments] if arguments != NONE else (),
-                strides=strides[arguments] if arguments != NONE else (),
-                sequence_number=sequence if sequence != NONE else None,
-                external_id=external if external != NONE else None,
-                row=row,
-            ),
+            thread,
+            shapes=shapes[arguments] if arguments != NONE else (),
+            strides=strides[arguments] if arguments != NONE else (),
+            sequence_number=sequence if sequence != NONE else None,
+            external_id=external if external != NONE else None,
+            row=row,
         )
         for row, (name, start, duration, thread, external, sequence, arguments) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
@@ -179,8 +166,15 @@ def _operations(trace: RecordedTrace) -> list[_Timed]:
     ]
 
 
-def _thread(trace: RecordedTrace, thread: int) -> str:
-    return " ".join(trace.threads[thread])
+def _timed(trace: RecordedTrace, name: int, start: int, duration: int, thread: int, **more: Any) -> _Timed:
+    operation = Operation(
+        name=trace.names[name],
+        start_seconds=start * _SECONDS_PER_NANOSECOND,
+        seconds=duration * _SECONDS_PER_NANOSECOND,
+        thread=" ".join(trace.threads[thread]),
+        **more,
+    )
+    return start, duration, operation
 
 
 def _tuples_of(text: bytes) -> tuple[tuple[int, ...], ...]:

@@ -68,7 +68,7 @@ def test_training_gives_the_gradients_of_the_weighted_sum() -> None:
     assert torch.allclose(results.gradients["input 0"], x.grad)
 
 
-def test_the_loss_weight_is_fixed_has_the_outputs_strides_and_no_zero() -> None:
+def loss_weights_of_two_formats() -> tuple[torch.Tensor, torch.Tensor]:
     model = nn.Conv2d(3, 4, 3)
     plain, permuted = a_step(model, X), a_step(model, X.to(memory_format=torch.channels_last))
     plain()
@@ -78,6 +78,11 @@ def test_the_loss_weight_is_fixed_has_the_outputs_strides_and_no_zero() -> None:
     first, second = plain._weights[0], permuted._weights[0]
     assert first is not None
     assert second is not None
+    return first, second
+
+
+def test_the_loss_weight_is_fixed_has_the_outputs_strides_and_no_zero() -> None:
+    first, second = loss_weights_of_two_formats()
 
     assert torch.equal(first, second)
     assert first.is_contiguous()
@@ -90,15 +95,7 @@ def test_the_loss_weight_of_a_large_output_repeats_itself_alike_in_every_layout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("layoutdoctor.measure.step._LOSS_WEIGHT_PERIOD", 61)
-    model = nn.Conv2d(3, 4, 3)
-    plain, permuted = a_step(model, X), a_step(model, X.to(memory_format=torch.channels_last))
-    plain()
-    permuted()
-    assert plain._weights is not None
-    assert permuted._weights is not None
-    first, second = plain._weights[0], permuted._weights[0]
-    assert first is not None
-    assert second is not None
+    first, second = loss_weights_of_two_formats()
 
     assert torch.equal(first, second)
     assert second.is_contiguous(memory_format=torch.channels_last)
