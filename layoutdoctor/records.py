@@ -829,6 +829,11 @@ class Comparison(Record, frozen=True, kw_only=True):
     resolution: Ratio | None = None
     round_count: Count | None = None
 
+    @property
+    def unjudged(self) -> tuple[RatioInterval, ...]:
+        """The ratios that rest on too few rounds for any verdict."""
+        return tuple(ratio for ratio in self.ratios if ratio.lacks_rounds)
+
 
 class Finding(Record, frozen=True, kw_only=True):
     """

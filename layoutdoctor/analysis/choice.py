@@ -104,7 +104,7 @@ def _why_nothing(trials: Sequence[Trial], comparison: Comparison | None) -> str:
 
 
 def _why_baseline(comparison: Comparison) -> str:
-    unjudged = {ratio.name for ratio in comparison.ratios if ratio.lacks_rounds}
+    unjudged = {ratio.name for ratio in comparison.unjudged}
     ties = [name for name in comparison.fastest if name != comparison.baseline and name not in unjudged]
     name = "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
     if unjudged and not ties:

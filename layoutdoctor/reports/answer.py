@@ -173,7 +173,7 @@ def _median_text(diagnosis: Diagnosis, name: str) -> str:
 
 def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     tied = comparison.fastest if comparison.baseline in comparison.fastest else ()
-    unjudged = {ratio.name for ratio in comparison.ratios if ratio.lacks_rounds}
+    unjudged = {ratio.name for ratio in comparison.unjudged}
     ties = [clean_name(name) for name in tied if name != comparison.baseline and name not in unjudged]
     kept = f"Keep {baseline_phrase(comparison.baseline)}{_median_text(diagnosis, comparison.baseline)}"
     if ties:
@@ -181,7 +181,7 @@ def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     elif any(ratio.verdict == FASTER for ratio in comparison.ratios):
         headline = f"{kept}: {_reason_to_keep(diagnosis)}"
     elif unjudged:
-        rounds = max(ratio.round_count or 0 for ratio in comparison.ratios if ratio.lacks_rounds)
+        rounds = max(ratio.round_count or 0 for ratio in comparison.unjudged)
         headline = f"{kept}: {count_of(rounds, 'round')}, too few to compare; give a larger --budget"
     else:
         headline = f"{kept}: nothing measured is faster"
