@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiler demo test test-all coverage check format notebooks golden
+.PHONY: help install compiler demo test test-all coverage check format house notebooks golden
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ check: $(STAMP) ## lint, formatting and types
 format: $(STAMP) ## format the code and sort its imports
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+house: ## print the shape of the house: modules, lines, imports, circles, longest functions
+	@$(PYTHON) .ci/house.py
 
 golden: $(STAMP) ## write the golden files and copies of the schema again; review the difference
 	$(BIN)/python -m pytest -m "not slow" tests/unit --update-golden -q
