@@ -56,7 +56,6 @@ LINES = (
         "layoutdoctor.saved",
         "layoutdoctor.consistency",
         "layoutdoctor.writing",
-        "layoutdoctor.archives",
         "layoutdoctor.progress",
         "layoutdoctor._version",
     ),
