@@ -201,7 +201,9 @@ def _load_exported(path: Path) -> torch.export.ExportedProgram:
     try:
         return torch.export.load(path)
     except Exception as error:
-        raise (reasons or [error])[0] from error
+        if reasons:
+            raise reasons[0] from error
+        raise
     finally:
         logger.removeFilter(keep_reason)
 
