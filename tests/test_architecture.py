@@ -56,7 +56,6 @@ LINES = (
         "layoutdoctor.saved",
         "layoutdoctor.consistency",
         "layoutdoctor.writing",
-        "layoutdoctor.archives",
         "layoutdoctor.progress",
         "layoutdoctor._version",
     ),
@@ -134,6 +133,13 @@ def test_a_module_imports_from_lower_lines_only(module: str) -> None:
     ]
 
     assert upward == []
+
+
+def test_what_runs_a_model_asks_no_rule() -> None:
+    parts = ("layoutdoctor.subjects", "layoutdoctor.capture", "layoutdoctor.measure")
+    inner = [module for module in MODULES if part_of(module) in parts]
+
+    assert [name for module in inner for name in imports_of(module) if part_of(name) == "layoutdoctor.rules"] == []
 
 
 def test_no_module_imports_itself_through_others() -> None:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from packaging.version import Version
 
 from layoutdoctor.errors import UnsupportedTorchError, first_line
-from layoutdoctor.rules.known_faults import parse_torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -199,14 +199,14 @@ def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> 
             may have no other; on older ones nothing was ever right or wrong, and a newer one is a ``pip install`` away.
     """
     text = str(torch.__version__) if version is None else version
-    known = parse_torch(text)
-    if known is not None and known[:2] < OLDEST:
+    known = _release(text)
+    if known is not None and known < OLDEST:
         raise UnsupportedTorchError(
             f"cannot diagnose with torch {text}: expected {_dotted(OLDEST)} or newer, the oldest that layoutdoctor was "
             "checked with; upgrade torch, or record a trace with torch.profiler and run `layoutdoctor trace` on it"
         )
     lost = _in_words(lost_names(with_target=with_target))
-    is_checked = known is not None and known[:2] <= NEWEST
+    is_checked = known is not None and known <= NEWEST
     if is_checked:
         return (f"torch {text} lacks private names that are read; lost: {lost}",) if lost else ()
     range_ = f"the versions layoutdoctor was checked with ({_dotted(OLDEST)} to {_dotted(NEWEST)})"
@@ -218,6 +218,15 @@ def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> 
         f"{unknown}: every private name that can be looked up beforehand is there, but why "
         f"Inductor decides as it does is told by the rules of torch {newest}",
     )
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    """Major and minor number, those of a nightly too; None where there are none."""
+    try:
+        major, minor, *_ = Version(version.partition("+")[0]).release
+    except ValueError:  # InvalidVersion is one
+        return None
+    return major, minor
 
 
 def _in_words(lost: Sequence[tuple[PrivateName, str]]) -> str:

@@ -7,9 +7,10 @@ records.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
 
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Diagnosis, FxNode, Graph, Severity, SourceLocation
 
-Version = tuple[int, int, int, int]
-"""Major, minor, patch, and 1 for a release, 0 for what came before it (alpha, nightly)."""
-
-_TORCH = re.compile(r"\s*v?(\d+)\.(\d+)(?:\.(\d+))?(\.?(?:a|b|rc|dev)\d*)?")
 _HALF = ("bfloat16", "float16")
 _UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d"})
 _STRIDE_LOSING = frozenset(
@@ -56,8 +53,8 @@ class Fault:
         look: What of it a diagnosis shows; None where its circumstances are not met.
         severity: ``note`` where the diagnosis cannot show the loss itself.
         device: Device it is about; None for any.
-        first_torch: From this version on; None for any before.
-        before_torch: Fixed in this version; None where no version is known to be free of it.
+        first_torch: From this version on, nightlies too where it ends in ``dev0``; None for any before.
+        before_torch: Fixed in this version, likewise; None where no version is known to be free of it.
         first_cudnn: From this version of cuDNN on.
         before_cudnn: Fixed in this version of cuDNN.
         is_of_cudnn: Whether cuDNN's version decides as well.
@@ -78,32 +75,30 @@ class Fault:
 
 def parse_torch(text: str | None) -> Version | None:
     """
-    A version of torch, such as ``"2.9.1+cu128"`` or ``"2.13.0.dev20260514"``; None where it is none.
+    A version of torch without what stands after ``+``; None where none was recorded, or no number stands in it.
 
     Args:
-        text: As ``torch.__version__`` has it; None where not recorded.
+        text: As ``torch.__version__`` has it, such as ``"2.9.1+cu128"`` or ``"2.13.0.dev20260514"``.
     """
-    match = _TORCH.match(text or "")
-    if match is None:
+    try:
+        version = Version((text or "").partition("+")[0])
+    except InvalidVersion:
         return None
-    major, minor, patch, before_release = match.groups()
-    return (int(major), int(minor), int(patch or 0), 0 if before_release else 1)
+    return version if len(version.release) > 1 else None
 
 
 def parse_cudnn(text: str | None) -> Version | None:
     """
-    A version of cuDNN, as torch gives it (``"91002"`` is 9.10.2, ``"8907"`` is 8.9.7) or with dots; None for neither.
+    A version of cuDNN; None for none.
 
     Args:
-        text: As recorded; None where not recorded.
+        text: As torch gives it (``"91002"`` is 9.10.2, ``"8907"`` is 8.9.7), or with dots.
     """
-    if text is None or "." in text:
+    if text is None or not text.strip().isdecimal():
         return parse_torch(text)
-    if not text.strip().isdecimal():
-        return None
     number = int(text)
     major, rest = divmod(number, 10_000 if number >= 90_000 else 1_000)
-    return (major, rest // 100, rest % 100, 1)
+    return Version(f"{major}.{rest // 100}.{rest % 100}")
 
 
 def _all_nodes(diagnosis: Diagnosis) -> list[tuple[str, Graph, FxNode]]:
@@ -263,9 +258,9 @@ KNOWN_FAULTS: tuple[Fault, ...] = (
         source="pytorch #166643, #163581",
         look=half_precision_conv3d,
         device="cuda",
-        first_torch=(2, 9, 0, 0),
-        before_torch=(2, 9, 1, 0),
-        first_cudnn=(9, 8, 0, 1),
+        first_torch=Version("2.9.0.dev0"),
+        before_torch=Version("2.9.1.dev0"),
+        first_cudnn=Version("9.8.0"),
         is_of_cudnn=True,
     ),
     Fault(
@@ -275,10 +270,10 @@ KNOWN_FAULTS: tuple[Fault, ...] = (
         source="pytorch 2.9.1 release notes, #166643, #168167",
         look=half_precision_conv3d,
         device="cuda",
-        first_torch=(2, 9, 1, 0),
-        before_torch=(2, 10, 0, 0),
-        first_cudnn=(9, 8, 0, 1),
-        before_cudnn=(9, 15, 0, 1),
+        first_torch=Version("2.9.1.dev0"),
+        before_torch=Version("2.10.0.dev0"),
+        first_cudnn=Version("9.8.0"),
+        before_cudnn=Version("9.15.0"),
         is_of_cudnn=True,
     ),
     Fault(
@@ -288,21 +283,21 @@ KNOWN_FAULTS: tuple[Fault, ...] = (
         look=upsampling_between_convolutions,
         severity="note",
         device="cpu",
-        before_torch=(2, 11, 0, 0),
+        before_torch=Version("2.11.0.dev0"),
     ),
     Fault(
         what="padding by reflection and nearest upsampling lose channels-last when they are decomposed",
         advice="use torch 2.13 or later, or convert the output where it is needed",
         source="pytorch #179442, #183770, #183771",
         look=strides_lost_in_decomposition,
-        before_torch=(2, 13, 0, 1),
+        before_torch=Version("2.13.0"),
     ),
     Fault(
         what="as_strided reads other elements than in eager where the compiler lays its input out anew",
         advice="use torch 2.13 or later, or replace as_strided by indexing",
         source="pytorch #174963",
         look=as_strided_with_other_values,
-        before_torch=(2, 13, 0, 1),
+        before_torch=Version("2.13.0"),
     ),
     Fault(
         what="forcing layout optimization can fail with a stride assertion",
@@ -318,7 +313,7 @@ KNOWN_FAULTS: tuple[Fault, ...] = (
         source="pytorch #192551, #193349",
         look=training_with_layout_optimization,
         device="mps",
-        before_torch=(2, 14, 0, 0),
+        before_torch=Version("2.14.0.dev0"),
     ),
 )
 """In the order in which they are told; what could not be confirmed in the source is not in here."""

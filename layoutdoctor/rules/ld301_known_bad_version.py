@@ -31,10 +31,12 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.known_faults import KNOWN_FAULTS, Fault, Version, parse_cudnn, parse_torch
+from layoutdoctor.rules.known_faults import KNOWN_FAULTS, Fault, parse_cudnn, parse_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from packaging.version import Version
 
     from layoutdoctor.records import Diagnosis
 
@@ -80,7 +82,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _cudnn_words(versions: _Versions) -> str:
-    return "" if versions.cudnn is None else f" with cuDNN {'.'.join(str(part) for part in versions.cudnn[:3])}"
+    cudnn = versions.cudnn
+    return "" if cudnn is None else f" with cuDNN {cudnn.major}.{cudnn.minor}.{cudnn.micro}"
 
 
 def _is_in_range(fault: Fault, versions: _Versions) -> bool:

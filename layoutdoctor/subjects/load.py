@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
+import re
+import textwrap
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +21,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from layoutdoctor.errors import SubjectError, UsageError, first_line
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
 from layoutdoctor.measure.copies import copy_module, input_tensors
-from layoutdoctor.subjects.exported import load_exported
 from layoutdoctor.subjects.inputs import InputSpec, make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.model_file import execute_file, import_module, public_names, users_code
 from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 _INPUT_NAMES = ("get_inputs", "example_input", "example_inputs")
 _MODEL_NAMES = ("Model", "get_module", "get_model", "model")
+_AN_EXPORT = "expected what torch.export.save wrote"
+_PROGRAM = re.compile(r"(^|/)models/[^/]+\.json$|^serialized_exported_program\.json$")
+_MOST_CHARACTERS = 300
 _HOW_TO_GIVE_INPUTS = "define get_inputs(), or give --input 'f32[8,3,224,224]'"
 
 
@@ -115,7 +121,7 @@ def _find(target: str, specs: Sequence[InputSpec]) -> _Found:
             model, example_input, notes = load_from_zoo(zoo, name, needs_input=not specs)
         return _Found(model, example_input, notes)
     if target.endswith(".pt2"):
-        return _find_exported(Path(target))
+        return _find_exported(Path(target), needs_input=not specs)
     if target.endswith(".py") or ".py:" in target:
         path_text, _, attribute = target.partition(".py:") if ".py:" in target else (target[:-3], "", "")
         path = Path(f"{path_text}.py").resolve()
@@ -144,11 +150,62 @@ def _what_it_is(target: str) -> str:
     return ""
 
 
-def _find_exported(path: Path) -> _Found:
-    found = load_exported(path)
-    if found.args and found.kwargs:
+def _find_exported(path: Path, *, needs_input: bool) -> _Found:
+    """The module of an exported program, with the inputs that it was exported with; what the file says is run."""
+    with users_code(path.name, path.parent, None, "load"):
+        try:
+            _check_archive(path)
+            program = _load_exported(path)
+            model, notes = unwrap(program)
+        except LayoutDoctorError:
+            raise
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"cannot load {str(path)!r}: {reason}; give a readable file") from error
+        except Exception as error:  # whatever torch raises on a file that it cannot read
+            shortened = textwrap.shorten(first_line(error), _MOST_CHARACTERS, placeholder=" ...").rstrip(".")
+            raise SubjectError(f"cannot load {path.name}: {shortened}; {_AN_EXPORT}") from error
+    args, kwargs = program.example_inputs or ((), {})
+    if needs_input and args and kwargs:
         raise SubjectError(f"cannot use the example inputs of {path.name}: positional and keyword ones; give --input")
-    return _Found(found.program, found.kwargs or found.args, source=None)
+    return _Found(model, kwargs or args, notes)
+
+
+def _check_archive(path: Path) -> None:
+    """Refuses what torch would wait for, or call by another name; torch looks at no check sum of a weight."""
+    if not path.exists():
+        raise UsageError(f"cannot load {str(path)!r}: there is no such file")
+    if not path.is_file():
+        raise UsageError(f"cannot load {str(path)!r}: it is no file, {_AN_EXPORT}")
+    if not zipfile.is_zipfile(path):
+        raise SubjectError(f"cannot load {path.name}: it is no zip archive; {_AN_EXPORT}")
+    with zipfile.ZipFile(path) as archive:
+        if not any(_PROGRAM.search(name) for name in archive.namelist()):
+            raise SubjectError(f"cannot load {path.name}: it holds no whole exported program; {_AN_EXPORT}")
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise SubjectError(f"cannot load {path.name}: its part {damaged!r} is damaged; {_AN_EXPORT}")
+
+
+def _load_exported(path: Path) -> torch.export.ExportedProgram:
+    """What torch loads; on failure the first reason, which torch only logs while it tries an older format."""
+    reasons: list[BaseException] = []
+
+    def keep_reason(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            reasons.append(record.exc_info[1])
+        return False
+
+    logger = logging.getLogger("torch.export")
+    logger.addFilter(keep_reason)
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        if reasons:
+            raise reasons[0] from error
+        raise
+    finally:
+        logger.removeFilter(keep_reason)
 
 
 def _from_module(module: Any, attribute: str, name: str) -> _Found:

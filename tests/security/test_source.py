@@ -34,8 +34,7 @@ REASONS = {
     ("subjects/model_file.py", "exec"): "runs the TARGET, as the user asked",
     ("subjects/model_file.py", "compile"): "compiles the TARGET, as the user asked",
     ("subjects/model_file.py", "importlib.import_module"): "imports the TARGET package.module, as the user asked",
-    ("subjects/exported.py", "torch.export.load"): "inside data_only(), after the file was looked at",
-    ("capture/data_only.py", "importlib.import_module"): "imports two modules of torch by fixed names",
+    ("subjects/load.py", "torch.export.load"): "loads the TARGET model.pt2, as the user asked",
     ("capture/compat_names.py", "importlib.import_module"): "imports modules of torch named in a table of its own",
     (
         "capture/carried_settings.py",

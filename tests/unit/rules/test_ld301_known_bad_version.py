@@ -17,6 +17,7 @@ from builders import (
     channels_last,
     contiguous,
 )
+from packaging.version import Version
 
 from layoutdoctor.records import Diagnosis, Equivalence, Finding, FxNode, Trial
 from layoutdoctor.rules.known_faults import KNOWN_FAULTS, parse_cudnn, parse_torch
@@ -50,41 +51,38 @@ def sources(diagnosis: Diagnosis) -> list[str]:
     return [source for finding in check(diagnosis) for source in finding.evidence]
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("2.9.1+cu128", (2, 9, 1, 1)),
-        ("2.13.0+cpu", (2, 13, 0, 1)),
-        ("2.13.0.dev20260514+cu130", (2, 13, 0, 0)),
-        ("2.6.0a0+gitdeb1da1", (2, 6, 0, 0)),
-        ("2.10.0rc1", (2, 10, 0, 0)),
-        ("v2.9", (2, 9, 0, 1)),
-        ("main", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_a_version_of_torch_is_read_with_whether_it_is_a_release(
-    text: str | None, version: tuple[int, int, int, int] | None
-) -> None:
-    assert parse_torch(text) == version
+def test_a_version_of_torch_is_read_without_what_was_built() -> None:
+    versions = {"2.9.1+cu128": "2.9.1", "2.13.0.dev20260514+cu130": "2.13.0.dev20260514", "2.6.0a0+git-x!": "2.6a0"}
+    for text, version in versions.items():
+        assert parse_torch(text) == Version(version)
+    for text in ("main", "2", "20260514", "", None):
+        assert parse_torch(text) is None
+
+
+def test_a_version_of_cudnn_is_read_with_and_without_dots() -> None:
+    versions = {"91002": "9.10.2", "91500": "9.15.0", "8907": "8.9.7", "9.10.2": "9.10.2"}
+    for text, version in versions.items():
+        assert parse_cudnn(text) == Version(version)
+    for text in ("none", "", None):
+        assert parse_cudnn(text) is None
 
 
 @pytest.mark.parametrize(
-    ("text", "version"),
+    ("torch", "advice"),
     [
-        ("91002", (9, 10, 2, 1)),
-        ("91500", (9, 15, 0, 1)),
-        ("8907", (8, 9, 7, 1)),
-        ("9.10.2", (9, 10, 2, 1)),
-        ("none", None),
-        (None, None),
+        ("2.8.0", None),
+        ("2.9.0a0+git123", "use torch 2.9.1"),
+        ("2.9.0.dev20250801+cu128", "use torch 2.9.1"),
+        ("2.9.0.post1", "use torch 2.9.1"),
+        ("2.9.1a0+5228.nv25.06", "install the package"),
+        ("2.9.1+cu128", "install the package"),
+        ("2.10.0.dev20251001", None),
     ],
 )
-def test_a_version_of_cudnn_is_read_with_and_without_dots(
-    text: str | None, version: tuple[int, int, int, int] | None
-) -> None:
-    assert parse_cudnn(text) == version
+def test_a_nightly_has_the_faults_of_its_release(torch: str, advice: str | None) -> None:
+    found = findings(a_model(CONV3D, torch=torch, cudnn="91002"))
+
+    assert [finding.suggestion.startswith(str(advice)) for finding in found] == ([True] if advice else [])
 
 
 def test_a_half_precision_conv3d_on_torch_2_9_without_a_new_cudnn_is_told() -> None:

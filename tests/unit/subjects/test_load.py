@@ -261,16 +261,6 @@ def test_an_unknown_zoo_model_names_the_close_ones() -> None:
     )
 
 
-def test_an_exported_program_brings_its_inputs(tmp_path: Path) -> None:
-    program = torch.export.export(nn.Conv2d(3, 4, 3).eval(), (torch.randn(1, 3, 8, 8),))
-    torch.export.save(program, tmp_path / "net.pt2")
-
-    subject = load_target(str(tmp_path / "net.pt2"))
-
-    assert subject.model(*subject.args).shape == (1, 4, 6, 6)
-    assert subject.notes == ("was an exported program: its module was diagnosed, in the mode it was exported in",)
-
-
 def test_an_exception_that_is_no_exception_class_is_one_line_too(write: Callable[[str], str]) -> None:
     assert message_of(write("class Odd(BaseException): pass\nraise Odd('no')")) == (
         "cannot load model.py: Odd: no (model.py:4); mend it there first"
