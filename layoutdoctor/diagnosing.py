@@ -31,7 +31,7 @@ from layoutdoctor.records import Diagnosis, Failure
 from layoutdoctor.rules import run_rules
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 from layoutdoctor.trials import run_trial, warm_up
-from layoutdoctor.writing import file_name_of
+from layoutdoctor.writing import trace_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -170,7 +170,7 @@ class Diagnosing:
         self.attempt.keep(Kept(diagnosis=unfinished, memos={trial.name: trial.memo for trial in self.trials}))
 
     def _trace_file(self, name: str) -> Path | None:
-        return None if self.trace_directory is None else self.trace_directory / f"{file_name_of(name)}.json.gz"
+        return None if self.trace_directory is None else self.trace_directory / trace_name(name)
 
     def _warm_up_earlier(self) -> None:
         """Makes what an earlier process ran ready to be timed in this one."""

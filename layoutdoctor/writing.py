@@ -95,6 +95,16 @@ def file_name_of(name: str) -> str:
     return f"{plain.lstrip('.') or 'file'}-{digest}"
 
 
+def trace_name(configuration: str) -> str:
+    """
+    The name of the file that keeps a configuration's profiler trace.
+
+    Args:
+        configuration: The configuration's name.
+    """
+    return f"{file_name_of(configuration)}.json.gz"
+
+
 def check_directory(directory: Path) -> None:
     """
     Proves that a file can be made in a directory, by making one and removing it.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.accepted import AcceptedFinding
-    from layoutdoctor.commands.output import OutputFile
+    from layoutdoctor.commands.output import InputFile, OutputFile
     from layoutdoctor.records import Diagnosis
 
 _MOST_NAMED = 5
@@ -65,18 +65,21 @@ class AcceptedOption:
     is_written: bool = False
 
 
-def prepare_accepted(arguments: argparse.Namespace, outputs: Sequence[OutputFile]) -> AcceptedOption:
+def prepare_accepted(
+    arguments: argparse.Namespace, outputs: Sequence[OutputFile], read: Sequence[InputFile]
+) -> AcceptedOption:
     """
     Reads the file, and proves that it can be written where that was asked for.
 
     Args:
         arguments: The parsed command line.
         outputs: The report's files, none of which may be this one.
+        read: What the command reads; this may be none of it either.
 
     Raises:
         RecordError: The file holds no accepted findings that can be read.
-        UsageError: It exists and ``--force`` was not given, it cannot be written, it is an output file as well, or
-            names are to be redacted.
+        UsageError: It exists and ``--force`` was not given, it cannot be written, it is an output file or read as well,
+            or names are to be redacted.
     """
     if arguments.accepted is not None:
         path = Path(arguments.accepted)
@@ -88,7 +91,8 @@ def prepare_accepted(arguments: argparse.Namespace, outputs: Sequence[OutputFile
             f"cannot write {arguments.write_accepted!r} with --redact: accepted findings are known again by the names "
             "of modules and files; leave out --redact, or --write-accepted"
         )
-    path = prepare_outputs([arguments.write_accepted], force=arguments.force, further={"": "accepted findings"})[0].path
+    further = {"": "accepted findings"}
+    path = prepare_outputs([arguments.write_accepted], force=arguments.force, read=read, further=further)[0].path
     if path.resolve() in {output.path.resolve() for output in outputs}:
         raise UsageError(f"cannot write {str(path)!r} twice: it is given with --output and --write-accepted")
     return AcceptedOption(path, load_accepted(path) if path.is_file() else None, is_written=True)

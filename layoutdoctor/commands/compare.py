@@ -79,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: A trace and a diagnosis of a model were given, an output file cannot be written, or a comparison has
             no report in its format.
     """
-    outputs = prepare_outputs(arguments.output, force=arguments.force, redact=arguments.redact)
+    read = (arguments.old, arguments.new)
+    outputs = prepare_outputs(arguments.output, force=arguments.force, read=read, redact=arguments.redact)
     for output in outputs:
         check_format(output.report_format)
     comparison = compare(arguments.old, arguments.new)

@@ -24,6 +24,7 @@ from layoutdoctor.commands.isolation import (
     Terminated,
     add_isolation_options,
     ending_signals,
+    files_of_target,
     positive_seconds,
     prepare_isolation,
 )
@@ -34,6 +35,7 @@ from layoutdoctor.commands.output import (
     prepare_outputs,
     print_report,
     refuse_raw_traces,
+    refuse_what_is_read,
     save_reports,
     stdout_to_stderr,
 )
@@ -42,7 +44,7 @@ from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError, UsageError, first_line
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
 from layoutdoctor.targets import TARGETS, find_target
-from layoutdoctor.writing import check_directory
+from layoutdoctor.writing import check_directory, trace_name
 
 if TYPE_CHECKING:
     import argparse
@@ -140,10 +142,14 @@ def run(arguments: argparse.Namespace) -> int:
     configurations = choose_configurations(arguments.configurations, arguments.mode)
     check_target(arguments.lower_for, arguments.device)
     fail_on = check_fail_on(arguments.fail_on)
-    outputs = prepare_outputs(arguments.output, force=arguments.force, redact=arguments.redact)
+    read = (*files_of_target(arguments.target), arguments.accepted)
+    outputs = prepare_outputs(arguments.output, force=arguments.force, read=read, redact=arguments.redact)
     refuse_raw_traces(arguments.save_traces, redact=arguments.redact)
-    accepted = prepare_accepted(arguments, outputs)
+    accepted = prepare_accepted(arguments, outputs, read)
     traces = _prepare_trace_directory(arguments.save_traces if arguments.lower_for is None else None)
+    if traces is not None:
+        for configuration in configurations:
+            refuse_what_is_read(traces / trace_name(configuration.name), read)
     _prepare_logging(verbose=arguments.verbose)
     record = RecordSoFar(tuple(output for output in outputs if output.report_format == "json"))
     with prepare_isolation(arguments, configurations, traces) as isolation:

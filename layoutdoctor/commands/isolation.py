@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import hashlib
 import importlib.metadata
+import importlib.util
 import math
 import os
 import platform
@@ -18,6 +19,7 @@ import shlex
 import signal
 import sys
 import threading
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -185,8 +187,6 @@ def _check_text(words: Sequence[str | None]) -> None:
 
 
 def _can_import_torch() -> bool:
-    import importlib.util
-
     with contextlib.suppress(ImportError, ValueError):
         return importlib.util.find_spec("torch") is not None
     return False
@@ -218,9 +218,34 @@ def _key(request: Request) -> RunKey:
     )
 
 
+def files_of_target(target: str) -> list[Path]:
+    """
+    The files that a target is loaded from, as far as its name tells; some may not be there. Nothing of it is run.
+
+    Args:
+        target: As on the command line: a file, a file with the name of an attribute, or ``package.module:attr``.
+    """
+    files = [_path_of(target)]
+    module = target.partition(":")[0] if ":" in target and ".py:" not in target else ""
+    places = [str(Path.cwd()), *sys.path]
+    with contextlib.suppress(Exception):  # whatever a finder of somebody else raises
+        # One name after the other: to look for a dotted name would import the package around it.
+        for number, part in enumerate(module.split(".")):
+            found = PathFinder.find_spec(part, places) or (None if number else importlib.util.find_spec(part))
+            if found is None:
+                break
+            files += [Path(str(found.origin))] if found.has_location else []
+            places = list(found.submodule_search_locations or ())
+    return files
+
+
+def _path_of(target: str) -> Path:
+    return Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
+
+
 def _fingerprint(target: str) -> str | None:
     """Of the file that a target names; None where it names none, or none that can be read."""
-    path = Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
+    path = _path_of(target)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
     except OSError:

@@ -1,8 +1,4 @@
-"""
-Where reports go: files that are proved writable before anything is measured, and standard output.
-
-Faces the subcommands.
-"""
+"""Where reports go: files that are proved writable before anything is measured, and standard output."""
 
 from __future__ import annotations
 
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
     from layoutdoctor.records import Diagnosis
 
     AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
+    InputFile = str | Path | None
 
 
 _COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
@@ -65,13 +62,7 @@ class OutputFile:
 
 
 def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str] = RENDERERS) -> None:
-    """
-    The options that every command with a report has.
-
-    Args:
-        parser: The subcommand's parser.
-        formats: What its report can be rendered as.
-    """
+    """The options that every command with a report has."""
     endings = {".md": "markdown", ".html": "html", ".json": "json", ".txt": "text", ".sarif": "sarif"}
     endings |= {".xml (JUnit)": "junit", ".py (reproducer)": "reproducer"}
     parser.add_argument(
@@ -98,7 +89,12 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
 
 
 def prepare_outputs(
-    paths: Sequence[str], *, force: bool, further: Mapping[str, str] = MappingProxyType({}), redact: bool = False
+    paths: Sequence[str],
+    *,
+    force: bool,
+    read: Sequence[InputFile] = (),
+    further: Mapping[str, str] = MappingProxyType({}),
+    redact: bool = False,
 ) -> tuple[OutputFile, ...]:
     """
     The files to write, each proved to be writable; none is changed yet.
@@ -106,15 +102,17 @@ def prepare_outputs(
     Args:
         paths: What the user gave with ``--output``.
         force: Whether an existing file may be replaced.
+        read: What the command reads; none of it is ever replaced. None stands for what was not given.
         further: Formats that no report has, by the end of the file's name: raw data, in which no name is replaced.
         redact: Whether reports are to be redacted.
 
     Raises:
-        UsageError: A file's suffix names no format, it exists already, it is named twice, it cannot be written, or it
-            would hold raw data though reports are to be redacted.
+        UsageError: A file is read by the command, its suffix names no format, it exists already, it is named twice, it
+            cannot be written, or it would hold raw data though reports are to be redacted.
     """
     outputs: dict[Path, OutputFile] = {}
     for name in paths:
+        refuse_what_is_read(name, read)
         other = next((kind for end, kind in further.items() if name.lower().endswith(end)), None)
         if redact and other is not None:
             raise UsageError(
@@ -126,10 +124,36 @@ def prepare_outputs(
         if path.resolve() in outputs:
             raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
         outputs[path.resolve()] = OutputFile(path, report_format, is_redacted=redact)
-    return _with_details(outputs, force=force)
+    return _with_details(outputs, read, force=force)
 
 
-def _with_details(outputs: Mapping[Path, OutputFile], *, force: bool) -> tuple[OutputFile, ...]:
+def refuse_what_is_read(name: str | Path, read: Iterable[InputFile]) -> None:
+    """
+    Refuses to write over a file that the command reads, under whatever name.
+
+    Args:
+        name: Where to write.
+        read: As for ``prepare_outputs``.
+    """
+    source = _read_as(name, read)
+    if source is not None:
+        raise UsageError(
+            f"cannot write {str(name)!r}: it is {str(source)!r}, which this command reads; name another file"
+        )
+
+
+def _read_as(name: str | Path, read: Iterable[InputFile]) -> InputFile:
+    """The name under which the command reads a file, by links of either kind as well; None where it does not."""
+    for source in read:
+        with contextlib.suppress(OSError, ValueError):  # there is no such file, or can be none
+            if source is not None and Path(name).samefile(source):
+                return source
+    return None
+
+
+def _with_details(
+    outputs: Mapping[Path, OutputFile], read: Sequence[InputFile], *, force: bool
+) -> tuple[OutputFile, ...]:
     """
     The same with a path beside each Markdown report for what will not fit into it, ``report.details.md``.
 
@@ -142,7 +166,8 @@ def _with_details(outputs: Mapping[Path, OutputFile], *, force: bool) -> tuple[O
         if output.report_format == "markdown":
             ends = ("" if number == 1 else f"-{number}" for number in count(1))
             paths = (output.path.with_name(f"{output.path.stem}.details{end}.md") for end in ends)
-            details = next(path for path in paths if path.resolve() not in taken and _is_free(path, force=force))
+            free = (path for path in paths if _is_free(path, force=force) and _read_as(path, read) is None)
+            details = next(path for path in free if path.resolve() not in taken)
             taken.add(details.resolve())
             found.append(replace(output, details=details))
         else:
@@ -189,16 +214,7 @@ def _checked(path: Path, *, force: bool) -> Path:
 
 
 def refuse_raw_traces(directory: str | None, *, redact: bool) -> None:
-    """
-    Refuses to keep the profiler's traces beside redacted reports.
-
-    Args:
-        directory: What the user gave with ``--save-traces``; None without it.
-        redact: Whether reports are to be redacted.
-
-    Raises:
-        UsageError: Both were asked for.
-    """
+    """Refuses to keep the profiler's traces beside redacted reports."""
     if directory is not None and redact:
         raise UsageError(
             f"cannot save traces in {directory!r} with --redact: the profiler writes paths and the names of modules "
@@ -207,23 +223,13 @@ def refuse_raw_traces(directory: str | None, *, redact: bool) -> None:
 
 
 def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
-    """
-    A record as it may be written: scrubbed, and redacted where that was asked for.
-
-    Args:
-        record: A diagnosis or a comparison.
-        redact_names: Whether names of modules and files become pseudonyms.
-    """
+    """A record as it may be written: scrubbed, and redacted where that was asked for."""
     return privacy.redact(record) if redact_names else privacy.scrub(record)
 
 
 def save_reports(diagnosis: Diagnosis, outputs: Sequence[OutputFile]) -> None:
     """
     Writes the report to every file; a reader sees the old file or the new one, never half of one.
-
-    Args:
-        diagnosis: Any diagnosis.
-        outputs: What ``prepare_outputs`` returned.
 
     Raises:
         OutputError: A file could not be written; the others were.
@@ -281,14 +287,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = False) -> None:
-    """
-    The report to standard output; on a terminal laid out for its width, and coloured unless NO_COLOR is set.
-
-    Args:
-        diagnosis: Any diagnosis.
-        report_format: Which report.
-        redact: Whether names of modules and files become pseudonyms: what is printed is pasted.
-    """
+    """The report to standard output; on a terminal laid out for its width, and coloured unless NO_COLOR is set."""
     diagnosis = for_others(diagnosis, redact_names=redact)
     if report_format != "text":
         print_text(renderer_of(report_format)(diagnosis))
@@ -304,9 +303,6 @@ def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = Fal
 def print_text(text: str) -> None:
     """
     Text to standard output, as far as its encoding can show it; a reader that went away is no error.
-
-    Args:
-        text: Anything, with its own line breaks.
 
     Raises:
         OutputError: It could not be written, as where the disk is full.
@@ -329,8 +325,7 @@ def without_workflow_commands(text: str) -> str:
     """
     A report as a CI service may show it: no line of it is taken for a command of the service.
 
-    Args:
-        text: Anything; in JSON nothing changes but how it is written.
+    In JSON nothing changes but how it is written.
 
     Source:
         GitHub's runner takes a line that begins with ``::name`` for a command, and an old form of it,

@@ -60,8 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: The command line is wrong, or an output file cannot be written.
     """
     fail_on = check_fail_on(arguments.fail_on)
-    outputs = prepare_outputs(arguments.output, force=arguments.force, redact=arguments.redact)
-    accepted = prepare_accepted(arguments, outputs)
+    read = (arguments.saved, arguments.accepted)
+    outputs = prepare_outputs(arguments.output, force=arguments.force, read=read, redact=arguments.redact)
+    accepted = prepare_accepted(arguments, outputs, read)
     diagnosis = load(arguments.saved)
     if arguments.recheck:
         diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))

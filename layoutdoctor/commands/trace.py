@@ -101,9 +101,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"cannot write the accepted findings of {len(arguments.files)} traces at once: expected one FILE with "
             "--write-accepted; examine them one at a time, with --force from the second one on"
         )
+    read = (*arguments.files, arguments.accepted)
     further = {".json.gz": ANNOTATED}
-    outputs = prepare_outputs(arguments.output, force=arguments.force, further=further, redact=arguments.redact)
-    accepted = prepare_accepted(arguments, outputs)
+    outputs = prepare_outputs(
+        arguments.output, force=arguments.force, read=read, further=further, redact=arguments.redact
+    )
+    accepted = prepare_accepted(arguments, outputs, read)
     if len(arguments.files) == 1:
         acceptance = apply_accepted(accepted, _examine(arguments.files[0], arguments.max_bytes))
         diagnosis = acceptance.diagnosis

@@ -6,6 +6,7 @@ Faces subjects and the rest of measure; imports torch, the records' layout and e
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import types
@@ -19,7 +20,7 @@ from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.layout import Layout, strided_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from layoutdoctor.records import FormatChoice, Mode
 
@@ -134,6 +135,9 @@ def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple
     Args:
         args: Positional arguments, nested as torch's pytree understands it.
         kwargs: Keyword arguments likewise.
+
+    Raises:
+        SubjectError: What copies an object leaves tensors in it that are the caller's.
     """
     copied: dict[int, Any] = {}
 
@@ -150,9 +154,11 @@ def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple
 
 def _deep_copy_or_same(leaf: Any) -> Any:
     try:
-        return copy.deepcopy(leaf)
+        copied = copy.deepcopy(leaf)
     except Exception:
         return leaf
+    _check_is_a_copy(leaf, copied)
+    return copied
 
 
 def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -196,7 +202,8 @@ def copy_module(module: nn.Module, weights: Weights | None = None) -> nn.Module:
             shares its memory with that of other copies; None where it is to be copied like the rest.
 
     Raises:
-        SubjectError: It is not initialised yet, or holds something that Python cannot copy.
+        SubjectError: It is not initialised yet, or holds something that Python cannot copy, or the copy shares memory
+            with it: what would be done to the copy would be done to the caller's model.
     """
     check_has_data(module)
     given: dict[int, torch.Tensor] = {}
@@ -211,6 +218,7 @@ def copy_module(module: nn.Module, weights: Weights | None = None) -> nn.Module:
             f"cannot copy {type(module).__name__}, and layoutdoctor never works on the model itself: "
             f"{first_line(error)}; give it a __deepcopy__, or diagnose a function that builds it (model.py:build)"
         ) from error
+    _check_is_a_copy(module, copied, given.values())
     for ours, theirs in zip(own_tensors(copied), own_tensors(module), strict=True):
         ours.grad = None
         taken = given.get(id(theirs))
@@ -220,6 +228,60 @@ def copy_module(module: nn.Module, weights: Weights | None = None) -> nn.Module:
         elif ours.layout == torch.strided and ours.stride() != theirs.stride():
             ours.data = clone_tensor(theirs).detach()  # deepcopy makes a parameter with gaps dense
     return copied
+
+
+def _check_is_a_copy(original: Any, copied: Any, given: Iterable[torch.Tensor] = ()) -> None:
+    """
+    Refuses a deep copy in which a tensor lies in memory of the original, or a module is the original's.
+
+    Args:
+        original: The caller's.
+        copied: What ``copy.deepcopy`` made of it.
+        given: Tensors that the copy was told to take; they may lie where they like.
+    """
+    known: dict[int, Any] = {}  # keeps what was met alive: no identity is used again
+    theirs = {_memory_of(part) for _, part in _held(original, "", known)}
+    allowed = {id(tensor) for tensor in given}
+    for path, part in _held(copied, "", {}):
+        if id(part) not in allowed and _memory_of(part) in theirs:
+            name = type(original).__name__
+            raise SubjectError(
+                f"cannot copy {name}, and layoutdoctor never works on the original: "
+                f"{path.removeprefix('.') or name!r} of the copy is still the original's, expected memory of its own; "
+                "make __deepcopy__ return a real copy"
+            )
+
+
+def _held(value: Any, path: str, met: dict[int, Any]) -> Iterator[tuple[str, torch.Tensor | nn.Module]]:
+    """Tensors and modules in a value with the way to them, each once; a module after what it holds."""
+    if id(value) in met:
+        return
+    parts: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, nn.Module):
+        named = (*value._parameters.items(), *value._buffers.items(), *value._modules.items(), *vars(value).items())
+        parts = ((f".{name}", part) for name, part in named)
+    elif isinstance(value, dict):
+        parts = ((f"[{key!r}]" if isinstance(key, str) else "[...]", part) for key, part in value.items())
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"[{index}]", part) for index, part in enumerate(value))
+    elif hasattr(type(value), "__deepcopy__") and not isinstance(value, torch.Tensor):
+        parts = ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
+    elif not isinstance(value, torch.Tensor):
+        return
+    met[id(value)] = value
+    for name, part in parts:
+        yield from _held(part, path + name, met)
+    if isinstance(value, (torch.Tensor, nn.Module)):
+        yield path, value
+
+
+def _memory_of(part: torch.Tensor | nn.Module) -> object:
+    """What two parts have in common that share memory; the object's identity where it has no memory to tell."""
+    address = 0
+    if isinstance(part, torch.Tensor):
+        with contextlib.suppress(RuntimeError):  # sparse, oneDNN's own, or a tensor around others
+            address = part.untyped_storage().data_ptr()
+    return (part.device, address) if address else id(part)
 
 
 def check_has_data(module: nn.Module) -> None:

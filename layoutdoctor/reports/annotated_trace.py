@@ -57,7 +57,7 @@ def write_annotated_trace(
 
     Raises:
         TraceError: The source cannot be read.
-        UsageError: The source is no Chrome trace or is the target, or the diagnosis is not the source's.
+        UsageError: The source is no Chrome trace, or the diagnosis is not the source's.
         OSError: The target could not be written; it is as it was.
     """
     source, target = Path(source), Path(target)
@@ -67,8 +67,6 @@ def write_annotated_trace(
             f"{cannot}: expected a Chrome trace (.json, .json.gz), as only these can be written back with marks; "
             "write a report instead, such as --output report.md"
         )
-    if target.exists() and target.samefile(source):
-        raise UsageError(f"{cannot}: {str(target)!r} is the same file; name another output")
     trial = recorded_trial(diagnosis)
     if trial is None:
         raise UsageError(f"{cannot}: its diagnosis holds no run; expected what examine_trace returned for this file")

@@ -321,7 +321,7 @@ def _moved(
     """The subject on a device and in a dtype; a model that an imported module keeps is copied first."""
     if device is None and dtype is None:
         return subject
-    model = subject.model
+    model = copy_module(subject.model) if is_shared and isinstance(subject.model, nn.Module) else subject.model
 
     def move(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -331,7 +331,7 @@ def _moved(
 
     try:
         if isinstance(model, nn.Module):
-            model = (copy_module(model) if is_shared else model).to(device=device, dtype=dtype)
+            model = model.to(device=device, dtype=dtype)
         args, kwargs = pytree.tree_map(move, (subject.args, subject.kwargs))
     except Exception as error:  # each backend has exceptions of its own for "not here"
         raise SubjectError(f"cannot move {subject.name} to {device or dtype}: {first_line(error)}") from error

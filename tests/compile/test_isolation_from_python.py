@@ -165,3 +165,14 @@ def test_a_model_that_does_not_run_is_refused_as_in_this_process() -> None:
     with pytest.raises(type(caught.value)) as here:
         layoutdoctor.diagnose(nn.Conv2d(3, 3, 3), torch.ones(4), configurations="eager")
     assert str(caught.value) == str(here.value)
+
+
+class CopiedAsItself(Net):
+    def __deepcopy__(self, memo: Any) -> CopiedAsItself:
+        return self
+
+
+@pytest.mark.slow
+def test_a_model_whose_copy_would_be_itself_is_refused_as_in_this_process() -> None:
+    with pytest.raises(layoutdoctor.LayoutDoctorError, match=r"'conv\.weight' of the copy is still the"):
+        diagnose(CopiedAsItself(), "eager")

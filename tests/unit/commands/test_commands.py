@@ -420,11 +420,6 @@ def test_render_prints_a_saved_diagnosis_in_another_format(saved: Path, capsys: 
     assert capsys.readouterr().out.startswith("## layoutdoctor 0.1.0")
 
 
-def test_render_may_replace_the_file_it_reads(saved: Path) -> None:
-    assert main(["render", str(saved), "--output", str(saved), "--force", "--recheck"]) == 0
-    assert "LD205" not in [finding.code for finding in load(saved).findings]
-
-
 def test_recheck_runs_the_rules_of_today(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", str(saved), "--format", "json"]) == 0
     assert [finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["LD205"]

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 
+import layoutdoctor
+from layoutdoctor.__main__ import main
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.copies import clone_tensor, copy_inputs, copy_model, copy_module, layout_of
+from layoutdoctor.measure.weights import same_memory
+from layoutdoctor.subjects.load import load_target
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GLOBAL_NET = nn.Conv2d(3, 4, 3)
 
@@ -105,6 +112,164 @@ def test_a_module_that_cannot_be_copied_is_refused_with_the_reason() -> None:
 
     with pytest.raises(SubjectError, match=r"cannot copy Stubborn.*TypeError: holds a socket; give it a __deepcopy__"):
         copy_module(Stubborn(1, 1))
+
+
+class Frozen(nn.Conv2d):
+    """A constant, its author thought: there is no need to copy it."""
+
+    def __deepcopy__(self, memo: Any) -> Frozen:
+        return self
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.image = torch.ones(1, 3, 8, 8)
+
+    def __deepcopy__(self, memo: Any) -> Holder:
+        return self
+
+
+class Backbone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = Frozen(3, 3, 3)
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.stem(x))
+
+
+SHARED = (
+    "cannot copy {}, and layoutdoctor never works on the original: {!r} of the copy is still the original's, "
+    "expected memory of its own; make __deepcopy__ return a real copy"
+)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "training"}, {"target": "cuda:90"}], ids=["inference", "training", "target"]
+)
+@pytest.mark.parametrize("kind", ["module", "function"])
+def test_a_model_whose_copy_would_be_itself_is_refused_and_left_as_it_is(kind: str, options: dict[str, Any]) -> None:
+    net = Backbone()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    gradients = [torch.randn_like(parameter) for parameter in net.parameters()]
+    for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+        parameter.grad = gradient
+
+    with pytest.raises(SubjectError) as caught:
+        layoutdoctor.diagnose(net if kind == "module" else lambda x: net(x), torch.ones(1, 3, 8, 8), **options)
+
+    assert str(caught.value) == SHARED.format("Backbone", "stem.weight")
+    assert all(module.training for module in net.modules())
+    assert net.stem.weight.dtype == torch.float32
+    assert net.stem.weight.stride() == (27, 9, 3, 1)
+    assert all(p.grad is gradient for p, gradient in zip(net.parameters(), gradients, strict=True))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+
+
+def test_the_command_refuses_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "frozen_stem.py"
+    path.write_text(
+        "import torch\nclass Frozen(torch.nn.Linear):\n    def __deepcopy__(self, memo):\n        return self\n"
+        "Model = torch.nn.Sequential(Frozen(2, 2))\nexample_input = torch.ones(1, 2)\n"
+    )
+
+    assert main([str(path), "--no-isolation", "-q"]) == 3
+    assert capsys.readouterr().err == f"layoutdoctor: error: {SHARED.format('Sequential', '0.weight')}\n"
+
+
+def test_an_imported_model_is_refused_before_it_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "layoutdoctor_frozen_zoo.py").write_text(
+        f"import torch\nfrom {__name__} import Backbone\nnet, example_input = Backbone(), torch.ones(1, 3, 8, 8)\n"
+    )
+
+    with pytest.raises(SubjectError) as caught:
+        load_target("layoutdoctor_frozen_zoo:net", dtype="bf16")
+
+    assert str(caught.value) == SHARED.format("Backbone", "stem.weight")
+
+
+class WithSharedMean(nn.BatchNorm1d):
+    """A real copy but for a view of the running mean."""
+
+    def __deepcopy__(self, memo: Any) -> WithSharedMean:
+        made = WithSharedMean(self.num_features)
+        made.running_mean = self.running_mean[:]  # type: ignore[index]
+        return made
+
+
+class SameDropout(nn.Dropout):
+    def __deepcopy__(self, memo: Any) -> SameDropout:
+        return self
+
+
+class SameTensor(torch.Tensor):
+    def __deepcopy__(self, memo: Any) -> SameTensor:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("held", "path"),
+    [
+        (SameDropout(), "held"),
+        (WithSharedMean(2), "held.running_mean"),
+        ([{"teacher": Frozen(1, 1, 1)}], "held[0]['teacher'].weight"),
+        (SameTensor(), "held"),
+        (Holder(), "held.image"),
+    ],
+    ids=["module without weights", "buffer", "hidden module", "empty tensor", "object"],
+)
+def test_whatever_a_copy_shares_with_the_model_is_named(held: Any, path: str) -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    net.held = held
+
+    with pytest.raises(SubjectError) as caught:
+        copy_module(net, same_memory)
+
+    assert str(caught.value) == SHARED.format("Sequential", path)
+
+
+class Copied(nn.Linear):
+    """Copies itself, without the memo."""
+
+    def __deepcopy__(self, memo: Any) -> Copied:
+        made = Copied(self.in_features, self.out_features)
+        made.load_state_dict(self.state_dict())
+        return made
+
+
+@pytest.mark.parametrize("weights", [None, same_memory], ids=["copied", "in the same memory"])
+def test_real_copies_ties_views_and_tensors_without_memory_pass(weights: Any) -> None:
+    net = nn.Sequential(Copied(2, 2), nn.Linear(2, 2), nn.Linear(2, 2), nn.LSTM(2, 2))
+    net[2].weight = net[1].weight
+    nn.utils.parametrizations.weight_norm(net[1], "bias")
+    net.register_buffer("view", net[1].weight.data.view(-1))
+    net.register_buffer("nothing", torch.empty(0))
+    net.register_buffer("sparse", torch.eye(2).to_sparse())
+    net.later, net.again, net.cycle = torch.empty(2, device="meta"), [net[1].weight], {}
+    net.cycle["self"] = net.cycle
+    net.script = torch.jit.script(nn.Linear(2, 2))
+
+    copied = copy_module(net, weights)
+
+    assert copied[2].weight is copied[1].weight is copied.again[0]
+    assert copied[1].weight is not net[1].weight
+
+
+class Batch(dict[str, Any]):
+    def __deepcopy__(self, memo: Any) -> Batch:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("given", "path"), [(Holder(), "image"), (Batch(x=[torch.ones(1)]), "['x'][0]")], ids=["object", "dictionary"]
+)
+def test_an_input_whose_copy_is_itself_is_refused(given: Any, path: str) -> None:
+    with pytest.raises(SubjectError) as caught:
+        layoutdoctor.diagnose(lambda x, held: x, (torch.ones(2), given))
+
+    assert str(caught.value) == SHARED.format(type(given).__name__, path)
 
 
 def make_functions(net: nn.Module) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import Counter, defaultdict
 from decimal import Decimal
 from pathlib import Path
@@ -441,30 +440,6 @@ def test_the_same_trace_is_the_same_file_without_name_or_time(tmp_path: Path) ->
     data = (tmp_path / "a.json.gz").read_bytes()
     assert data == (tmp_path / "b.json.gz").read_bytes()
     assert data[3:8] == b"\0\0\0\0\0"  # no flags, so no name; no time
-
-
-@pytest.mark.parametrize("way", ["same", "symbolic link", "hard link", "through a folder"])
-def test_a_trace_is_never_written_over_itself(way: str, tmp_path: Path) -> None:
-    source = a_trace(tmp_path)
-    target = tmp_path / "link.json.gz"
-    if way == "same":
-        target = source
-    elif way == "symbolic link":
-        target.symlink_to(source)
-    elif way == "hard link":
-        os.link(source, target)
-    else:
-        (tmp_path / "folder").symlink_to(tmp_path)
-        target = tmp_path / "folder" / source.name
-    before = source.read_bytes()
-
-    with pytest.raises(UsageError) as raised:
-        write_annotated_trace(examine_trace(source), source, target)
-
-    assert str(raised.value) == (
-        f"cannot annotate {str(source)!r}: {str(target)!r} is the same file; name another output"
-    )
-    assert source.read_bytes() == before
 
 
 def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
