@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from layoutdoctor.capture.torch_state import profiler_is_running
 from layoutdoctor.errors import text_of
 from layoutdoctor.measure.profiling import quiet_profiler
+from layoutdoctor.state.switches import profiler_is_running
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ import torch
 
 from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX
 from layoutdoctor.analysis.trace_conversions import SECONDS_PER_NANOSECOND
-from layoutdoctor.capture.torch_state import profiler_is_running
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.processes import scratch_prefix
+from layoutdoctor.state.switches import profiler_is_running
 from layoutdoctor.traces.chrome import read_chrome_trace
 from layoutdoctor.traces.files import TraceFile
 from layoutdoctor.traces.kineto import ProfiledIteration, iteration_of, read_profiled_iteration

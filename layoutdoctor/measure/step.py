@@ -17,8 +17,8 @@ import torch
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.copies import clone_tensor, copy_inputs, input_tensors, layout_of
-from layoutdoctor.measure.randomness import seeded
 from layoutdoctor.measure.weights import same_values
+from layoutdoctor.state.randomness import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
-from layoutdoctor.measure.randomness import seeded
+from layoutdoctor.state.randomness import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

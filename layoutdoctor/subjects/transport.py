@@ -22,9 +22,9 @@ import cloudpickle
 import torch
 from torch import nn
 
-from layoutdoctor.capture.carried_settings import apply_settings, current_settings
 from layoutdoctor.errors import SubjectError, first_line
-from layoutdoctor.measure.randomness import preserved_random_state
+from layoutdoctor.state.randomness import preserved_random_state
+from layoutdoctor.state.switches import apply_settings, current_settings
 from layoutdoctor.subjects.culprits import find_culprit
 from layoutdoctor.subjects.reducers import ValueModules, reduce
 from layoutdoctor.subjects.subject import LoadedSubject

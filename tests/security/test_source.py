@@ -38,7 +38,7 @@ REASONS = {
     ("capture/data_only.py", "importlib.import_module"): "imports two modules of torch by fixed names",
     ("capture/compat_names.py", "importlib.import_module"): "imports modules of torch named in a table of its own",
     (
-        "capture/carried_settings.py",
+        "state/switches.py",
         "importlib.import_module",
     ): "the caller's own settings, by transport.py",
     ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision or transformers, as the user asked",

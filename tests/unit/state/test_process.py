@@ -16,8 +16,8 @@ import torch._dynamo.config as dynamo_config
 import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 
-from layoutdoctor.measure.randomness import seeded
-from layoutdoctor.subjects.state import preserved_state
+from layoutdoctor.state.process import preserved_state
+from layoutdoctor.state.randomness import seeded
 
 
 def snapshot() -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_a_seeded_block_is_reproducible_and_leaves_no_trace() -> None:
 
 STREAMS = """
 import os, sys
-from layoutdoctor.subjects.state import preserved_state
+from layoutdoctor.state.process import preserved_state
 
 print("before", flush=True)
 with preserved_state():

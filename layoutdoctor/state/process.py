@@ -20,15 +20,15 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.capture.torch_state import (
+from layoutdoctor.errors import first_line
+from layoutdoctor.state.randomness import keep_random_state
+from layoutdoctor.state.switches import (
     keep_compiler_settings,
     keep_hooks,
     keep_modes,
     keep_switches,
     keep_torch_logging,
 )
-from layoutdoctor.errors import first_line
-from layoutdoctor.measure.randomness import keep_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
