@@ -2,7 +2,7 @@
 What a compile leaves behind in dynamo, AOTAutograd and Inductor, put back as it was before a diagnosis.
 
 The caller's compiled functions keep their code and their entries; what the diagnosis added goes, so that the caller's
-next compile, of the same model or of another one, is the one that it would have been. Faces doctor; imports torch.
+next compile, of the same model or of another one, is the one that it would have been.
 
 Not put back, because nothing that the caller does depends on it:
     - memories of pure functions (``functools.lru_cache``, operator lookups, sympy's, regular expressions);

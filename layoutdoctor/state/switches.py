@@ -1,8 +1,7 @@
 """
-torch's process-wide and thread-wide switches, modes, hooks and settings, put back as they were before a diagnosis.
+torch's process-wide and thread-wide switches, modes and settings: kept and put back, or carried to another process.
 
 Each ``keep_`` function looks now and returns what puts things back; what this torch does not have is passed over.
-Faces subjects' state; imports torch. Dynamo's and Inductor's own state is in ``dynamo_state``.
 
 Cannot be put back: the number of inter-operation threads (torch lets it be set once; the diagnosis never does), an
 operator, backend or class that the model registers with torch, and what a model does on threads of its own.
@@ -17,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.modules import module as nn_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     Restore = Callable[[], None]
+    Switch = tuple[Callable[[], Any], Callable[[Any], None]]  # how it is read, and how it is set
 
 Settings = dict[str, Any]
 
@@ -86,37 +85,56 @@ def profiler_is_running() -> bool:
     return is_enabled is not None and bool(is_enabled())
 
 
+def keep_each(pairs: Iterable[Switch]) -> Restore:
+    """Asks getters now; what it returns sets what they say otherwise by then. What a getter refuses is passed over."""
+    before = [(get, set_, value) for get, set_ in pairs if (value := read_switch(get)) is not MISSING]
+
+    def restore() -> None:
+        for get, set_, value in before:
+            if read_switch(get) != value:
+                set_(value)
+
+    return restore
+
+
+def together(restores: Sequence[Restore]) -> Restore:
+    """One that runs all of them, from the last to the first; one that raises does not keep the others from running."""
+
+    def restore() -> None:
+        with contextlib.ExitStack() as stack:
+            for one in restores:
+                stack.callback(one)
+
+    return restore
+
+
+def nothing() -> None:
+    """What there is to put back where nothing can have changed."""
+
+
 def keep_switches() -> Restore:
     """
-    Switches of the whole process: threads, determinism, precision, cuDNN, oneDNN, cuBLAS, attention kernels.
+    Switches of the whole process: threads, determinism, precision, cuDNN, oneDNN, cuBLAS, attention kernels, printing.
 
     Source:
         ``torch/backends``, ``torch/__init__.py``, ``torch.utils.deterministic``; torch 2.7 to 2.13.
     """
-    dtype = torch.get_default_dtype()
-    thread_count = torch.get_num_threads()
-    deterministic = determinism()
-    switches = named_switches().values()
-    before = [(get, set_, value) for get, set_ in switches if (value := read_switch(get)) is not MISSING]
-    benchmark_limit = read_switch(lambda: torch.backends.cudnn.benchmark_limit)
-    flushes = _flushes_denormals()
-
-    def restore() -> None:
-        if torch.get_default_dtype() != dtype:
-            torch.set_default_dtype(dtype)
-        if torch.get_num_threads() != thread_count:
-            torch.set_num_threads(thread_count)
-        if determinism() != deterministic:
-            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
-        for get, set_, value in before:
-            if read_switch(get) != value:
-                set_(value)
-        if read_switch(lambda: torch.backends.cudnn.benchmark_limit) != benchmark_limit:
-            torch.backends.cudnn.benchmark_limit = benchmark_limit
-        if _flushes_denormals() != flushes:
-            torch.set_flush_denormal(flushes)
-
-    return restore
+    printing = vars(torch._tensor_str.PRINT_OPTS)
+    return keep_each(
+        (
+            (torch.get_default_dtype, torch.set_default_dtype),
+            (torch.get_num_threads, torch.set_num_threads),
+            (determinism, lambda asked: torch.use_deterministic_algorithms(asked[0], warn_only=asked[1])),
+            *named_switches().values(),
+            (
+                lambda: torch.backends.cudnn.benchmark_limit,
+                lambda limit: setattr(torch.backends.cudnn, "benchmark_limit", limit),
+            ),
+            # Torch cannot be asked whether this thread's arithmetic takes the smallest numbers for 0.
+            (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal),
+            (lambda: dict(printing), printing.update),
+        )
+    )
 
 
 def determinism() -> tuple[bool, bool]:
@@ -128,19 +146,14 @@ def determinism() -> tuple[bool, bool]:
 
 
 def read_switch(get: Callable[[], Any]) -> Any:
-    """
-    What a getter says; ``MISSING`` where this torch lacks it, or refuses (old and new precision settings mixed).
-
-    Args:
-        get: Of a switch.
-    """
+    """What a getter says; ``MISSING`` where this torch lacks it, or refuses (old and new precision settings mixed)."""
     try:
         return get()
     except Exception:
         return MISSING
 
 
-def named_switches() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
+def named_switches() -> dict[str, Switch]:
     """How each switch behind torch.backends is read and set, by its name, as far as this torch has it."""
     names = [(f"_get_{name}", f"_set_{name}") for name in _SWITCHES]
     found = {g: (getattr(torch._C, g, None), getattr(torch._C, s, None)) for g, s in (*names, *_OTHER_SWITCHES)}
@@ -160,90 +173,44 @@ def _spread(set_: Callable[..., None]) -> Callable[[Any], None]:
     return set_value
 
 
-def _precision_switches() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
+def _precision_switches() -> dict[str, Switch]:
     get, set_ = (
         getattr(torch._C, f"_{name}", None) for name in ("get_fp32_precision_getter", "set_fp32_precision_setter")
     )
     if get is None or set_ is None:  # before torch 2.9
         return {}
 
-    def pair(backend: str, operation: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    def pair(backend: str, operation: str) -> Switch:
         return lambda: get(backend, operation), lambda value: set_(backend, operation, value)
 
     return {f"{backend} {operation}": pair(backend, operation) for backend, operation in _PRECISIONS}
 
 
-def _flushes_denormals() -> bool:
-    """Whether this thread's arithmetic takes the smallest numbers for 0: torch sets it and cannot be asked."""
-    with contextlib.ExitStack() as stack:
-        for mode in (
-            torch.no_grad(),
-            torch._C.DisableTorchFunction(),
-            torch.utils._python_dispatch._disable_current_modes(),
-        ):
-            stack.enter_context(mode)
-        smallest = torch.full((1,), 2.0**-1074, dtype=torch.float64, device="cpu")
-        return bool((smallest * 1).item() == 0)
-
-
 def keep_modes() -> Restore:
     """
-    Modes of this thread: grad, autocast, anomaly detection, default device, function and dispatch modes, CUDA device.
+    Modes of this thread: grad, autocast, anomaly detection, default device and other function modes, CUDA device.
 
     Inference mode is a guard of torch's own, put back with the one that the doctor enters.
 
     Source:
         ``torch/autograd/grad_mode.py``, ``torch/amp/autocast_mode.py``, ``torch/overrides.py``,
-        ``torch/utils/_python_dispatch.py``, ``torch._GLOBAL_DEVICE_CONTEXT``; torch 2.7 to 2.13.
+        ``torch._GLOBAL_DEVICE_CONTEXT``; torch 2.7 to 2.13.
     """
-    restores = [_keep_grad_modes(), _keep_autocast(), _keep_mode_stacks(), _keep_cuda_device()]
-
-    def restore() -> None:
-        with contextlib.ExitStack() as stack:
-            for one in restores:
-                stack.callback(one)
-
-    return restore
-
-
-def _keep_grad_modes() -> Restore:
-    grad = torch.is_grad_enabled()
-    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    multithreading = torch._C._is_multithreading_enabled()
-
-    def restore() -> None:
-        if torch.is_grad_enabled() != grad:
-            torch._C._set_grad_enabled(grad)
-        if (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()) != anomaly:
-            torch.set_anomaly_enabled(*anomaly)
-        if torch._C._is_multithreading_enabled() != multithreading:
-            torch._C._set_multithreading_enabled(multithreading)
-
-    return restore
-
-
-def _keep_autocast() -> Restore:
-    known = [
-        device for device in DEVICE_TYPES if read_switch(partial(torch.is_autocast_enabled, device)) is not MISSING
+    pairs: list[Switch] = [
+        (torch.is_grad_enabled, torch._C._set_grad_enabled),
+        (
+            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            lambda how: torch.set_anomaly_enabled(*how),
+        ),
+        (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+        (_autocast_depth, _set_autocast_depth),
     ]
-    before = {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in known}
-    is_cached, depth = torch.is_autocast_cache_enabled(), _autocast_depth()
-
-    def restore() -> None:
-        for device, (enabled, dtype) in before.items():
-            if torch.is_autocast_enabled(device) != enabled:
-                torch.set_autocast_enabled(device, enabled)
-            if torch.get_autocast_dtype(device) != dtype:
-                torch.set_autocast_dtype(device, dtype)
-        if torch.is_autocast_cache_enabled() != is_cached:
-            torch.set_autocast_cache_enabled(is_cached)
-        if (difference := _autocast_depth() - depth) != 0:
-            step = torch.autocast_decrement_nesting if difference > 0 else torch.autocast_increment_nesting
-            for _ in range(abs(difference)):
-                step()
-            torch.clear_autocast_cache()
-
-    return restore
+    for device in DEVICE_TYPES:
+        pairs.append((partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device)))
+        pairs.append((partial(torch.get_autocast_dtype, device), partial(torch.set_autocast_dtype, device)))
+    if torch.cuda.is_initialized():
+        pairs.append((torch.cuda.current_device, torch.cuda.set_device))
+    return together([keep_each(pairs), _keep_function_modes()])
 
 
 def _autocast_depth() -> int:
@@ -252,13 +219,20 @@ def _autocast_depth() -> int:
     return int(torch.autocast_decrement_nesting())
 
 
-def _keep_mode_stacks() -> Restore:
+def _set_autocast_depth(depth: int) -> None:
+    difference = depth - _autocast_depth()
+    for _ in range(abs(difference)):
+        (torch.autocast_increment_nesting if difference > 0 else torch.autocast_decrement_nesting)()
+    torch.clear_autocast_cache()
+
+
+def _keep_function_modes() -> Restore:
+    """Function modes of this thread; the default device is one of them, and has two more names."""
     contexts: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
     context = getattr(contexts, "device_context", None)
     devices: Any = sys.modules.get("torch.utils._device")
     current = getattr(devices, "CURRENT_DEVICE", None)
-    function_modes = _function_modes()
-    dispatch_modes = _dispatch_modes()
+    modes = _function_modes()
 
     def restore() -> None:
         if contexts is not None and getattr(contexts, "device_context", None) is not context:
@@ -267,78 +241,17 @@ def _keep_mode_stacks() -> Restore:
                 del contexts.device_context  # torch 2.7 asks whether it is there, not whether it is None
         if (known := sys.modules.get("torch.utils._device")) is not None:
             known.CURRENT_DEVICE = current  # type: ignore[attr-defined]
-        if not _are_same(_function_modes(), function_modes):
+        if list(map(id, _function_modes())) != list(map(id, modes)):
             for _ in _function_modes():
                 torch._C._pop_torch_function_stack()
-            for mode in function_modes:
+            for mode in modes:
                 torch._C._push_on_torch_function_stack(mode)
-        if not _are_same(_dispatch_modes(), dispatch_modes):
-            for _ in _dispatch_modes():
-                torch._C._pop_torch_dispatch_stack(None)
-            for mode in dispatch_modes:
-                torch._C._push_on_torch_dispatch_stack(mode)
 
     return restore
 
 
 def _function_modes() -> list[Any]:
     return [torch._C._get_function_stack_at(index) for index in range(torch._C._len_torch_function_stack())]
-
-
-def _dispatch_modes() -> list[Any]:
-    return [torch._C._get_dispatch_stack_at(index) for index in range(torch._C._len_torch_dispatch_stack())]
-
-
-def _are_same(first: list[Any], second: list[Any]) -> bool:
-    return len(first) == len(second) and all(one is other for one, other in zip(first, second, strict=True))
-
-
-def _keep_cuda_device() -> Restore:
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-
-    def restore() -> None:
-        if device is not None and torch.cuda.current_device() != device:
-            torch.cuda.set_device(device)
-
-    return restore
-
-
-def keep_hooks() -> Restore:
-    """
-    Hooks that torch calls for every module, optimizer and saved tensor, and how it prints.
-
-    Source:
-        ``torch.nn.modules.module._global_*``, ``torch.optim.optimizer._global_*``, ``torch._tensor_str.PRINT_OPTS``,
-        ``torch._C._autograd._top_saved_tensors_default_hooks``; torch 2.7 to 2.13.
-    """
-    optimizer = sys.modules.get("torch.optim.optimizer")
-    registries: list[tuple[Any, str, Any, dict[Any, Any]]] = [
-        (owner, name, value, dict(value) if isinstance(value, dict) else {})
-        for owner in (nn_module, optimizer)
-        for name, value in list(vars(owner).items() if owner is not None else ())
-        if name.startswith("_global_") and (value is None or isinstance(value, (dict, bool)))
-    ]
-    print_options = torch._tensor_str.PRINT_OPTS
-    printing = dict(vars(print_options))
-    saved_tensors = _saved_tensor_hooks()
-
-    def restore() -> None:
-        for owner, name, value, contents in registries:
-            if getattr(owner, name) is not value:
-                setattr(owner, name, value)
-            if isinstance(value, dict) and value != contents:
-                value.clear()
-                value.update(contents)
-        vars(print_options).update(printing)
-        while (now := _saved_tensor_hooks()) is not None and now != saved_tensors:
-            torch._C._autograd._pop_saved_tensors_default_hooks()
-
-    return restore
-
-
-def _saved_tensor_hooks() -> Any:
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return None if top is None else top(True)
 
 
 def keep_compiler_settings() -> Restore:
@@ -433,12 +346,7 @@ def current_settings() -> Settings:
 
 
 def apply_settings(settings: Settings) -> None:
-    """
-    Sets this process, which must be one of our own, as another one was.
-
-    Args:
-        settings: From ``current_settings`` in a process with the same torch.
-    """
+    """Sets this process, which must be one of our own, as another one with the same torch was."""
     sys.setrecursionlimit(max(settings["recursion limit"], sys.getrecursionlimit()))
     torch.set_num_threads(settings["threads"])
     torch.set_default_dtype(settings["dtype"])
