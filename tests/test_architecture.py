@@ -28,7 +28,10 @@ LINES = (
     ("layoutdoctor.static_trials",),
     ("layoutdoctor.trials",),
     ("layoutdoctor.live_trial",),
-    ("layoutdoctor.subjects", "layoutdoctor.capture", "layoutdoctor.measure"),
+    ("layoutdoctor.run",),
+    ("layoutdoctor.subjects",),
+    ("layoutdoctor.capture",),
+    ("layoutdoctor.measure",),
     ("layoutdoctor.state",),
     # ------------------------------------------- the torch line: nothing below imports torch
     ("layoutdoctor.supervisor",),

@@ -31,8 +31,8 @@ from layoutdoctor.trials import compiled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.measure.step import Step
     from layoutdoctor.records import Configuration, Graph, Mode
+    from layoutdoctor.subjects.step import Step
     from layoutdoctor.targets import Target
 
 

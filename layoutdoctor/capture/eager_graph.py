@@ -21,13 +21,15 @@ from torch.utils._pytree import tree_leaves
 from layoutdoctor.capture.compat import last_sequence_number, running_autograd_node
 from layoutdoctor.capture.fx_graph import (
     arguments_text,
+    described,
     dtype_name,
     first_tensor,
     is_user_file,
     layout_of,
+    operator_problem,
     source_location,
+    tensor_problem,
 )
-from layoutdoctor.capture.not_understood import described, operator_problem, tensor_problem
 from layoutdoctor.errors import first_line
 from layoutdoctor.records import FxNode, Graph
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.capture.compat import graph_break_counters, guard_failure_reasons, next_frame_number
 from layoutdoctor.capture.compat_hooks import InductorHooks
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
-from layoutdoctor.capture.fx_graph import fx_nodes, output_names
+from layoutdoctor.capture.fx_graph import described, fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
-from layoutdoctor.capture.not_understood import described, not_understood_in
 from layoutdoctor.errors import first_line
 from layoutdoctor.records import Graph
 
@@ -32,15 +30,8 @@ _FRAME_NUMBER = re.compile(r"\s*(\d+)/\d+: ")
 """Dynamo's compile id in front of a failed guard: frame, and which compile of it."""
 
 
-@dataclass
-class CapturedGraph:
-    """
-    A graph record and the live module that runs it.
-
-    Attributes:
-        graph: The record.
-        module: The generated Python module; its globals hold the compiled kernels.
-    """
+class CapturedGraph(NamedTuple):
+    """A graph's record, and the generated Python module that runs it: its globals hold the compiled kernels."""
 
     graph: Graph
     module: Any

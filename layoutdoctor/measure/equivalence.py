@@ -7,7 +7,7 @@ reference; imports records.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.measure.reference import Reference
-    from layoutdoctor.measure.step import StepResults
+    from layoutdoctor.records import Mode
 
 EAGER_ERROR_FACTOR = 10.0
 """How many times eager's own rounding error another order of the same additions may make."""
@@ -58,6 +57,49 @@ class ReferenceTensor:
     dtype: torch.dtype
     error_of_eager: float
     largest: float
+
+
+@dataclass(frozen=True)
+class StepResults:
+    """
+    What one iteration gave.
+
+    Attributes:
+        outputs: Every tensor of the output, in order, detached, with the strides the model gave them.
+        gradients: Of each parameter by its name, of each input that requires one as ``input 0``; none in inference.
+        output_layouts: Layouts of the outputs.
+    """
+
+    outputs: list[torch.Tensor]
+    gradients: dict[str, torch.Tensor]
+    output_layouts: tuple[Layout, ...]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """
+    What the model computes, and how exactly.
+
+    Attributes:
+        name: ``float64``, or ``eager float32`` and the like where float64 did not run.
+        tensors: Outputs and gradients by name.
+        mode: Of the runs.
+        output_layouts: Eager's, on the caller's own input.
+        random: Why two runs of the model differ; None where they do not.
+        why_not_exact: Why float64 did not run; None where it did.
+        terms: For an output that is a sum or a mean: the same of its terms' magnitudes, the largest. Where the terms
+            cancel, rounding is of their size, not of the output's.
+        notes: What the reader should know.
+    """
+
+    name: str
+    tensors: dict[str, ReferenceTensor]
+    mode: Mode
+    output_layouts: tuple[Layout, ...]
+    random: str | None = None
+    why_not_exact: str | None = None
+    terms: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class _Difference(NamedTuple):

@@ -6,7 +6,7 @@ next compile, of the same model or of another one, is the one that it would have
 
 Not put back, because nothing that the caller does depends on it:
     - memories of pure functions (``functools.lru_cache``, operator lookups, sympy's, regular expressions);
-    - machine code of kernels already _loaded (Inductor finds it by its source; Python cannot unload it), and the files
+    - machine code of kernels already loaded (Inductor finds it by its source; Python cannot unload it), and the files
       in Inductor's cache directory, which every process of the user shares by design;
     - counters that names are made of (``bytecode_transformation._unique_id_counter``, ``<eval_with_key>.N``, hook ids):
       a name that is given out twice could be deleted by the one who had it first;

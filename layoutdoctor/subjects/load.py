@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError, UsageError, first_line
-from layoutdoctor.measure.copies import copy_module, input_tensors
+from layoutdoctor.subjects.copies import copy_module, input_tensors
 from layoutdoctor.subjects.exported import load_exported
 from layoutdoctor.subjects.inputs import InputSpec, make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.model_file import execute_file, import_module, public_names, users_code

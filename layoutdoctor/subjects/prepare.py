@@ -18,17 +18,17 @@ from layoutdoctor.analysis.how_to_apply import effective_options as effective_op
 from layoutdoctor.analysis.how_to_apply import global_options as global_options
 from layoutdoctor.analysis.how_to_apply import how_to_apply as how_to_apply
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.measure.copies import (
+from layoutdoctor.measure.memory import why_too_little
+from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
     copy_model,
     in_format,
     input_tensors,
     with_dynamo_marks,
 )
-from layoutdoctor.measure.memory import why_too_little
-from layoutdoctor.measure.step import Step
-from layoutdoctor.measure.weights import SharedTensors
+from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import unwrap
+from layoutdoctor.subjects.weights import SharedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

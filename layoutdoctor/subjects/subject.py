@@ -18,9 +18,9 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.measure.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
-from layoutdoctor.measure.weights import same_memory
 from layoutdoctor.records import InputTensor, Subject
+from layoutdoctor.subjects.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
+from layoutdoctor.subjects.weights import same_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

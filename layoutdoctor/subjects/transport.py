@@ -25,8 +25,7 @@ from torch import nn
 from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.state.randomness import preserved_random_state
 from layoutdoctor.state.switches import apply_settings, current_settings
-from layoutdoctor.subjects.culprits import find_culprit
-from layoutdoctor.subjects.reducers import ValueModules, reduce
+from layoutdoctor.subjects.reducers import ValueModules, find_culprit, reduce
 from layoutdoctor.subjects.subject import LoadedSubject
 from layoutdoctor.units import format_bytes
 

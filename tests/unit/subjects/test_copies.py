@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.copies import clone_tensor, copy_inputs, copy_model, copy_module, layout_of
+from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, copy_model, copy_module, layout_of
 
 GLOBAL_NET = nn.Conv2d(3, 4, 3)
 

@@ -34,7 +34,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.copies import (
+from layoutdoctor.measure.memory import Need, why_too_little
+from layoutdoctor.subjects.copies import (
     check_has_data,
     clone_tensor,
     copy_inputs,
@@ -43,7 +44,6 @@ from layoutdoctor.measure.copies import (
     own_tensors,
     with_dynamo_marks,
 )
-from layoutdoctor.measure.memory import Need, why_too_little
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

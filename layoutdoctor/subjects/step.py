@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.copies import clone_tensor, copy_inputs, input_tensors, layout_of
-from layoutdoctor.measure.weights import same_values
+from layoutdoctor.measure.equivalence import StepResults
 from layoutdoctor.state.randomness import seeded
+from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of
+from layoutdoctor.subjects.weights import same_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from torch import nn
 
-    from layoutdoctor.layout import Layout
     from layoutdoctor.records import Mode
 
 _LOSS_WEIGHT_PERIOD = 1_000_003
@@ -38,22 +38,6 @@ COPIES_INPUTS_NOTE = (
     "the model changes its inputs in place: every call gets fresh copies, in every configuration; "
     "the time of copying is part of the times"
 )
-
-
-@dataclass(frozen=True)
-class StepResults:
-    """
-    What the first call of a step gave.
-
-    Attributes:
-        outputs: Every tensor of the output, in order, detached, with the strides the model gave them.
-        gradients: Of each parameter by its name, of each input that requires one as ``input 0``; none in inference.
-        output_layouts: Layouts of the outputs.
-    """
-
-    outputs: list[torch.Tensor]
-    gradients: dict[str, torch.Tensor]
-    output_layouts: tuple[Layout, ...]
 
 
 @dataclass
