@@ -34,11 +34,8 @@ class DecisionFacts:
     What an explanation may mention.
 
     Attributes:
-        applied: Whether channels-last was chosen.
-        convolutions: Those of the graph, forward and backward.
         counted: How many of them this torch decides by.
         deciding: Names of the nodes that vetoed.
-        node_count: FX nodes of the graph.
     """
 
     applied: bool
@@ -49,14 +46,7 @@ class DecisionFacts:
 
 
 def explain_decision(rule: str, log: Sequence[str], facts: DecisionFacts) -> str:
-    """
-    The rule that decided about a graph, in a sentence.
-
-    Args:
-        rule: Our name of it.
-        log: What torch logged while it decided.
-        facts: About the graph.
-    """
+    """The rule that decided about a graph, in a sentence."""
     count = facts.counted
     plural = "" if count == 1 else "s"
     which = _names(facts.convolutions, facts.deciding)
@@ -134,8 +124,6 @@ class RawDecision:
     What the hook around ``decide_layout_opt`` saw.
 
     Attributes:
-        applied: The result.
-        log: What torch logged meanwhile.
         is_inference: Inductor uses another heuristic outside training.
         enabled: ``config.layout_optimization`` as in effect for this compile.
         forced: ``config.force_layout_optimization`` likewise.
@@ -153,14 +141,7 @@ class RawDecision:
 
 
 def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None) -> RawDecision:
-    """
-    The decision with the settings in effect while it was made.
-
-    Args:
-        applied: What ``decide_layout_opt`` returned.
-        log: Lines it logged.
-        is_inference: Its argument.
-    """
+    """The decision with the settings in effect while it was made."""
     config, onednn = inductor_config(), torch.backends.mkldnn
     return RawDecision(
         applied,
@@ -178,7 +159,6 @@ def forward_convolutions(graph_module: Any, extern_targets: Mapping[str, str] | 
     The nodes Inductor's heuristic counts: ``aten.convolution`` and oneDNN's packed convolutions.
 
     Args:
-        graph_module: The post-AOT FX graph.
         extern_targets: Operators of external calls by node, for graphs that freezing rewrote.
     """
     targets = extern_targets or {}
@@ -187,12 +167,7 @@ def forward_convolutions(graph_module: Any, extern_targets: Mapping[str, str] | 
 
 
 def backward_convolutions(graph_module: Any) -> list[Any]:
-    """
-    The ``aten.convolution_backward`` nodes of a graph.
-
-    Args:
-        graph_module: The post-AOT FX graph.
-    """
+    """The ``aten.convolution_backward`` nodes of a graph."""
     return [node for node in graph_module.graph.nodes if "convolution_backward" in str(node.target)]
 
 
@@ -211,11 +186,9 @@ def describe_decision(
     The decision card of a graph.
 
     Args:
-        graph_module: The graph that was lowered.
         raw: What the hook saw; None where the heuristic was not asked.
         layout_opt: ``GraphLowering.layout_opt``, what was in effect in the end.
         channels_last_count: ``GraphLowering.num_channels_last_conv``.
-        extern_targets: Operators of external calls by node, for graphs that freezing rewrote.
 
     Raises:
         UnsupportedTorchError: This torch has no such count, without which nobody knows what came of the decision.
@@ -346,7 +319,6 @@ def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> Conv
 
     Args:
         shape: Weight shape ``[C_out, C_in / groups, ...]``; None where not recorded.
-        groups: The convolution's groups.
 
     Source:
         ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.15.
@@ -401,7 +373,6 @@ _PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5}
 
 
 def _argument(node: Any, name: str) -> Any:
-    """A convolution's argument by name; None where this kind of convolution has none of that name."""
     if "convolution_backward" in str(node.target):
         position = _FORWARD_POSITIONS[name] + 1  # the sizes of the bias stand in front
     elif _is_aten(node):

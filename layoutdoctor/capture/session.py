@@ -1,7 +1,7 @@
 """
 One compile, captured: the hooks of ``compat`` put together into graph records.
 
-Faces doctor: ``CompileCapture`` is entered around the first call of a compiled model and leaves ``graphs`` behind.
+``CompileCapture`` is entered around the first call of a compiled model and leaves ``graphs`` behind.
 """
 
 from __future__ import annotations
@@ -42,10 +42,8 @@ class CompileCapture:
     Records every graph that Inductor lowers between enter and exit.
 
     Attributes:
-        captured: The graphs in the order they were lowered.
         graph_break_reasons: Reasons of graph breaks met meanwhile, one line each.
         recompile_reasons: Guards that failed meanwhile, so that dynamo compiled again, one line each.
-        failures: What our hooks could not record, in words.
     """
 
     def __init__(self) -> None:
@@ -177,7 +175,6 @@ def _graph_record(
 
 
 def _extern_targets(buffers: Sequence[Buffer]) -> dict[str, str]:
-    """Operators of external calls, by the FX node they come from."""
     return {
         buffer.source_node: buffer.kernel.removeprefix("torch.ops.")
         for buffer in buffers
@@ -218,7 +215,6 @@ def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str,
     What kind of tensor each graph input is: the weight of a convolution, a gradient, or an activation.
 
     Args:
-        graph_module: The post-AOT FX graph.
         direction: A backward graph's ``tangents`` are gradients.
     """
     weights: set[str] = set()

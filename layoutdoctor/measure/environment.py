@@ -45,8 +45,6 @@ def describe_environment(
     The environment as it stands.
 
     Args:
-        device: ``cpu`` or ``cuda``.
-        triton: Triton's version; None where it is not installed.
         onednn: oneDNN's version and instruction set, as its log said.
         command: The command line; None from Python.
     """
@@ -113,9 +111,6 @@ def measure_copy_bandwidth(device: str) -> float | None:
     """
     Bytes read plus bytes written per second by a copy of a large tensor: the best of a few.
 
-    Args:
-        device: ``cpu`` or ``cuda``.
-
     Returns:
         None on a device that is not known, or where there is no room for the tensors.
     """
@@ -153,9 +148,6 @@ def why_unusable(device: str) -> str | None:
     Why nothing more can run on a device in this process; None where it works.
 
     After an illegal access or a failed assertion in a kernel, every later call to CUDA fails in that process.
-
-    Args:
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
     """
     if device.partition(":")[0] != "cuda":
         return None

@@ -1,7 +1,7 @@
 """
 One warm iteration under the profiler and oneDNN's verbose log.
 
-Timing is another pass: profiled times are good for shares, not for comparing configurations. Faces doctor.
+Timing is another pass: profiled times are good for shares, not for comparing configurations.
 """
 
 from __future__ import annotations

@@ -54,8 +54,6 @@ class Rehearsal:
     Attributes:
         changes_inputs: Whether the model writes into its inputs.
         output_layouts: Layouts of the outputs on the caller's own input.
-        notes: What the reader should know.
-        shared: What the configurations may share.
     """
 
     changes_inputs: bool
@@ -67,10 +65,6 @@ class Rehearsal:
 def check_runs(subject: LoadedSubject, mode: Mode) -> Rehearsal:
     """
     One eager iteration on a copy, before anything else: a model that does not run is the user's to mend.
-
-    Args:
-        subject: What was loaded; it is not changed.
-        mode: ``inference`` or ``training``.
 
     Raises:
         SubjectError: It raised: with the model's own exception, the line in the user's file and the inputs given. Or it
@@ -116,9 +110,6 @@ def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
     """
     A block in which the model runs uncompiled: what it raises is the user's to mend, and is said in one line.
 
-    Args:
-        subject: What is run.
-
     Raises:
         SubjectError: The model raised, or called ``sys.exit``.
     """
@@ -140,13 +131,7 @@ def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
 
 
 def describe_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """
-    Arguments in short, such as ``float32[8, 3, 224, 224], mask=bool[1, 8]``.
-
-    Args:
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-    """
+    """Arguments in short, such as ``float32[8, 3, 224, 224], mask=bool[1, 8]``."""
     named = [f"{name}={_describe_argument(value)}" for name, value in kwargs.items()]
     return ", ".join([*map(_describe_argument, args), *named]) or "no arguments"
 
@@ -198,8 +183,6 @@ def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal |
     Runs the model in eager on copies: in its own dtype, once more with another seed, and in float64.
 
     Args:
-        subject: What was loaded; it is not changed.
-        mode: ``inference`` or ``training``.
         rehearsal: What the first eager call showed; None where there was none.
 
     Raises:

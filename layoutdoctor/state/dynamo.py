@@ -71,6 +71,8 @@ _CONTAINERS: tuple[tuple[str, str], ...] = (
     ("torch._inductor.compile_fx", "FxCompile._compile_stats"),
     ("torch._inductor.template_heuristics.registry", "_HEURISTIC_CACHE"),
     ("torch._inductor.template_heuristics.triton", "BaseHeuristicSingleton._instances"),
+    ("torch._logging._internal", "log_state.artifact_names"),  # what ``torch._logging.set_logs`` remembers
+    ("torch._logging._internal", "log_state.log_qname_to_level"),
     ("torch._logging._internal", "structured_logging_overhead"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode.cache"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode.cache_bypasses"),
@@ -473,14 +475,7 @@ def _installed_names() -> dict[str, set[str]]:
 
 
 def _loaded(path: str, name: str, default: Any) -> Any:
-    """
-    A dotted attribute of a module, where that is _loaded.
-
-    Args:
-        path: The module.
-        name: The attribute.
-        default: Given where one of them is not there.
-    """
+    """A dotted attribute of a module, where that is loaded; the default where one of them is not there."""
     found: Any = sys.modules.get(path)
     for part in name.split("."):
         found = getattr(found, part, default)

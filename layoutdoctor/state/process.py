@@ -20,7 +20,6 @@ from layoutdoctor.state.switches import (
     keep_each,
     keep_modes,
     keep_switches,
-    keep_torch_logging,
     nothing,
 )
 
@@ -35,7 +34,7 @@ def preserved_state() -> Iterator[None]:
     """
     Runs a block and puts back afterwards what it changed, the model's own doings included.
 
-    Kept: random number generators; torch's switches, modes, logging and settings (``switches`` names them); environment
+    Kept: random number generators; torch's switches, modes and settings (``switches`` names them); environment
     variables, current folder and signal handlers; file descriptors 0 to 2, ``sys.stdin`` and its like; import paths,
     arguments and the recursion limit; warning filters; levels and handlers of loggers; whether garbage is collected.
 
@@ -183,7 +182,6 @@ _KEPT: tuple[tuple[str, Callable[[], Restore]], ...] = (
     ("loggers", _keep_loggers),
     ("environment or folder", _keep_surroundings),
     ("random number generators", keep_random_state),
-    ("torch's logging", keep_torch_logging),
     ("compiler settings", keep_compiler_settings),
     ("torch's switches", keep_switches),
     ("torch's modes", keep_modes),

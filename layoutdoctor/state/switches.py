@@ -214,7 +214,6 @@ def keep_modes() -> Restore:
 
 
 def _autocast_depth() -> int:
-    """How many autocast regions this thread is in."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
 
@@ -288,30 +287,6 @@ def config_modules() -> dict[str, Any]:
     }
 
 
-def keep_torch_logging() -> Restore:
-    """
-    What ``torch._logging.set_logs`` remembers; the loggers themselves are kept with all others.
-
-    Source:
-        ``torch._logging._internal.log_state``, torch 2.7 to 2.13.
-    """
-    from torch._logging import _internal
-
-    state = getattr(_internal, "log_state", None)
-    levels = dict(getattr(state, "log_qname_to_level", {}))
-    artifacts = set(getattr(state, "artifact_names", ()))
-
-    def restore() -> None:
-        if state is None:
-            return
-        for container, before in ((state.log_qname_to_level, levels), (state.artifact_names, artifacts)):
-            if container != before:
-                container.clear()
-                container.update(before)
-
-    return restore
-
-
 def current_settings() -> Settings:
     """
     What this process and thread has set: threads, dtype, device, determinism, autocast, switches, compilers' settings.
@@ -328,7 +303,11 @@ def current_settings() -> Settings:
         "dtype": torch.get_default_dtype(),
         "device": torch.get_default_device(),
         "determinism": determinism(),
-        "autocast": [(name, *_autocast(name)) for name in DEVICE_TYPES if _autocast(name)[0]],
+        "autocast": [
+            (name, torch.get_autocast_dtype(name), torch.is_autocast_cache_enabled())
+            for name in DEVICE_TYPES
+            if read_switch(partial(torch.is_autocast_enabled, name)) is True
+        ],
         "switches": {
             name: value
             for name, (get, _) in named_switches().items()
@@ -355,7 +334,7 @@ def apply_settings(settings: Settings) -> None:
     is_deterministic, warns_only = settings["determinism"]
     if is_deterministic:
         torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
-    for name, _, dtype, is_cached in settings["autocast"]:
+    for name, dtype, is_cached in settings["autocast"]:
         torch.set_autocast_dtype(name, dtype)
         torch.set_autocast_enabled(name, True)
         torch.set_autocast_cache_enabled(is_cached)
@@ -368,11 +347,3 @@ def apply_settings(settings: Settings) -> None:
     for name, values in settings["compilers"].items():
         for key, value in values.items():
             setattr(importlib.import_module(name), key, value)
-
-
-def _autocast(device: str) -> tuple[bool, torch.dtype | None, bool]:
-    try:
-        is_enabled = torch.is_autocast_enabled(device)
-        return is_enabled, torch.get_autocast_dtype(device) if is_enabled else None, torch.is_autocast_cache_enabled()
-    except RuntimeError:  # a device that this torch knows nothing of
-        return False, None, False

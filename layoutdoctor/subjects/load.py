@@ -1,8 +1,4 @@
-"""
-A target as written on the command line becomes a model with example inputs.
-
-Faces the command line; the file itself is executed in ``model_file``, model zoos are in ``zoo``.
-"""
+"""A target as written on the command line becomes a model with example inputs."""
 
 from __future__ import annotations
 

@@ -35,9 +35,6 @@ def reduce(value: Any) -> Reduced | None:
     """
     What pickle needs to build an object again, in the form ``__reduce__`` returns it; None to leave it to cloudpickle.
 
-    Args:
-        value: Any object but the plainest.
-
     Raises:
         PicklingError: It is an open file, which cloudpickle would read to its end and take for text, or code that calls
             an operator which only this process knows.
@@ -82,7 +79,6 @@ def _check_operators(code: types.CodeType) -> None:
 
 
 def _is_found_by_name(value: Any) -> bool:
-    """Whether another process finds this very object under its name in its module."""
     module = sys.modules.get(value.__module__)
     found: Any = module if module is not None and is_importable(module) else None
     for name in value.__qualname__.split("."):
@@ -213,12 +209,7 @@ class ValueModules:
             cloudpickle.unregister_pickle_by_value(module)
 
     def meet(self, value: Any) -> None:
-        """
-        Registers the module that a class or function comes from, or the module that the value is, where it must be.
-
-        Args:
-            value: Any object.
-        """
+        """Registers the module that a class or function comes from, or that the value is, where it must be."""
         if isinstance(value, (type, types.FunctionType)):
             name = getattr(value, "__module__", None)
         elif isinstance(value, types.ModuleType):
@@ -236,12 +227,7 @@ class ValueModules:
 
 
 def is_importable(module: types.ModuleType) -> bool:
-    """
-    Whether a process with the same ``sys.path`` finds this module under its name, and in the same file.
-
-    Args:
-        module: One that this process holds.
-    """
+    """Whether a process with the same ``sys.path`` finds this module under its name, and in the same file."""
     name, own = module.__name__, getattr(module, "__spec__", None)
     parent, _, _ = name.rpartition(".")
     if name.partition(".")[0] in sys.stdlib_module_names:
@@ -269,7 +255,6 @@ def find_culprit(
 
     Args:
         parts: What the whole is made of, each with the way to it.
-        error: What pickling the whole raised.
         refusal: What pickling a part raises; None where it does not.
 
     Returns:
@@ -318,7 +303,6 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parts_of_function(function: types.FunctionType, place: str) -> Iterator[tuple[str, Any]]:
-    """What a function that travels by value takes along."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     for name, cell in cells:

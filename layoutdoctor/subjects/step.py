@@ -1,8 +1,4 @@
-"""
-One iteration of a prepared model: what is timed, profiled and compared, the same for every configuration.
-
-Faces timing, profiling, equivalence and doctor; imports measure's copies and weights, records and errors.
-"""
+"""One iteration of a prepared model: what is timed, profiled and compared, the same for every configuration."""
 
 from __future__ import annotations
 
@@ -55,9 +51,6 @@ class Step:
     Attributes:
         run: What to call: the copy, or the compiled copy.
         module: The module that owns the parameters; None for a function without any.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        mode: ``inference`` or ``training``.
         fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.
         loss_weights: Those of other steps, by index and layout of the output; this one's are added.
@@ -198,12 +191,7 @@ class Step:
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:
-    """
-    Every tensor in a model's output, in order: nested tuples, lists, dicts, model outputs and dataclasses.
-
-    Args:
-        output: Whatever the model returned.
-    """
+    """Every tensor in a model's output, in order: nested tuples, lists, dicts, model outputs and dataclasses."""
     found: list[torch.Tensor] = []
     _collect(output, found, set())
     return found
@@ -222,7 +210,6 @@ def _collect(value: Any, found: list[torch.Tensor], met: set[int]) -> None:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """What a container holds; None for anything else."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple)):
