@@ -251,8 +251,7 @@ def capture(size: int) -> dict[str, float]:
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from layoutdoctor.capture.fx_graph import fx_nodes
-    from layoutdoctor.capture.not_understood import not_understood_in
+    from layoutdoctor.capture.fx_graph import fx_nodes, not_understood_in
 
     def chain(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         for _ in range(size // 4):

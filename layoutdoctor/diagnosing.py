@@ -18,17 +18,14 @@ from layoutdoctor.analysis.comparison import COVERAGE, compare, rounds_needed
 from layoutdoctor.capture.compat import triton_version
 from layoutdoctor.errors import DeviceLostError
 from layoutdoctor.live_trial import LiveTrial
-from layoutdoctor.measure.bandwidth import measure_copy_bandwidth
-from layoutdoctor.measure.device import why_unusable
-from layoutdoctor.measure.environment import describe_environment
+from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, why_unusable
 from layoutdoctor.measure.memory import release_memory
-from layoutdoctor.measure.reference import compute_reference
-from layoutdoctor.measure.rehearsal import check_runs
 from layoutdoctor.measure.timing import measure_rounds, to_measurement
 from layoutdoctor.messages import TURNS, Kept, Lost
 from layoutdoctor.progress import Progress
 from layoutdoctor.records import Diagnosis, Failure
 from layoutdoctor.rules import run_rules
+from layoutdoctor.run.rehearsal import check_runs, compute_reference
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 from layoutdoctor.trials import run_trial, warm_up
 from layoutdoctor.writing import trace_name
@@ -37,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from layoutdoctor.measure.reference import Reference
-    from layoutdoctor.measure.rehearsal import Rehearsal
+    from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.timing import RoundTimes, Timer
     from layoutdoctor.messages import Attempt
     from layoutdoctor.records import Comparison, Configuration, Mode, Recommendation, Subject
     from layoutdoctor.rules import Rule
+    from layoutdoctor.run.rehearsal import Rehearsal
     from layoutdoctor.subjects.subject import LoadedSubject
 
 CONFIRMATION_SHARE = 0.25

@@ -17,7 +17,6 @@ import msgspec
 import torch
 
 from layoutdoctor.capture.compat_names import notes_on_torch
-from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.diagnosing import Diagnosing
 from layoutdoctor.errors import TransportError, UsageError
@@ -27,8 +26,9 @@ from layoutdoctor.messages import Attempt
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
 from layoutdoctor.records import Configuration, Diagnosis
 from layoutdoctor.rules import Rule, run_rules
+from layoutdoctor.state.dynamo import DynamoState
+from layoutdoctor.state.process import preserved_state
 from layoutdoctor.static_trials import diagnose_for_target
-from layoutdoctor.subjects.state import preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.targets import find_target
 

@@ -21,9 +21,9 @@ from layoutdoctor.records import Failure, GradientLayout, Graph, KernelSummary, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from layoutdoctor.measure.step import Step
     from layoutdoctor.messages import Attempt, Lost
     from layoutdoctor.records import Configuration, Equivalence, Measurement, TrialStatus
+    from layoutdoctor.subjects.step import Step
 
 _LOG_LINES = 12
 

@@ -1,7 +1,7 @@
 """
 Processes of the operating system: what started what, how one ended in words, and the end of one with all it started.
 
-Faces supervisor and worker; imports nothing of the package. On systems without ``/proc`` less is known.
+On systems without ``/proc`` less is known.
 """
 
 from __future__ import annotations
@@ -37,22 +37,12 @@ _SCRATCH_PREFIX = "layoutdoctor-"
 
 
 def scratch_prefix(pid: int) -> str:
-    """
-    How the names of a process's own temporary files begin.
-
-    Args:
-        pid: The process.
-    """
+    """How the names of a process's own temporary files begin."""
     return f"{_SCRATCH_PREFIX}{pid}-"
 
 
 def remove_scratch(pid: int) -> None:
-    """
-    Removes the temporary files that a process which is gone has left.
-
-    Args:
-        pid: The process.
-    """
+    """Removes the temporary files that a process which is gone has left."""
     for path in Path(tempfile.gettempdir()).glob(f"{scratch_prefix(pid)}*"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -84,7 +74,7 @@ def last_seen(log: str, file: str) -> str:
 
     Args:
         log: What it printed, at the end faulthandler's stacks.
-        file: The user's file, without its folder.
+        file: Without its folder.
     """
     lines = [line for line in log.splitlines() if line.strip()]
     stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), len(lines))
@@ -101,9 +91,6 @@ def started_by(pid: int) -> list[int]:
     All processes that a process started, directly or not: its descendants, and those of the session that it leads.
 
     One in a session of its own whose parent is gone is not found; what has ended does not count.
-
-    Args:
-        pid: The process.
     """
     children: dict[int, list[int]] = {}
     found: set[int] = set()
@@ -126,34 +113,19 @@ def started_by(pid: int) -> list[int]:
 
 
 def kill_with_all_it_started(pid: int) -> None:
-    """
-    Ends a process that leads a session, and all that it started; what is gone already is no error.
-
-    Args:
-        pid: The process, which nobody has waited for yet: its number belongs to it still.
-    """
+    """Ends a process that nobody has waited for yet and that leads a session, and all that it started."""
     kill_all([*started_by(pid), pid])
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """
-    Ends processes; what is gone already, or belongs to somebody else, is no error.
-
-    Args:
-        pids: Their numbers.
-    """
+    """Ends processes; what is gone already, or belongs to somebody else, is no error."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 def has_ended(pid: int) -> bool:
-    """
-    Whether a child process has ended; it is not waited for, so that its number stays its own.
-
-    Args:
-        pid: A child of this process.
-    """
+    """Whether a child process has ended; it is not waited for, so that its number stays its own."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -161,12 +133,7 @@ def has_ended(pid: int) -> bool:
 
 
 def peak_resident_bytes(pid: int) -> int | None:
-    """
-    Most memory that a living process has had in RAM; None where the system does not say.
-
-    Args:
-        pid: The process.
-    """
+    """Most memory that a living process has had in RAM; None where the system does not say."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in (_PROCESSES / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
@@ -175,12 +142,7 @@ def peak_resident_bytes(pid: int) -> int | None:
 
 
 def die_with(parent: int) -> None:
-    """
-    Has the system kill this process when the one that started it is gone (Linux; nothing elsewhere).
-
-    Args:
-        parent: The process that started this one.
-    """
+    """Has the system kill this process when the one that started it is gone (Linux; nothing elsewhere)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # gone before the system was told

@@ -21,12 +21,12 @@ from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.live_trial import LiveTrial, fingerprint
 from layoutdoctor.measure.environment import describe_environment
-from layoutdoctor.measure.rehearsal import check_runs
-from layoutdoctor.measure.step import Step
 from layoutdoctor.messages import Kept
 from layoutdoctor.progress import Progress
 from layoutdoctor.records import Diagnosis, Failure, Recommendation, Trial
+from layoutdoctor.run.rehearsal import check_runs
 from layoutdoctor.subjects.prepare import effective_options, prepare, same_preparation_key
+from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import describe, owned_module, with_something_to_train
 from layoutdoctor.trials import code_key, own_frame, prove
 

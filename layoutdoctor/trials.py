@@ -28,11 +28,11 @@ from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.live_trial import LiveTrial, fingerprint, tell_nobody
-from layoutdoctor.measure.copies import layout_of
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.measure.memory import peak_memory
 from layoutdoctor.measure.profiling import record_quietest
 from layoutdoctor.records import GradientLayout, Graph, KernelSummary
+from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.prepare import (
     effective_options,
     formats_in_effect,
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.capture.session import CapturedGraph
+    from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.profiling import Recording
-    from layoutdoctor.measure.reference import Reference
-    from layoutdoctor.measure.rehearsal import Rehearsal
-    from layoutdoctor.measure.step import Step
     from layoutdoctor.records import Configuration, Conversion, Mode
+    from layoutdoctor.run.rehearsal import Rehearsal
     from layoutdoctor.subjects.prepare import PreparedModel
+    from layoutdoctor.subjects.step import Step
     from layoutdoctor.subjects.subject import LoadedSubject
 
 

@@ -12,7 +12,6 @@ import functools
 import gc
 import itertools
 import linecache
-import locale
 import logging
 import os
 import random
@@ -34,7 +33,6 @@ import torch._functorch.aot_autograd as aot_autograd
 import torch._inductor.compile_fx as compile_fx
 from torch import nn
 from torch._inductor.async_compile import AsyncCompile
-from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
@@ -186,9 +184,7 @@ def _modes() -> Iterator[tuple[str, object]]:
     yield "inference", torch.is_inference_mode_enabled()
     yield "anomaly", (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
     yield "function modes", [id(mode) for mode in torch.overrides._get_current_function_mode_stack()]
-    yield "dispatch modes", [id(m) for m in torch.utils._python_dispatch._get_current_dispatch_mode_stack()]
     yield "default device context", id(getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None))
-    yield "saved tensor hooks", torch._C._autograd._top_saved_tensors_default_hooks(True)
     for device in ("cpu", "cuda"):
         yield f"autocast {device}", (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
     yield "autocast cache", torch.is_autocast_cache_enabled()
@@ -202,13 +198,6 @@ def _modes() -> Iterator[tuple[str, object]]:
 
 
 def _hooks() -> Iterator[tuple[str, object]]:
-    for name, value in vars(nn_module).items():
-        if name.startswith("_global_"):
-            yield name, [id(hook) for hook in value.values()] if isinstance(value, dict) else value
-    optimizer = sys.modules["torch.optim.optimizer"]
-    for name, value in vars(optimizer).items():
-        if name.startswith("_global_"):
-            yield name, [id(hook) for hook in value.values()]
     for name, value in vars(nn.Module).items():
         yield f"nn.Module.{name}", id(value)
     for name, value in vars(torch.Tensor).items():
@@ -257,19 +246,15 @@ def _compiler() -> Iterator[tuple[str, object]]:
 
 
 def _interpreter() -> Iterator[tuple[str, object]]:
-    for name in ("stdin", "stdout", "stderr", "displayhook", "excepthook", "unraisablehook", "breakpointhook"):
+    for name in ("stdin", "stdout", "stderr"):
         yield f"sys.{name}", id(getattr(sys, name))
-    for name in ("argv", "path", "path_hooks", "meta_path"):
-        yield f"sys.{name}", (id(getattr(sys, name)), list(map(str, getattr(sys, name))))
-    yield "limits", (sys.getrecursionlimit(), sys.getswitchinterval(), threading.stack_size())
-    yield "tracing", (sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile())
-    yield "threading.excepthook", threading.excepthook
-    yield "bytecode", (sys.dont_write_bytecode, sys.pycache_prefix)
+    for name in ("argv", "path"):
+        yield f"sys.{name}", (id(getattr(sys, name)), list(getattr(sys, name)))
+    yield "recursion limit", sys.getrecursionlimit()
     yield "builtins", sorted(name for name in vars(builtins) if name != "_")
-    yield "garbage collection", (gc.isenabled(), gc.get_threshold(), gc.get_debug(), list(map(id, gc.callbacks)))
+    yield "garbage collection", gc.isenabled()
     yield "subjects", sorted(name for name in sys.modules if name.startswith("_layoutdoctor"))
     yield "lines", sorted(name for name in linecache.cache if name.startswith(("<eval_with_key>", "/tmp")))
-    yield "numpy errors", (np.geterr(), np.geterrcall(), np.get_printoptions())
 
 
 def _surroundings() -> Iterator[tuple[str, object]]:
@@ -278,13 +263,7 @@ def _surroundings() -> Iterator[tuple[str, object]]:
     for name in names:
         yield f"variable {name}", os.environ[name]
     yield "folder", str(Path.cwd())
-    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    yield "mask", [line for line in status if line.startswith("Umask")]
-    yield "affinity", sorted(os.sched_getaffinity(0))
-    yield "locale", locale.setlocale(locale.LC_ALL)
     yield "signals", {int(number): id(signal.getsignal(number)) for number in signal.valid_signals()}
-    yield "alarm", signal.getitimer(signal.ITIMER_REAL)[0] > 0
-    yield "temporary folder", tempfile.gettempdir()
 
 
 def _files_threads_and_children() -> Iterator[tuple[str, object]]:
@@ -315,10 +294,8 @@ def _loggers_and_warnings() -> Iterator[tuple[str, object]]:
     root = logging.getLogger()
     loggers = {"root": root, **{n: x for n, x in root.manager.loggerDict.items() if isinstance(x, logging.Logger)}}
     for name, logger in loggers.items():
-        handlers = [(id(handler), handler.level, id(handler.formatter)) for handler in logger.handlers]
-        yield f"logger {name}", (logger.level, logger.propagate, logger.disabled, handlers, len(logger.filters))
-    yield "logging", (root.manager.disable, id(logging.lastResort), logging.raiseExceptions)
-    yield "record factory", id(logging.getLogRecordFactory())
+        yield f"logger {name}", (logger.level, logger.propagate, logger.disabled, list(map(id, logger.handlers)))
+    yield "logging", root.manager.disable
     yield "filters", (id(warnings.filters), list(map(str, warnings.filters)))
     yield "showwarning", (id(warnings.showwarning), id(warnings._showwarnmsg_impl))  # type: ignore[attr-defined]
 

@@ -19,11 +19,11 @@ from torch.utils import _pytree as pytree
 from layoutdoctor.analysis.graph_conversions import with_graph_conversions
 from layoutdoctor.capture import retarget
 from layoutdoctor.capture.compat import compile_settings
-from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.state.dynamo import DynamoState
+from layoutdoctor.state.process import preserved_state
 from layoutdoctor.static_trials import lower_trial
 from layoutdoctor.subjects.prepare import global_options, prepare
-from layoutdoctor.subjects.state import preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.targets import TARGETS, find_target
 from layoutdoctor.trials import compiled
@@ -31,8 +31,8 @@ from layoutdoctor.trials import compiled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.measure.step import Step
     from layoutdoctor.records import Configuration, Graph, Mode
+    from layoutdoctor.subjects.step import Step
     from layoutdoctor.targets import Target
 
 

@@ -2,7 +2,7 @@
 What ``capture`` asks of torch's private parts, each answer with where it stands and the torch it was checked in.
 
 The names themselves are in ``compat_names``, the wraps around Inductor in ``compat_hooks``. Nothing here decides
-anything about layouts. Faces the rest of ``capture``; a name that is missing in another torch costs the capture that
+anything about layouts. A name that is missing in another torch raises UnsupportedTorchError: it costs the capture that
 needs it, never the user's compile.
 """
 
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 def inductor_config() -> Any:
-    """
-    Inductor's settings.
-
-    Raises:
-        UnsupportedTorchError: This torch has no Inductor.
-    """
+    """Inductor's settings."""
     try:
         import torch._inductor.config as config  # seconds of import, only when a model is compiled
     except ImportError as error:
@@ -137,9 +132,6 @@ def graph_break_counters() -> dict[str, int]:
     """
     Dynamo's graph breaks so far, by reason.
 
-    Raises:
-        UnsupportedTorchError: This torch does not count them where we look.
-
     Source:
         ``torch._dynamo.utils.counters``, torch 2.7 to 2.15.
     """
@@ -150,9 +142,6 @@ def next_frame_number() -> int:
     """
     The number that dynamo will give to the next frame it meets; a guard's text starts with that of its frame.
 
-    Raises:
-        UnsupportedTorchError: This torch counts frames elsewhere.
-
     Source:
         ``torch._dynamo.convert_frame.FRAME_COUNTER``, torch 2.7 to 2.15.
     """
@@ -162,9 +151,6 @@ def next_frame_number() -> int:
 def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
     """
     Dynamo's reasons for compiling a frame again so far, by the identity of its code.
-
-    Raises:
-        UnsupportedTorchError: This torch does not keep them where we look.
 
     Source:
         ``torch._dynamo.utils.guard_failures``, torch 2.7 to 2.15.
@@ -202,9 +188,6 @@ def running_autograd_node() -> Any | None:
     """
     The autograd node that runs now, None outside backward.
 
-    Raises:
-        UnsupportedTorchError: This torch cannot say.
-
     Source:
         ``torch._C._current_autograd_node``, torch 2.7 to 2.15.
     """
@@ -214,9 +197,6 @@ def running_autograd_node() -> Any | None:
 def last_sequence_number() -> int:
     """
     Sequence number of the newest autograd node.
-
-    Raises:
-        UnsupportedTorchError: This torch cannot say.
 
     Source:
         ``torch.autograd._get_sequence_nr``, as proxy_tensor reads it; torch 2.7 to 2.15.

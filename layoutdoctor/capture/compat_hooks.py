@@ -2,7 +2,7 @@
 Wraps around Inductor that let the capture see decisions, graphs and kernels, and that can never break a compile.
 
 Every wrap calls torch's own function first, with exactly what it was given, and returns exactly what that returned;
-only then it looks, and whatever goes wrong while looking becomes a line in ``failures``. Faces the capture session.
+only then it looks, and whatever goes wrong while looking becomes a line in ``failures``.
 """
 
 from __future__ import annotations
@@ -77,12 +77,7 @@ class InductorHooks:
 
     @contextlib.contextmanager
     def guard(self, what: str) -> Iterator[None]:
-        """
-        Turns any failure of ours into a note: the user's compile must not see it.
-
-        Args:
-            what: What is lost when the block raises.
-        """
+        """Turns any failure of ours into a note: the user's compile must not see it."""
         try:
             yield
         except Exception as error:  # whatever it is, the compile goes on

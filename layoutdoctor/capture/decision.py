@@ -6,19 +6,106 @@ The decision itself is torch's own (recorded by a hook, never computed again); t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from layoutdoctor.capture.compat import counts_backward_convolutions, inductor_config
-from layoutdoctor.capture.decision_wording import SMALL_CHANNELS, DecisionFacts, explain_decision
 from layoutdoctor.capture.fx_graph import first_tensor, layout_of, node_location, node_module, size_of, target_name
 from layoutdoctor.errors import UnsupportedTorchError
 from layoutdoctor.records import Convolution, ConvolutionClass, Decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+SMALL_CHANNELS = 64
+"""``decide_layout_opt``: up to this many input and output channels a convolution counts as small."""
+
+NODES_PER_CONVOLUTION = 300
+"""``decide_layout_opt``: from this many FX nodes a convolution on, too few convolutions for a switch."""
+
+
+@dataclass(frozen=True)
+class DecisionFacts:
+    """
+    What an explanation may mention.
+
+    Attributes:
+        counted: How many of them this torch decides by.
+        deciding: Names of the nodes that vetoed.
+    """
+
+    applied: bool
+    convolutions: tuple[Convolution, ...]
+    counted: int
+    deciding: tuple[str, ...]
+    node_count: int
+
+
+def explain_decision(rule: str, log: Sequence[str], facts: DecisionFacts) -> str:
+    """The rule that decided about a graph, in a sentence."""
+    count = facts.counted
+    plural = "" if count == 1 else "s"
+    which = _names(facts.convolutions, facts.deciding)
+    texts = {
+        "config-off": "layout_optimization is switched off for this compile",
+        "forced": "force_layout_optimization is set, so Inductor asks no further",
+        "no-convolution": "the graph has no convolution, so there is nothing to optimize",
+        "only-backward-convolutions": (
+            f"the graph has {len(facts.convolutions)} convolution_backward and no convolution; this torch counts "
+            "only the latter, so it is lowered without layout optimization, whatever the forward was (pytorch #189239)"
+        ),
+        "cpu-onednn": (
+            f"all {count} convolution{plural} run on a CPU with oneDNN, where Inductor always chooses channels-last"
+            if count != 1
+            else "the convolution runs on a CPU with oneDNN, where Inductor always chooses channels-last"
+        ),
+        "few-convolutions": (
+            f"{count} convolution{plural} among {facts.node_count} FX nodes: Inductor skips graphs with at least "
+            f"{NODES_PER_CONVOLUTION} nodes per convolution"
+        ),
+        "dynamic-shape": f"a convolution has symbolic sizes{which}: Inductor skips dynamic shapes (pytorch #102670)",
+        "weighted-flops": _flops_text(facts.applied, log),
+        "grouped-convolution": (
+            f"a grouped convolution has more than one channel per group{which}; "
+            "in training Inductor skips the whole graph for it"
+        ),
+        "smaller-out-channels": (
+            "the first dimension of a weight is at most half its second, with a kernel larger than 1 (few output for "
+            f"many input channels, the reverse where transposed){which}; in training Inductor skips the whole graph "
+            "for it"
+        ),
+        "small-channels": (
+            f"all convolutions have at most {SMALL_CHANNELS} input and output channels; "
+            "in training Inductor skips such graphs"
+        ),
+        "no-veto": f"no rule speaks against it for {count} convolution{plural} in training",
+        "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",
+    }
+    return texts.get(rule, "torch did not say how it decided")
+
+
+def _names(convolutions: tuple[Convolution, ...], deciding: tuple[str, ...]) -> str:
+    named = [
+        f"{c.module or c.node} {list(c.weight_shape)}" if c.weight_shape else (c.module or c.node)
+        for c in convolutions
+        if c.node in deciding
+    ]
+    if not named:
+        return ""
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return f" ({', '.join(named[:3])}{more})"
+
+
+def _flops_text(applied: bool, log: Sequence[str]) -> str:
+    numbers = re.findall(r"(default|channels last): (\d+)", " ".join(log))
+    figures = f" ({', '.join(f'{name} {int(value):,}' for name, value in numbers)} weighted flops)" if numbers else ""
+    outcome = "predict no slowdown" if applied else "predict a slowdown"
+    return f"in inference Inductor weighs each convolution's flops by its class; the weighted flops {outcome}{figures}"
+
 
 _LOGGED_RULES = (
     ("only a few conv", "few-convolutions"),
@@ -37,8 +124,6 @@ class RawDecision:
     What the hook around ``decide_layout_opt`` saw.
 
     Attributes:
-        applied: The result.
-        log: What torch logged meanwhile.
         is_inference: Inductor uses another heuristic outside training.
         enabled: ``config.layout_optimization`` as in effect for this compile.
         forced: ``config.force_layout_optimization`` likewise.
@@ -56,14 +141,7 @@ class RawDecision:
 
 
 def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None) -> RawDecision:
-    """
-    The decision with the settings in effect while it was made.
-
-    Args:
-        applied: What ``decide_layout_opt`` returned.
-        log: Lines it logged.
-        is_inference: Its argument.
-    """
+    """The decision with the settings in effect while it was made."""
     config, onednn = inductor_config(), torch.backends.mkldnn
     return RawDecision(
         applied,
@@ -81,7 +159,6 @@ def forward_convolutions(graph_module: Any, extern_targets: Mapping[str, str] | 
     The nodes Inductor's heuristic counts: ``aten.convolution`` and oneDNN's packed convolutions.
 
     Args:
-        graph_module: The post-AOT FX graph.
         extern_targets: Operators of external calls by node, for graphs that freezing rewrote.
     """
     targets = extern_targets or {}
@@ -90,12 +167,7 @@ def forward_convolutions(graph_module: Any, extern_targets: Mapping[str, str] | 
 
 
 def backward_convolutions(graph_module: Any) -> list[Any]:
-    """
-    The ``aten.convolution_backward`` nodes of a graph.
-
-    Args:
-        graph_module: The post-AOT FX graph.
-    """
+    """The ``aten.convolution_backward`` nodes of a graph."""
     return [node for node in graph_module.graph.nodes if "convolution_backward" in str(node.target)]
 
 
@@ -114,11 +186,9 @@ def describe_decision(
     The decision card of a graph.
 
     Args:
-        graph_module: The graph that was lowered.
         raw: What the hook saw; None where the heuristic was not asked.
         layout_opt: ``GraphLowering.layout_opt``, what was in effect in the end.
         channels_last_count: ``GraphLowering.num_channels_last_conv``.
-        extern_targets: Operators of external calls by node, for graphs that freezing rewrote.
 
     Raises:
         UnsupportedTorchError: This torch has no such count, without which nobody knows what came of the decision.
@@ -249,7 +319,6 @@ def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> Conv
 
     Args:
         shape: Weight shape ``[C_out, C_in / groups, ...]``; None where not recorded.
-        groups: The convolution's groups.
 
     Source:
         ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.15.
@@ -304,7 +373,6 @@ _PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5}
 
 
 def _argument(node: Any, name: str) -> Any:
-    """A convolution's argument by name; None where this kind of convolution has none of that name."""
     if "convolution_backward" in str(node.target):
         position = _FORWARD_POSITIONS[name] + 1  # the sizes of the bias stand in front
     elif _is_aten(node):

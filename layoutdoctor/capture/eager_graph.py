@@ -2,7 +2,6 @@
 An eager iteration as a graph: the ATen operations that really ran, with their layouts and how values flow.
 
 Eager has no FX graph; a dispatch mode below autograd sees every operation with real tensors, in forward and backward.
-Faces doctor.
 """
 
 from __future__ import annotations
@@ -21,13 +20,15 @@ from torch.utils._pytree import tree_leaves
 from layoutdoctor.capture.compat import last_sequence_number, running_autograd_node
 from layoutdoctor.capture.fx_graph import (
     arguments_text,
+    described,
     dtype_name,
     first_tensor,
     is_user_file,
     layout_of,
+    operator_problem,
     source_location,
+    tensor_problem,
 )
-from layoutdoctor.capture.not_understood import described, operator_problem, tensor_problem
 from layoutdoctor.errors import first_line
 from layoutdoctor.records import FxNode, Graph
 
@@ -77,12 +78,7 @@ class EagerRecorder(TorchDispatchMode):
 
     @contextlib.contextmanager
     def noting(self, function: Any) -> Iterator[None]:
-        """
-        Turns a failure of ours into a note: the operation itself always runs.
-
-        Args:
-            function: What is being written down.
-        """
+        """Turns a failure of ours into a note: the operation itself always runs."""
         try:
             yield
         except Exception as error:  # never the model's problem
@@ -176,12 +172,7 @@ class EagerRecorder(TorchDispatchMode):
         return f"{stem}_{count}" if count else stem
 
     def names_of(self, value: Any) -> tuple[str, ...]:
-        """
-        The nodes that made the tensors in a value, such as the model's output.
-
-        Args:
-            value: Any nesting of tensors.
-        """
+        """The nodes that made the tensors in a value, such as the model's output."""
         return tuple(self._name_of(leaf) for leaf in _tensors(value))
 
     def still_held(self) -> tuple[str, ...]:
@@ -224,12 +215,7 @@ def _user_location(frame: FrameType | None) -> SourceLocation | None:
 
 
 class ModuleTracker:
-    """
-    Knows which nn.Module runs, through hooks on the modules of our own copy.
-
-    Attributes:
-        current: Path of the innermost running module; None outside of all.
-    """
+    """Knows which nn.Module runs, through hooks on the modules of our own copy."""
 
     def __init__(self, module: torch.nn.Module | None) -> None:
         self._module = module
@@ -275,7 +261,6 @@ def record_eager_iteration(
     A tensor that is still held afterwards counts as an output: its layout may be seen.
 
     Args:
-        step: One iteration.
         module: The module it runs, our own copy; None for a function.
         outputs: What the iteration left for the caller to see: outputs, and gradients in training.
 

@@ -1,7 +1,7 @@
 """
-FX graphs as records: nodes with layouts, source lines and module paths.
+FX graphs as records: nodes with layouts, source lines and module paths, and what in them cannot be followed.
 
-Reads only what ``torch.fx`` documents plus the ``meta`` entries torch.compile leaves there. Faces the capture session.
+Reads only what ``torch.fx`` documents plus the ``meta`` entries torch.compile leaves there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from layoutdoctor.layout import Layout, strided_layout
 from layoutdoctor.records import FxNode, SourceLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.layout import Size
-    from layoutdoctor.records import TensorKind
+    from layoutdoctor.records import Buffer, TensorKind
 
 T = TypeVar("T")
 
@@ -33,12 +33,7 @@ _SUBSCRIPT = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 
 
 def size_of(value: Any) -> Size:
-    """
-    A size or stride as a record holds it.
-
-    Args:
-        value: An int, or a ``SymInt``, which becomes its expression.
-    """
+    """A size or stride as a record holds it; a ``SymInt`` becomes its expression."""
     return value if type(value) is int else _symbolic_size(value)
 
 
@@ -50,12 +45,7 @@ def _symbolic_size(value: Any) -> Size:
 
 
 def layout_of(value: Any) -> Layout | None:
-    """
-    Layout of a tensor, real or fake.
-
-    Args:
-        value: Anything; what is no strided tensor has no layout.
-    """
+    """Layout of a tensor, real or fake; None for what is no strided tensor."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
     try:
@@ -65,12 +55,7 @@ def layout_of(value: Any) -> Layout | None:
 
 
 def first_tensor(value: Any) -> torch.Tensor | None:
-    """
-    The first tensor in a node's value.
-
-    Args:
-        value: A tensor, or a tuple or list of them.
-    """
+    """The first tensor in a node's value."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, (tuple, list)):
@@ -79,12 +64,7 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def is_user_file(path: str) -> bool:
-    """
-    Whether a source file is neither torch's, nor ours, nor generated.
-
-    Args:
-        path: As Python reports it.
-    """
+    """Whether a source file is neither torch's, nor ours, nor generated."""
     return not (path.startswith((_TORCH_DIRECTORY, _PACKAGE_DIRECTORY, "<")) or "/torchinductor_" in path)
 
 
@@ -103,13 +83,7 @@ def location_in_stack(stack: str | None) -> SourceLocation | None:
 
 
 def source_location(file: str, line: int) -> SourceLocation:
-    """
-    A location with the text of its line.
-
-    Args:
-        file: Path.
-        line: From 1.
-    """
+    """A location with the text of its line."""
     return SourceLocation(file=file, line=line, code=linecache.getline(file, line).strip() or None)
 
 
@@ -127,12 +101,7 @@ def module_path(stack: Any) -> str | None:
 
 
 def clean_module_path(path: str) -> str | None:
-    """
-    A module's path without dynamo's access expressions: ``L['model']._modules['body'][0]`` is ``body.0``.
-
-    Args:
-        path: As in ``nn_module_stack``.
-    """
+    """A module's path without dynamo's access expressions: ``L['model']._modules['body'][0]`` is ``body.0``."""
     text = re.sub(r"^(L\[['\"][^'\"]+['\"]\]|G\[['\"][^'\"]+['\"]\]|L__self__)", "", path)
     text = _SUBSCRIPT.sub(r".\1", text).replace("._modules", "").replace(".slice(None, None, None)", "")
     parts = [part for part in text.split(".") if part and part != "__dict__" and "(" not in part]
@@ -140,22 +109,12 @@ def clean_module_path(path: str) -> str | None:
 
 
 def node_module(node: Any) -> str | None:
-    """
-    Path of the nn.Module an FX node comes from, of the forward node for one of a backward graph.
-
-    Args:
-        node: An FX node.
-    """
+    """Path of the nn.Module an FX node comes from, of the forward node for one of a backward graph."""
     return module_path(node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack"))
 
 
 def node_location(node: Any) -> SourceLocation | None:
-    """
-    The user's line an FX node comes from.
-
-    Args:
-        node: An FX node.
-    """
+    """The user's line an FX node comes from."""
     return location_in_stack(node.meta.get("stack_trace"))
 
 
@@ -167,7 +126,6 @@ def target_name(node: Any, extern_targets: Mapping[str, str]) -> str:
     the external call that the scheduler made of it does.
 
     Args:
-        node: An FX node.
         extern_targets: Operators of external calls, by the node they come from.
     """
     text = str(node.target)
@@ -185,7 +143,6 @@ def fx_nodes(
 
     Args:
         graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
-        kinds: What kind of tensor a placeholder is, by its name.
         extern_targets: Operators of external calls, by the node they come from.
         lost: Receives what could not be read, with the names of the nodes.
 
@@ -246,7 +203,6 @@ def arguments_text(
 
     Args:
         args: Positional arguments: FX nodes, tensors, plain data, and lists and tuples of these.
-        kwargs: Keyword arguments likewise.
         name_of: Node whose value a tensor is; None where there are FX nodes only.
 
     Returns:
@@ -292,9 +248,6 @@ def called_name(node: Any) -> str | None:
     """
     What the user's code called, as dynamo saw it, to get this node: ``conv2d``, ``contiguous``, ``channel_shuffle``.
 
-    Args:
-        node: An FX node; one of a backward graph names the forward call.
-
     Source:
         ``meta["source_fn_stack"]``: outermost first, (node name, function, module class or method); torch 2.7 to 2.15.
     """
@@ -315,7 +268,6 @@ def _is_called_directly(node: Any) -> bool | None:
 
 
 def _result_index(node: Any) -> int | None:
-    """Which result a ``getitem`` node takes."""
     if node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[1], int):
         return int(node.args[1])
     return None
@@ -328,23 +280,99 @@ def _input_names(node: Any) -> Iterable[str]:
 
 
 def dtype_name(tensor: torch.Tensor | None) -> str | None:
-    """
-    Torch's name of a dtype without the module: ``float32``.
-
-    Args:
-        tensor: None gives None.
-    """
+    """Torch's name of a dtype without the module: ``float32``; None without a tensor."""
     return None if tensor is None else str(tensor.dtype).removeprefix("torch.")
 
 
 def output_names(graph_module: Any) -> tuple[str, ...]:
-    """
-    Names of the nodes an FX graph returns, in order.
-
-    Args:
-        graph_module: Any FX graph module.
-    """
+    """Names of the nodes an FX graph returns, in order."""
     for node in reversed(graph_module.graph.nodes):
         if node.op == "output":
             return tuple(_input_names(node))
     return ()
+
+
+_KNOWN_NAMESPACES = frozenset({"aten", "prims", "inductor", "inductor_prims", "prim", "mkldnn", "onednn", "rngprims"})
+_SUB_GRAPHS = frozenset(
+    "associative_scan autograd_function_apply checkpoint cond flex_attention flex_attention_backward foreach_map "
+    "invoke_subgraph map map_impl scan tag_activation_checkpoint while_loop wrap wrap_with_set_grad_enabled".split()
+)
+_MOST_NAMED = 3
+
+
+def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str, ...]:
+    """Every kind of thing in a graph that is counted as not understood, one line each with how often and where."""
+    found: dict[str, list[str]] = {}
+    for node in graph_module.graph.nodes:
+        for what in _problems(node):
+            found.setdefault(what, []).append(node.name)
+    for buffer in buffers:
+        if buffer.problem is not None:
+            found.setdefault(buffer.problem, []).append(buffer.name)
+    return described(found)
+
+
+def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """One line for each kind of thing: what it is, and where."""
+    return tuple(f"{what}: {_listed(names)}" for what, names in found.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _problems(node: Any) -> Iterator[str]:
+    if node.op == "call_function":
+        yield from _operator_problems(node)
+    values = node.meta.get("val")
+    for value in values if isinstance(values, (tuple, list)) else (values,):
+        what = tensor_problem(value)
+        if what is not None:
+            yield what
+
+
+def _operator_problems(node: Any) -> Iterator[str]:
+    target = node.target
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        name = target.name() if callable(getattr(target, "name", None)) else str(target)
+        is_sub_graph = name in _SUB_GRAPHS or any(argument.op == "get_attr" for argument in node.all_input_nodes)
+        yield f"sub-graph ({name})" if is_sub_graph else f"custom kernel ({name})"
+        return
+    foreign = operator_problem(target)
+    if foreign is not None:
+        yield foreign
+    elif str(target) == "aten.copy_.default" and _changes_input(node):
+        yield "change of an input in place"
+    elif "as_strided" in str(target) and "as_strided" in (called_name(node) or ""):
+        # Inductor's own passes insert as_strided as well, to fix the strides of what a library call returns.
+        yield "aliasing view (as_strided)"
+
+
+def operator_problem(target: Any) -> str | None:
+    """Why nothing is known about an operator; None for torch's own ones on plain tensors."""
+    namespace = getattr(target, "namespace", None)
+    if namespace is not None and namespace not in _KNOWN_NAMESPACES:
+        return f"{'quantised' if namespace.startswith('quantized') else 'custom'} operation ({target})"
+    return f"quantised operation ({target})" if "quantize" in str(target) else None
+
+
+def _changes_input(node: Any) -> bool:
+    """Whether a copy is into a graph input of more than one dimension, whose strides can differ."""
+    target = node.args[0] if node.args else None
+    value = node.meta.get("val")
+    is_input = getattr(target, "op", "") == "placeholder"
+    return is_input and (not isinstance(value, torch.Tensor) or value.dim() > 1)
+
+
+def tensor_problem(value: Any) -> str | None:
+    """Why a value's layout cannot be followed; None where it can, or where it is no tensor."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    if value.layout is not torch.strided:
+        return f"{str(value.layout).removeprefix('torch.')} tensor"
+    if value.is_complex():
+        return "complex tensor"
+    if value.is_quantized:
+        return "quantised tensor"
+    return "symbolic sizes" if any(isinstance(size_of(size), str) for size in value.shape) else None

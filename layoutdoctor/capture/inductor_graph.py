@@ -325,12 +325,7 @@ _VARYING = (
 
 
 def code_fingerprint(sources: Iterable[str]) -> str:
-    """
-    A hash that is equal for equal generated code.
-
-    Args:
-        sources: The generated wrapper, its kernels included.
-    """
+    """A hash that is equal for equal generated code."""
     digest = hashlib.sha256()
     for source in sources:
         text = source

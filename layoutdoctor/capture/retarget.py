@@ -5,7 +5,7 @@ Dynamo and AOTAutograd trace the model on ordinary CPU tensors. Each graph they 
 backward in training) is copied, moved to fake CUDA tensors and lowered for the target up to its generated code, which
 is never loaded. What the caller runs is the traced graph itself, operation by operation on the CPU, so that its outputs
 are real and ``backward()`` works; the strides that the target's lowering chose reach the backward graph only as strides
-of the fake tensors that it is lowered with. Faces static_trials; its neighbours pretend the device and cuDNN's rule.
+of the fake tensors that it is lowered with.
 
 What no lowering on a CPU can know: branches of the model on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
 AOTAutograd decomposes otherwise for a GPU (attention, RNNs), autotuning.
@@ -69,8 +69,6 @@ class TargetLowering:
     Enter it before the capture's hooks, which then see the lowering that this one cuts short.
 
     Attributes:
-        target: The GPU.
-        lowered_count: Graphs lowered.
         failures: One sentence for each graph that could not be lowered.
         notes: What the reader should know about the graphs.
 
@@ -128,13 +126,7 @@ class TargetLowering:
         stack.enter_context(mock.patch.object(GraphLowering, "compile_to_module", compile_to_module))
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        """
-        The backend: what torch.compile calls for every graph that Dynamo traced.
-
-        Args:
-            graph_module: Dynamo's graph.
-            example_inputs: Its inputs.
-        """
+        """The backend: what torch.compile calls for every graph that Dynamo traced."""
         from torch._inductor import compile_fx
 
         options = {**self._options, **_known_options(_FIXED_OPTIONS)}
@@ -241,9 +233,6 @@ def generated_source(graph: Any) -> str:
     """
     The code that Inductor generates for a graph; without Triton what it would be generated from.
 
-    Args:
-        graph: A ``GraphLowering`` that has run.
-
     Source:
         ``GraphLowering.codegen`` returns (code, kernels), the code as text in torch 2.7 and with a line map since.
     """
@@ -260,7 +249,6 @@ def on_target(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> tu
     A copy of a post-AOT graph with everything on the target's device, and its inputs as fake tensors there.
 
     Args:
-        graph_module: As AOTAutograd made it, on the CPU; not changed.
         example_inputs: Its inputs, real or fake; what is no tensor stays as it is.
 
     Returns:
@@ -329,26 +317,14 @@ class TracedRun(fx.Interpreter):
     """
 
     def run_node(self, node: fx.Node) -> Any:
-        """
-        Runs one node.
-
-        Args:
-            node: The node.
-        """
+        """Runs one node."""
         result = super().run_node(node)
         if node.op == "call_function" and "convolution" in str(node.target):
             return pytree.tree_map(_laid_out, result, node.meta.get("val", result))
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """
-        Calls an operation.
-
-        Args:
-            target: The operation.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-        """
+        """Calls an operation."""
         if target is torch.ops.aten.view.default:
             target = torch.ops.aten.reshape.default
         return super().call_function(target, args, kwargs)

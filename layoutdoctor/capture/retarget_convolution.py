@@ -5,8 +5,6 @@ A fake convolution asks torch's C++ code which backend would run it, and takes t
 answer. A torch without CUDA answers for a GPU with ATen's slow code and contiguous strides, and a torch with CUDA but
 without a GPU does so for bfloat16: no error, only other layouts than a real device has. While ``cudnn_formats`` is
 entered, both questions about fake tensors are answered as a machine with a GPU and cuDNN answers them.
-
-Faces ``retarget``; imports torch and errors.
 """
 
 from __future__ import annotations
@@ -29,10 +27,6 @@ _ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "trans
 def required(owner: Any, name: str) -> Any:
     """
     A private name of torch that lowering for a GPU rests on.
-
-    Args:
-        owner: Module or class.
-        name: Its attribute.
 
     Raises:
         UnsupportedTorchError: This torch has no such name.
@@ -113,7 +107,6 @@ def cudnn_memory_format(given: torch.Tensor, weight: torch.Tensor) -> torch.memo
 
     Args:
         given: The convolution's input, ``[N, C, ...]`` of rank 4 or 5 (torch makes a 1-D convolution a 2-D one first).
-        weight: Its weight, of the same rank.
 
     Source:
         ``cudnn_conv_suggest_memory_format`` and ``cudnn_conv_use_channels_last``, ``aten/src/ATen/native/ConvUtils.h``
@@ -133,9 +126,6 @@ def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
 
     Unlike ``is_contiguous(memory_format=...)`` this looks at the order of the strides only, so that a slice of a
     channels-last tensor counts as channels-last, and a 1x1 weight in contiguous strides does not.
-
-    Args:
-        tensor: Of any rank.
 
     Source:
         ``is_channels_last_strides_2d_s4`` and ``is_channels_last_strides_3d_s5``, ``c10/core/MemoryFormat.h``.

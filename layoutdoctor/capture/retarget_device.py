@@ -2,8 +2,7 @@
 A GPU that is not there, as far as Inductor and Triton ask for one while they lower a graph.
 
 ``pretended_device`` answers their questions from a ``Target`` and undoes all of it on exit, process-wide caches
-included, also when something raises. Nothing is ever run on the device. Faces ``retarget``; imports torch, targets and
-errors; Triton only where it is installed.
+included, also when something raises. Nothing is ever run on the device.
 """
 
 from __future__ import annotations
@@ -39,9 +38,6 @@ _CACHED_ANSWERS = (
 def pretended_device(target: Target) -> Iterator[None]:
     """
     A block in which Inductor finds the target where it looks for ``cuda:0``.
-
-    Args:
-        target: The GPU to answer for.
 
     Raises:
         UnsupportedTorchError: A private name that has to answer otherwise is missing in this torch.
@@ -90,12 +86,7 @@ def forget_fake_results() -> None:
 
 
 def device_properties(target: Target) -> Any:
-    """
-    What ``torch.cuda.get_device_properties`` would return.
-
-    Args:
-        target: The GPU.
-    """
+    """What ``torch.cuda.get_device_properties`` would return."""
     major, minor = target.capability
     return types.SimpleNamespace(
         name=target.device_name,
@@ -176,9 +167,6 @@ def _set_driver(stack: contextlib.ExitStack, target: Target) -> None:
 class TritonDriver:
     """
     Enough of Triton's driver for generating code; launching anything is not among it.
-
-    Attributes:
-        utils: What Inductor reads the shared memory from.
 
     Source:
         ``triton.backends.driver.DriverBase``, Triton 3.3, 3.6, 3.7, 3.9; ``get_gpu_shared_memory`` of

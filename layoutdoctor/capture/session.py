@@ -1,24 +1,22 @@
 """
 One compile, captured: the hooks of ``compat`` put together into graph records.
 
-Faces doctor: ``CompileCapture`` is entered around the first call of a compiled model and leaves ``graphs`` behind.
+``CompileCapture`` is entered around the first call of a compiled model and leaves ``graphs`` behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.capture.compat import graph_break_counters, guard_failure_reasons, next_frame_number
 from layoutdoctor.capture.compat_hooks import InductorHooks
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
-from layoutdoctor.capture.fx_graph import fx_nodes, output_names
+from layoutdoctor.capture.fx_graph import described, fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
-from layoutdoctor.capture.not_understood import described, not_understood_in
 from layoutdoctor.errors import first_line
 from layoutdoctor.records import Graph
 
@@ -32,15 +30,8 @@ _FRAME_NUMBER = re.compile(r"\s*(\d+)/\d+: ")
 """Dynamo's compile id in front of a failed guard: frame, and which compile of it."""
 
 
-@dataclass
-class CapturedGraph:
-    """
-    A graph record and the live module that runs it.
-
-    Attributes:
-        graph: The record.
-        module: The generated Python module; its globals hold the compiled kernels.
-    """
+class CapturedGraph(NamedTuple):
+    """A graph's record, and the generated Python module that runs it: its globals hold the compiled kernels."""
 
     graph: Graph
     module: Any
@@ -51,10 +42,8 @@ class CompileCapture:
     Records every graph that Inductor lowers between enter and exit.
 
     Attributes:
-        captured: The graphs in the order they were lowered.
         graph_break_reasons: Reasons of graph breaks met meanwhile, one line each.
         recompile_reasons: Guards that failed meanwhile, so that dynamo compiled again, one line each.
-        failures: What our hooks could not record, in words.
     """
 
     def __init__(self) -> None:
@@ -186,7 +175,6 @@ def _graph_record(
 
 
 def _extern_targets(buffers: Sequence[Buffer]) -> dict[str, str]:
-    """Operators of external calls, by the FX node they come from."""
     return {
         buffer.source_node: buffer.kernel.removeprefix("torch.ops.")
         for buffer in buffers
@@ -227,7 +215,6 @@ def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str,
     What kind of tensor each graph input is: the weight of a convolution, a gradient, or an activation.
 
     Args:
-        graph_module: The post-AOT FX graph.
         direction: A backward graph's ``tangents`` are gradients.
     """
     weights: set[str] = set()

@@ -1,1 +1,1 @@
-"""What a model costs: one iteration, timed in rounds, profiled, checked against a reference, its memory."""
+"""What it costs: rounds, profiled iterations, equality of outputs, memory, and the machine it is measured on."""

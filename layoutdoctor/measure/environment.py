@@ -1,8 +1,4 @@
-"""
-The machine, the versions and the settings a verdict is true on.
-
-Faces doctor; imports records only.
-"""
+"""The machine, versions and settings a verdict is true on; what copying reaches on a device, and whether it works."""
 
 from __future__ import annotations
 
@@ -11,11 +7,17 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
+from layoutdoctor.errors import first_line
 from layoutdoctor.records import Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _VARIABLES = (
     "TORCHINDUCTOR_LAYOUT_OPTIMIZATION",
@@ -43,8 +45,6 @@ def describe_environment(
     The environment as it stands.
 
     Args:
-        device: ``cpu`` or ``cuda``.
-        triton: Triton's version; None where it is not installed.
         onednn: oneDNN's version and instruction set, as its log said.
         command: The command line; None from Python.
     """
@@ -99,3 +99,61 @@ def _settings() -> dict[str, str]:
     found["torch.get_float32_matmul_precision"] = torch.get_float32_matmul_precision()
     found["torch.backends.cpu.get_cpu_capability"] = torch.backends.cpu.get_cpu_capability()
     return found
+
+
+COPY_BYTES = {"cpu": 64 * 1024**2, "cuda": 256 * 1024**2}
+"""Size of the copied tensor: larger than the last cache of the usual machine of that kind."""
+
+REPETITIONS = 5
+
+
+def measure_copy_bandwidth(device: str) -> float | None:
+    """
+    Bytes read plus bytes written per second by a copy of a large tensor: the best of a few.
+
+    Returns:
+        None on a device that is not known, or where there is no room for the tensors.
+    """
+    size = COPY_BYTES.get(device)
+    if size is None:
+        return None
+    try:
+        source = torch.ones(size // 4, dtype=torch.float32, device=device)
+        target = torch.empty_like(source)
+    except RuntimeError:  # out of memory
+        return None
+    timer = _cuda_seconds if device == "cuda" else _cpu_seconds
+    target.copy_(source)
+    best = min(timer(lambda: target.copy_(source)) for _ in range(REPETITIONS))
+    return 2 * size / best if best > 0 else None
+
+
+def _cpu_seconds(copy: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    copy()
+    return time.perf_counter() - start
+
+
+def _cuda_seconds(copy: Callable[[], object]) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    copy()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def why_unusable(device: str) -> str | None:
+    """
+    Why nothing more can run on a device in this process; None where it works.
+
+    After an illegal access or a failed assertion in a kernel, every later call to CUDA fails in that process.
+    """
+    if device.partition(":")[0] != "cuda":
+        return None
+    try:
+        torch.cuda.synchronize(device)
+        torch.ones(1, device=device).sum().item()
+    except Exception as error:  # an out-of-memory error here is no sign that the context is gone
+        return None if isinstance(error, torch.OutOfMemoryError) else first_line(error)
+    return None

@@ -1,13 +1,12 @@
 """
 Whether a configuration computes what the model computes: outputs and gradients against a float64 eager reference.
 
-Tensors are compared piece by piece: on the way to a difference nothing as large as they are is made. Faces doctor and
-reference; imports records.
+Tensors are compared piece by piece: on the way to a difference nothing as large as they are is made.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.measure.reference import Reference
-    from layoutdoctor.measure.step import StepResults
+    from layoutdoctor.records import Mode
 
 EAGER_ERROR_FACTOR = 10.0
 """How many times eager's own rounding error another order of the same additions may make."""
@@ -46,7 +44,6 @@ class ReferenceTensor:
         exact: Its values, on the host: outputs in the reference's dtype, gradients in float32 at most.
         eager: The same by eager in the caller's own dtype, where the error does not say all: whole numbers, and where
             one of both has NaN or infinity; None elsewhere.
-        shape: Of the tensor as eager gave it.
         dtype: Of the tensor as eager gave it.
         error_of_eager: Largest difference of eager from the exact values, where both are finite.
         largest: Largest magnitude of the exact values; 0 for whole numbers.
@@ -58,6 +55,46 @@ class ReferenceTensor:
     dtype: torch.dtype
     error_of_eager: float
     largest: float
+
+
+@dataclass(frozen=True)
+class StepResults:
+    """
+    What one iteration gave.
+
+    Attributes:
+        outputs: Every tensor of the output, in order, detached, with the strides the model gave them.
+        gradients: Of each parameter by its name, of each input that requires one as ``input 0``; none in inference.
+    """
+
+    outputs: list[torch.Tensor]
+    gradients: dict[str, torch.Tensor]
+    output_layouts: tuple[Layout, ...]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """
+    What the model computes, and how exactly.
+
+    Attributes:
+        name: ``float64``, or ``eager float32`` and the like where float64 did not run.
+        tensors: Outputs and gradients by name.
+        output_layouts: Eager's, on the caller's own input.
+        random: Why two runs of the model differ; None where they do not.
+        why_not_exact: Why float64 did not run; None where it did.
+        terms: For an output that is a sum or a mean: the same of its terms' magnitudes, the largest. Where the terms
+            cancel, rounding is of their size, not of the output's.
+    """
+
+    name: str
+    tensors: dict[str, ReferenceTensor]
+    mode: Mode
+    output_layouts: tuple[Layout, ...]
+    random: str | None = None
+    why_not_exact: str | None = None
+    terms: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class _Difference(NamedTuple):
@@ -104,24 +141,13 @@ def reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> Ref
 
 
 def named(results: StepResults) -> dict[str, torch.Tensor]:
-    """
-    Outputs as ``output 0``, gradients as ``gradient of NAME``.
-
-    Args:
-        results: Of a step.
-    """
+    """Outputs as ``output 0``, gradients as ``gradient of NAME``."""
     outputs = {f"output {index}": output for index, output in enumerate(results.outputs)}
     return {**outputs, **{f"gradient of {name}": gradient for name, gradient in results.gradients.items()}}
 
 
 def why_random(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str | None:
-    """
-    Why a model is random; None where two runs with different seeds give the same.
-
-    Args:
-        first: Outputs and gradients of one run, by name.
-        second: Those of the other.
-    """
+    """Why a model is random; None where two runs with different seeds give the same."""
     for name, tensor in first.items():
         if _compare(name, second.get(name), reference_tensor(name, tensor, tensor), None).share > 1:
             return f"{name} differs between two eager runs with different seeds"
@@ -135,10 +161,6 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
     Each tensor may differ by 10 times eager's own error there, or by a tolerance of its dtype times its largest value,
     whichever is more; a gradient's largest value is that among its module's parameters. Integers and booleans have to
     be equal. NaN and infinity count as equal where eager has the same at the same place.
-
-    Args:
-        reference: Made once by ``compute_reference``.
-        results: Of the configuration's step.
 
     Returns:
         ``not_checked`` where the model is random and this run drew other numbers than eager.
@@ -267,12 +289,7 @@ def _largest_error(found: torch.Tensor, exact: torch.Tensor, where: torch.Tensor
 
 
 def _pieces(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """
-    Tensors of one shape piece by piece, on one device: that of the first where it knows float64, else the host.
-
-    Args:
-        tensors: Dense, of one shape, with any strides.
-    """
+    """Dense tensors of one shape piece by piece, on the device of the first if that knows float64, else on the host."""
     first = tensors[0]
     device = first.device if first.device.type in ("cpu", "cuda") else torch.device("cpu")
     if not first.dim() or first.numel() <= _PIECE:

@@ -1,8 +1,4 @@
-"""
-Memory: what an iteration needs, what is free, what it says when there is not enough, and letting go of it.
-
-Faces the doctor and measure; imports torch, units and errors.
-"""
+"""Memory: what an iteration needs, what is free, what it says when there is not enough, and letting go of it."""
 
 from __future__ import annotations
 
@@ -16,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from layoutdoctor.capture.torch_state import profiler_is_running
 from layoutdoctor.errors import text_of
 from layoutdoctor.measure.profiling import quiet_profiler
+from layoutdoctor.state.switches import profiler_is_running
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -60,9 +56,6 @@ def available_memory(device: str) -> Bytes | None:
     """
     Bytes that can still be allocated on a device, as far as it says.
 
-    Args:
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-
     Returns:
         On a CPU the least of what the kernel, the control group and the process's own limits leave; on a GPU what is
         free and what torch's allocator holds without using it; None where nothing says it.
@@ -81,7 +74,6 @@ def available_memory(device: str) -> Bytes | None:
 
 
 def _free_in_system() -> Iterator[Bytes]:
-    """What the kernel expects to be able to give without swapping."""
     available = _table_of(_PROC / "meminfo").get("MemAvailable")
     if available is not None:
         yield available
@@ -137,7 +129,6 @@ def _statistic(path: Path, name: str) -> Bytes:
 
 
 def _free_in_limits() -> Iterator[Bytes]:
-    """What the limits of this process leave (``ulimit -v``, ``ulimit -d``)."""
     try:
         import resource
     except ImportError:  # Windows
@@ -154,10 +145,6 @@ def why_too_little(need: Need, device: str) -> str | None:
     Why something does not fit into what is free; None where it does, or where nobody knows.
 
     What lies about unused is let go of before it is said.
-
-    Args:
-        need: What it takes.
-        device: Where.
 
     Returns:
         Such as ``14.2 GiB beside what is in use (...), 6.10 GiB are free``.
@@ -189,10 +176,7 @@ def release_memory() -> None:
 
 def out_of_memory(error: BaseException) -> str | None:
     """
-    An exception that says that memory ran out, in words; None for any other.
-
-    Args:
-        error: Any exception; those it was raised from are looked at too.
+    An exception, or one that it was raised from, that says that memory ran out, in words; None for any other.
 
     Returns:
         Such as ``out of memory: 37.3 GiB were asked for``, without the number where the exception does not give it.
@@ -246,10 +230,6 @@ def resident_peak(run: Callable[[], None], device: str) -> Bytes | None:
     Most bytes a first run takes, above what is in use before it.
 
     Nothing is profiled: a first run may end the process, and what it prints then must come through.
-
-    Args:
-        run: What to run; once.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
 
     Returns:
         On a GPU what torch's allocator says; on a CPU what the kernel says of the process: touched pages, those of

@@ -1,7 +1,7 @@
 """
 One warm iteration under the profiler and oneDNN's verbose log.
 
-Timing is another pass: profiled times are good for shares, not for comparing configurations. Faces doctor.
+Timing is another pass: profiled times are good for shares, not for comparing configurations.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch
 
 from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX
 from layoutdoctor.analysis.trace_conversions import SECONDS_PER_NANOSECOND
-from layoutdoctor.capture.torch_state import profiler_is_running
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.processes import scratch_prefix
+from layoutdoctor.state.switches import profiler_is_running
 from layoutdoctor.traces.chrome import read_chrome_trace
 from layoutdoctor.traces.files import TraceFile
 from layoutdoctor.traces.kineto import ProfiledIteration, iteration_of, read_profiled_iteration
@@ -32,8 +32,10 @@ from layoutdoctor.writing import replacing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from layoutdoctor.capture.session import CapturedGraph
+    from layoutdoctor.records import Graph
     from layoutdoctor.traces.recorded import RecordedTrace
+
+    CapturedGraph = tuple[Graph, Any]  # with the generated module that runs it
 
 _TIMESTAMP_VARIABLES = ("ONEDNN_VERBOSE_TIMESTAMP", "DNNL_VERBOSE_TIMESTAMP")
 """Read by oneDNN when it first prints; with it every line says when its primitive started."""
@@ -198,16 +200,16 @@ def named_kernels(captured: Sequence[CapturedGraph]) -> Iterator[list[str]]:
     """
     problems: list[str] = []
     replaced: list[tuple[dict[str, Any], str, Any]] = []
-    for item in captured:
+    for graph, module in captured:
         try:
-            namespace = _namespace(item.module)
-            for name in item.graph.kernel_names:
+            namespace = _namespace(module)
+            for name in graph.kernel_names:
                 original = namespace.get(name)
                 if callable(original) and not hasattr(original, "run"):  # Triton kernels show up on the device
-                    namespace[name] = _ranged(original, f"{GENERATED_PREFIX}{item.graph.name}::{name}")
+                    namespace[name] = _ranged(original, f"{GENERATED_PREFIX}{graph.name}::{name}")
                     replaced.append((namespace, name, original))
         except Exception as error:  # without names the list is poorer, the iteration still runs
-            problems.append(f"kernels of {item.graph.name} are not named: {first_line(error)}")
+            problems.append(f"kernels of {graph.name} are not named: {first_line(error)}")
     try:
         yield problems
     finally:

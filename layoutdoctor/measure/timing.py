@@ -4,8 +4,7 @@ Timing rounds: every configuration takes its turn in every round, until the answ
 The usual mistakes cannot be made here: the first calls of a configuration (compiling, allocating) are never a
 measurement; a GPU is timed by events on its own clock and synchronised before any time is read; no configuration is
 timed in one block after the other, so a machine that warms up or gets busy meets all of them alike; and what comes back
-are raw times per round, not one average. Faces the doctor; imports torch only inside the timer for a GPU, so the loop
-runs with any clock.
+are raw times per round, not one average.
 """
 
 from __future__ import annotations
@@ -57,13 +56,7 @@ class Timer(Protocol):
     """Calls a step so many times and says what each call took."""
 
     def __call__(self, step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
-        """
-        Seconds of every call, in order.
-
-        Args:
-            step: One iteration of a model.
-            calls: How often to call it, at least once.
-        """
+        """Seconds of every call, in order."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +82,7 @@ class RoundTimes:
 
 
 def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
-    """
-    Wall time of every call; no garbage is collected meanwhile.
-
-    Args:
-        step: One iteration, done when it returns.
-        calls: How often to call it.
-    """
+    """Wall time of every call; no garbage is collected meanwhile."""
     times = []
     with _garbage_collection_paused():
         for _ in range(calls):
@@ -118,13 +105,7 @@ class CudaTimer:
         self.device = device
 
     def __call__(self, step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
-        """
-        Seconds of every call, in order, after one that is not timed.
-
-        Args:
-            step: One iteration; it need not synchronise.
-            calls: How often to time it.
-        """
+        """Seconds of every call, in order, after one that is not timed."""
         import torch
 
         with torch.cuda.device(self.device), _garbage_collection_paused():
@@ -144,10 +125,7 @@ class CudaTimer:
 
 def choose_timer(device: str) -> Timer:
     """
-    The timer for a device.
-
-    Args:
-        device: ``cpu``, ``cuda`` or ``cuda:N`` (ROCm calls itself cuda as well).
+    The timer for a device; ROCm calls itself cuda as well.
 
     Raises:
         UsageError: No timer is known for it.

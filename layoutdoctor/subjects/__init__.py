@@ -1,1 +1,1 @@
-"""What is diagnosed: loading a model, its inputs, and preparing copies for a configuration."""
+"""What is diagnosed: loading, inputs, copies and weights, preparing a configuration, an iteration of it, travelling."""

@@ -1,8 +1,4 @@
-"""
-Example inputs written as text, such as ``f32[8,3,224,224]:channels_last``, and the tensors made from them.
-
-Faces loading and the command line.
-"""
+"""Example inputs written as text, such as ``f32[8,3,224,224]:channels_last``, and the tensors made from them."""
 
 from __future__ import annotations
 
@@ -95,7 +91,6 @@ def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
     A dtype by its short or long name.
 
     Args:
-        name: Such as ``f32``, ``float32`` or ``torch.float32``.
         where: What it was written in, for the error.
 
     Raises:

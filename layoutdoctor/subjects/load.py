@@ -1,8 +1,4 @@
-"""
-A target as written on the command line becomes a model with example inputs.
-
-Faces the command line; the file itself is executed in ``model_file``, model zoos are in ``zoo``.
-"""
+"""A target as written on the command line becomes a model with example inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
-from layoutdoctor.measure.copies import copy_module, input_tensors
+from layoutdoctor.subjects.copies import copy_module, input_tensors
 from layoutdoctor.subjects.inputs import InputSpec, make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.model_file import execute_file, import_module, public_names, users_code
 from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap

@@ -1,8 +1,4 @@
-"""
-A user's Python file, executed once: its folder importable meanwhile, its weights reproducible, its failures in words.
-
-Faces loading; imports measure's randomness and errors.
-"""
+"""A user's Python file, executed once: its folder importable meanwhile, its weights reproducible, failures in words."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
-from layoutdoctor.measure.randomness import seeded
+from layoutdoctor.state.randomness import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +23,8 @@ _numbers = itertools.count()
 
 def execute_file(path: Path) -> types.ModuleType:
     """
-    Runs a Python file as a module of a private name, registered so that dataclasses and pickle find it.
-
-    Args:
-        path: The file; call this inside ``users_code``.
+    Runs a Python file, within ``users_code``, as a module of a private name, registered so that dataclasses and pickle
+    find it.
 
     Raises:
         UsageError: There is no such file.
@@ -75,10 +69,7 @@ def _read(path: Path) -> str:
 
 def import_module(name: str) -> types.ModuleType:
     """
-    Imports a module by its dotted name; the current folder is importable, as for ``python -m``.
-
-    Args:
-        name: Such as ``package.module``; call this inside ``users_code``.
+    Imports a module by its dotted name, within ``users_code``; the current folder is importable, as for ``python -m``.
 
     Raises:
         UsageError: There is no module of that name.
@@ -104,7 +95,6 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
 
     Args:
         name: What to call the target in an error.
-        folder: Made importable for the time of the block.
         file: The user's file, whose last line in the traceback is named; None where it is not known.
         doing: What the block does, such as ``"load"``.
 
@@ -147,18 +137,12 @@ def _failure_message(error: BaseException, name: str, file: str | None, doing: s
 
 
 def _place(error: BaseException, file: str | None) -> str:
-    """The last line of the user's file that the exception passed, in brackets; empty where there is none."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" ({Path(str(file)).name}:{lines[-1]})" if lines else ""
 
 
 def public_names(namespace: Any) -> list[str]:
-    """
-    What a user may name in a module: classes, functions and objects of its own, sorted.
-
-    Args:
-        namespace: A module or any other object.
-    """
+    """What a user may name in a module: classes, functions and objects of its own, sorted."""
     return sorted(
         name
         for name, value in vars(namespace).items()

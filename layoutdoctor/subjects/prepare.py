@@ -1,8 +1,4 @@
-"""
-A configuration applied to copies of the model and its inputs; the caller's own are left alone.
-
-Faces doctor, capture and ``Trial.compile``; imports measure's copies, memory and weights, analysis, records and errors.
-"""
+"""A configuration applied to copies of the model and its inputs; the caller's own are left alone."""
 
 from __future__ import annotations
 
@@ -18,17 +14,17 @@ from layoutdoctor.analysis.how_to_apply import effective_options as effective_op
 from layoutdoctor.analysis.how_to_apply import global_options as global_options
 from layoutdoctor.analysis.how_to_apply import how_to_apply as how_to_apply
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.measure.copies import (
+from layoutdoctor.measure.memory import why_too_little
+from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
     copy_model,
     in_format,
     input_tensors,
     with_dynamo_marks,
 )
-from layoutdoctor.measure.memory import why_too_little
-from layoutdoctor.measure.step import Step
-from layoutdoctor.measure.weights import SharedTensors
+from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import unwrap
+from layoutdoctor.subjects.weights import SharedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -49,10 +45,6 @@ class PreparedModel:
     Attributes:
         run: What to call, or to hand to torch.compile.
         module: The module that owns the parameters; None for a function without any.
-        args: Positional arguments, in the configuration's format.
-        kwargs: Keyword arguments likewise.
-        notes: What the reader should know about the preparation.
-        loss_weights: For its step, shared with other configurations.
     """
 
     run: Callable[..., Any]
@@ -63,13 +55,7 @@ class PreparedModel:
     loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict)
 
     def step(self, mode: Mode, *, fresh_inputs: bool) -> Step:
-        """
-        One iteration of it.
-
-        Args:
-            mode: ``inference`` or ``training``.
-            fresh_inputs: Whether every call gets copies of the inputs.
-        """
+        """One iteration of it."""
         return Step(self.run, self.module, self.args, self.kwargs, mode, fresh_inputs, loss_weights=self.loss_weights)
 
 
@@ -80,9 +66,6 @@ def prepare(
     Copies a subject and gives the copies the configuration's memory formats.
 
     Args:
-        subject: What was loaded; it is not changed.
-        configuration: What to vary.
-        mode: ``training`` puts the copy in train mode, everything else in eval mode.
         shared: What it may share with other configurations; None copies everything.
 
     Raises:
@@ -132,7 +115,6 @@ def apply_model_format(module: nn.Module, choice: FormatChoice) -> int:
     Gives every 4-D and 5-D parameter and buffer of a module a memory format, in place; tied weights stay tied.
 
     Args:
-        module: A module of our own.
         choice: ``preserve`` does nothing; ``channels_last`` means the 4-D or 5-D format by rank, one tensor after the
             other, because ``Module.to(memory_format=...)`` raises where both ranks occur.
 
@@ -149,13 +131,7 @@ def apply_model_format(module: nn.Module, choice: FormatChoice) -> int:
 
 
 def apply_input_format(inputs: T, choice: FormatChoice) -> T:
-    """
-    Inputs in a memory format, by rank; what is no tensor, and a tensor that has the format already, is passed on.
-
-    Args:
-        inputs: Nested as torch's pytree understands it.
-        choice: The format.
-    """
+    """Inputs in a memory format, by rank; what is no tensor, and a tensor that has the format already, is passed on."""
 
     def convert(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -170,13 +146,7 @@ def apply_input_format(inputs: T, choice: FormatChoice) -> T:
 
 
 def same_preparation_key(prepared: PreparedModel, configuration: Configuration) -> Hashable:
-    """
-    What is in effect for a prepared model: two configurations with equal keys are the same without compiling either.
-
-    Args:
-        prepared: The result of ``prepare``.
-        configuration: The configuration it was prepared for.
-    """
+    """What is in effect for a prepared model: configurations with equal keys are the same without compiling either."""
     options: dict[str, object] = {}
     if configuration.backend == "inductor":
         options = {
@@ -191,12 +161,7 @@ def same_preparation_key(prepared: PreparedModel, configuration: Configuration) 
 
 
 def formats_in_effect(prepared: PreparedModel) -> Hashable:
-    """
-    Strides of weights, buffers and inputs: equal code on other layouts is not the same trial.
-
-    Args:
-        prepared: The result of ``prepare``.
-    """
+    """Strides of weights, buffers and inputs: equal code on other layouts is not the same trial."""
     module = prepared.module
     weights = [*module.parameters(), *module.buffers()] if module is not None else []
     inputs = input_tensors(prepared.args, prepared.kwargs)
@@ -213,7 +178,6 @@ class ReadyModel:
 
     Attributes:
         module: The copy that owns the parameters; None for a function without any. Train or save this one.
-        configuration: What was applied.
     """
 
     def __init__(
@@ -249,7 +213,6 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
 
     Args:
         model: A module or function; it is copied, keeps its training mode, and is not changed.
-        configuration: What to apply.
 
     Raises:
         UsageError: The configuration names no way to run (a recorded trace), or freezes a model in train mode.

@@ -1,11 +1,12 @@
 """
 How pickle takes apart what it cannot take apart by itself: parametrized modules, graph modules, operators and the like.
 
-Faces transport, whose pickler asks here for every object; imports torch and cloudpickle.
+And which part of an object it cannot take apart at all, with the way to it in words.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -13,6 +14,8 @@ import io
 import pickle
 import sys
 import types
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -21,7 +24,7 @@ from torch import fx, nn
 from torch.nn.utils import parametrize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 Reduced = tuple[Any, ...]
 
@@ -31,9 +34,6 @@ _STANDARD_STREAMS = ("stdin", "stdout", "stderr")
 def reduce(value: Any) -> Reduced | None:
     """
     What pickle needs to build an object again, in the form ``__reduce__`` returns it; None to leave it to cloudpickle.
-
-    Args:
-        value: Any object but the plainest.
 
     Raises:
         PicklingError: It is an open file, which cloudpickle would read to its end and take for text, or code that calls
@@ -79,7 +79,6 @@ def _check_operators(code: types.CodeType) -> None:
 
 
 def _is_found_by_name(value: Any) -> bool:
-    """Whether another process finds this very object under its name in its module."""
     module = sys.modules.get(value.__module__)
     found: Any = module if module is not None and is_importable(module) else None
     for name in value.__qualname__.split("."):
@@ -210,12 +209,7 @@ class ValueModules:
             cloudpickle.unregister_pickle_by_value(module)
 
     def meet(self, value: Any) -> None:
-        """
-        Registers the module that a class or function comes from, or the module that the value is, where it must be.
-
-        Args:
-            value: Any object.
-        """
+        """Registers the module that a class or function comes from, or that the value is, where it must be."""
         if isinstance(value, (type, types.FunctionType)):
             name = getattr(value, "__module__", None)
         elif isinstance(value, types.ModuleType):
@@ -233,12 +227,7 @@ class ValueModules:
 
 
 def is_importable(module: types.ModuleType) -> bool:
-    """
-    Whether a process with the same ``sys.path`` finds this module under its name, and in the same file.
-
-    Args:
-        module: One that this process holds.
-    """
+    """Whether a process with the same ``sys.path`` finds this module under its name, and in the same file."""
     name, own = module.__name__, getattr(module, "__spec__", None)
     parent, _, _ = name.rpartition(".")
     if name.partition(".")[0] in sys.stdlib_module_names:
@@ -256,3 +245,77 @@ def is_importable(module: types.ModuleType) -> bool:
         if found is not None:
             return bool(found.origin == own.origin)
     return bool(parent) and own.origin is None
+
+
+def find_culprit(
+    parts: Iterable[tuple[str, Any]], error: Exception, refusal: Callable[[Any], Exception | None]
+) -> tuple[str, object, Exception]:
+    """
+    The innermost part that cannot be pickled by itself.
+
+    Args:
+        parts: What the whole is made of, each with the way to it.
+        refusal: What pickling a part raises; None where it does not.
+
+    Returns:
+        The way to the part, the part, and what it raised.
+    """
+    place, value, why = "it", object(), error
+    seen: set[int] = set()
+    while True:
+        for name, part in parts:
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            refused = refusal(part)
+            if refused is not None:
+                place, value, why = name, part, refused
+                break
+        else:
+            return place, value, why
+        parts = _parts(value, place)
+
+
+def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """What an object is made of as pickle sees it, each with the way to it."""
+    if isinstance(value, nn.Module):
+        for name, attribute in vars(value).items():
+            if name in ("_modules", "_parameters", "_buffers"):
+                yield from ((f"{place}.{key}", part) for key, part in attribute.items())
+            else:
+                yield f"{place}.{name}", attribute
+    elif isinstance(value, Mapping):
+        yield from ((f"{place}[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        yield from ((f"{place}[{number}]", part) for number, part in enumerate(value))
+    elif isinstance(value, partial):
+        yield from ((f"{place}.{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
+    elif isinstance(value, types.MethodType):
+        yield from ((place, value.__self__), (place, value.__func__))
+    elif isinstance(value, types.FunctionType):
+        yield from _parts_of_function(value, place)
+    elif hasattr(value, "__dict__"):
+        # Functions last: a class's methods know the class, and with it whatever else it holds.
+        parts = sorted(vars(value).items(), key=lambda item: isinstance(item[1], types.FunctionType))
+        yield from ((f"{place}.{name}", part) for name, part in parts)
+    if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
+        yield f"class {type(value).__name__}", type(value)
+
+
+def _parts_of_function(function: types.FunctionType, place: str) -> Iterator[tuple[str, Any]]:
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    for name, cell in cells:
+        with contextlib.suppress(ValueError):  # an empty cell
+            yield f"variable {name} of {function.__qualname__}", cell.cell_contents
+    for name in sorted(names & function.__globals__.keys()):
+        yield f"global {name} of {function.__qualname__}", function.__globals__[name]
+    yield f"a default of {function.__qualname__}", (function.__defaults__, function.__kwdefaults__)
+    yield from ((f"{place}.{name}", part) for name, part in vars(function).items())
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)

@@ -1,8 +1,4 @@
-"""
-What is diagnosed: a model with example inputs, as loaded or as given from Python, and its record.
-
-Faces doctor, capture and measure; imports measure's copies, layout, records and errors.
-"""
+"""What is diagnosed: a model with example inputs, as loaded or as given from Python, and its record."""
 
 from __future__ import annotations
 
@@ -18,9 +14,9 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.measure.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
-from layoutdoctor.measure.weights import same_memory
 from layoutdoctor.records import InputTensor, Subject
+from layoutdoctor.subjects.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
+from layoutdoctor.subjects.weights import same_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +42,6 @@ class LoadedSubject:
     Attributes:
         name: What the user called it, without folders.
         model: A module or any other callable, never a compiled one.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
         notes: Facts the reader should know, such as what was unwrapped.
         source: The user's file; None from Python.
         is_ours: Whether nobody else holds the model: its own memory may then serve the configurations that keep its
@@ -71,7 +65,6 @@ def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: 
         model: A module, function, bound method or partial; a compiled or data-parallel one is unwrapped, with a note.
         example_input: A tensor is the one positional argument, a tuple or list the positional arguments, a dict the
             keyword arguments.
-        name: What to call it; the class's or function's name where None.
 
     Raises:
         UsageError: ``model`` cannot be called, or ``example_input`` is none of these.
@@ -85,9 +78,6 @@ def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: 
 def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...]]:
     """
     The model inside what torch.compile and data parallelism put around it.
-
-    Args:
-        model: What the caller gave.
 
     Returns:
         The model itself, and a note for every wrapper taken off.
@@ -141,12 +131,7 @@ def _check_callable(model: Any) -> None:
 
 
 def callable_name(model: Any) -> str:
-    """
-    A short name: a module's class, a function's own name.
-
-    Args:
-        model: Any callable.
-    """
+    """A short name: a module's class, a function's own name."""
     if isinstance(model, functools.partial):
         return callable_name(model.func)
     if isinstance(model, nn.Module):
@@ -157,9 +142,6 @@ def callable_name(model: Any) -> str:
 def split_example_input(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
     Positional and keyword arguments from an example input.
-
-    Args:
-        example_input: A tensor, a tuple or list of positional arguments, or a dict of keyword arguments.
 
     Raises:
         UsageError: It is none of these, or a keyword is no string.
@@ -182,10 +164,6 @@ def split_example_input(example_input: Any) -> tuple[tuple[Any, ...], dict[str, 
 def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     """
     The subject's record.
-
-    Args:
-        subject: What was loaded.
-        mode: ``inference`` or ``training``.
 
     Raises:
         SubjectError: A parameter or input holds no data, or a function's modules cannot be copied.
@@ -219,8 +197,7 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
     """
     The subject with inputs that require gradients where nothing else does: a backward pass needs an end.
 
-    Args:
-        subject: What was loaded; its own inputs are not changed.
+    Its own inputs are not changed.
     """
     module = owned_module(subject)
     tensors = input_tensors(subject.args, subject.kwargs)
@@ -240,9 +217,6 @@ def owned_module(subject: LoadedSubject) -> nn.Module | None:
     """
     The module whose parameters the subject uses: itself, or one with those a function reads; None without any.
 
-    Args:
-        subject: What was loaded.
-
     Raises:
         SubjectError: A parameter holds no data, or a function's modules cannot be copied.
     """
@@ -253,23 +227,13 @@ def owned_module(subject: LoadedSubject) -> nn.Module | None:
 
 
 def parameter_ranks(subject: LoadedSubject) -> frozenset[int]:
-    """
-    How many dimensions the subject's parameters and buffers have, which decides how to change their memory format.
-
-    Args:
-        subject: What was loaded.
-    """
+    """How many dimensions parameters and buffers have, which decides how to change their memory format."""
     module = owned_module(subject)
     return frozenset(t.dim() for t in [*module.parameters(), *module.buffers()]) if module is not None else frozenset()
 
 
 def input_ranks(subject: LoadedSubject) -> frozenset[int]:
-    """
-    How many dimensions the subject's input tensors have.
-
-    Args:
-        subject: What was loaded.
-    """
+    """How many dimensions the subject's input tensors have."""
     return frozenset(tensor.dim() for tensor in input_tensors(subject.args, subject.kwargs))
 
 

@@ -1,8 +1,4 @@
-"""
-A subject on its way to another process of the same interpreter: written into a private directory, rebuilt from there.
-
-Faces the supervisor and its worker; how single objects are taken apart is in ``reducers``.
-"""
+"""A subject on its way to another process of the same interpreter: written to a private directory and rebuilt."""
 
 from __future__ import annotations
 
@@ -22,11 +18,10 @@ import cloudpickle
 import torch
 from torch import nn
 
-from layoutdoctor.capture.carried_settings import apply_settings, current_settings
 from layoutdoctor.errors import SubjectError, first_line
-from layoutdoctor.measure.randomness import preserved_random_state
-from layoutdoctor.subjects.culprits import find_culprit
-from layoutdoctor.subjects.reducers import ValueModules, reduce
+from layoutdoctor.state.randomness import preserved_random_state
+from layoutdoctor.state.switches import apply_settings, current_settings
+from layoutdoctor.subjects.reducers import ValueModules, find_culprit, reduce
 from layoutdoctor.subjects.subject import LoadedSubject
 from layoutdoctor.units import format_bytes
 
@@ -53,7 +48,6 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
     classes define for it, such as ``__getstate__``: code of the user's.
 
     Args:
-        subject: What was loaded; it is not changed.
         directory: An empty one of ours that nobody else may enter (mode 0700).
 
     Raises:
@@ -89,9 +83,6 @@ def take_over_settings(directory: Path) -> None:
     """
     Sets this process, which is to run the subject, as the one was that saved it: threads, dtypes, compilers' settings.
 
-    Args:
-        directory: The one that was given to ``save_subject``; read under the same conditions as by ``load_subject``.
-
     Raises:
         SubjectError: It is not private to this user, or a setting cannot be made here.
     """
@@ -113,9 +104,6 @@ def load_subject(directory: Path) -> LoadedSubject:
     Unpickling runs whatever the file says. That is fine here and nowhere else: the file is what our own parent wrote a
     moment ago from the user's live objects, into a directory that belongs to this user and that no other may enter,
     both of which is looked at before a byte is read. A saved diagnosis, trace or model file never comes this way.
-
-    Args:
-        directory: The one that was given to ``save_subject``.
 
     Raises:
         SubjectError: The directory or a file is not private to this user, or an object cannot be built here.
@@ -191,12 +179,7 @@ def _created(path: Path) -> Iterator[BufferedWriter]:
 
 
 class _Storages:
-    """
-    The memory behind tensors, each region once, in the order in which it is to be written.
-
-    Attributes:
-        total_bytes: Size of the file they make.
-    """
+    """The memory behind tensors, each region once, in the order in which it is to be written."""
 
     def __init__(self) -> None:
         self.total_bytes = 0

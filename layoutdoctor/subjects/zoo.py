@@ -1,7 +1,7 @@
 """
 Models by name from timm, torchvision and transformers, with random weights: nothing is downloaded.
 
-Faces loading; imports inputs and errors. Each zoo is imported only when it is asked for.
+Each zoo is imported only when it is asked for.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def load_from_zoo(zoo: str, name: str, *, needs_input: bool) -> tuple[Any, Any, 
     A model from a zoo, with random weights.
 
     Args:
-        zoo: One of ``ZOOS``.
         name: The zoo's own name of the model; for transformers a model class, a config class or a local folder.
-        needs_input: Whether to make an example input as well.
 
     Returns:
         The model, an example input (None where none is needed), and notes.

@@ -22,8 +22,8 @@ from random_graphs import CHANNELS_LAST, RandomNetwork
 from layoutdoctor.analysis.dataflow import redundant_pairs
 from layoutdoctor.analysis.graph_conversions import layout_change, with_graph_conversions
 from layoutdoctor.capture.compat import compile_settings, distinct_options
-from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.state.dynamo import DynamoState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,8 +19,8 @@ import layoutdoctor
 from layoutdoctor.configurations import DEFAULT_CONFIGURATIONS
 from layoutdoctor.doctor import diagnose_subject
 from layoutdoctor.measure import memory
-from layoutdoctor.measure.weights import SharedTensors
 from layoutdoctor.subjects.subject import subject_from_python
+from layoutdoctor.subjects.weights import SharedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

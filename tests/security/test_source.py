@@ -37,7 +37,7 @@ REASONS = {
     ("subjects/load.py", "torch.export.load"): "loads the TARGET model.pt2, as the user asked",
     ("capture/compat_names.py", "importlib.import_module"): "imports modules of torch named in a table of its own",
     (
-        "capture/carried_settings.py",
+        "state/switches.py",
         "importlib.import_module",
     ): "the caller's own settings, by transport.py",
     ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision or transformers, as the user asked",

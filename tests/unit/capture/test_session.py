@@ -7,8 +7,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture.compat import compile_settings
-from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.capture.session import CompileCapture, placeholder_kinds
+from layoutdoctor.state.dynamo import DynamoState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

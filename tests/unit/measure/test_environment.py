@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import subprocess
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutdoctor.measure.environment import describe_environment
+from layoutdoctor.measure import environment
+from layoutdoctor.measure.environment import REPETITIONS, describe_environment, measure_copy_bandwidth
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
     from layoutdoctor.records import Environment
 
@@ -58,3 +63,88 @@ def test_a_compiler_that_does_not_answer_is_not_recorded(monkeypatch: pytest.Mon
     monkeypatch.setattr(subprocess, "run", hanging)
 
     assert described().compiler is None
+
+
+SMALL = 4096
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(environment.COPY_BYTES, "cpu", SMALL)
+
+
+@pytest.mark.usefixtures("_small")
+def test_the_fastest_of_the_copies_counts_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = [3e-6, 2e-6, 5e-6, 4e-6, 6e-6]
+    ticks = itertools.chain.from_iterable((number, number + seconds) for number, seconds in enumerate(took))
+    monkeypatch.setattr(environment.time, "perf_counter", lambda: next(ticks))
+
+    assert len(took) == REPETITIONS
+    assert measure_copy_bandwidth("cpu") == pytest.approx(2 * SMALL / 2e-6, rel=1e-3)
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("_small")
+def test_one_copy_more_than_is_timed_warms_the_memory() -> None:
+    with Counting() as counting:
+        measure_copy_bandwidth("cpu")
+
+    assert counting.counts["aten.copy_.default"] == REPETITIONS + 1
+
+
+@pytest.mark.usefixtures("_small")
+def test_what_is_timed_copies_a_whole_tensor_of_the_size_for_that_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: Counter[str] = Counter()
+
+    def timed(copy: Callable[[], object]) -> float:
+        calls["timed"] += 1
+        copied = copy()
+        assert isinstance(copied, torch.Tensor)
+        assert (copied.numel() * copied.element_size(), bool((copied == 1).all())) == (SMALL, True)
+        return 1.0
+
+    monkeypatch.setattr(environment, "_cpu_seconds", timed)
+
+    assert measure_copy_bandwidth("cpu") == 2 * SMALL
+    assert calls == {"timed": REPETITIONS}
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_clock_that_does_not_move_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment.time, "perf_counter", lambda: 1.0)
+
+    assert measure_copy_bandwidth("cpu") is None
+
+
+def test_a_device_that_is_not_known_is_not_measured() -> None:
+    assert measure_copy_bandwidth("xla") is None
+
+
+@pytest.mark.usefixtures("_small")
+def test_where_there_is_no_room_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **keywords: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(torch, "ones", full)
+
+    assert measure_copy_bandwidth("cpu") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_copies_faster_than_any_processor() -> None:
+    found = measure_copy_bandwidth("cuda")
+
+    assert found is not None
+    assert found > 50e9

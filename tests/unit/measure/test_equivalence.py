@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.equivalence import check_equivalence
-from layoutdoctor.measure.reference import compute_reference
-from layoutdoctor.measure.step import Step, StepResults
+from layoutdoctor.measure.equivalence import StepResults, check_equivalence
+from layoutdoctor.run.rehearsal import compute_reference
 from layoutdoctor.subjects.prepare import prepare
+from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
 
 if TYPE_CHECKING:

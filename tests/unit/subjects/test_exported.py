@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import Dim
 
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.measure.copies import copy_model
+from layoutdoctor.subjects.copies import copy_model
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:

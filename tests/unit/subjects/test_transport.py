@@ -29,9 +29,9 @@ from torch.nn.utils import parametrizations
 from transport_facts import FACTS_FILE, facts
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.copies import copy_module
+from layoutdoctor.state.process import preserved_state
+from layoutdoctor.subjects.copies import copy_module
 from layoutdoctor.subjects.model_file import execute_file
-from layoutdoctor.subjects.state import preserved_state
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
 from layoutdoctor.subjects.transport import (
     OBJECTS_FILE,
@@ -737,7 +737,7 @@ MEMORY = """
 import os, sys, tracemalloc
 from pathlib import Path
 import torch
-from layoutdoctor.subjects.state import preserved_state
+from layoutdoctor.state.process import preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.subjects.transport import load_subject, save_subject
 

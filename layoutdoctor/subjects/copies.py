@@ -1,8 +1,4 @@
-"""
-Copies of a model and of its inputs, so that nothing of the caller's is ever changed, and what the tensors in them are.
-
-Faces subjects and the rest of measure; imports torch, the records' layout and errors only.
-"""
+"""Copies of a model and of its inputs, so that nothing of the caller's is changed, and what the tensors in them are."""
 
 from __future__ import annotations
 
@@ -47,9 +43,6 @@ class CopiedModel(NamedTuple):
         """
         Puts the copy in train mode for ``training``, in eval mode for everything else.
 
-        Args:
-            mode: What is diagnosed.
-
         Returns:
             A note where the module cannot change its mode, as one from an exported program.
         """
@@ -62,24 +55,14 @@ class CopiedModel(NamedTuple):
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:
-    """
-    The layout of a tensor.
-
-    Args:
-        tensor: Any tensor; one that is not strided (sparse, oneDNN's own) has no strides to tell.
-    """
+    """The layout of a tensor; one that is not strided (sparse, oneDNN's own) has no strides to tell."""
     if tensor.layout != torch.strided:
         return Layout(tuple(int(size) for size in tensor.shape), None, ())
     return strided_layout([int(size) for size in tensor.shape], [int(step) for step in tensor.stride()])
 
 
 def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """
-    A leaf tensor with the same values and strides and storage of its own, also where elements overlap or have gaps.
-
-    Args:
-        tensor: Any tensor; one that is not plainly strided is cloned the way torch clones it.
-    """
+    """A leaf tensor with the same values and strides and its own storage, also where elements overlap or have gaps."""
     source = tensor.detach()
     if type(source) is torch.Tensor and source.layout == torch.strided and not source.is_quantized and source.numel():
         source = source.resolve_conj().resolve_neg()
@@ -97,7 +80,6 @@ def in_format(tensor: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
     A tensor in a memory format, by its rank; the tensor itself where nothing has to change.
 
     Args:
-        tensor: Any tensor.
         choice: ``channels_last`` means ``torch.channels_last`` for 4-D and ``torch.channels_last_3d`` for 5-D ones.
     """
     if choice == "preserve" or tensor.layout != torch.strided:
@@ -114,10 +96,6 @@ def in_format(tensor: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
 def with_dynamo_marks(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     """
     A copy that carries what ``torch._dynamo.mark_dynamic`` and ``mark_static`` said of the original.
-
-    Args:
-        copied: A copy of ours.
-        original: What the caller gave.
 
     Source:
         ``torch/_dynamo/decorators.py``: attributes ``_dynamo_dynamic_indices`` and the like; torch 2.7 to 2.13.
@@ -162,13 +140,7 @@ def _deep_copy_or_same(leaf: Any) -> Any:
 
 
 def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """
-    Every tensor among the arguments, in order.
-
-    Args:
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-    """
+    """Every tensor among the arguments, in order."""
     return [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
 
@@ -309,12 +281,7 @@ def check_has_data(module: nn.Module) -> None:
 
 
 def own_tensors(module: nn.Module) -> list[torch.Tensor]:
-    """
-    A module's parameters and buffers, each once.
-
-    Args:
-        module: Any module.
-    """
+    """A module's parameters and buffers, each once."""
     return [*module.parameters(), *module.buffers()]
 
 

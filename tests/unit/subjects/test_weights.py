@@ -12,10 +12,12 @@ from torch.nn.utils import parametrizations
 
 from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.measure import memory
-from layoutdoctor.measure.copies import copy_model
 from layoutdoctor.measure.memory import Need
-from layoutdoctor.measure.rehearsal import check_runs
-from layoutdoctor.measure.weights import (
+from layoutdoctor.run.rehearsal import check_runs
+from layoutdoctor.subjects.copies import copy_model
+from layoutdoctor.subjects.prepare import prepare
+from layoutdoctor.subjects.subject import subject_from_python
+from layoutdoctor.subjects.weights import (
     SMALLEST_SHARED_BUFFER,
     SharedTensors,
     refuse_unless_it_fits,
@@ -23,8 +25,6 @@ from layoutdoctor.measure.weights import (
     same_values,
     weights_of,
 )
-from layoutdoctor.subjects.prepare import prepare
-from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Mode

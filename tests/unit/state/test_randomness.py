@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from layoutdoctor.measure.randomness import keep_random_state, seeded
+from layoutdoctor.state.randomness import keep_random_state, seeded
 
 
 class Device:

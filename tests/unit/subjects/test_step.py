@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.rehearsal import check_runs
-from layoutdoctor.measure.step import COPIES_INPUTS_NOTE, Step, tensors_of
+from layoutdoctor.run.rehearsal import check_runs
 from layoutdoctor.subjects.load import load_target
+from layoutdoctor.subjects.step import COPIES_INPUTS_NOTE, Step, tensors_of
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_the_loss_weight_is_fixed_has_the_outputs_strides_and_no_zero() -> None:
 def test_the_loss_weight_of_a_large_output_repeats_itself_alike_in_every_layout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("layoutdoctor.measure.step._LOSS_WEIGHT_PERIOD", 61)
+    monkeypatch.setattr("layoutdoctor.subjects.step._LOSS_WEIGHT_PERIOD", 61)
     first, second = loss_weights_of_two_formats()
 
     assert torch.equal(first, second)

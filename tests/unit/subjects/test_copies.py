@@ -10,9 +10,9 @@ from torch import nn
 import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.copies import clone_tensor, copy_inputs, copy_model, copy_module, layout_of
-from layoutdoctor.measure.weights import same_memory
+from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, copy_model, copy_module, layout_of
 from layoutdoctor.subjects.load import load_target
+from layoutdoctor.subjects.weights import same_memory
 
 if TYPE_CHECKING:
     from pathlib import Path

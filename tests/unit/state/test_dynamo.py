@@ -17,7 +17,7 @@ from torch._dynamo import convert_frame
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import CleanupManager, counters
 
-from layoutdoctor.capture.dynamo_state import DynamoState, _keep_contents
+from layoutdoctor.state.dynamo import DynamoState, _keep_contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

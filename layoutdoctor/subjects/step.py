@@ -1,8 +1,4 @@
-"""
-One iteration of a prepared model: what is timed, profiled and compared, the same for every configuration.
-
-Faces timing, profiling, equivalence and doctor; imports measure's copies and weights, records and errors.
-"""
+"""One iteration of a prepared model: what is timed, profiled and compared, the same for every configuration."""
 
 from __future__ import annotations
 
@@ -16,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.copies import clone_tensor, copy_inputs, input_tensors, layout_of
-from layoutdoctor.measure.randomness import seeded
-from layoutdoctor.measure.weights import same_values
+from layoutdoctor.measure.equivalence import StepResults
+from layoutdoctor.state.randomness import seeded
+from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of
+from layoutdoctor.subjects.weights import same_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from torch import nn
 
-    from layoutdoctor.layout import Layout
     from layoutdoctor.records import Mode
 
 _LOSS_WEIGHT_PERIOD = 1_000_003
@@ -38,22 +34,6 @@ COPIES_INPUTS_NOTE = (
     "the model changes its inputs in place: every call gets fresh copies, in every configuration; "
     "the time of copying is part of the times"
 )
-
-
-@dataclass(frozen=True)
-class StepResults:
-    """
-    What the first call of a step gave.
-
-    Attributes:
-        outputs: Every tensor of the output, in order, detached, with the strides the model gave them.
-        gradients: Of each parameter by its name, of each input that requires one as ``input 0``; none in inference.
-        output_layouts: Layouts of the outputs.
-    """
-
-    outputs: list[torch.Tensor]
-    gradients: dict[str, torch.Tensor]
-    output_layouts: tuple[Layout, ...]
 
 
 @dataclass
@@ -71,9 +51,6 @@ class Step:
     Attributes:
         run: What to call: the copy, or the compiled copy.
         module: The module that owns the parameters; None for a function without any.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        mode: ``inference`` or ``training``.
         fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.
         loss_weights: Those of other steps, by index and layout of the output; this one's are added.
@@ -214,12 +191,7 @@ class Step:
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:
-    """
-    Every tensor in a model's output, in order: nested tuples, lists, dicts, model outputs and dataclasses.
-
-    Args:
-        output: Whatever the model returned.
-    """
+    """Every tensor in a model's output, in order: nested tuples, lists, dicts, model outputs and dataclasses."""
     found: list[torch.Tensor] = []
     _collect(output, found, set())
     return found
@@ -238,7 +210,6 @@ def _collect(value: Any, found: list[torch.Tensor], met: set[int]) -> None:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """What a container holds; None for anything else."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple)):

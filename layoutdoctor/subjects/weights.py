@@ -18,8 +18,6 @@ outputs and gradients of one iteration, of one configuration at a time; R the re
 (training) gradients in float32, on the host. Where the model is our own (loaded by the command), the first W of trials
 and timing is the model itself. What torch takes for itself comes on top: constants that freezing folds, code, the
 profiler's events.
-
-Faces subjects, step and doctor; imports measure's copies and memory, and errors.
 """
 
 from __future__ import annotations
@@ -34,7 +32,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure.copies import (
+from layoutdoctor.measure.memory import Need, why_too_little
+from layoutdoctor.subjects.copies import (
     check_has_data,
     clone_tensor,
     copy_inputs,
@@ -43,7 +42,6 @@ from layoutdoctor.measure.copies import (
     own_tensors,
     with_dynamo_marks,
 )
-from layoutdoctor.measure.memory import Need, why_too_little
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -60,9 +58,6 @@ SMALLEST_SHARED_BUFFER = 1 << 20
 def weights_of(model: Callable[..., Any]) -> list[torch.Tensor]:
     """
     The parameters and buffers of a module, or those of the modules and the tensors that a function reads; not copies.
-
-    Args:
-        model: A module or another callable.
 
     Raises:
         SubjectError: A parameter holds no data, or the modules of a function cannot be copied.
@@ -85,7 +80,6 @@ def same_memory(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch
     A leaf without gradient and hooks that lies in the memory of another tensor.
 
     Args:
-        tensor: Whose memory.
         like: Whose type and need of a gradient it gets; the same tensor where None.
 
     Returns:
@@ -106,12 +100,7 @@ def same_memory(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch
 
 
 def byte_count(tensors: Sequence[torch.Tensor]) -> Bytes:
-    """
-    Bytes of the elements of tensors.
-
-    Args:
-        tensors: Any tensors.
-    """
+    """Bytes of the elements of tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -122,7 +111,6 @@ def refuse_unless_it_fits(
     Refuses a subject whose least need is more than its device has.
 
     Args:
-        name: The subject's.
         parts: Tensors of which as many bytes are needed again, and what for.
         more: What else is needed on the device of the first tensor.
 
@@ -142,12 +130,7 @@ def refuse_unless_it_fits(
 
 
 class WatchedCopies:
-    """
-    Copies of weights of which can be told afterwards which the model changes in place.
-
-    Attributes:
-        originals: What copies were asked for.
-    """
+    """Copies of weights of which can be told afterwards which the model changes in place."""
 
     def __init__(self) -> None:
         self.originals: list[torch.Tensor] = []
@@ -185,13 +168,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """
-    Whether two tensors hold the same; NaN equals NaN. True for types that cannot be compared.
-
-    Args:
-        one: A tensor.
-        other: Another one, of the same type.
-    """
+    """Whether two tensors hold the same; NaN equals NaN. True for types that cannot be compared."""
     if not _is_plain(one) or not _is_plain(other):
         return True
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
@@ -211,7 +188,6 @@ class SharedTensors:
         is_ours: Whether nobody else holds the subject, so that its own memory serves its own format.
         changes_inputs: Whether the model changes its inputs in place: they are copied for each configuration.
         activation_bytes: What an iteration takes beside the weights, as far as is known.
-        device: Where it runs.
         loss_weights: Of Step; by index and layout of the output.
     """
 
@@ -226,12 +202,7 @@ class SharedTensors:
     _inputs: dict[str, Inputs] = field(default_factory=dict, init=False, repr=False)
 
     def weights(self, choice: FormatChoice) -> Callable[[torch.Tensor], torch.Tensor | None]:
-        """
-        What ``copy_model`` asks for each weight of a configuration.
-
-        Args:
-            choice: The configuration's model format.
-        """
+        """What ``copy_model`` asks for each weight of a configuration."""
 
         def share(original: torch.Tensor) -> torch.Tensor | None:
             if not self._is_shared(original):
@@ -263,12 +234,7 @@ class SharedTensors:
         return self.is_ours and _owns_memory(original) and _key(original, choice) == _key(original, "preserve")
 
     def converted_count(self, choice: FormatChoice) -> int:
-        """
-        How many of the shared weights have other strides in a format than the caller gave them.
-
-        Args:
-            choice: The format.
-        """
+        """How many of the shared weights have other strides in a format than the caller gave them."""
         return sum(
             _key(original, choice) != _key(original, "preserve")
             for original in self.originals
@@ -276,12 +242,7 @@ class SharedTensors:
         )
 
     def need(self, choice: FormatChoice) -> Need:
-        """
-        What one more configuration takes: the weights not there yet in its format, and its activations.
-
-        Args:
-            choice: The configuration's model format.
-        """
+        """What one more configuration takes: the weights not there yet in its format, and its activations."""
         missing = [
             original
             for original in self.originals
@@ -300,9 +261,6 @@ class SharedTensors:
         Inputs for one configuration: tensors of its own in shared memory, everything else copied.
 
         Args:
-            args: The subject's positional arguments.
-            kwargs: Its keyword arguments.
-            choice: The configuration's input format.
             convert: Gives inputs that format; leaves what has it already.
         """
         if self.changes_inputs:
@@ -346,7 +304,6 @@ def _can_be_shared(tensor: torch.Tensor) -> bool:
 
 
 def _key(original: torch.Tensor, choice: FormatChoice) -> Hashable:
-    """The tensor and the strides that it has in a format."""
     if not _is_plain(original):
         return id(original), choice
     if choice == "preserve":
@@ -356,7 +313,6 @@ def _key(original: torch.Tensor, choice: FormatChoice) -> Hashable:
 
 
 def _copy_of(original: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
-    """A copy in a format, made in one step; without a gradient."""
     if not _is_plain(original):
         copied = copy.deepcopy(original) if original.layout == torch.strided else clone_tensor(original)
         formatted = in_format(copied.detach(), choice)

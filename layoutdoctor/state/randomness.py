@@ -1,8 +1,4 @@
-"""
-Random number generators: kept, seeded, put back.
-
-Faces subjects and the rest of measure; imports torch only.
-"""
+"""Random number generators: kept, seeded, put back."""
 
 from __future__ import annotations
 
@@ -13,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from layoutdoctor.state.switches import nothing, together
 
-    Restore = Callable[[], None]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.state.switches import Restore
 
 _LAZY_DEVICES = ("cuda", "xpu", "mtia")
 """Devices whose generators do not exist before the first use of the device: a seed given until then waits for it."""
@@ -34,12 +32,7 @@ def preserved_random_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """
-    Runs a block with all random number generators seeded, and puts them back afterwards.
-
-    Args:
-        seed: Any integer from 0 to 2**32 - 1.
-    """
+    """Runs a block with all random number generators seeded, from 0 to 2**32 - 1, and puts them back afterwards."""
     with preserved_random_state():
         torch.manual_seed(seed)
         random.seed(seed)
@@ -55,14 +48,7 @@ def keep_random_state() -> Restore:
     Those of a device that is used for the first time meanwhile, and numpy's where numpy is imported meanwhile, get what
     they would have got without the block: the seed that was waiting for them, or one that nobody can foresee.
     """
-    restores = [_keep_python(), _keep_numpy(), _keep_cpu(), _keep_mps(), *map(_keep_device, _LAZY_DEVICES)]
-
-    def restore() -> None:
-        with contextlib.ExitStack() as stack:  # one that raises does not keep the others from running
-            for one in restores:
-                stack.callback(one)
-
-    return restore
+    return together([_keep_python(), _keep_numpy(), _keep_cpu(), _keep_mps(), *map(_keep_device, _LAZY_DEVICES)])
 
 
 def _keep_python() -> Restore:
@@ -118,7 +104,7 @@ def _keep_device(name: str) -> Restore:
     device: Any = getattr(torch, name, None)
     is_initialized = getattr(device, "is_initialized", None)
     if is_initialized is None:
-        return _nothing
+        return nothing
     if is_initialized() and hasattr(device, "get_rng_state_all"):
         states = device.get_rng_state_all()
         return lambda: device.set_rng_state_all(states)
@@ -137,7 +123,3 @@ def _keep_device(name: str) -> Restore:
             apply()
 
     return restore
-
-
-def _nothing() -> None:
-    """What there is to put back where there is no such device."""

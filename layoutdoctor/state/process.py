@@ -1,0 +1,188 @@
+"""What of the process a diagnosis, or the model it runs, may disturb: put back when it ends, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layoutdoctor.errors import first_line
+from layoutdoctor.state.randomness import keep_random_state
+from layoutdoctor.state.switches import (
+    keep_compiler_settings,
+    keep_each,
+    keep_modes,
+    keep_switches,
+    nothing,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.state.switches import Restore
+
+
+@contextlib.contextmanager
+def preserved_state() -> Iterator[None]:
+    """
+    Runs a block and puts back afterwards what it changed, the model's own doings included.
+
+    Kept: random number generators; torch's switches, modes and settings (``switches`` names them); environment
+    variables, current folder and signal handlers; file descriptors 0 to 2, ``sys.stdin`` and its like; import paths,
+    arguments and the recursion limit; warning filters; levels and handlers of loggers; whether garbage is collected.
+
+    Cannot be put back: what a model writes to files or sends elsewhere; modules imported meanwhile, and what they
+    registered; functions registered with atexit; threads and processes that the model itself starts; variables of the
+    model's own module and objects that only it can reach; a warning shown once already may be shown once more.
+
+    Warns:
+        RuntimeWarning: Something could not be put back.
+    """
+    problems: list[str] = []
+    try:
+        with contextlib.ExitStack() as stack:  # an interrupt in one does not keep the others from running
+            for what, keep in _KEPT:
+                stack.callback(_put_back, _look_at(keep, what, problems), what, problems)
+            yield
+    finally:
+        if problems:
+            warnings.warn(f"not put back after the diagnosis: {'; '.join(problems)}", RuntimeWarning, stacklevel=4)
+
+
+def _look_at(keep: Callable[[], Restore], what: str, problems: list[str]) -> Restore:
+    try:
+        return keep()
+    except Exception as error:  # another torch: what cannot be kept is said, and the rest is kept
+        problems.append(f"{what} ({first_line(error)})")
+        return nothing
+
+
+def _put_back(restore: Restore, what: str, problems: list[str]) -> None:
+    try:
+        restore()
+    except Exception as error:  # the result of the diagnosis is worth more than one setting
+        problems.append(f"{what} ({first_line(error)})")
+
+
+def _keep_surroundings() -> Restore:
+    environment, folder = dict(os.environ), _current_folder()
+
+    def restore() -> None:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        for name, value in environment.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+        if folder is not None and _current_folder() != folder:
+            os.chdir(folder)
+
+    return restore
+
+
+def _current_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # it was deleted
+        return None
+
+
+def _keep_signals() -> Restore:
+    """Signal handlers: only the main thread can set them, so only there can they have changed."""
+    if threading.current_thread() is not threading.main_thread():
+        return nothing
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+    def restore() -> None:
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) != handler:  # None: not installed by Python
+                signal.signal(number, handler)
+
+    return restore
+
+
+def _keep_interpreter() -> Restore:
+    lists = [(name, getattr(sys, name), list(getattr(sys, name))) for name in ("argv", "path")]
+    settings = keep_each(
+        (
+            (sys.getrecursionlimit, sys.setrecursionlimit),
+            (gc.isenabled, lambda is_on: gc.enable() if is_on else gc.disable()),
+        )
+    )
+
+    def restore() -> None:
+        for name, found, contents in lists:
+            setattr(sys, name, found)
+            found[:] = contents
+        settings()
+
+    return restore
+
+
+def _keep_streams() -> Restore:
+    """File descriptors 0 to 2 and the streams that Python made of them."""
+    names = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
+    streams = {name: getattr(sys, name) for name in names}
+    saved: dict[int, tuple[int, bool]] = {}
+    for number in (0, 1, 2):
+        with contextlib.suppress(OSError):  # one that is closed cannot be kept
+            saved[number] = (os.dup(number), os.get_inheritable(number))
+
+    def restore() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # what was printed goes where it would have gone
+                stream.flush()
+        for number, (copy, inheritable) in saved.items():
+            try:
+                os.dup2(copy, number, inheritable)
+            finally:
+                os.close(copy)
+        for name, stream in streams.items():
+            setattr(sys, name, stream)
+
+    return restore
+
+
+def _keep_warnings() -> Restore:
+    kept = contextlib.ExitStack()
+    kept.enter_context(warnings.catch_warnings())
+    return kept.close
+
+
+def _keep_loggers() -> Restore:
+    root = logging.getLogger()
+    known = [root, *(item for item in list(root.manager.loggerDict.values()) if isinstance(item, logging.Logger))]
+    before = [(item, item.level, item.propagate, item.disabled, list(item.handlers)) for item in known]
+    disabled = root.manager.disable
+
+    def restore() -> None:
+        for item, level, propagate, is_off, handlers in before:
+            if item.level != level:
+                item.setLevel(level)
+            item.propagate, item.disabled = propagate, is_off
+            item.handlers[:] = handlers
+        if root.manager.disable != disabled:
+            logging.disable(disabled)
+
+    return restore
+
+
+# Put back from the last to the first: switches of torch while its modes are still the block's would meet those.
+_KEPT: tuple[tuple[str, Callable[[], Restore]], ...] = (
+    ("signal handlers", _keep_signals),
+    ("Python's paths and limits", _keep_interpreter),
+    ("standard streams", _keep_streams),
+    ("warning filters", _keep_warnings),
+    ("loggers", _keep_loggers),
+    ("environment or folder", _keep_surroundings),
+    ("random number generators", keep_random_state),
+    ("compiler settings", keep_compiler_settings),
+    ("torch's switches", keep_switches),
+    ("torch's modes", keep_modes),
+)

@@ -1,0 +1,349 @@
+"""
+torch's process-wide and thread-wide switches, modes and settings: kept and put back, or carried to another process.
+
+Each ``keep_`` function looks now and returns what puts things back; what this torch does not have is passed over.
+
+Cannot be put back: the number of inter-operation threads (torch lets it be set once; the diagnosis never does), an
+operator, backend or class that the model registers with torch, and what a model does on threads of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    Restore = Callable[[], None]
+    Switch = tuple[Callable[[], Any], Callable[[Any], None]]  # how it is read, and how it is set
+
+Settings = dict[str, Any]
+
+MISSING = object()
+"""What a switch is set to that this torch lacks, or refuses to tell."""
+
+DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
+"""Where autocast may be on."""
+
+# Pairs ``torch._C._get_NAME`` and ``torch._C._set_NAME``, the getters without arguments (torch 2.7 to 2.13). They are
+# behind torch.backends, whose own setters refuse where a program has frozen them.
+_SWITCHES = (
+    "autograd_fallback_mode",
+    "cpu_allow_fp16_reduced_precision_reduction",
+    "cublas_allow_bf16_reduced_precision_reduction",
+    "cublas_allow_fp16_accumulation",
+    "cublas_allow_fp16_reduced_precision_reduction",
+    "cublas_allow_tf32",
+    "cudnn_allow_tf32",
+    "cudnn_benchmark",
+    "cudnn_deterministic",
+    "cudnn_enabled",
+    "deterministic_fill_uninitialized_memory",
+    "float32_matmul_precision",
+    "math_sdp_allow_fp16_bf16_reduction",
+    "miopen_immediate",
+    "mkldnn_deterministic",
+    "mkldnn_enabled",
+    "nnpack_enabled",
+    "onednn_allow_tf32",
+    "qengine",
+    "warnAlways",
+)
+# The same with setters of another name.
+_OTHER_SWITCHES = (
+    ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
+    ("_get_flash_sdp_enabled", "_set_sdp_use_flash"),
+    ("_get_math_sdp_enabled", "_set_sdp_use_math"),
+    ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
+    ("_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable"),
+    ("_get_linalg_preferred_backend", "_set_linalg_preferred_backend"),
+    ("_get_blas_preferred_backend", "_set_blas_preferred_backend"),
+)
+# ``torch.backends.*.fp32_precision``, the general ones first: the others answer with theirs where they have none.
+_PRECISIONS = (
+    ("generic", "all"),
+    ("cuda", "all"),
+    ("mkldnn", "all"),
+    *((backend, operation) for backend in ("cuda", "mkldnn") for operation in ("matmul", "conv", "rnn")),
+)
+
+
+def profiler_is_running() -> bool:
+    """
+    Whether this thread is being profiled already: a second profiler would end the first one.
+
+    Source:
+        ``torch.autograd._profiler_enabled``, torch 2.7 to 2.13.
+    """
+    is_enabled = getattr(torch.autograd, "_profiler_enabled", None)
+    return is_enabled is not None and bool(is_enabled())
+
+
+def keep_each(pairs: Iterable[Switch]) -> Restore:
+    """Asks getters now; what it returns sets what they say otherwise by then. What a getter refuses is passed over."""
+    before = [(get, set_, value) for get, set_ in pairs if (value := read_switch(get)) is not MISSING]
+
+    def restore() -> None:
+        for get, set_, value in before:
+            if read_switch(get) != value:
+                set_(value)
+
+    return restore
+
+
+def together(restores: Sequence[Restore]) -> Restore:
+    """One that runs all of them, from the last to the first; one that raises does not keep the others from running."""
+
+    def restore() -> None:
+        with contextlib.ExitStack() as stack:
+            for one in restores:
+                stack.callback(one)
+
+    return restore
+
+
+def nothing() -> None:
+    """What there is to put back where nothing can have changed."""
+
+
+def keep_switches() -> Restore:
+    """
+    Switches of the whole process: threads, determinism, precision, cuDNN, oneDNN, cuBLAS, attention kernels, printing.
+
+    Source:
+        ``torch/backends``, ``torch/__init__.py``, ``torch.utils.deterministic``; torch 2.7 to 2.13.
+    """
+    printing = vars(torch._tensor_str.PRINT_OPTS)
+    return keep_each(
+        (
+            (torch.get_default_dtype, torch.set_default_dtype),
+            (torch.get_num_threads, torch.set_num_threads),
+            (determinism, lambda asked: torch.use_deterministic_algorithms(asked[0], warn_only=asked[1])),
+            *named_switches().values(),
+            (
+                lambda: torch.backends.cudnn.benchmark_limit,
+                lambda limit: setattr(torch.backends.cudnn, "benchmark_limit", limit),
+            ),
+            # Torch cannot be asked whether this thread's arithmetic takes the smallest numbers for 0.
+            (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal),
+            (lambda: dict(printing), printing.update),
+        )
+    )
+
+
+def determinism() -> tuple[bool, bool]:
+    """Whether deterministic algorithms are asked for, and whether their lack is a warning only."""
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def read_switch(get: Callable[[], Any]) -> Any:
+    """What a getter says; ``MISSING`` where this torch lacks it, or refuses (old and new precision settings mixed)."""
+    try:
+        return get()
+    except Exception:
+        return MISSING
+
+
+def named_switches() -> dict[str, Switch]:
+    """How each switch behind torch.backends is read and set, by its name, as far as this torch has it."""
+    names = [(f"_get_{name}", f"_set_{name}") for name in _SWITCHES]
+    found = {g: (getattr(torch._C, g, None), getattr(torch._C, s, None)) for g, s in (*names, *_OTHER_SWITCHES)}
+    known = {name: (get, _spread(set_)) for name, (get, set_) in found.items() if get is not None and set_ is not None}
+    return {**known, **_precision_switches()}
+
+
+def _spread(set_: Callable[..., None]) -> Callable[[Any], None]:
+    """A setter that takes the several values which its getter gives as one tuple."""
+
+    def set_value(value: Any) -> None:
+        if isinstance(value, tuple):
+            set_(*value)
+        else:
+            set_(value)
+
+    return set_value
+
+
+def _precision_switches() -> dict[str, Switch]:
+    get, set_ = (
+        getattr(torch._C, f"_{name}", None) for name in ("get_fp32_precision_getter", "set_fp32_precision_setter")
+    )
+    if get is None or set_ is None:  # before torch 2.9
+        return {}
+
+    def pair(backend: str, operation: str) -> Switch:
+        return lambda: get(backend, operation), lambda value: set_(backend, operation, value)
+
+    return {f"{backend} {operation}": pair(backend, operation) for backend, operation in _PRECISIONS}
+
+
+def keep_modes() -> Restore:
+    """
+    Modes of this thread: grad, autocast, anomaly detection, default device and other function modes, CUDA device.
+
+    Inference mode is a guard of torch's own, put back with the one that the doctor enters.
+
+    Source:
+        ``torch/autograd/grad_mode.py``, ``torch/amp/autocast_mode.py``, ``torch/overrides.py``,
+        ``torch._GLOBAL_DEVICE_CONTEXT``; torch 2.7 to 2.13.
+    """
+    pairs: list[Switch] = [
+        (torch.is_grad_enabled, torch._C._set_grad_enabled),
+        (
+            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            lambda how: torch.set_anomaly_enabled(*how),
+        ),
+        (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+        (_autocast_depth, _set_autocast_depth),
+    ]
+    for device in DEVICE_TYPES:
+        pairs.append((partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device)))
+        pairs.append((partial(torch.get_autocast_dtype, device), partial(torch.set_autocast_dtype, device)))
+    if torch.cuda.is_initialized():
+        pairs.append((torch.cuda.current_device, torch.cuda.set_device))
+    return together([keep_each(pairs), _keep_function_modes()])
+
+
+def _autocast_depth() -> int:
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
+def _set_autocast_depth(depth: int) -> None:
+    difference = depth - _autocast_depth()
+    for _ in range(abs(difference)):
+        (torch.autocast_increment_nesting if difference > 0 else torch.autocast_decrement_nesting)()
+    torch.clear_autocast_cache()
+
+
+def _keep_function_modes() -> Restore:
+    """Function modes of this thread; the default device is one of them, and has two more names."""
+    contexts: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+    context = getattr(contexts, "device_context", None)
+    devices: Any = sys.modules.get("torch.utils._device")
+    current = getattr(devices, "CURRENT_DEVICE", None)
+    modes = _function_modes()
+
+    def restore() -> None:
+        if contexts is not None and getattr(contexts, "device_context", None) is not context:
+            contexts.device_context = context
+            if context is None:
+                del contexts.device_context  # torch 2.7 asks whether it is there, not whether it is None
+        if (known := sys.modules.get("torch.utils._device")) is not None:
+            known.CURRENT_DEVICE = current  # type: ignore[attr-defined]
+        if list(map(id, _function_modes())) != list(map(id, modes)):
+            for _ in _function_modes():
+                torch._C._pop_torch_function_stack()
+            for mode in modes:
+                torch._C._push_on_torch_function_stack(mode)
+
+    return restore
+
+
+def _function_modes() -> list[Any]:
+    return [torch._C._get_function_stack_at(index) for index in range(torch._C._len_torch_function_stack())]
+
+
+def keep_compiler_settings() -> Restore:
+    """
+    The settings of Inductor, dynamo, AOTAutograd and of every other part of torch that keeps them in the same way.
+
+    Source:
+        ``torch/utils/_config_module.py``: ``get_config_copy`` and attribute access, the same from torch 2.7 to 2.13.
+    """
+    settings = {name: module.get_config_copy() for name, module in config_modules().items()}
+
+    def restore() -> None:
+        for name, module in config_modules().items():
+            before = settings.get(name, {})
+            for key, value in module.get_config_copy().items():
+                old = before.get(key, MISSING)
+                if old is not MISSING and old != value:
+                    setattr(module, key, old)
+
+    return restore
+
+
+def config_modules() -> dict[str, Any]:
+    """Every module in which torch keeps settings of a compiler, by its name."""
+    # The three that a compile reads: loaded now, because a model may change one of them before anything is compiled.
+    import torch._dynamo.config
+    import torch._functorch.config
+    import torch._inductor.config  # noqa: F401
+
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name.startswith("torch.") and hasattr(type(module), "get_config_copy")
+    }
+
+
+def current_settings() -> Settings:
+    """
+    What this process and thread has set: threads, dtype, device, determinism, autocast, switches, compilers' settings.
+
+    Of the settings of Inductor, dynamo and AOTAutograd those that differ from their defaults; modes other than a
+    default device and autocast, such as a user's own ``TorchFunctionMode``, stay behind.
+
+    Source:
+        ``_is_default``, torch/utils/_config_module.py, torch 2.7 to 2.15.
+    """
+    return {
+        "recursion limit": sys.getrecursionlimit(),
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+        "device": torch.get_default_device(),
+        "determinism": determinism(),
+        "autocast": [
+            (name, torch.get_autocast_dtype(name), torch.is_autocast_cache_enabled())
+            for name in DEVICE_TYPES
+            if read_switch(partial(torch.is_autocast_enabled, name)) is True
+        ],
+        "switches": {
+            name: value
+            for name, (get, _) in named_switches().items()
+            if (value := read_switch(get)) is not MISSING and value is not None
+        },
+        "compilers": {
+            name: {
+                key: value
+                for key, value in module.get_config_copy().items()
+                if hasattr(module, "_is_default") and not module._is_default(key)
+            }
+            for name, module in config_modules().items()
+        },
+    }
+
+
+def apply_settings(settings: Settings) -> None:
+    """Sets this process, which must be one of our own, as another one with the same torch was."""
+    sys.setrecursionlimit(max(settings["recursion limit"], sys.getrecursionlimit()))
+    torch.set_num_threads(settings["threads"])
+    torch.set_default_dtype(settings["dtype"])
+    if settings["device"] != torch.get_default_device():
+        torch.set_default_device(settings["device"])
+    is_deterministic, warns_only = settings["determinism"]
+    if is_deterministic:
+        torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+    for name, dtype, is_cached in settings["autocast"]:
+        torch.set_autocast_dtype(name, dtype)
+        torch.set_autocast_enabled(name, True)
+        torch.set_autocast_cache_enabled(is_cached)
+        torch.autocast_increment_nesting()
+    switches = named_switches()
+    for name, value in settings["switches"].items():
+        get, set_ = switches[name]
+        if read_switch(get) != value:
+            set_(value)
+    for name, values in settings["compilers"].items():
+        for key, value in values.items():
+            setattr(importlib.import_module(name), key, value)
