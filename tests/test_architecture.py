@@ -22,12 +22,12 @@ LINES = (
     ("layoutdoctor",),
     ("layoutdoctor.pytest_plugin",),
     ("layoutdoctor.testing",),
-    ("layoutdoctor.worker",),
-    ("layoutdoctor.doctor",),
-    ("layoutdoctor.diagnosing", "layoutdoctor.isolated"),
-    ("layoutdoctor.static_trials",),
-    ("layoutdoctor.trials",),
-    ("layoutdoctor.live_trial",),
+    ("layoutdoctor.run.worker",),
+    ("layoutdoctor.run.diagnose",),
+    ("layoutdoctor.run.diagnosing", "layoutdoctor.run.isolated"),
+    ("layoutdoctor.run.static",),
+    ("layoutdoctor.run.trial",),
+    ("layoutdoctor.run.trial",),
     ("layoutdoctor.subjects", "layoutdoctor.capture", "layoutdoctor.measure"),
     # ------------------------------------------- the torch line: nothing below imports torch
     ("layoutdoctor.supervisor",),
@@ -35,7 +35,7 @@ LINES = (
     ("layoutdoctor.processes",),
     ("layoutdoctor.reports",),
     ("layoutdoctor.changes",),
-    ("layoutdoctor.examination",),
+    ("layoutdoctor.run.recorded",),
     ("layoutdoctor.rules",),
     ("layoutdoctor.analysis",),
     ("layoutdoctor.traces",),
@@ -69,7 +69,7 @@ LATE_IMPORTS_UPWARD = {
     ("layoutdoctor.records", "layoutdoctor.reports.notebook"),
     ("layoutdoctor.records", "layoutdoctor.subjects.prepare"),
     ("layoutdoctor.comparison_records", "layoutdoctor.reports.comparison"),
-    ("layoutdoctor", "layoutdoctor.doctor"),
+    ("layoutdoctor", "layoutdoctor.run.diagnose"),
 }
 # What only one part of the house may use.
 ONE_HOME = {

@@ -262,7 +262,7 @@ def _diagnose(
 def _import_engine() -> tuple[Callable[..., object], Callable[..., Diagnosis]]:
     """Late, as both import torch."""
     try:
-        from layoutdoctor.doctor import diagnose_subject
+        from layoutdoctor.run.diagnose import diagnose_subject
         from layoutdoctor.subjects.load import load_target
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "torch":

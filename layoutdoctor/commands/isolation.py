@@ -25,6 +25,7 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
+from layoutdoctor.examination.diagnoses import diagnosis_of
 from layoutdoctor.journal import Journal, RunKey, open_journal
 from layoutdoctor.messages import Request
 from layoutdoctor.reports.wording import clean
@@ -269,7 +270,7 @@ class Isolation:
         assert self._request is not None
         assert self._journal is not None
         if self._journal.kept is not None:
-            on_trial(self._journal.kept.diagnosis)
+            on_trial(diagnosis_of(self._journal.kept.recordings))
         if self._journal.failure is not None:
             _warn(self._journal.failure)
         watch = Watch(progress, on_trial, _Echo(), _warn, owns_process=True)

@@ -126,7 +126,7 @@ def _write(diagnosis: Diagnosis, arguments: argparse.Namespace, outputs: Sequenc
 
 
 def _examine(file: str, max_bytes: int) -> Diagnosis:
-    from layoutdoctor.examination import examine_trace  # late: it brings numpy, which no other command needs
+    from layoutdoctor.run.recorded import examine_trace  # late: it brings numpy, which no other command needs
 
     return examine_trace(file, max_bytes=max_bytes)
 
