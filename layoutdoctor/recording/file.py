@@ -87,7 +87,7 @@ def load_recording(path: str | Path) -> Recording:
             f"{'update layoutdoctor' if version > VERSION else 'examine it with the layoutdoctor that wrote it'}"
         )
     try:
-        recording = unpack(unpacked, _File).recording
+        recording: Recording = unpack(unpacked, _File).recording
         problem = next(_problems(recording), None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{cannot} {reason_of(error)}; it is damaged: record it again") from error
@@ -155,7 +155,8 @@ def _packed_column(value: object) -> bytes:
     is_shorter = len(whole) > 0 and differences.itemsize < plain.itemsize
     kept = differences if is_shorter else plain
     head = kept.itemsize | (_DIFFERENCES if is_shorter else 0)
-    return bytes([head]) + kept.view(np.uint8).reshape(-1, kept.itemsize).T.tobytes()
+    planes: bytes = kept.view(np.uint8).reshape(-1, kept.itemsize).T.tobytes()
+    return bytes([head]) + planes
 
 
 def _narrowed(column: Column) -> np.ndarray[Any, Any]:
