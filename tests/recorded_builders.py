@@ -269,9 +269,9 @@ def a_recording(**changes: Any) -> Recording:
     """One of an eager trial: a convolution with a conversion of oneDNN's in it, and a copy that the model asks for."""
     recorder = Recorder()
     shape, strides = (2, 8, 4, 4), [(128, 1, 32, 8), (128, 16, 4, 1)]
-    with recorder.operation("aten::contiguous"), recorder.operation("aten::clone"):
-        with recorder.operation("aten::copy_", shapes=[shape, shape], strides=strides):
-            pass
+    copy = recorder.operation("aten::copy_", shapes=[shape, shape], strides=strides)
+    with recorder.operation("aten::contiguous"), recorder.operation("aten::clone"), copy:
+        pass
     with recorder.operation("aten::relu", shapes=[shape], strides=strides[:1]):
         pass
     log = read_onednn_log(LOG)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import layoutdoctor
-from layoutdoctor.analysis import examined
+from layoutdoctor.analysis import dataflow, examined
 from layoutdoctor.capture import session
 from layoutdoctor.errors import InconclusiveError
 from layoutdoctor.examination import examine
