@@ -22,12 +22,7 @@ LINES = (
     ("layoutdoctor",),
     ("layoutdoctor.pytest_plugin",),
     ("layoutdoctor.testing",),
-    ("layoutdoctor.worker",),
-    ("layoutdoctor.doctor",),
-    ("layoutdoctor.diagnosing", "layoutdoctor.isolated"),
-    ("layoutdoctor.static_trials",),
-    ("layoutdoctor.trials",),
-    ("layoutdoctor.live_trial",),
+    ("layoutdoctor.changes",),
     ("layoutdoctor.run",),
     ("layoutdoctor.subjects",),
     ("layoutdoctor.capture",),
@@ -36,17 +31,17 @@ LINES = (
     # ------------------------------------------- the torch line: nothing below imports torch
     ("layoutdoctor.supervisor",),
     ("layoutdoctor.journal",),
+    ("layoutdoctor.messages",),
     ("layoutdoctor.processes",),
     ("layoutdoctor.reports",),
-    ("layoutdoctor.changes",),
-    ("layoutdoctor.examination",),
     ("layoutdoctor.rules",),
+    ("layoutdoctor.examination",),
     ("layoutdoctor.analysis",),
+    ("layoutdoctor.recording",),
     ("layoutdoctor.traces",),
     ("layoutdoctor.kernel_names",),
     ("layoutdoctor.kernel_dictionary",),
     ("layoutdoctor.configurations", "layoutdoctor.targets"),
-    ("layoutdoctor.messages",),
     ("layoutdoctor.privacy",),
     ("layoutdoctor.accepted",),
     ("layoutdoctor.schema",),
@@ -72,7 +67,7 @@ LATE_IMPORTS_UPWARD = {
     ("layoutdoctor.records", "layoutdoctor.reports.notebook"),
     ("layoutdoctor.records", "layoutdoctor.subjects.prepare"),
     ("layoutdoctor.comparison_records", "layoutdoctor.reports.comparison"),
-    ("layoutdoctor", "layoutdoctor.doctor"),
+    ("layoutdoctor", "layoutdoctor.run.diagnose"),
 }
 # What only one part of the house may use.
 ONE_HOME = {
@@ -144,6 +139,8 @@ def test_what_runs_a_model_asks_no_rule() -> None:
     inner = [module for module in MODULES if part_of(module) in parts]
 
     assert [name for module in inner for name in imports_of(module) if part_of(name) == "layoutdoctor.rules"] == []
+
+
 def test_above_the_torch_line_annotations_point_downward_too() -> None:
     upper = ("run", "subjects", "capture", "measure", "state")
     graph = networkx.DiGraph()
@@ -210,6 +207,7 @@ def test_a_module_says_what_is_in_it(module: str) -> None:
         "from layoutdoctor.__main__ import main; assert main(['m.py', '--budget', '-1']) == 2",
         "from layoutdoctor.__main__ import main; assert main(['trace', {trace!r}]) == 0",
         "from layoutdoctor.__main__ import main; assert main(['compare', {saved!r}, {saved!r}]) == 0",
+        "from layoutdoctor.__main__ import main; assert main(['examine', {saved!r}]) == 3",
         "from layoutdoctor.__main__ import main; assert main(['compare', {trace!r}, {trace!r}]) == 0",
         "import layoutdoctor; layoutdoctor.examine_trace({trace!r})",
     ],

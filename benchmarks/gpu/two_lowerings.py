@@ -20,13 +20,13 @@ from layoutdoctor.analysis.graph_conversions import with_graph_conversions
 from layoutdoctor.capture import retarget
 from layoutdoctor.capture.compat import compile_settings
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.run.static import lower_trial
+from layoutdoctor.run.trial import compiled
 from layoutdoctor.state.dynamo import DynamoState
 from layoutdoctor.state.process import preserved_state
-from layoutdoctor.static_trials import lower_trial
 from layoutdoctor.subjects.prepare import global_options, prepare
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.targets import TARGETS, find_target
-from layoutdoctor.trials import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.doctor import diagnose_subject
+from layoutdoctor.messages import Request
+from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
@@ -76,9 +77,7 @@ class MeanOfNormed(nn.Module):
 def diagnosed(model: nn.Module, x: torch.Tensor, configurations: str, mode: Mode = "inference") -> Diagnosis:
     return diagnose_subject(
         subject_from_python(model, x),
-        mode=mode,
-        configurations=choose_configurations(configurations),
-        budget_seconds=0.1,
+        Request(mode=mode, configurations=choose_configurations(configurations), budget_seconds=0.1),
     )
 
 
