@@ -7,8 +7,6 @@ no torch, no model and no GPU. Faces the public API and the command line.
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +24,7 @@ from layoutdoctor.traces import DEFAULT_MOST_BYTES, read_trace
 from layoutdoctor.traces.recorded import KernelTotals, RecordedTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.rules import Rule
     from layoutdoctor.traces.onednn import OnednnLog
@@ -41,19 +39,6 @@ RECORDED = Configuration(
 )
 
 
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Reading and analysis make many values and no circles; looking for circles takes a third of the analysis."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_without_garbage_collection()
 def examine_trace(
     path: str | Path, *, max_bytes: int = DEFAULT_MOST_BYTES, rules: Sequence[Rule] | None = None
 ) -> Diagnosis:

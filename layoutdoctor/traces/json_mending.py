@@ -85,7 +85,7 @@ def save_events(stretch: bytes) -> Saved:
     place, is_certain = 0, True  # behind what was lost, an object may be a part of it
     while place < len(starts):
         start, following = starts[place], _at(starts, place + 1, stretch)
-        event, found = stretch[start:following], ()
+        event, found = stretch[start:following], list[str]()
         end = _end_of_object(view[start : _at(starts, place + _MOST_NESTED_STARTS, stretch)])
         if end is None:
             event, found = _mended(event)
@@ -143,7 +143,7 @@ def _is_cut(text: bytes) -> bool:
     return False
 
 
-def _mended(event: bytes) -> tuple[bytes, tuple[str, ...]]:
+def _mended(event: bytes) -> tuple[bytes, list[str]]:
     """An event with the known kinds of damage mended, and the kinds."""
     kinds: list[str] = []
     for kind, mend in _MENDERS:
@@ -151,7 +151,7 @@ def _mended(event: bytes) -> tuple[bytes, tuple[str, ...]]:
         if mended != event:
             kinds.append(kind)
             event = mended
-    return event, tuple(kinds)
+    return event, kinds
 
 
 def _as_utf8(event: bytes) -> bytes:
