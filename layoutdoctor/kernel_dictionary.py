@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class KernelEntry:
     One kernel, or a family with one name.
 
     Attributes:
-        pattern: Matches the name from its start; decides by the beginning alone, so that what follows may be cut off.
+        regex: Matches the name from its start; decides by the beginning alone, so that what follows may be cut off.
         library: Whose kernel it is; ``custom`` where it is the model's own.
         role: ``conversion``: the name proves that the layout changes. ``padding``: channels are padded or folded.
             ``cast``: only the data type changes. ``possible``: it may convert, the name does not say. ``strided_copy``:
@@ -37,13 +38,18 @@ class KernelEntry:
             may complete a cut name. Empty: only a name that already matches counts.
     """
 
-    pattern: re.Pattern[str]
+    regex: str
     library: str
     role: Role
     direction: ConversionDirection
     proves: str
     evidence: str
     endings: tuple[str, ...] = ()
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when a cut name is looked up; whole names are looked up in one pattern of all entries."""
+        return re.compile(self.regex)
 
 
 # The forms a name takes: demangled with or without its return type; numbers as 4, (int)4 (nsys) or int=4 (nvprof).
@@ -82,7 +88,7 @@ def _entry(
     evidence: str,
     *endings: str,
 ) -> KernelEntry:
-    return KernelEntry(re.compile(pattern), library, role, direction, proves, evidence, endings)
+    return KernelEntry(pattern, library, role, direction, proves, evidence, endings)
 
 
 def _decoy(pattern: str, library: str, what: str, evidence: str, *endings: str) -> KernelEntry:

@@ -192,7 +192,7 @@ def _agreed(candidates: tuple[KernelEntry, ...]) -> KernelEntry | None:
 
 
 # One search instead of one per entry: the group that matched is the entry.
-_ANY_KERNEL = re.compile("|".join(f"({entry.pattern.pattern})" for entry in KERNELS))
+_ANY_KERNEL = re.compile("|".join(f"({entry.regex})" for entry in KERNELS))
 
 _IN_CUDNN = r"(?:void )?(?:cudnn::(?:\w{1,40}::){0,2})?"
 

@@ -8,6 +8,7 @@ correlation once more, and by nesting in time otherwise. Faces the other ``trace
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -119,21 +120,19 @@ def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
     parents: list[int] = []
     convolutions: list[int] = []
     outermost: list[int] = []
-    open_by_thread: dict[int, list[tuple[int, int]]] = {}
+    open_by_thread: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     is_convolution_name = [is_convolution(name) for name in trace.names]
     is_operator_name = [_OPERATOR.match(name) is not None for name in trace.names]
     ends = operations.start + operations.duration
     names = operations.name.tolist()
     columns = (names, operations.thread.tolist(), operations.start.tolist(), ends.tolist())
     for row, (name, thread, start, end) in enumerate(zip(*columns, strict=True)):
-        stack = open_by_thread.get(thread)
-        if stack is None:
-            stack = open_by_thread[thread] = []
+        stack = open_by_thread[thread]
         while stack and stack[-1][0] <= start:
             stack.pop()
         parent = stack[-1][1] if stack else NONE
         parents.append(parent)
-        outer, around = (convolutions[parent], outermost[parent]) if parent != NONE else (NONE, NONE)
+        outer, around = (convolutions[parent], outermost[parent]) if stack else (NONE, NONE)
         convolutions.append(row if outer == NONE and is_convolution_name[name] else outer)
         outermost.append(row if around == NONE or not is_operator_name[names[around]] else around)
         stack.append((end, row))
@@ -221,7 +220,7 @@ def innermost(operations: OperationEvents, parent: Column, threads: Column, mome
     """
     found = np.full(len(moments), NONE, np.int64)
     ends = operations.start + operations.duration
-    for thread in np.unique(threads):
+    for thread in sorted(set(threads.tolist())):
         rows = np.flatnonzero(operations.thread == thread)
         asked = np.flatnonzero(threads == thread)
         if not len(rows):

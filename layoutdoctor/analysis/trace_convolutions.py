@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from layoutdoctor.analysis.convolution_shapes import convolution_tensors, cudnn_grid, miopen_fits
 from layoutdoctor.kernel_names import is_convolution_kernel, kernel_entry
 from layoutdoctor.traces.recorded import NONE
@@ -90,7 +88,7 @@ def classify(trace: RecordedTrace) -> KernelClasses:
     Args:
         trace: Any recorded trace.
     """
-    used = set(np.unique(trace.kernels.name).tolist())
+    used = set(trace.kernels.name.tolist())
     count = len(trace.names)
     conversion, main, helper = [False] * count, [False] * count, [False] * count
     direction: list[ConversionDirection] = ["none"] * count

@@ -31,7 +31,7 @@ def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tu
     exposed = np.zeros(len(kernels), np.int64)
     total = 0
     places = np.stack([kernels.process, kernels.device]) if len(kernels) else np.zeros((2, 0), np.int64)
-    for process, device in np.unique(places[:, is_asked], axis=1).T.tolist():
+    for process, device in sorted(set(map(tuple, places[:, is_asked].T.tolist()))):
         own = (kernels.process == process) & (kernels.device == device)
         beside = (transfers.process == process) & (transfers.device == device)
         asked, others = own & is_asked, own & ~is_asked

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from layoutdoctor.records import SourceLocation
-from layoutdoctor.traces.frames import FRAME, MODULE_PREFIX, is_module_call, is_user_function
+from layoutdoctor.traces.chrome import FRAME, MODULE_PREFIX, is_module_call, is_user_function
 from layoutdoctor.traces.recorded import NONE
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class _ForwardOperations:
 
     def _find_home(self, number: int, process: str) -> int:
         operations, threads = self.operations, self.operations.thread[self.rows]
-        own = [thread for thread in np.unique(threads).tolist() if self.processes[thread] == process]
+        own = [thread for thread in sorted(set(threads.tolist())) if self.processes[thread] == process]
         is_asking = (operations.forward_thread == number) & (operations.sequence != NONE)
         asking = np.unique(operations.sequence[is_asking])
         counts = [int(np.isin(asking, self.sequences[threads == thread]).sum()) for thread in own]
@@ -226,7 +226,7 @@ def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Colum
 def _innermost_range(frames: FrameEvents, own: Column, threads: Column, moments: Column) -> Column:
     """The innermost of some ranges around each moment of a thread; they are sorted by start, longer ones first."""
     found = np.full(len(moments), NONE, np.int64)
-    for thread in np.unique(threads):
+    for thread in sorted(set(threads.tolist())):
         rows = own[frames.thread[own] == thread]
         asked = np.flatnonzero(threads == thread)
         if thread == NONE or not len(rows):

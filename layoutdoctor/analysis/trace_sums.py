@@ -52,7 +52,7 @@ def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kern
         attribution: Its attribution.
     """
     kernels, names = trace.kernels, trace.names
-    libraries = {index: library_of(names[index]) for index in np.unique(kernels.name).tolist()}
+    libraries = {index: library_of(names[index]) for index in sorted(set(kernels.name.tolist()))}
     most = MOST_KERNELS_LISTED
     operation_names = trace.operations.name.tolist()
     columns = (kernels.name, kernels.duration, kernels.start, kernels.stream, attribution.operation)

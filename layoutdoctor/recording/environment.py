@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from layoutdoctor.records import Environment
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ def _device_names(trace: RecordedTrace) -> list[str]:
     """Names of the devices that ran kernels, else of all that are listed."""
     listed = trace.metadata.get("deviceProperties")
     devices = [device for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []
-    used: list[object] = np.unique(trace.kernels.device).tolist()  # a list: an id may be anything
+    used: list[object] = sorted(set(trace.kernels.device.tolist()))  # a list: an id may be anything
     chosen = [device for device in devices if device.get("id") in used] or (devices[:1] if used else devices)
     return [_text(device["name"]) for device in chosen if isinstance(device.get("name"), str)]
 

@@ -1,12 +1,14 @@
 """
 Reads a Chrome trace as profilers of PyTorch write it: Kineto's since 2020, torch's own exporter, what tools re-dump.
 
-One pass, typed, batch by batch; what is kept are columns of numbers (``recorded``). Faces ``analysis``; no torch.
+One pass, typed, batch by batch; what is kept are columns of numbers (``recorded``). Of a recorded Python stack only
+the frames that name a place are kept: calls of nn.Modules, and functions that are not torch's own.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,7 @@ import msgspec
 import numpy as np
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.traces.chrome_events import NO_TEXT, decode_events, decode_loosely
 from layoutdoctor.traces.event_stream import EventStream
-from layoutdoctor.traces.frames import is_module_call, is_user_function
 from layoutdoctor.traces.recorded import (
     NONE,
     FrameEvents,
@@ -34,15 +34,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.traces.chrome_events import ChromeEvent, EventArguments, EventId
     from layoutdoctor.traces.files import TraceFile
     from layoutdoctor.traces.recorded import Column
+
+MODULE_PREFIX = "nn.Module: "
+
+FRAME = re.compile(r"^(?P<file>[^<>]+\.py)\((?P<line>\d{1,9})\): (?P<function>.+)$")
+"""A frame as the profiler names it: ``models/unet.py(140): forward``."""
+
+_LIBRARY_FILE = re.compile(
+    r"(?:^|/)(?:torch|torchvision/ops|functorch|triton)/|^(?:threading|contextlib|runpy|asyncio/.*)\.py$"
+    r"|^<frozen|/lib/python3\.\d+/(?!site-packages)|(?:^|/)torchinductor_[^/]*/"
+    r"|(?:^|/)aiter/jit/|(?:^|/)torch_guard\.py$"
+)
 
 _NANOSECONDS_PER_MICROSECOND = 1000
 _MOST_MICROSECONDS = float(1 << 53)  # beyond it a double cannot tell neighbouring microseconds apart
 _LONGEST_MICROSECONDS = 7 * 24 * 3600 * 1e6  # CUPTI's counters overflow into years; no kernel runs for a week
 _INT64 = 1 << 63
 _DIGITS = re.compile(r"\d+")
+_NO_JSON = b"\0"  # stands in no JSON, so it can stand between the texts of an operation's arguments
+_NO_ARGUMENT_TEXTS = _NO_JSON * 7
 
 _KERNEL, _TRANSFER, _OPERATION, _LAUNCH, _FRAME, _ANNOTATION = range(6)
 _KINDS = {
@@ -65,6 +77,115 @@ _KINDS = {
     "user_annotation": _ANNOTATION,
 }
 """Categories, in lower case: those of 2020 began with a capital."""
+
+EventId = int | str | float | None
+NO_TEXT = msgspec.Raw(b"")
+
+
+class EventArguments(
+    msgspec.Struct,
+    gc=False,
+    frozen=True,
+    rename={
+        "external": "External id",
+        "external_2020": "external id",
+        "sequence": "Sequence number",
+        "forward_thread": "Fwd thread id",
+        "shapes": "Input Dims",
+        "shapes_2020": "Input dims",
+        "strides": "Input Strides",
+        "types": "Input type",
+        "values": "Concrete Inputs",
+        "kernel_options": "kernel_kwargs",
+        "call_stack": "Call stack",
+    },
+):
+    """
+    What is read of an event's ``args``; texts that are not always needed stay JSON.
+
+    Names with ``_2020`` are those of torch 1.8 and 1.9.
+    """
+
+    external: EventId = None
+    external_2020: EventId = None
+    correlation: EventId = None
+    sequence: EventId = None
+    forward_thread: EventId = None
+    stream: EventId = None
+    device: EventId = None
+    grid: msgspec.Raw = NO_TEXT
+    shapes: msgspec.Raw = NO_TEXT
+    shapes_2020: msgspec.Raw = NO_TEXT
+    strides: msgspec.Raw = NO_TEXT
+    types: msgspec.Raw = NO_TEXT
+    values: msgspec.Raw = NO_TEXT
+    kernel_file: msgspec.Raw = NO_TEXT
+    kernel_options: msgspec.Raw = NO_TEXT
+    call_stack: msgspec.Raw = NO_TEXT
+
+
+_NO_ARGUMENTS = EventArguments()
+_NOT_A_NUMBER = float("nan")
+
+
+class ChromeEvent(msgspec.Struct, gc=False):
+    """An event; times are microseconds on the trace's own clock, and not a number where they are missing."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: EventId = None
+    tid: EventId = None
+    ts: float | int = _NOT_A_NUMBER  # an event without its time is not understood
+    dur: float | int = _NOT_A_NUMBER
+    args: EventArguments = _NO_ARGUMENTS
+
+
+decode_events = msgspec.json.Decoder(list[ChromeEvent]).decode
+_decode_one = msgspec.json.Decoder(ChromeEvent).decode
+_ANYTHING = msgspec.json.Decoder()
+
+
+def decode_loosely(text: bytes) -> ChromeEvent | None:
+    """An event some of whose fields are of another type than profilers write; None where it is no event."""
+    try:
+        return _decode_one(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        cleaned = _cleaned(_ANYTHING.decode(text.decode("utf-8", "replace")))
+        return _decode_one(msgspec.json.encode(cleaned)) if cleaned is not None else None
+    except (msgspec.MsgspecError, OverflowError, RecursionError, UnicodeEncodeError):
+        return None
+
+
+def _cleaned(found: Any) -> dict[str, Any] | None:
+    """The fields of an event that have the types that profilers write; None where it is no event."""
+    if not isinstance(found, dict):
+        return None
+    cleaned = {key: value for key, value in found.items() if _fits(key, value)}
+    arguments = found.get("args")
+    if isinstance(arguments, dict):
+        cleaned["args"] = {key: value for key, value in arguments.items() if key not in _IDS or _is_id(value)}
+    if cleaned.get("ph") == "X" and not cleaned.keys() >= _TIMES:
+        return None  # an event whose time is not known
+    return cleaned
+
+
+_TIMES = {"ts", "dur"}
+_IDS = {"External id", "external id", "correlation", "Sequence number", "Fwd thread id", "stream", "device"}
+
+
+def _fits(key: str, value: object) -> bool:
+    if key in ("ph", "cat", "name"):
+        return isinstance(value, str)
+    if key in _TIMES:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return key in ("pid", "tid") and _is_id(value)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, (int, str, float)) and not isinstance(value, bool)
 
 
 def read_chrome_trace(file: TraceFile) -> RecordedTrace:
@@ -116,6 +237,23 @@ class _Interned(dict[Any, int]):
         return number
 
 
+class _Takers(dict[str, "Callable[[ChromeEvent], None]"]):
+    """What to do with an event of a category; nothing with those of no kind."""
+
+    def __init__(self, kinds: dict[int, list[ChromeEvent]]) -> None:
+        super().__init__()
+        self.kinds = kinds
+
+    def __missing__(self, category: str) -> Callable[[ChromeEvent], None]:
+        kind = _KINDS.get(category.lower())
+        take = self[category] = self.kinds[kind].append if kind is not None else _pass_over
+        return take
+
+
+def _pass_over(event: ChromeEvent) -> None:
+    """Of a category that nothing is read of."""
+
+
 class _NamesPlace(dict[str, bool]):
     """Whether a frame's name is that of a place in the user's program; asked once per name."""
 
@@ -151,8 +289,7 @@ class _Reader:
         self.names = _Interned()
         self.threads = _Interned()
         self.grids = _Interned()
-        self.arguments = _Interned()
-        self.categories: dict[str, int | None] = {}
+        self.arguments = _Interned({_NO_ARGUMENT_TEXTS: 0})  # its number less one is NONE
         self.names_place = _NamesPlace()
         self.has_stack = False
         self.tables = {
@@ -176,15 +313,10 @@ class _Reader:
         """Takes the events of one batch that matter."""
         self.event_count += len(batch)
         kinds: dict[int, list[ChromeEvent]] = {kind: [] for kind in self.tables}
-        sinks = {category: None if kind is None else kinds[kind] for category, kind in self.categories.items()}
+        take = _Takers(kinds)
         for event in batch:
-            try:
-                sink = sinks[event.cat]
-            except KeyError:
-                kind = self.categories[event.cat] = _KINDS.get(event.cat.lower())
-                sink = sinks[event.cat] = None if kind is None else kinds[kind]
-            if sink is not None and event.ph == "X":
-                sink.append(event)
+            if event.ph == "X":
+                take[event.cat](event)
         if kinds[_FRAME]:
             self.has_stack = True
             names_place = self.names_place
@@ -242,16 +374,17 @@ class _Reader:
             _external(arguments),
             _ids([a.sequence for a in arguments]),
             _ids([a.forward_thread for a in arguments]),
-            np.array([self._arguments_of(a) for a in arguments], np.int64),
+            self._arguments_of(arguments),
         )
 
-    def _arguments_of(self, recorded: EventArguments) -> int:
-        shapes = recorded.shapes if recorded.shapes is not NO_TEXT else recorded.shapes_2020
-        key = (bytes(shapes), bytes(recorded.strides), bytes(recorded.types), bytes(recorded.values))
-        if recorded.call_stack is NO_TEXT and recorded.kernel_file is NO_TEXT:
-            return self.arguments[key] if shapes is not NO_TEXT else NONE
-        rare = (bytes(recorded.kernel_file), bytes(recorded.kernel_options), bytes(recorded.call_stack))
-        return self.arguments[key + rare]
+    def _arguments_of(self, recorded: list[EventArguments]) -> Column:
+        keys = (
+            _NO_JSON.join(
+                (a.shapes, a.shapes_2020, a.strides, a.types, a.values, a.kernel_file, a.kernel_options, a.call_stack)
+            )
+            for a in recorded
+        )
+        return np.fromiter(map(self.arguments.__getitem__, keys), np.int64, len(recorded)) - 1
 
     def _add_launches(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
         arguments = [event.args for event in events]
@@ -302,7 +435,7 @@ class _Reader:
             threads=[(str(pid), str(tid)) for pid, tid in self.threads],
             processes=list(processes),
             grids=[_grid(text) for text in self.grids],
-            arguments=[_operation_arguments(key) for key in self.arguments],
+            arguments=[_operation_arguments(key) for key in islice(self.arguments, 1, None)],
             event_count=self.event_count,
             has_stack=self.has_stack,
             base_nanoseconds=first,
@@ -358,9 +491,9 @@ def _grid(text: bytes) -> tuple[int, int, int]:
     return (x, y, z)
 
 
-def _operation_arguments(key: tuple[bytes, ...]) -> OperationArguments:
-    shapes, strides, types, values, *texts = key
-    return OperationArguments(shapes, strides, types, values, *(_text(text) for text in texts))
+def _operation_arguments(key: bytes) -> OperationArguments:
+    shapes, shapes_2020, strides, types, values, *texts = key.split(_NO_JSON)
+    return OperationArguments(shapes or shapes_2020, strides, types, values, *(_text(text) for text in texts))
 
 
 def _text(text: bytes) -> str:
@@ -372,3 +505,24 @@ def _text(text: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return value if isinstance(value, str) else ""
+
+
+def is_module_call(name: str) -> bool:
+    """
+    Whether a frame is the call of an nn.Module.
+
+    Args:
+        name: As recorded.
+    """
+    return name.startswith(MODULE_PREFIX)
+
+
+def is_user_function(name: str) -> bool:
+    """
+    Whether a frame is a function in a Python file that is neither torch's nor Python's own, nor generated.
+
+    Args:
+        name: As recorded.
+    """
+    frame = FRAME.match(name)
+    return frame is not None and _LIBRARY_FILE.search(frame["file"]) is None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
 PACKED_PIECE_BYTES = 1 << 16
 HEAD_BYTES = 1 << 16
 
@@ -70,7 +70,7 @@ class TraceFile:
 
     def pieces(self) -> Iterator[bytes]:
         """
-        The unpacked bytes in order, in pieces of about 1 MiB.
+        The unpacked bytes in order, in pieces of about 256 KiB.
 
         Raises:
             TraceError: The file cannot be opened or read, is larger than allowed, or is nothing but white space.

@@ -3,7 +3,6 @@ Reads a table that sums up kernels by name, or lists them, as ``nsys stats``, nv
 
 Such a table has no order and no shapes; all that can be had from it is how much time kernels of which name took. The
 file may be CSV or the aligned text of a terminal, with other output and other tables around the kernels.
-Faces ``analysis`` and ``recognize``; no torch.
 
 Source:
     Reports of ``nsys stats`` 2019 to 2026, ``nvprof --csv``, TraceLens 2026 and ``key_averages().table()``.
@@ -11,21 +10,27 @@ Source:
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.limits import DEFAULT_MOST_BYTES
 from layoutdoctor.traces.files import TraceFile
 from layoutdoctor.traces.recorded import KernelTotal, KernelTotals, Problem
-from layoutdoctor.traces.text_lines import read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+LONGEST_LINE = 1 << 17
+"""Characters; the csv module takes no longer field either."""
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
 @dataclass(frozen=True)
@@ -358,3 +363,38 @@ def _nanoseconds(cell: str, unit: str | None) -> int | None:
     if value is None or factor is None or value[0] * factor >= _LARGEST:
         return None
     return round(value[0] * factor)
+
+
+def text_encoding(head: bytes) -> tuple[str, int]:
+    """
+    The encoding a byte order mark stands for, and the mark's length; UTF-8 where there is none.
+
+    Args:
+        head: First bytes of a file. PowerShell's ``>`` writes UTF-16.
+    """
+    return next(((name, len(mark)) for mark, name in _MARKS if head.startswith(mark)), ("utf-8", 0))
+
+
+def read_lines(pieces: Iterable[bytes]) -> Iterator[str | None]:
+    """
+    The lines of a text, without their ends; None for one that is longer than ``LONGEST_LINE``.
+
+    Args:
+        pieces: The bytes, in order. What is no text of the encoding becomes a replacement character.
+    """
+    remaining = iter(pieces)
+    head = b""
+    while len(head) < len(codecs.BOM_UTF8) and (piece := next(remaining, b"")):
+        head += piece
+    encoding, skipped = text_encoding(head)
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    rest, is_too_long = "", False
+    for piece in chain([head[skipped:]], remaining):
+        *whole, rest = (rest + decoder.decode(piece)).split("\n")
+        for line in whole:
+            yield None if is_too_long or len(line) > LONGEST_LINE else line.rstrip("\r")
+            is_too_long = False
+        if len(rest) > LONGEST_LINE:
+            rest, is_too_long = "", True
+    if rest or is_too_long:
+        yield None if is_too_long else rest.rstrip("\r")

@@ -2,11 +2,14 @@
 Reads the SQLite file that ``nsys export --type sqlite`` makes of an Nsight Systems recording.
 
 The file is somebody else's database: it is opened read-only, only plain tables are read, every value is checked, and a
-damaged page ends a table instead of the reading. Faces ``analysis``; no torch.
+damaged page ends a table instead of the reading. ``torch.autograd.profiler.emit_nvtx`` puts all it knows of an
+operation into the text of a range, which is taken apart here.
 
 Source:
     docs.nvidia.com/nsight-systems, exporter's SQLite schema; tables are made only where something was recorded, and
     columns came over the years, so nothing but ``start`` and ``end`` is taken for granted.
+    torch 2.13, ``torch/csrc/profiler/util.cpp``, ``getNvtxStr``: the parts come in one order, each may be absent;
+    before 1.13 there was no ``op_id`` and no ``input_op_ids``.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ import re
 from array import array
 from collections import Counter
 from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.traces.nsys_database import is_span, open_database, whole_number
-from layoutdoctor.traces.nvtx import LONGEST_NAME, read_range_text
 from layoutdoctor.traces.recorded import (
     NONE,
     FrameEvents,
@@ -42,6 +47,12 @@ if TYPE_CHECKING:
 
     from layoutdoctor.traces.nsys_database import Database
     from layoutdoctor.traces.recorded import Column
+
+LONGEST_NAME = 1 << 16
+"""Characters of a name that are kept; the longest kernel name seen has 5 160."""
+
+_MOST_DIGITS = 18
+_Sizes = list[list[int | list[int]]]
 
 _KERNELS, _RUNTIME, _RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 _COPIES, _FILLS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
@@ -354,3 +365,69 @@ class _Reading:
 
 
 _LATEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class RangeText:
+    """
+    The parts of a range's text.
+
+    Attributes:
+        name: Such as ``aten::conv2d``.
+        is_operation: Whether torch wrote it for an operation; False for a range that a person or a library named.
+        sequence: Links an operation with the autograd node it made; ``NONE`` where the text has none.
+        shapes: Sizes of the arguments as JSON; empty where the text has none.
+        has_unread_sizes: Whether there are sizes that could not be read, as in a text that was cut.
+    """
+
+    name: str
+    is_operation: bool
+    sequence: int = NONE
+    shapes: bytes = b""
+    has_unread_sizes: bool = False
+
+
+def read_range_text(text: str) -> RangeText:
+    """
+    Takes a range's text apart.
+
+    Args:
+        text: Such as ``aten::conv2d, seq = 5, op_id = 12, sizes = [[1, 3, 8, 8], [4, 3, 1, 1]], input_op_ids = []``.
+    """
+    rest = _before(text, ", input_op_ids = ")[0]
+    rest, sizes = _before(rest, ", sizes = ")
+    rest, operation_id = _number_behind(rest, ", op_id = ")
+    name, sequence = _number_behind(rest, ", seq = ")
+    shapes = b"" if sizes is None else _shapes(sizes)
+    # record_function ranges carry an op_id as well, but no sequence number, no sizes and no namespace.
+    is_operation = sizes is not None or sequence != NONE or name.startswith("aten::")
+    if operation_id != NONE and "::" in name:
+        is_operation = True
+    return RangeText(
+        name=name[:LONGEST_NAME],
+        is_operation=is_operation,
+        sequence=sequence,
+        shapes=shapes,
+        has_unread_sizes=sizes is not None and not shapes,
+    )
+
+
+def _before(text: str, mark: str) -> tuple[str, str | None]:
+    """What stands before the last mark, and what behind it; None where there is no mark."""
+    head, found, tail = text.rpartition(mark)
+    return (head, tail) if found else (text, None)
+
+
+def _number_behind(text: str, mark: str) -> tuple[str, int]:
+    head, tail = _before(text, mark)
+    if tail is None or not (tail.isascii() and tail.isdigit()) or len(tail) > _MOST_DIGITS:
+        return text, NONE
+    return head, int(tail)
+
+
+@lru_cache(maxsize=4096)  # a model's operations have the same sizes in every step
+def _shapes(text: str) -> bytes:
+    try:
+        return msgspec.json.encode(msgspec.json.decode(text, type=_Sizes))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return b""

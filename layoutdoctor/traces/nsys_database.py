@@ -1,8 +1,6 @@
 """
 Opens somebody else's SQLite database and reads plain tables of it, row by row, without trusting a byte.
 
-Faces ``nsys``; imports errors and recorded only.
-
 Source:
     sqlite.org, "Defense Against The Dark Arts", "URI Filenames", "The SQLite Database File Format".
 """
@@ -13,13 +11,12 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.errors import TraceError
+from layoutdoctor.traces.recognize import SQLITE_MAGIC
 from layoutdoctor.traces.recorded import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-SQLITE_MAGIC = b"SQLite format 3\0"
 
 _HEADER_BYTES = 100
 _SMALLEST_ROW_BYTES = 5

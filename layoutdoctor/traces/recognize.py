@@ -1,7 +1,7 @@
 """
 What kind of recorded run a file holds, from its first bytes; and of what is none, what it seems to be and what to do.
 
-A wrong file is the commonest mistake, so it gets a better answer than "invalid JSON". Faces ``analysis``; no torch.
+A wrong file is the commonest mistake, so it gets a better answer than "invalid JSON".
 
 Source:
     The formats' own documentation for their first bytes; the name for ``.nsys-rep`` and ``.qdrep``, which have none.
@@ -13,9 +13,9 @@ import re
 from typing import Literal
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.traces.kernel_csv import has_kernel_table
-from layoutdoctor.traces.nsys_database import SQLITE_MAGIC
-from layoutdoctor.traces.text_lines import text_encoding
+from layoutdoctor.traces.kernel_csv import has_kernel_table, text_encoding
+
+SQLITE_MAGIC = b"SQLite format 3\0"
 
 TraceKind = Literal["chrome", "nsys_sqlite", "kernel_csv", "onednn_log", "diagnosis"]
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.traces.kernel_csv import has_kernel_table, read_kernel_csv
+from layoutdoctor.traces.kernel_csv import LONGEST_LINE, has_kernel_table, read_kernel_csv, read_lines
 from layoutdoctor.traces.recorded import KernelTotal
-from layoutdoctor.traces.text_lines import LONGEST_LINE, read_lines
 
 if TYPE_CHECKING:
     from layoutdoctor.traces.recorded import KernelTotals

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.traces.nsys import read_nsys_export
+from layoutdoctor.traces.nsys import read_nsys_export, read_range_text
 from layoutdoctor.traces.nsys_database import Database
-from layoutdoctor.traces.nvtx import read_range_text
 from layoutdoctor.traces.recorded import NONE
 
 if TYPE_CHECKING:

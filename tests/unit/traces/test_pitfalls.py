@@ -249,9 +249,7 @@ def test_kernels_of_whole_microseconds_may_have_no_duration_and_overlap(write: W
 
 DAMAGED = {
     "an unescaped quote": (b'"bad"', b'"void f<"x">(int)"'),
-    "a control character": (b'"bad"', b'"a\tb\x01"'),
     "bytes that are no UTF-8": (b'"bad"', b'"caf\xe9"'),
-    "a backslash that escapes nothing": (b'"bad"', b'"C:\\Program Files\\xyz"'),
     "half of a surrogate pair": (b'"bad"', b'"\\ud800 x"'),
 }
 
@@ -274,6 +272,18 @@ def test_a_name_that_is_no_json_is_mended_and_told(write: Write, kind: str, othe
 
 def _new_names(trace: RecordedTrace) -> list[str]:
     return [name for name in names_of(trace) if not (name[:1] == "k" and name[1:].isdigit())]
+
+
+@pytest.mark.parametrize("name", [b'"a\tb\x01"', b'"C:\\Program Files\\xyz"', b'"bad" x', b"bad", b'"bad'])
+@pytest.mark.parametrize("others", [2, 20_000])
+def test_an_event_that_is_damaged_otherwise_is_lost_alone_and_told(write: Write, name: bytes, others: int) -> None:
+    around = [kernel(f"k{number}", ts=100 + number) for number in range(others)]
+    document = {"traceEvents": [*around[: others // 2], kernel("bad"), *around[others // 2 :]], "traceName": "a"}
+    found = trace_of(write(json.dumps(document).encode().replace(b'"bad"', name)))
+
+    assert names_of(found) == [event["name"] for event in around]
+    assert problems_of(found) == {"events that could not be read": 1}
+    assert (lost(found), found.is_truncated, found.metadata) == (1, False, {"traceName": "a"})
 
 
 def test_what_an_unescaped_quote_stood_in_is_kept(write: Write) -> None:
