@@ -33,8 +33,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import all_conversions_of, sum_known
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
@@ -44,10 +44,7 @@ from layoutdoctor.words import count_of, line_words, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, LayoutBreaker, Trial
-
-CODE = "LD104"
-NAME = "layout-breaker"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, LayoutBreaker, Trial
 
 _MODULES_NAMED = 6
 _LINES_NAMED = 3
@@ -75,12 +72,7 @@ _GENERAL_ADVICE = "stay contiguous around it, or use an operation there that kee
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per trial and kind of operation, the baseline's first; what was told is not told of eager again.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per trial and kind of operation, the baseline's first; what was told is not told of eager again."""
     main, told = evidence.main_trial(diagnosis), set[tuple[str, str | None, str]]()
     for trial in evidence.own_trials(diagnosis):
         if trial is not main and trial.configuration.backend != "eager":
@@ -97,7 +89,7 @@ def _fact(breaker: LayoutBreaker) -> tuple[str, str | None, str]:
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
     """Those of a trial, without the model's own calls (LD501 tells of them) and compiled backward graphs (LD206)."""
-    asked = {(c.graph, c.node) for c in evidence.all_conversions_of(trial) if c.owner == "user"}
+    asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
     return [
         breaker
         for graph in trial.graphs
@@ -117,31 +109,28 @@ def _op(breaker: LayoutBreaker) -> str:
 def _finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[LayoutBreaker]) -> Finding:
     paid = _paid(trial, breakers)
     worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
-    seconds = evidence.sum_known(c.seconds for c in paid)
-    moved = evidence.sum_bytes(c.bytes_moved for c in paid)
+    seconds = sum_known(c.seconds for c in paid)
+    moved = sum_known(c.bytes_moved for c in paid)
     if seconds is None:
-        seconds = evidence.sum_known(breaker.seconds for breaker in breakers)
+        seconds = sum_known(breaker.seconds for breaker in breakers)
     if moved is None:
-        moved = evidence.sum_bytes(breaker.bytes_moved for breaker in breakers)
-    return Finding(
-        code=CODE,
-        rule=NAME,
+        moved = sum_known(breaker.bytes_moved for breaker in breakers)
+    return RULE.finding(
+        trial.name,
+        _message(trial, breakers, worst, paid, _cost_words(trial, paid, seconds, moved)),
+        _suggestion(diagnosis, trial, worst),
         severity=evidence.severity_of_cost(trial, seconds),
-        configuration=trial.name,
-        message=_message(trial, breakers, worst, paid, _cost_words(trial, paid, seconds, moved)),
-        suggestion=_suggestion(diagnosis, trial, worst),
-        location=worst.location,
-        module=worst.module,
+        evidence=dict.fromkeys((*(b.node for b in breakers), *(id for b in breakers for id in b.conversions))),
+        at=worst,
         seconds=seconds,
         bytes_moved=moved,
-        evidence=tuple(dict.fromkeys((*(b.node for b in breakers), *(id for b in breakers for id in b.conversions)))),
     )
 
 
 def _paid(trial: Trial, breakers: Sequence[LayoutBreaker]) -> list[Conversion]:
     """The conversions around some breakers, each once: two breakers in a row share the one between them."""
     ids = {id for breaker in breakers for id in breaker.conversions}
-    return [conversion for conversion in evidence.all_conversions_of(trial) if conversion.id in ids]
+    return [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
 
 
 def _cost_words(trial: Trial, paid: Sequence[Conversion], seconds: float | None, moved: int | None) -> str | None:
@@ -212,4 +201,4 @@ def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:
     return all(_op(other) != _op(breaker) for graph in trial.graphs for other in graph.breakers)
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD104", "layout-breaker", check, __doc__)

@@ -31,7 +31,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of
@@ -39,19 +38,11 @@ from layoutdoctor.words import count_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Graph, Trial
-
-CODE = "LD105"
-NAME = "entry-exit-conversion"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, about the baseline.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most, about the baseline."""
     trial = evidence.main_trial(diagnosis)
     if trial is None or evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
         return
@@ -88,18 +79,12 @@ def _activations(graph: Graph) -> list[Conversion]:
 
 def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found: Sequence[Conversion]) -> Finding:
     first = found[0]
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=_message(diagnosis, trial, graphs, found),
-        suggestion=_suggestion(diagnosis, found),
-        location=first.location,
-        module=first.module,
-        seconds=evidence.sum_known(c.seconds for c in found),
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in found),
-        evidence=tuple(c.id for c in found),
+    return RULE.finding(
+        trial.name,
+        _message(diagnosis, trial, graphs, found),
+        _suggestion(diagnosis, found),
+        conversions=found,
+        at=first,
     )
 
 
@@ -143,4 +128,4 @@ def _suggestion(diagnosis: Diagnosis, found: Sequence[Conversion]) -> str:
     return "nothing is wrong here: " + "; ".join(parts)
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD105", "entry-exit-conversion", check, __doc__)

@@ -33,8 +33,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import may_hide_gain
-from layoutdoctor.records import Finding
+from layoutdoctor.analysis.costs import may_hide_gain, sum_known
 from layoutdoctor.rules import decisions, evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
@@ -43,22 +42,14 @@ from layoutdoctor.words import count_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Convolution, Decision, Diagnosis, Trial
-
-CODE = "LD201"
-NAME = "layout-optimization-without-effect"
+    from layoutdoctor.records import Conversion, Convolution, Decision, Diagnosis, Finding, Trial
 
 _OFF = "inductor-layout-opt-off"
 _CHANNELS_LAST_3D = ("channels_last_3d",)
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration that leaves the layouts to Inductor.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: for the first configuration that leaves the layouts to Inductor."""
     same = [trial for trial in diagnosis.trials if trial.status == "same_as"]
     for trial in (*evidence.own_trials(diagnosis), *same):
         if not decisions.leaves_layouts_to_inductor(trial):
@@ -104,7 +95,7 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     if found is None:
         return ""
     where, conversions = found
-    moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
+    moved = sum_known(conversion.bytes_moved for conversion in conversions)
     size = f", {format_bytes(moved)}" if moved is not None else ""
     count = count_of(len(conversions), "tensor")
     return f"; under {where.name} the compiler brings {count} from channels_last_3d back to contiguous{size}"
@@ -141,16 +132,13 @@ def _is_same_without(diagnosis: Diagnosis, trial: Trial) -> bool:
 def _finding(diagnosis: Diagnosis, trial: Trial, message: str, convolutions: Sequence[Convolution]) -> Finding:
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
     first = convolutions[0] if convolutions else None
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    return RULE.finding(
+        trial.name,
+        message,
+        _suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}),
         severity="note" if gain is None else "warning",
-        configuration=trial.name,
-        message=message,
-        suggestion=_suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}),
-        location=first.location if first is not None else None,
-        module=first.module if first is not None else None,
-        evidence=tuple(convolution.node for convolution in convolutions),
+        evidence=[convolution.node for convolution in convolutions],
+        at=first,
     )
 
 
@@ -171,4 +159,4 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> s
     return f"{advice}: {words}" if gain is not None else f"nothing to gain by hand either: {words}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD201", "layout-optimization-without-effect", check, __doc__)

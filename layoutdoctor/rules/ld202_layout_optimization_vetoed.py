@@ -38,24 +38,14 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Decision, Diagnosis, Finding, Graph
 
-CODE = "LD202"
-NAME = "layout-optimization-vetoed"
-
 _RULES = ("few-convolutions", "small-channels", "weighted-flops", "not-said")
 _CONVOLUTIONS_NAMED = 6
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per rule.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per rule."""
     for trial, graph, decision in decisions.vetoed_graphs(diagnosis, _RULES):
-        yield decisions.veto_finding(
-            diagnosis, trial, decision, code=CODE, rule=NAME, message=_message(graph, decision)
-        )
+        yield decisions.veto_finding(RULE, diagnosis, trial, decision, _message(graph, decision))
 
 
 def _message(graph: Graph, decision: Decision) -> str:
@@ -65,4 +55,4 @@ def _message(graph: Graph, decision: Decision) -> str:
     return f"{message}; decided by {listing(names, _CONVOLUTIONS_NAMED)}" if names else message
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD202", "layout-optimization-vetoed", check, __doc__)

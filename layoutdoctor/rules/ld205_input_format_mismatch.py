@@ -29,8 +29,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import conversions_of, sum_known
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, listing, shape_words
@@ -38,38 +38,35 @@ from layoutdoctor.words import count_of, listing, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, InputTensor, RatioInterval, Severity, Trial
-
-CODE = "LD205"
-NAME = "input-format-mismatch"
+    from layoutdoctor.records import (
+        Conversion,
+        Diagnosis,
+        Finding,
+        InputTensor,
+        RatioInterval,
+        Severity,
+        Trial,
+    )
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, about the baseline.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most, about the baseline."""
     baseline, tensors = evidence.main_trial(diagnosis), evidence.inputs_not_channels_last(diagnosis)
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
     if baseline is None or diagnosis.comparison is None or gain is None or not tensors:
         return
-    conversions = [c for c in evidence.conversions_of(baseline) if c.tensor == "activation"]
+    conversions = [c for c in conversions_of(baseline) if c.tensor == "activation"]
     seconds = evidence.seconds_lost(diagnosis, gain.name)
     worst = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
+    yield RULE.finding(
+        baseline.name,
+        _message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions),
+        _suggestion(tensors),
         severity=_severity(diagnosis),
-        configuration=baseline.name,
-        message=_message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions),
-        suggestion=_suggestion(tensors),
-        location=worst.location if worst is not None else None,
-        module=worst.module if worst is not None else None,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
         evidence=(gain.name, *(c.id for c in conversions)),
+        at=worst,
+        seconds=seconds,
+        bytes_moved=sum_known(c.bytes_moved for c in conversions),
     )
 
 
@@ -86,7 +83,7 @@ def _message(
     message = f"{listing(names)} {verb} not {formats}, and {wording.speed_words(gain, name)}"
     if not conversions:
         return message
-    cost = wording.cost_words(baseline, evidence.sum_known(c.seconds for c in conversions))
+    cost = wording.cost_words(baseline, sum_known(c.seconds for c in conversions))
     count = count_of(len(conversions), "conversion")
     return f"{message}; {baseline.name} has {count} of activations" + (f", {cost}" if cost is not None else "")
 
@@ -102,4 +99,4 @@ def _suggestion(tensors: Sequence[InputTensor]) -> str:
     return f"model = model.to(memory_format=torch.{wanted[0]}); x = x.to(memory_format=torch.{wanted[0]})"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD205", "input-format-mismatch", check, __doc__)

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
+from layoutdoctor.analysis.costs import sum_known
 from layoutdoctor.rules import decisions, evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
@@ -42,10 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TypeGuard
 
-    from layoutdoctor.records import Conversion, Decision, Diagnosis, Graph, Severity, Trial
-
-CODE = "LD206"
-NAME = "forward-backward-mismatch"
+    from layoutdoctor.records import Conversion, Decision, Diagnosis, Finding, Graph, Severity, Trial
 
 _UNCOUNTED = "only-backward-convolutions"
 # A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision.
@@ -53,12 +50,7 @@ _PARAMETER_GRADIENTS = ("output 1", "output 2")
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration with a mismatch that shows.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: for the first configuration with a mismatch that shows."""
     for trial in evidence.own_trials(diagnosis):
         if trial.configuration.layout_optimization not in ("default", "on"):
             continue
@@ -131,19 +123,16 @@ def _is_channels_last(diagnosis: Diagnosis, trial: Trial) -> bool:
 
 def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> Finding:
     dearest = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
-    seconds = evidence.sum_known(conversion.seconds for conversion in conversions if not conversion.fused)
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    seconds = sum_known(conversion.seconds for conversion in conversions if not conversion.fused)
+    return RULE.finding(
+        trial.name,
+        f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
+        _suggestion(diagnosis),
         severity=_severity(diagnosis, trial, conversions, seconds),
-        configuration=trial.name,
-        message=f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
-        suggestion=_suggestion(diagnosis),
-        location=dearest.location if dearest is not None else None,
-        module=dearest.module if dearest is not None else None,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(conversion.bytes_moved for conversion in conversions),
         evidence=tuple(conversion.id for conversion in conversions) or tuple(graph.name for graph in graphs),
+        at=dearest,
+        seconds=seconds,
+        bytes_moved=sum_known(conversion.bytes_moved for conversion in conversions),
     )
 
 
@@ -182,7 +171,7 @@ def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float 
     inside = f", {fused} of them in kernels that compute as well" if fused else ""
     words = f"{count_of(len(written), 'tensor')} {verb} laid out anew for them "
     words += f"({listing(parts)}{inside})"
-    moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
+    moved = sum_known(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
     cost = wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own))
     return words + (f", {format_bytes(moved)}" if moved is not None else "") + (f", {cost}" if cost is not None else "")
@@ -199,4 +188,4 @@ def _suggestion(diagnosis: Diagnosis) -> str:
     return f"{advice}; {wording.speed_words(gain, diagnosis.comparison.baseline)}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD206", "forward-backward-mismatch", check, __doc__)

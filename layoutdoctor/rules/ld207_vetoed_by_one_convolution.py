@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Decision, Diagnosis, Finding, Graph
 
-CODE = "LD207"
-NAME = "vetoed-by-one-convolution"
-
 _REASONS = {
     "grouped-convolution": "grouped, with more than one channel per group",
     "smaller-out-channels": "the weight's first size is at most half its second, with a kernel larger than 1",
@@ -50,16 +47,9 @@ _CONVOLUTIONS_NAMED = 4
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per rule.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per rule."""
     for trial, graph, decision in decisions.vetoed_graphs(diagnosis, _REASONS):
-        yield decisions.veto_finding(
-            diagnosis, trial, decision, code=CODE, rule=NAME, message=_message(graph, decision)
-        )
+        yield decisions.veto_finding(RULE, diagnosis, trial, decision, _message(graph, decision))
 
 
 def _message(graph: Graph, decision: Decision) -> str:
@@ -78,4 +68,4 @@ def _message(graph: Graph, decision: Decision) -> str:
     return f"{message}; {other} {verb} not made channels-last because of {because}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD207", "vetoed-by-one-convolution", check, __doc__)

@@ -31,43 +31,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.outputs import OutputChange, lost_at, output_changes
+from layoutdoctor.rules.graph_evidence import OutputChange, lost_at, output_changes
 from layoutdoctor.words import layout_words, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis
-
-CODE = "LD209"
-NAME = "output-strides-differ-from-eager"
+    from layoutdoctor.records import Diagnosis, Finding
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per pair of formats, and per eager configuration that has the first of them.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per pair of formats, and per eager configuration that has the first of them."""
     groups: dict[tuple[str, str, str], list[OutputChange]] = {}
     for change in output_changes(diagnosis):
         key = (change.eager.name, layout_words(change.expected), layout_words(change.returned))
         groups.setdefault(key, []).append(change)
     for (eager, expected, returned), changes in groups.items():
         place = lost_at(changes[0])
-        yield Finding(
-            code=CODE,
-            rule=NAME,
+        yield RULE.finding(
+            changes[0].trial.name,
+            _message(eager, expected, returned, changes),
+            _suggestion(changes[0]),
             severity="warning",
-            configuration=changes[0].trial.name,
-            message=_message(eager, expected, returned, changes),
-            suggestion=_suggestion(changes[0]),
-            location=place.location if place is not None else None,
-            module=place.module if place is not None else None,
-            evidence=tuple(dict.fromkeys(change.trial.name for change in changes)),
+            evidence=dict.fromkeys(change.trial.name for change in changes),
+            at=place,
         )
 
 
@@ -101,4 +89,4 @@ def _suggestion(change: OutputChange) -> str:
     return f"where the reader needs it, append .contiguous(memory_format=torch.{wanted}) to the output, and time that"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD209", "output-strides-differ-from-eager", check, __doc__)

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import decisions, evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, listing
@@ -36,19 +35,11 @@ from layoutdoctor.words import count_of, listing
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Convolution, Diagnosis, Trial
-
-CODE = "LD210"
-NAME = "conv1d-cannot"
+    from layoutdoctor.records import Conversion, Convolution, Diagnosis, Finding, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration that leaves the layouts to Inductor.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: for the first configuration that leaves the layouts to Inductor."""
     for trial in evidence.own_trials(diagnosis):
         if not decisions.leaves_layouts_to_inductor(trial):
             continue
@@ -58,16 +49,12 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
             continue
         count = max(len(found), sum(card.convolution_count for card in cards))
         copied = _copied_in_both(diagnosis, trial, found)
-        yield Finding(
-            code=CODE,
-            rule=NAME,
-            severity="note",
-            configuration=trial.name,
-            message=_message(len(found), count) + _copy_words(copied),
-            suggestion="a Conv2d with a height of 1, in channels_last, computes what a Conv1d does: measure it",
-            location=found[0].location,
-            module=found[0].module,
+        yield RULE.finding(
+            trial.name,
+            _message(len(found), count) + _copy_words(copied),
+            "a Conv2d with a height of 1, in channels_last, computes what a Conv1d does: measure it",
             evidence=(*(convolution.node for convolution in found), *(conversion.id for conversion in copied)),
+            at=found[0],
         )
         return
 
@@ -127,4 +114,4 @@ def _is_blocked(conversion: Conversion) -> bool:
     return any(layout is not None and layout.is_blocked for layout in (conversion.source, conversion.target))
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD210", "conv1d-cannot", check, __doc__)

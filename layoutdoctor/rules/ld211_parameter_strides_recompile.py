@@ -29,7 +29,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, listing
@@ -37,10 +36,7 @@ from layoutdoctor.words import count_of, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Trial
-
-CODE = "LD211"
-NAME = "parameter-strides-recompile"
+    from layoutdoctor.records import Diagnosis, Finding, Trial
 
 # Dynamo's text, torch 2.7 to 2.13 (torch/csrc/dynamo/guards.cpp).
 _MISMATCH = re.compile(
@@ -63,12 +59,7 @@ class _Mismatch:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration that was compiled again for it.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: for the first configuration that was compiled again for it."""
     for trial in evidence.own_trials(diagnosis):
         reasons = [mismatch for line in trial.recompile_reasons if (mismatch := _read(line)) is not None]
         resized = {mismatch.tensor for mismatch in reasons if mismatch.what == "size"}
@@ -94,18 +85,20 @@ def _finding(trial: Trial, strided: Sequence[_Mismatch]) -> Finding:
     )
     total = count_of(len(trial.recompile_reasons), "reason")
     verb = "is" if len(strided) == 1 else "are"
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    return RULE.finding(
+        trial.name,
+        (
+            f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} {verb} "
+            f"a stride mismatch, of {listing(list(named))}"
+        ),
+        (
+            "update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
+            "format before the first call (pytorch #126241)"
+            if are_parameters
+            else "give the tensor in one layout on every call (pytorch #126241)"
+        ),
         severity="warning",
-        configuration=trial.name,
-        message=f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} {verb} "
-        f"a stride mismatch, of {listing(list(named))}",
-        suggestion="update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
-        "format before the first call (pytorch #126241)"
-        if are_parameters
-        else "give the tensor in one layout on every call (pytorch #126241)",
-        evidence=tuple(dict.fromkeys(mismatch.tensor for mismatch in strided)),
+        evidence=dict.fromkeys(mismatch.tensor for mismatch in strided),
     )
 
 
@@ -117,4 +110,4 @@ def _plain_name(tensor: str) -> str:
     return name.lstrip(".") or tensor
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD211", "parameter-strides-recompile", check, __doc__)

@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import Place, sum_known
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
@@ -39,21 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Conversion, Diagnosis, Graph, Trial
-
-CODE = "LD212"
-NAME = "graph-break-cuts-region"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph, Trial
 
 Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per cut, for the first configuration that has any.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per cut, for the first configuration that has any."""
     for trial in evidence.own_trials(diagnosis):
         found = [_finding(trial, cut) for cut in _cuts(trial)]
         if found:
@@ -105,21 +97,20 @@ def _is_left(left: Layout | None, found: Layout | None) -> bool:
 def _finding(trial: Trial, cut: Cut) -> Finding:
     first, second, exit_, entry = cut
     own = [conversion for conversion in (exit_, entry) if not conversion.fused]
-    seconds = evidence.sum_known(conversion.seconds for conversion in own)
+    seconds = sum_known(conversion.seconds for conversion in own)
     share = evidence.share_of_kernels(trial, seconds)
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    return RULE.finding(
+        trial.name,
+        _message(trial, cut, seconds),
+        (
+            "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says "
+            "where it is), or give the model and its input channels_last"
+        ),
         severity="note" if not own else evidence.severity_of_share(share),
-        configuration=trial.name,
-        message=_message(trial, cut, seconds),
-        suggestion="remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says "
-        "where it is), or give the model and its input channels_last",
-        location=exit_.location or entry.location,
-        module=exit_.module or entry.module,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(conversion.bytes_moved for conversion in (exit_, entry)),
         evidence=(first.name, exit_.id, second.name, entry.id),
+        at=Place(exit_.module or entry.module, exit_.location or entry.location, 2, seconds),
+        seconds=seconds,
+        bytes_moved=sum_known(conversion.bytes_moved for conversion in (exit_, entry)),
     )
 
 
@@ -129,7 +120,7 @@ def _message(trial: Trial, cut: Cut, seconds: float | None) -> str:
     shape = shape_words(exit_.source.shape) if exit_.source is not None else ""
     target = layout_words(exit_.target)
     facts = ["2 conversions"]
-    moved = evidence.sum_bytes(conversion.bytes_moved for conversion in (exit_, entry))
+    moved = sum_known(conversion.bytes_moved for conversion in (exit_, entry))
     facts += [format_bytes(moved)] if moved is not None else []
     own = [conversion for conversion in (exit_, entry) if conversion.seconds is not None and not conversion.fused]
     cost = wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own))
@@ -146,4 +137,4 @@ def _message(trial: Trial, cut: Cut, seconds: float | None) -> str:
     return f"{message}; dynamo's reasons: {why}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD212", "graph-break-cuts-region", check, __doc__)

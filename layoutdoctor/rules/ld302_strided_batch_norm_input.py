@@ -33,10 +33,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import sum_known
 from layoutdoctor.analysis.graph_conversions import tensor_bytes
 from layoutdoctor.analysis.layout_agnostic import base_name, is_layout_agnostic
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
@@ -46,10 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Diagnosis, FxNode, Graph, Trial
-
-CODE = "LD302"
-NAME = "strided-batch-norm-input"
+    from layoutdoctor.records import Diagnosis, Finding, FxNode, Graph, Trial
 
 _BATCH_NORMS = frozenset(
     """
@@ -75,12 +72,7 @@ class _Seen:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration, with the caller's formats, that has such a batch norm.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: for the first configuration, with the caller's formats, that has such a batch norm."""
     if not _is_contiguous(diagnosis):
         return
     for trial in evidence.own_trials(diagnosis):
@@ -143,17 +135,13 @@ def _finding(trial: Trial, found: list[_Seen]) -> Finding:
     cost = wording.cost_words(trial, seconds)
     message += f": {cost}" if cost is not None else ""
     message += f"; {len(found) - 1} more like it" if len(found) > 1 else ""
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=message,
-        suggestion=f"time it in both formats; .contiguous() before it costs a copy{_copy_words(first)}, so measure",
-        location=first.norm.location,
-        module=first.norm.module,
+    return RULE.finding(
+        trial.name,
+        message,
+        f"time it in both formats; .contiguous() before it costs a copy{_copy_words(first)}, so measure",
+        evidence=[seen.norm.name for seen in found],
+        at=first.norm,
         seconds=seconds,
-        evidence=tuple(seen.norm.name for seen in found),
     )
 
 
@@ -165,7 +153,7 @@ def _layout_words(layout: Layout) -> str:
 
 def _seconds_of(trial: Trial, node: FxNode) -> float | None:
     kernels = trial.kernels.kernels if trial.kernels is not None else ()
-    return evidence.sum_known(kernel.seconds for kernel in kernels if kernel.node == node.name)
+    return sum_known(kernel.seconds for kernel in kernels if kernel.node == node.name)
 
 
 def _copy_words(seen: _Seen) -> str:
@@ -173,4 +161,4 @@ def _copy_words(seen: _Seen) -> str:
     return f" of {format_bytes(moved)}, read and written" if moved is not None else ""
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD302", "strided-batch-norm-input", check, __doc__)

@@ -33,20 +33,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
+from layoutdoctor.analysis.costs import Place
 from layoutdoctor.rules import decisions, evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.kernel_pairs import node_of, trial_pairs
+from layoutdoctor.rules.evidence import format_pairs, node_of
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Kernel, Trial
-
-CODE = "LD303"
-NAME = "convolution-slower-in-one-format"
+    from layoutdoctor.records import Diagnosis, Finding, Kernel, Trial
 
 _LIBRARIES = ("onednn", "cudnn")
 _GROUPS = re.compile(r"(?:^|_)g(\d+)(?=mb|ic)")  # g32mb4_ic256oc256_ih56..., as oneDNN writes it
@@ -78,14 +75,9 @@ class _Convolutions:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per problem, from the first pair of configurations that shows it; for a CUDA target one in all.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per problem, from the first pair of configurations that shows it; for a CUDA target one in all."""
     told: set[_Key] = set()
-    for first, second in trial_pairs(diagnosis):
+    for first, second in format_pairs(diagnosis):
         there, here = _by_key(first), _by_key(second)
         for key in there.keys() & here.keys() - told:
             slow, fast = sorted((there[key], here[key]), key=lambda one: -one.seconds)
@@ -154,19 +146,20 @@ def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
     groups = f"{slow.groups} groups"
     name = listing(list(modules)) if modules else "a convolution"
     problem = f", {kernel.problem}" if kernel.problem else ""
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    return RULE.finding(
+        slow.trial.name,
+        (
+            f"{name} ({count}{backward}{groups}{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
+            f"{ratio} slower, in one profiled iteration each"
+        ),
+        (
+            "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
+            "usual cause, so convert around this layer or change its groups where the rest gains"
+        ),
         severity="warning",
-        configuration=slow.trial.name,
-        message=f"{name} ({count}{backward}{groups}{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
-        f"{ratio} slower, in one profiled iteration each",
-        suggestion="choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
-        "usual cause, so convert around this layer or change its groups where the rest gains",
-        location=node.location if node is not None else None,
-        module=modules[0] if modules else None,
-        seconds=slow.seconds - fast.seconds,
+        at=Place(modules[0] if modules else None, node.location if node is not None else None, 1, None),
         evidence=(slow.trial.name, fast.trial.name),
+        seconds=slow.seconds - fast.seconds,
     )
 
 
@@ -185,19 +178,17 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
         if not grouped:
             continue
         names = listing([decisions.convolution_words(convolution) for convolution in grouped])
-        yield Finding(
-            code=CODE,
-            rule=NAME,
-            severity="note",
-            configuration=trial.name,
-            message=f"{names} would run channels-last with more than one channel per group: "
-            "cuDNN's grouped kernels can be some 30 times slower in channels_last (pytorch #34977)",
-            suggestion="measure it on the device itself, with layout optimization on and off",
-            location=grouped[0].location,
-            module=grouped[0].module,
-            evidence=tuple(convolution.node for convolution in grouped),
+        yield RULE.finding(
+            trial.name,
+            (
+                f"{names} would run channels-last with more than one channel per group: "
+                "cuDNN's grouped kernels can be some 30 times slower in channels_last (pytorch #34977)"
+            ),
+            "measure it on the device itself, with layout optimization on and off",
+            evidence=[convolution.node for convolution in grouped],
+            at=grouped[0],
         )
         return
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD303", "convolution-slower-in-one-format", check, __doc__)

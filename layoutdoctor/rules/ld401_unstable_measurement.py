@@ -30,7 +30,6 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_ratio, format_share
 from layoutdoctor.words import listing
@@ -38,10 +37,7 @@ from layoutdoctor.words import listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Trial
-
-CODE = "LD401"
-NAME = "unstable-measurement"
+    from layoutdoctor.records import Diagnosis, Finding, Trial
 
 _NOTE_ABOVE = 0.10
 _WARNING_ABOVE = 0.25
@@ -59,26 +55,19 @@ class _Doubt:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, for the whole diagnosis.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most, for the whole diagnosis."""
     trials = [trial for trial in diagnosis.trials if not _was_dropped(trial)]
     kinds = (_wide_intervals(diagnosis), _scatters(trials), _drifts(trials))
     doubts = [sorted(kind, key=lambda doubt: -doubt.amount) for kind in kinds if kind]
     if not doubts:
         return
     worst = max(kind[0].amount for kind in doubts)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
+    yield RULE.finding(
+        None,
+        "; ".join(_words(kind) for kind in doubts),
+        _suggestion(diagnosis.subject.device),
         severity="warning" if worst > _WARNING_ABOVE else "note",
-        configuration=None,
-        message="; ".join(_words(kind) for kind in doubts),
-        suggestion=_suggestion(diagnosis.subject.device),
-        evidence=tuple(dict.fromkeys(doubt.name for kind in doubts for doubt in kind)),
+        evidence=dict.fromkeys(doubt.name for kind in doubts for doubt in kind),
     )
 
 
@@ -143,4 +132,4 @@ def _suggestion(device: str | None) -> str:
     return listing(help_)
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD401", "unstable-measurement", check, __doc__)

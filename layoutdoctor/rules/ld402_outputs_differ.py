@@ -30,39 +30,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Equivalence, Trial
-
-CODE = "LD402"
-NAME = "outputs-differ"
+    from layoutdoctor.records import Diagnosis, Equivalence, Finding, Trial
 
 _EAGER = "eager"
 _EAGER_CHANNELS_LAST = "eager-channels-last"
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per trial that differs.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per trial that differs."""
     for trial in evidence.own_trials(diagnosis):
         if trial.equivalence is not None and trial.equivalence.status == "different":
             cause, advice = _cause(diagnosis, trial)
-            yield Finding(
-                code=CODE,
-                rule=NAME,
+            yield RULE.finding(
+                trial.name,
+                _message(trial, trial.equivalence) + cause,
+                advice,
                 severity="warning",
-                configuration=trial.name,
-                message=_message(trial, trial.equivalence) + cause,
-                suggestion=advice,
             )
 
 
@@ -96,4 +85,4 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD402", "outputs-differ", check, __doc__)

@@ -32,9 +32,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import all_conversions_of, conversions_of, sum_known
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import (
@@ -50,22 +50,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.layout import Layout, MemoryFormat
-    from layoutdoctor.records import Diagnosis, FxNode, Graph, Trial
-
-CODE = "LD502"
-NAME = "mixed-formats-in-model"
+    from layoutdoctor.records import Diagnosis, Finding, FxNode, Graph, Trial
 
 _EAGER = "eager"
 _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: parameters in both formats explain a flip as well.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: parameters in both formats explain a flip as well."""
     trial = _trial_as_given(diagnosis)
     if trial is None:
         return
@@ -137,31 +129,28 @@ def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:
         return True
     return any(
         c.owner == "user" and c.direction == "to_channels_last" and (c.graph, c.node) == (graph.name, node.name)
-        for c in evidence.all_conversions_of(trial)
+        for c in all_conversions_of(trial)
     )
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, graph: Graph, convolution: FxNode, flip: FxNode) -> Finding:
     # What a library converts inside a contiguous convolution is no matter of mixed formats.
-    conversions = [c for c in evidence.conversions_of(trial) if c.owner == "framework"]
-    seconds = evidence.sum_known(c.seconds for c in conversions)
+    conversions = [c for c in conversions_of(trial) if c.owner == "framework"]
+    seconds = sum_known(c.seconds for c in conversions)
     wanted = channels_last_only(flip.layout) or "channels_last"
     message = f"the contiguous model runs {wanted} after {_flip_words(flip)}: {_count_words(graph)}"
     if conversions:
         cost = wording.conversion_cost_words(trial, conversions)
         message += f"; {count_of(len(conversions), 'conversion')}" + (f", {cost}" if cost is not None else "")
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    return RULE.finding(
+        trial.name,
+        message,
+        _suggestion(diagnosis, trial, wanted),
         severity=evidence.severity_of_cost(trial, seconds),
-        configuration=trial.name,
-        message=message,
-        suggestion=_suggestion(diagnosis, trial, wanted),
-        location=flip.location,
-        module=flip.module,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
         evidence=(flip.name, convolution.name, *(c.id for c in conversions)),
+        at=flip,
+        seconds=seconds,
+        bytes_moved=sum_known(c.bytes_moved for c in conversions),
     )
 
 
@@ -199,22 +188,23 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
 
 def _finding_about_parameters(trial: Trial, contiguous_count: int, last: list[MemoryFormat]) -> Finding:
     formats = list(dict.fromkeys(last))
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones "
-        f"{'is' if contiguous_count == 1 else 'are'} contiguous and {len(last)} {' or '.join(formats)}, so values "
-        "change their layout between the layers",
-        suggestion="convert all of them to one format: "
-        + (
-            f"model = model.to(memory_format=torch.{formats[0]})"
-            if formats == ["channels_last"]
-            else "each parameter to the channels-last format of its rank"
+    return RULE.finding(
+        trial.name,
+        (
+            f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones "
+            f"{'is' if contiguous_count == 1 else 'are'} contiguous and {len(last)} {' or '.join(formats)}, so values "
+            "change their layout between the layers"
+        ),
+        (
+            "convert all of them to one format: "
+            + (
+                f"model = model.to(memory_format=torch.{formats[0]})"
+                if formats == ["channels_last"]
+                else "each parameter to the channels-last format of its rank"
+            )
         ),
         evidence=(f"{contiguous_count} contiguous", f"{len(last)} channels-last"),
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD502", "mixed-formats-in-model", check, __doc__)

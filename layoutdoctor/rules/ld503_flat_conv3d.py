@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, listing, shape_words
@@ -39,22 +38,14 @@ from layoutdoctor.words import count_of, listing, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Convolution, Diagnosis, Trial
-
-CODE = "LD503"
-NAME = "flat-conv3d"
+    from layoutdoctor.records import Convolution, Diagnosis, Finding, Trial
 
 _CONVOLUTIONS_NAMED = 6
 _POINTWISE = (1, 1, 1)
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: the configurations have the same convolutions.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: the configurations have the same convolutions."""
     for trial in evidence.own_trials(diagnosis):
         convolutions = _forward_convolutions(trial)
         flat = [convolution for convolution in convolutions if _is_flat(convolution)]
@@ -91,20 +82,20 @@ def _kernel(convolution: Convolution) -> tuple[int | str, ...]:
 def _finding(trial: Trial, flat: list[Convolution], count: int) -> Finding:
     names = [f"{c.module or c.node} ({shape_words(_kernel(c))})" for c in flat]
     verb = "is a" if len(flat) == 1 else "are"
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=f"{len(flat)} of {count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, "
-        f"which a Conv2d on each frame computes as well: {listing(names, _CONVOLUTIONS_NAMED)}",
-        suggestion="fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
-        ".flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2), with conv2d.weight = conv3d.weight.squeeze(2); "
-        "one report measured Conv3d's backward at 1.8 times the time of Conv2d's",
-        location=flat[0].location,
-        module=flat[0].module,
-        evidence=tuple(convolution.node for convolution in flat),
+    return RULE.finding(
+        trial.name,
+        (
+            f"{len(flat)} of {count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, "
+            f"which a Conv2d on each frame computes as well: {listing(names, _CONVOLUTIONS_NAMED)}"
+        ),
+        (
+            "fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
+            ".flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2), with conv2d.weight = conv3d.weight.squeeze(2); "
+            "one report measured Conv3d's backward at 1.8 times the time of Conv2d's"
+        ),
+        evidence=[convolution.node for convolution in flat],
+        at=flat[0],
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD503", "flat-conv3d", check, __doc__)

@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import all_conversions_of
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_ambiguous, is_convolution, nodes_by_name
@@ -40,22 +40,14 @@ from layoutdoctor.words import listing, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, FxNode, GradientLayout, Trial
-
-CODE = "LD504"
-NAME = "ambiguous-format"
+    from layoutdoctor.records import Diagnosis, Finding, FxNode, GradientLayout, Trial
 
 _NAMED = 3
 _OFF = "inductor-layout-opt-off"
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most about gradients and one about inputs of convolutions, each in the first trial that shows it.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """At most one about gradients and one about inputs of convolutions, each in the first trial that shows it."""
     trials = evidence.own_trials(diagnosis)
     for trial in trials:
         gradients = _ambiguous_gradients(trial)
@@ -84,7 +76,7 @@ def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
     found: dict[str, FxNode] = {}
     # A library may still convert it, into a format of its own or because its weight says so: there it is not the same.
     converted = {
-        (c.graph, c.node) for c in evidence.all_conversions_of(trial) if c.tensor == "activation" and c.node is not None
+        (c.graph, c.node) for c in all_conversions_of(trial) if c.tensor == "activation" and c.node is not None
     }
     for graph in trial.graphs:
         nodes = nodes_by_name(graph)
@@ -101,16 +93,15 @@ def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list
     names = [f"{g.parameter}: {_strides(g.layout.stride)} and {_strides(g.gradient.stride)}" for g in gradients]
     noun, verb = ("gradient", "has") if len(gradients) == 1 else ("gradients", "have")
     cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
-        f"both formats ({listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
-        f"(pytorch issue #47163) is spurious here{cause}",
-        suggestion="nothing to do: the strides of dimensions of size 1 are never used",
-        evidence=tuple(g.parameter for g in gradients),
+    return RULE.finding(
+        trial.name,
+        (
+            f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
+            f"both formats ({listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
+            f"(pytorch issue #47163) is spurious here{cause}"
+        ),
+        "nothing to do: the strides of dimensions of size 1 are never used",
+        evidence=[g.parameter for g in gradients],
     )
 
 
@@ -135,19 +126,16 @@ def _finding_about_inputs(trial: Trial, inputs: list[FxNode]) -> Finding:
     wanted = dict.fromkeys(CHANNELS_LAST_BY_RANK[len(n.layout.shape)] for n in inputs if n.layout is not None)
     subject, verb = ("an input", "satisfies") if len(inputs) == 1 else (f"{len(inputs)} inputs", "satisfy")
     pronoun = "it" if len(inputs) == 1 else "them"
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
-        f"({listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due",
-        suggestion="nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both "
-        "formats",
-        location=first.location,
-        module=first.module,
-        evidence=tuple(node.name for node in inputs),
+    return RULE.finding(
+        trial.name,
+        (
+            f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
+            f"({listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due"
+        ),
+        ("nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both formats"),
+        evidence=[node.name for node in inputs],
+        at=first,
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD504", "ambiguous-format", check, __doc__)

@@ -31,7 +31,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
@@ -40,10 +39,7 @@ from layoutdoctor.words import line_words, listing, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, FxNode, Trial
-
-CODE = "LD505"
-NAME = "as-strided-on-activation"
+    from layoutdoctor.records import Diagnosis, Finding, FxNode, Trial
 
 _CALL = "as_strided"
 _EAGER = "eager"
@@ -67,12 +63,7 @@ _Found = tuple["FxNode", "FxNode | None"]  # the call, and what it reads
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: from eager, which runs what the code says, else from the first compiled graph that shows it.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: from eager, which runs what the code says, else from the first graph that shows it."""
     trials = sorted(evidence.own_trials(diagnosis), key=lambda trial: trial.name != _EAGER)
     for trial in trials:
         found = _calls(trial)
@@ -117,17 +108,16 @@ def _is_weight(node: FxNode | None, nodes: dict[str, FxNode]) -> bool:
 
 def _finding(diagnosis: Diagnosis, trial: Trial, found: list[_Found]) -> Finding:
     first = found[0][0]
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    return RULE.finding(
+        trial.name,
+        _message(diagnosis, found),
+        (
+            "write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
+            "memory format that the model was written for"
+        ),
         severity="warning",
-        configuration=trial.name,
-        message=_message(diagnosis, found),
-        suggestion="write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
-        "memory format that the model was written for",
-        location=first.location,
-        module=first.module,
-        evidence=tuple(node.name for node, _ in found),
+        evidence=[node.name for node, _ in found],
+        at=first,
     )
 
 
@@ -155,4 +145,4 @@ def _value_words(found: list[_Found]) -> str:
     return f"{sources[0].name}{shape}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD505", "as-strided-on-activation", check, __doc__)
