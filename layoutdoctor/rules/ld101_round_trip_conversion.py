@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from layoutdoctor.records import Conversion, ConversionDirection, Diagnosis, Finding, RedundantPair, Severity, Trial
 
 _KINDS_NAMED = 3
+_PROVEN = ("shapes", "grid")
 # A first conversion that goes out of the layout that the library computes in, and one that goes into it.
 _OUT: tuple[ConversionDirection, ...] = ("to_contiguous", "from_blocked")
 _INTO: tuple[ConversionDirection, ...] = ("to_channels_last", "to_blocked")
@@ -106,7 +107,8 @@ class _Facts:
 
     def around(self, pair: RedundantPair) -> str:
         names = [_operation_words(op) for op in pair.between]
-        return self.concatenation(pair) or (f"around {listing(names)}" if names else "back to back")
+        nothing = "with nothing between" if (self.way(pair) or "").endswith(" and back") else "back to back"
+        return self.concatenation(pair) or (f"around {listing(names)}" if names else nothing)
 
     def concatenation(self, pair: RedundantPair) -> str | None:
         """The branches of a concatenation, its format and who wants them back; None for any other round trip."""
@@ -142,15 +144,10 @@ def _format_words(layout: Layout | None) -> str:
     return "contiguous_format" if words == "contiguous" else words
 
 
-def _is_of_kernels(pairs: Sequence[RedundantPair]) -> bool:
-    """Whether no graph proves them, so that each says what speaks for it."""
-    return any(pair.confidence is not None for pair in pairs)
-
-
 def _grouped(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> list[Sequence[RedundantPair]]:
     """By kind, the costliest first, where graphs prove what the trial of today does; else all as one."""
     pairs = trial.redundant_pairs
-    if not pairs or trial is not evidence.main_trial(diagnosis) or _is_of_kernels(pairs):
+    if not pairs or trial is not evidence.main_trial(diagnosis) or evidence.is_recorded(trial):
         return [pairs] if pairs else []
     kinds: dict[str, list[RedundantPair]] = {}
     for pair in pairs:
@@ -173,7 +170,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[
         _message(trial, facts, pairs, found),
         _suggestion(diagnosis, trial, facts, pairs),
         severity=_severity(diagnosis, trial, facts),
-        at=found[0] if found and _is_of_kernels(pairs) else worst,
+        at=found[0] if found and evidence.is_recorded(trial) else worst,
         seconds=sum_known(pair.seconds for pair in pairs),
         bytes_moved=sum_known(pair.bytes_moved for pair in pairs),
         evidence=_ids(pairs),
@@ -182,13 +179,13 @@ def _finding(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[
 
 def _severity(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> Severity:
     """Judged over all round trips of the trial: many small ones are a loss together. Mere order makes none."""
-    proven = [pair for pair in trial.redundant_pairs if pair.confidence != "order"]
-    if not proven or _is_worth_it(diagnosis, trial, facts):
+    if evidence.is_recorded(trial):
+        proven = [pair for pair in trial.redundant_pairs if pair.confidence in _PROVEN]
+        return evidence.severity_of_cost(trial, sum_known(pair.seconds for pair in proven))
+    if _is_worth_it(diagnosis, trial, facts):
         return "note"
-    seconds = sum_known(pair.seconds for pair in proven)
+    seconds = sum_known(pair.seconds for pair in trial.redundant_pairs)
     severity = evidence.severity_of_share(evidence.share_of_kernels(trial, seconds))
-    if _is_of_kernels(proven):
-        severity = evidence.severity_of_cost(trial, seconds)
     if severity == "note" or not evidence.is_baseline(diagnosis, trial.name):
         return severity
     cure = evidence.verified_cure(diagnosis)
@@ -208,7 +205,7 @@ def _is_clean(trial: Trial) -> bool:
 def _message(trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair], found: Sequence[Place]) -> str:
     shapes = wording.on_shapes(pair.tensor_shape for pair in pairs)
     costs = joined((_cost_words(trial, facts, pairs), wording.moved_words(_sum_bytes(pairs))), ", ")
-    if not _is_of_kernels(pairs):
+    if not evidence.is_recorded(trial):
         what = joined((_kind_words(facts, pairs), shapes, costs, wording.owner_words(facts.of(pairs))), ", ")
         return f"{count_of(len(pairs), 'round trip')}: {what}"
     dearest, norms = wording.dearest_words(found), _group_norm_words(pairs)
@@ -223,7 +220,7 @@ def _cost_words(trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
     """Their time; where it is from is said unless all of it is from the kernel list, which is nothing but measured."""
     seconds = sum_known(pair.seconds for pair in pairs)
     own, source = None, None
-    if all(conversion.owner == "library" for conversion in facts.of(pairs)):
+    if {conversion.owner for conversion in facts.of(pairs)} == {"library"}:
         own = wording.convolution_share_words(trial, seconds)
     if any(pair.evidence != "kernels" for pair in pairs):
         source = wording.source_words(pair.seconds_source for pair in pairs if pair.seconds is not None)

@@ -4,14 +4,21 @@ import pytest
 from builders import (
     a_comparison,
     a_configuration,
-    a_conversion,
     a_diagnosis,
     a_failed_trial,
-    a_graph,
     a_ratio,
     a_recommendation,
+    a_subject,
     a_trial,
     kernels,
+)
+from trace_builders import (
+    a_recorded_kernel,
+    a_recorded_trial,
+    a_total,
+    a_trace_diagnosis,
+    recorded_kernels,
+    to_channels_last,
 )
 
 from layoutdoctor.records import Equivalence, Trial
@@ -53,23 +60,6 @@ def test_the_ratio_of_a_configuration_is_that_of_the_trial_it_is_the_same_as() -
     assert evidence.ratio_of(diagnosis, LAST) == ratio
     assert evidence.ratio_of(diagnosis, "inductor") is None
     assert evidence.ratio_of(diagnosis, "eager") is None
-
-
-def test_conversions_are_listed_once_without_the_fused_and_those_that_change_nothing() -> None:
-    kept = a_conversion("a")
-    trial = a_trial(
-        kernels=kernels(kept, a_conversion("b", direction="none")),
-        graphs=(a_graph(conversions=(a_conversion("c", fused=True), kept, a_conversion("d"))),),
-    )
-
-    assert [conversion.id for conversion in evidence.conversions_of(trial)] == ["a", "d"]
-
-
-def test_a_sum_of_nothing_known_is_unknown_not_zero() -> None:
-    assert evidence.sum_known([None, None]) is None
-    assert evidence.sum_known([None, 1.5, 0.5]) == 2.0
-    assert evidence.sum_bytes([None]) is None
-    assert evidence.sum_bytes([None, 3, 4]) == 7
 
 
 @pytest.mark.parametrize(("share", "severity"), [(None, "warning"), (0.02, "warning"), (0.0199, "note")])
@@ -134,16 +124,42 @@ def test_a_baseline_not_compared_with_the_trial_is_no_alternative() -> None:
     assert evidence.clean_alternative(diagnosis, diagnosis.trials[1], lambda trial: True) is None
 
 
-def test_fused_conversions_are_listed_where_they_are_asked_for() -> None:
-    fused, none = a_conversion("b", fused=True), a_conversion("c", direction="none")
-    trial = a_trial(kernels=kernels(a_conversion("a"), none), graphs=(a_graph(conversions=(fused,)),))
-
-    assert [c.id for c in evidence.all_conversions_of(trial)] == ["a", "b"]
-    assert [c.id for c in evidence.conversions_of(trial)] == ["a"]
-
-
 def test_a_cost_without_a_measured_share_is_a_note() -> None:
     assert evidence.severity_of_cost(a_trial(), 3e-3) == "warning"
     assert evidence.severity_of_cost(a_trial(), 1e-4) == "note"
     assert evidence.severity_of_cost(a_trial(), None) == "note"
     assert evidence.severity_of_cost(a_trial(is_static=True), 3e-3) == "note"
+
+
+def test_a_trial_recorded_elsewhere_is_one_where_nothing_else_was_tried() -> None:
+    diagnosis = a_trace_diagnosis()
+
+    assert list(evidence.recorded_trials(diagnosis)) == [diagnosis.trials[0]]
+    assert list(evidence.recorded_trials(a_diagnosis())) == []
+
+
+@pytest.mark.parametrize(
+    ("trial", "is_training"),
+    [
+        (a_recorded_trial(to_channels_last("a")), False),
+        (a_recorded_trial(kernels=None), False),
+        (a_recorded_trial(to_channels_last("a", tensor="gradient")), True),
+        (a_recorded_trial(to_channels_last("a", op="aten::convolution_backward")), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel(backward=True),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel("sm80_xmma_dgrad_nhwc"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel(op="ReluBackward0"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel(),))), False),
+        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("cudnn::bn_bw_1C11_kernel_new"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("aten::conv2d", kind="operation"),))), False),
+        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("MyBackwardModule", kind="module"),))), False),
+    ],
+)
+def test_a_run_with_a_backward_in_it_is_training(trial: Trial, is_training: bool) -> None:
+    assert evidence.is_training(a_trace_diagnosis(trial), trial) is is_training
+
+
+def test_without_a_trace_the_mode_says_whether_it_is_training() -> None:
+    diagnosis = a_diagnosis(subject=a_subject(mode="training"))
+
+    assert evidence.is_training(diagnosis, diagnosis.trials[0])
+    assert not evidence.is_training(a_diagnosis(), a_trial(kernels=kernels(to_channels_last("a", tensor="gradient"))))

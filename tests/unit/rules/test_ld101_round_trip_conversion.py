@@ -107,7 +107,7 @@ def test_in_a_trial_other_than_the_baseline_all_round_trips_are_one_finding_afte
 
     assert [(f.configuration, f.severity) for f in found] == [("inductor", "warning"), ("eager", "warning")]
     assert found[1].message == (
-        "5 round trips: around op0; around op1; around op2; 2 more kinds, on 4x64x56x56, "
+        "5 round trips: 1 around op0, 1 around op1, 1 around op2, 2 more kinds, on 4x64x56x56, "
         "10.0 ms of 15.0 ms kernel time (67 %), 61.2 MiB moved"
     )
 

@@ -60,8 +60,8 @@ def test_one_activation_converted_for_three_readers_is_one_finding_about_the_two
             "convolution_1, convolution_2 and convolution_3; all but one is repetition: "
             "2.00 ms of 15.0 ms kernel time (13 %), 12.2 MiB",
             suggestion="let the producer write the layout its readers want: give the model and its input channels_last",
-            location=a_location(3),
-            module="branch.3",
+            location=a_location(2),
+            module="branch.2",
             seconds=2e-3,
             bytes_moved=12_845_056,
             evidence=("r1", "r2", "r3"),
@@ -314,7 +314,7 @@ def test_in_a_trace_what_forward_and_backward_convert_of_one_tensor_is_repeated(
             configuration="recorded",
             message="an activation (4x64x56x56) is converted 2 times from contiguous to channels_last, for "
             "convolution_backward and cudnn_convolution; all but one is repetition: 100 us of 15.0 ms kernel time "
-            "(0.7 %, 2.5 % of the convolution time), 40.0 us of it while nothing else ran",
+            "(0.7 %, 2.5 % of the convolution time), 40.0 us of it while nothing else ran, 6.12 MiB",
             suggestion="let the producer write the layout its readers want: record it again with model = "
             "model.to(memory_format=torch.channels_last) and x = x.to(memory_format=torch.channels_last); "
             "or diagnose the model itself, which measures: python -m layoutdoctor model.py",
@@ -349,8 +349,8 @@ def test_in_a_trace_many_tensors_are_one_finding_about_the_dearest_and_a_loss_to
     assert (found.severity, found.seconds) == ("warning", pytest.approx(5e-4))
     assert found.message == (
         "2 tensors are converted 5 times, where 2 would do: 500 us of 15.0 ms kernel time (3.3 %, 12 % of the "
-        "convolution time), 120 us of it while nothing else ran; the dearest: a gradient (4x64x56x56) is converted 3 "
-        "times from channels_last to contiguous"
+        "convolution time), 120 us of it while nothing else ran, 18.4 MiB; the dearest: a gradient (4x64x56x56) is "
+        "converted 3 times from channels_last to contiguous"
     )
     assert found.suggestion is not None
     assert "model.to(memory_format=torch.contiguous_format)" in found.suggestion

@@ -231,7 +231,7 @@ def test_in_a_trace_without_weights_nothing_is_told() -> None:
 
 def test_in_a_trace_without_times_the_message_has_no_cost() -> None:
     assert [f.message for f in in_trace(a_recorded_weight("w0", seconds=None))] == [
-        "1 weight conversion, inserted by the library"
+        "1 weight conversion, inserted by the library: 6.12 MiB moved"
     ]
 
 

@@ -150,8 +150,7 @@ def test_what_directions_and_tensors_rest_on_is_told() -> None:
     found = only(there(1), there(2, tensor="unknown", confidence="grid"), there(3, confidence=None))
 
     assert (
-        "of activations (2) and tensors of unknown kind (1), going by shapes (1), launch grids (1) and the kernels' "
-        "names alone (1); "
+        "of activations (2) and tensors of unknown kind (1), going by shapes (1), launch grid (1) and kernel name (1); "
     ) in found.message
 
 

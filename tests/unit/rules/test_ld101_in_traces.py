@@ -17,7 +17,7 @@ from trace_builders import (
 )
 
 from layoutdoctor.records import Finding, RedundantPair, Trial
-from layoutdoctor.rules import recorded
+from layoutdoctor.rules import wording
 from layoutdoctor.rules.ld101_round_trip_conversion import check
 
 OUT, BACK = to_contiguous("k1"), to_channels_last("k2")
@@ -78,7 +78,7 @@ def test_all_round_trips_are_one_finding_that_counts_them_by_what_proves_them() 
 
     assert found.message.startswith(
         "81 round trips: 63 with shapes that agree all along the way and 18 by the order of kernels only; "
-        "channels_last -> contiguous -> channels_last: 63 around batch_norm and relu, 18 with nothing between; "
+        "channels_last -> contiguous -> channels_last: 63 around batch_norm and relu, 18 back to back; "
     )
 
 
@@ -248,7 +248,7 @@ def test_an_amd_gpu_is_told_of_the_switch_that_channels_last_needs_there() -> No
 
     (found,) = check(a_trace_diagnosis(a_recorded_trial(out, back, redundant_pairs=(a_pair_proved_by("shapes"),))))
 
-    assert found.suggestion == TRY_CHANNELS_LAST + recorded.miopen_words([out])
+    assert found.suggestion == TRY_CHANNELS_LAST + wording.miopen_words([out])
     assert "PYTORCH_MIOPEN_SUGGEST_NHWC=1" in found.suggestion
 
 
