@@ -130,9 +130,4 @@ def _run(rule: Rule, diagnosis: Diagnosis) -> list[Finding]:
 
 
 def _rank(finding: Finding) -> tuple[int, float, str, str]:
-    return (
-        _SEVERITIES.index(finding.severity),
-        -(finding.seconds or 0.0),
-        finding.code,
-        finding.configuration or "",
-    )
+    return (_SEVERITIES.index(finding.severity), -(finding.seconds or 0.0), finding.code, finding.configuration or "")

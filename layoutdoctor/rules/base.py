@@ -14,14 +14,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Conversion, Diagnosis, Severity, SourceLocation
 
-DOCUMENTATION_HEADINGS = (
-    "What it finds",
-    "Why it costs",
-    "Example",
-    "What to do",
-    "When it is fine",
-    "Source",
-)
+DOCUMENTATION_HEADINGS = ("What it finds", "Why it costs", "Example", "What to do", "When it is fine", "Source")
 """The headings of every rule's docstring, in this order."""
 
 

@@ -156,10 +156,7 @@ def _grouped(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> list[Sequence
 
 
 def _cost(pairs: Sequence[RedundantPair]) -> tuple[float, int]:
-    return (
-        sum_known(pair.seconds for pair in pairs) or 0.0,
-        sum_known(pair.bytes_moved for pair in pairs) or 0,
-    )
+    return (sum_known(pair.seconds for pair in pairs) or 0.0, sum_known(pair.bytes_moved for pair in pairs) or 0)
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> Finding:

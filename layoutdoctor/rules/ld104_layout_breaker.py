@@ -142,11 +142,7 @@ def _cost_words(trial: Trial, paid: Sequence[Conversion], seconds: float | None,
 
 
 def _message(
-    trial: Trial,
-    breakers: Sequence[LayoutBreaker],
-    worst: LayoutBreaker,
-    paid: Sequence[Conversion],
-    cost: str | None,
+    trial: Trial, breakers: Sequence[LayoutBreaker], worst: LayoutBreaker, paid: Sequence[Conversion], cost: str | None
 ) -> str:
     lost = list(dict.fromkeys(str(channels_last_only(breaker.source)) for breaker in breakers))
     verb = "is" if len(lost) == 1 else "are"

@@ -38,15 +38,7 @@ from layoutdoctor.words import count_of, listing, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import (
-        Conversion,
-        Diagnosis,
-        Finding,
-        InputTensor,
-        RatioInterval,
-        Severity,
-        Trial,
-    )
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, InputTensor, RatioInterval, Severity, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:

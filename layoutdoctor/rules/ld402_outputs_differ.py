@@ -47,12 +47,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     for trial in evidence.own_trials(diagnosis):
         if trial.equivalence is not None and trial.equivalence.status == "different":
             cause, advice = _cause(diagnosis, trial)
-            yield RULE.finding(
-                trial.name,
-                _message(trial, trial.equivalence) + cause,
-                advice,
-                severity="warning",
-            )
+            yield RULE.finding(trial.name, _message(trial, trial.equivalence) + cause, advice, severity="warning")
 
 
 def _message(trial: Trial, equivalence: Equivalence) -> str:

@@ -53,11 +53,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Conversion, Diagnosis, Finding, TensorKind, Trial
 
-_CALLS = {
-    "contiguous": ".contiguous()",
-    "to": ".to(memory_format=...)",
-    "clone": ".clone(memory_format=...)",
-}
+_CALLS = {"contiguous": ".contiguous()", "to": ".to(memory_format=...)", "clone": ".clone(memory_format=...)"}
 _COPIES = (*_CALLS, "_to_copy")
 _CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
 
@@ -124,10 +120,7 @@ def _dearest(diagnosis: Diagnosis, calls: Sequence[_Called]) -> _Called:
 
 def _cost(conversions: Sequence[Conversion]) -> tuple[float, int]:
     own = [conversion for conversion in conversions if not conversion.fused]
-    return (
-        sum_known(c.seconds for c in conversions) or 0.0,
-        sum_known(c.bytes_moved for c in own) or 0,
-    )
+    return (sum_known(c.seconds for c in conversions) or 0.0, sum_known(c.bytes_moved for c in own) or 0)
 
 
 def _leaves_channels_last(conversions: Sequence[Conversion]) -> bool:

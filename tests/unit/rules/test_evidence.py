@@ -31,49 +31,36 @@ def same_as(name: str, other: str) -> Trial:
     return Trial(configuration=a_configuration(name), status="same_as", same_as=other)
 
 
-def test_the_main_trial_is_the_comparisons_baseline() -> None:
+def test_which_facts_it_gives() -> None:
+    # The main trial is the comparisons baseline.
     diagnosis = a_diagnosis(a_trial(), a_trial("eager"), comparison=a_comparison(baseline="eager"))
-
     assert evidence.main_trial(diagnosis) is diagnosis.trials[1]
 
-
-def test_without_a_comparison_the_main_trial_is_torch_compiles_default_or_the_only_one() -> None:
+    # Without a comparison the main trial is torch compiles default or the only one.
     two = a_diagnosis(a_trial("eager"), a_trial())
     recorded = a_diagnosis(a_trial("recorded"))
-
     assert evidence.main_trial(two) is two.trials[1]
     assert evidence.main_trial(recorded) is recorded.trials[0]
     assert evidence.main_trial(a_diagnosis(a_trial("eager"), a_trial(OFF))) is None
 
-
-def test_the_main_trial_of_a_baseline_measured_under_another_name_is_that_other() -> None:
+    # The main trial of a baseline measured under another name is that other.
     diagnosis = a_diagnosis(a_trial(ON), same_as("inductor", ON), comparison=a_comparison())
-
     assert evidence.main_trial(diagnosis) is diagnosis.trials[0]
     assert evidence.is_baseline(diagnosis, ON)
 
-
-def test_the_ratio_of_a_configuration_is_that_of_the_trial_it_is_the_same_as() -> None:
+    # The ratio of a configuration is that of the trial it is the same as.
     ratio = a_ratio(OFF, 1.1)
     diagnosis = a_diagnosis(a_trial(), a_trial(OFF), same_as(LAST, OFF), comparison=a_comparison(ratio))
-
     assert evidence.ratio_of(diagnosis, LAST) == ratio
     assert evidence.ratio_of(diagnosis, "inductor") is None
     assert evidence.ratio_of(diagnosis, "eager") is None
 
-
-@pytest.mark.parametrize(("share", "severity"), [(None, "warning"), (0.02, "warning"), (0.0199, "note")])
-def test_only_a_share_known_to_be_small_is_a_note(share: float | None, severity: str) -> None:
-    assert evidence.severity_of_share(share) == severity
-
-
-def test_kernels_without_time_have_no_shares() -> None:
+    # Kernels without time have no shares.
     assert evidence.share_of_kernels(a_trial(kernels=kernels(seconds=1.0, share=0.0)), 0.25) == 0.25
     assert evidence.share_of_kernels(a_trial(kernels=None), 0.25) is None
     assert evidence.share_of_kernels(a_trial(), None) is None
 
-
-def test_the_recommended_alternative_is_preferred_to_a_faster_one() -> None:
+    # The recommended alternative is preferred to a faster one.
     comparison = a_comparison(a_ratio(OFF, 1.2), a_ratio(LAST, 1.4))
     trials = (a_trial(), a_trial(OFF), a_trial(LAST))
 
@@ -84,6 +71,31 @@ def test_the_recommended_alternative_is_preferred_to_a_faster_one() -> None:
 
     assert best() == LAST
     assert best(recommendation=a_recommendation(OFF)) == OFF
+
+    # Of two others the one whose interval lies below is no alternative.
+    slow, fast = a_trial(OFF), a_trial(LAST)
+    diagnosis = a_diagnosis(slow, fast, comparison=a_comparison(a_ratio(OFF, 0.9), a_ratio(LAST, 1.1)))
+    assert evidence.clean_alternative(diagnosis, slow, lambda trial: True) is fast
+    assert evidence.clean_alternative(diagnosis, fast, lambda trial: True) is None
+
+    # A baseline not compared with the trial is no alternative.
+    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison())
+    assert evidence.clean_alternative(diagnosis, diagnosis.trials[1], lambda trial: True) is None
+
+    # A trial recorded elsewhere is one where nothing else was tried.
+    diagnosis = a_trace_diagnosis()
+    assert list(evidence.recorded_trials(diagnosis)) == [diagnosis.trials[0]]
+    assert list(evidence.recorded_trials(a_diagnosis())) == []
+
+    # Without a trace the mode says whether it is training.
+    diagnosis = a_diagnosis(subject=a_subject(mode="training"))
+    assert evidence.is_training(diagnosis, diagnosis.trials[0])
+    assert not evidence.is_training(a_diagnosis(), a_trial(kernels=kernels(to_channels_last("a", tensor="gradient"))))
+
+
+@pytest.mark.parametrize(("share", "severity"), [(None, "warning"), (0.02, "warning"), (0.0199, "note")])
+def test_only_a_share_known_to_be_small_is_a_note(share: float | None, severity: str) -> None:
+    assert evidence.severity_of_share(share) == severity
 
 
 @pytest.mark.parametrize(
@@ -110,32 +122,11 @@ def test_an_alternative_is_at_least_not_measurably_slower(median: float, *, is_o
     assert (found is not None) == is_offered
 
 
-def test_of_two_others_the_one_whose_interval_lies_below_is_no_alternative() -> None:
-    slow, fast = a_trial(OFF), a_trial(LAST)
-    diagnosis = a_diagnosis(slow, fast, comparison=a_comparison(a_ratio(OFF, 0.9), a_ratio(LAST, 1.1)))
-
-    assert evidence.clean_alternative(diagnosis, slow, lambda trial: True) is fast
-    assert evidence.clean_alternative(diagnosis, fast, lambda trial: True) is None
-
-
-def test_a_baseline_not_compared_with_the_trial_is_no_alternative() -> None:
-    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison())
-
-    assert evidence.clean_alternative(diagnosis, diagnosis.trials[1], lambda trial: True) is None
-
-
 def test_a_cost_without_a_measured_share_is_a_note() -> None:
     assert evidence.severity_of_cost(a_trial(), 3e-3) == "warning"
     assert evidence.severity_of_cost(a_trial(), 1e-4) == "note"
     assert evidence.severity_of_cost(a_trial(), None) == "note"
     assert evidence.severity_of_cost(a_trial(is_static=True), 3e-3) == "note"
-
-
-def test_a_trial_recorded_elsewhere_is_one_where_nothing_else_was_tried() -> None:
-    diagnosis = a_trace_diagnosis()
-
-    assert list(evidence.recorded_trials(diagnosis)) == [diagnosis.trials[0]]
-    assert list(evidence.recorded_trials(a_diagnosis())) == []
 
 
 @pytest.mark.parametrize(
@@ -156,10 +147,3 @@ def test_a_trial_recorded_elsewhere_is_one_where_nothing_else_was_tried() -> Non
 )
 def test_a_run_with_a_backward_in_it_is_training(trial: Trial, is_training: bool) -> None:
     assert evidence.is_training(a_trace_diagnosis(trial), trial) is is_training
-
-
-def test_without_a_trace_the_mode_says_whether_it_is_training() -> None:
-    diagnosis = a_diagnosis(subject=a_subject(mode="training"))
-
-    assert evidence.is_training(diagnosis, diagnosis.trials[0])
-    assert not evidence.is_training(a_diagnosis(), a_trial(kernels=kernels(to_channels_last("a", tensor="gradient"))))

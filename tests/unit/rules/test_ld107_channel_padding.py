@@ -50,10 +50,13 @@ def test_from_two_percent_on_it_is_a_warning() -> None:
     assert [f.severity for f in findings(a_padding(seconds=3e-4))] == ["warning"]
 
 
-def test_a_layout_conversion_is_no_padding_and_a_name_that_only_sounds_like_one_neither() -> None:
+def test_what_is_no_finding() -> None:
+    # A layout conversion is no padding and a name that only sounds like one neither.
     others = [to_channels_last("a"), to_channels_last("b", kernel="myAddPaddingKernelHelper", direction="none")]
-
     assert findings(*others, to_channels_last("c", kernel=None)) == []
+
+    # A single launch whose name does not match is not taken for a cut one.
+    assert findings(a_padding(kernel="void cudnn::ops::nhwcAddPaddingKer")) == []
 
 
 def test_a_line_of_a_table_counts_for_all_its_launches_also_where_its_name_is_cut() -> None:
@@ -65,10 +68,6 @@ def test_a_line_of_a_table_counts_for_all_its_launches_also_where_its_name_is_cu
         "24 kernels pad or fold the channels for a convolution, which no memory format saves;"
     )
     assert (found.location, found.module) == (None, None)
-
-
-def test_a_single_launch_whose_name_does_not_match_is_not_taken_for_a_cut_one() -> None:
-    assert findings(a_padding(kernel="void cudnn::ops::nhwcAddPaddingKer")) == []
 
 
 def test_in_the_diagnosis_of_a_model_the_baseline_is_looked_at() -> None:

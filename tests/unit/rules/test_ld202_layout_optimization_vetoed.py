@@ -3,16 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import (
-    a_comparison,
-    a_convolution,
-    a_decision,
-    a_diagnosis,
-    a_graph,
-    a_location,
-    a_ratio,
-    a_trial,
-)
+from builders import a_comparison, a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_ratio, a_trial
 
 from layoutdoctor.records import Finding, Trial
 from layoutdoctor.rules.ld202_layout_optimization_vetoed import check
@@ -77,7 +68,8 @@ def test_a_veto_is_told_once_though_every_configuration_repeats_it() -> None:
     assert [f.configuration for f in findings(last, a_trial_of(a_graph(VETO), a_graph(VETO)))] == ["inductor"]
 
 
-def test_what_was_not_recorded_of_a_convolution_is_left_out_and_long_lists_are_cut() -> None:
+def test_what_it_says() -> None:
+    # What was not recorded of a convolution is left out and long lists are cut.
     convolutions = tuple(
         a_convolution(f"c{i}", module=None, location=None, weight_shape=None, groups=None) for i in range(8)
     )
@@ -85,7 +77,6 @@ def test_what_was_not_recorded_of_a_convolution_is_left_out_and_long_lists_are_c
     decision = a_decision(
         *convolutions, applied=False, rule="small-channels", explanation="all are small", deciding_nodes=names
     )
-
     assert [(f.message, f.evidence) for f in findings(a_trial_of(a_graph(decision, direction="forward")))] == [
         (
             "layout optimization vetoed in the forward by small-channels: all are small; "
@@ -94,16 +85,24 @@ def test_what_was_not_recorded_of_a_convolution_is_left_out_and_long_lists_are_c
         )
     ]
 
+    # A rule that vetoed forward and backward is told once.
+    graphs = (a_graph(VETO, direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
+    assert [f.message[:46] for f in findings(a_trial_of(*graphs))] == ["layout optimization vetoed in the forward by s"]
 
-def test_it_is_a_warning_where_forcing_was_measured_faster() -> None:
+
+def test_what_it_suggests() -> None:
+    # It is a warning where forcing was measured faster.
     found = findings(a_trial_of(a_graph(VETO)), comparison=a_comparison(a_ratio("inductor-layout-opt-forced", 1.2)))
-
     assert [(f.severity, f.suggestion) for f in found] == [
-        (
-            "warning",
-            "inductor-layout-opt-forced runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)",
-        )
+        ("warning", "inductor-layout-opt-forced runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)")
     ]
+
+    # A comparison without the ways around leaves the veto unjudged.
+    assert [f.suggestion for f in findings(a_trial_of(a_graph(VETO)), comparison=a_comparison())] == [ALL_MEASURES]
+
+    # On a device that is not there the device itself has to measure.
+    trial = a_trial_of(a_graph(VETO), is_static=True, kernels=None, measurement=None, equivalence=None)
+    assert [(f.severity, f.suggestion) for f in findings(trial)] == [("note", f"on the device itself, {ALL_MEASURES}")]
 
 
 @pytest.mark.parametrize(
@@ -129,10 +128,6 @@ def test_a_veto_that_was_measured_to_be_right_says_so(median: float, words: str)
     ]
 
 
-def test_a_comparison_without_the_ways_around_leaves_the_veto_unjudged() -> None:
-    assert [f.suggestion for f in findings(a_trial_of(a_graph(VETO)), comparison=a_comparison())] == [ALL_MEASURES]
-
-
 @pytest.mark.parametrize(
     "rule", ["grouped-convolution", "smaller-out-channels", "dynamic-shape", "only-backward-convolutions"]
 )
@@ -149,25 +144,11 @@ def test_a_rule_about_the_whole_graph_is_told(rule: str) -> None:
     ]
 
 
-def test_convolutions_that_are_all_1_d_had_nothing_to_lose() -> None:
+def test_what_is_no_finding() -> None:
+    # Convolutions that are all 1 d had nothing to lose.
     decision = a_decision(a_convolution(rank=1), applied=False, rule="small-channels")
-
     assert findings(a_trial_of(a_graph(decision))) == []
 
-
-def test_a_rule_that_vetoed_forward_and_backward_is_told_once() -> None:
-    graphs = (a_graph(VETO, direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
-
-    assert [f.message[:46] for f in findings(a_trial_of(*graphs))] == ["layout optimization vetoed in the forward by s"]
-
-
-def test_a_backward_under_an_applied_forward_is_a_mismatch_and_no_veto() -> None:
+    # A backward under an applied forward is a mismatch and no veto.
     graphs = (a_graph(a_decision(), direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
-
     assert findings(a_trial_of(*graphs)) == []
-
-
-def test_on_a_device_that_is_not_there_the_device_itself_has_to_measure() -> None:
-    trial = a_trial_of(a_graph(VETO), is_static=True, kernels=None, measurement=None, equivalence=None)
-
-    assert [(f.severity, f.suggestion) for f in findings(trial)] == [("note", f"on the device itself, {ALL_MEASURES}")]

@@ -130,12 +130,28 @@ def test_it_is_a_warning_only_where_a_way_around_was_measured_faster(name: str) 
     ]
 
 
-def test_a_faster_way_around_that_computes_something_else_does_not_count() -> None:
+def test_what_it_suggests() -> None:
+    # A faster way around that computes something else does not count.
     other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
     trials: tuple[Trial, ...] = (a_trial(graphs=(a_training(a_veto(GROUPED)),)), other)
     diagnosis = a_diagnosis(*trials, comparison=a_comparison(a_ratio("inductor-channels-last", 1.2)))
-
     assert [(f.severity, f.suggestion) for f in check(diagnosis)] == [("note", ALL_MEASURES)]
+
+    # Times too noisy to tell say so.
+    noisy = a_comparison(a_ratio("inductor-layout-opt-forced", 1.0, width=0.5))
+    assert [(f.severity, f.suggestion) for f in findings(a_training(a_veto(GROUPED)), comparison=noisy)] == [
+        (
+            "note",
+            "the times are too noisy to tell what the veto costs: inductor-layout-opt-forced runs at 1.00x the speed "
+            "of inductor (99 % interval 0.50x to 1.50x)",
+        )
+    ]
+
+    # On a device that is not there nothing measured is said.
+    static = {"is_static": True, "kernels": None, "measurement": None, "equivalence": None}
+    assert [(f.severity, f.suggestion) for f in findings(a_training(a_veto(GROUPED)), trial=static)] == [
+        ("note", f"on the device itself, {ALL_MEASURES}")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,24 +168,4 @@ def test_a_veto_that_was_measured_to_be_right_says_so(median: float, start: str)
             f"{start}inductor-layout-opt-forced runs at {median:.2f}x the speed of inductor "
             f"(99 % interval {median - 0.03:.2f}x to {median + 0.03:.2f}x)",
         )
-    ]
-
-
-def test_times_too_noisy_to_tell_say_so() -> None:
-    noisy = a_comparison(a_ratio("inductor-layout-opt-forced", 1.0, width=0.5))
-
-    assert [(f.severity, f.suggestion) for f in findings(a_training(a_veto(GROUPED)), comparison=noisy)] == [
-        (
-            "note",
-            "the times are too noisy to tell what the veto costs: inductor-layout-opt-forced runs at 1.00x the speed "
-            "of inductor (99 % interval 0.50x to 1.50x)",
-        )
-    ]
-
-
-def test_on_a_device_that_is_not_there_nothing_measured_is_said() -> None:
-    static = {"is_static": True, "kernels": None, "measurement": None, "equivalence": None}
-
-    assert [(f.severity, f.suggestion) for f in findings(a_training(a_veto(GROUPED)), trial=static)] == [
-        ("note", f"on the device itself, {ALL_MEASURES}")
     ]

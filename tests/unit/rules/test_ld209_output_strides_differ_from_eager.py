@@ -91,41 +91,37 @@ def test_the_same_bytes_under_other_strides_or_another_shape_are_no_finding(expe
     assert findings(returning("eager", expected), returning("inductor", returned)) == []
 
 
-def test_a_layout_in_no_memory_format_is_compared_by_its_stride_order() -> None:
+def test_what_it_says() -> None:
+    # A layout in no memory format is compared by its stride order.
     shape = (2, 5, 3, 7, 2)
     eager = strided_layout(shape, (210, 1, 70, 10, 5))
     permuted = strided_layout(shape, (210, 1, 14, 42, 7))
     same_order = strided_layout(shape, (420, 1, 140, 20, 10))
-
     assert [f.message.split(";")[0] for f in findings(returning("eager", permuted), returning("inductor", eager))] == [
         "inductor returns output 0 as channels_last_3d where eager returns strides (210, 1, 14, 42, 7), with equal "
         "values (pytorch #197109 is such a case)"
     ]
     assert findings(returning("eager", same_order), returning("inductor", eager)) == []
 
+    # Several outputs are told together.
+    small = (4, 8, 6, 6)
+    eager = returning("eager", contiguous(), contiguous((4, 8)), contiguous(small))
+    compiled = returning("inductor", channels_last(), contiguous((4, 8)), channels_last(small))
+    assert [f.message[:66] for f in findings(eager, compiled)] == [
+        "inductor returns outputs 0 and 2 as channels_last where eager retu"
+    ]
 
-def test_other_values_or_other_formats_of_model_and_input_are_not_compared() -> None:
+
+def test_what_is_no_finding() -> None:
+    # Other values or other formats of model and input are not compared.
     different = returning("inductor", channels_last(), status="different")
-
     assert findings(returning("eager", contiguous()), different) == []
     assert findings(returning("eager", contiguous()), returning(LAST, channels_last())) == []
     assert findings(returning("eager", contiguous()), returning("eager-channels-last", channels_last())) == []
 
-
-def test_what_did_not_run_is_not_compared() -> None:
+    # What did not run is not compared.
     static = a_trial("inductor", equivalence=None, is_static=True)
-
     assert findings(a_trial("eager", equivalence=None), static) == []
-
-
-def test_several_outputs_are_told_together() -> None:
-    small = (4, 8, 6, 6)
-    eager = returning("eager", contiguous(), contiguous((4, 8)), contiguous(small))
-    compiled = returning("inductor", channels_last(), contiguous((4, 8)), channels_last(small))
-
-    assert [f.message[:66] for f in findings(eager, compiled)] == [
-        "inductor returns outputs 0 and 2 as channels_last where eager retu"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,7 @@ from layoutdoctor.rules.ld301_known_bad_version import check
 
 VIDEO = contiguous((2, 16, 8, 32, 32))
 CONV3D = a_node(
-    "convolution",
-    "aten.convolution.default",
-    layout=VIDEO,
-    dtype="bfloat16",
-    module="patch",
-    location=a_location(14),
+    "convolution", "aten.convolution.default", layout=VIDEO, dtype="bfloat16", module="patch", location=a_location(14)
 )
 FALLBACK = "a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time"
 
@@ -104,10 +99,39 @@ def test_a_half_precision_conv3d_on_torch_2_9_without_a_new_cudnn_is_told() -> N
     ]
 
 
-def test_torch_2_9_0_uses_no_cudnn_for_it_whatever_its_version() -> None:
+def test_what_it_suggests() -> None:
+    # Torch 2 9 0 uses no cudnn for it whatever its version.
     assert [f.suggestion for f in findings(a_model(CONV3D, torch="2.9.0", cudnn="91500"))] == [
         "use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later, or torch 2.8"
     ]
+
+    # Upsampling between convolutions on an old cpu build is a note.
+    found = findings(a_model(*UPSAMPLING, decision=a_decision(), torch="2.7.1", device="cpu"))
+    assert [(f.severity, f.message, f.suggestion, f.location) for f in found] == [
+        (
+            "note",
+            "torch 2.7.1: upsampling between two convolutions is written in the contiguous format and converted back "
+            "for the next; seen here: upsample_bilinear2d between two convolutions (pytorch #119181, PR #169260)",
+            "use a torch with PR #169260 (2.11 or later), or measure channels_last input",
+            a_location(8),
+        )
+    ]
+
+    # Training on mps is advised to go without layout optimization.
+    step: dict[str, Any] = {"device": "mps", "mode": "training", "torch": "2.13.0"}
+    found = findings(a_model(decision=a_decision(), **step))
+    assert [(f.severity, f.message, f.suggestion) for f in found] == [
+        (
+            "warning",
+            "torch 2.13.0: on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the "
+            "forward faster; seen here: layout optimization applied for 1 convolution (pytorch #192551, #193349)",
+            'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 '
+            "(August 2026) fixes the kernel, so measure again with a later one",
+        )
+    ]
+    assert findings(a_model(decision=a_decision(), **{**step, "mode": "inference"})) == []
+    assert findings(a_model(decision=a_decision(), **{**step, "torch": "2.15.0"})) == []
+    assert findings(a_model(decision=a_decision(applied=False), **step)) == []
 
 
 @pytest.mark.parametrize(
@@ -139,12 +163,27 @@ def test_another_convolution_or_dtype_is_no_finding(node: FxNode) -> None:
     assert findings(a_model(node, cudnn="91002")) == []
 
 
-def test_a_conv3d_with_a_kernel_of_one_is_not_concerned() -> None:
+def test_which_facts_it_gives() -> None:
+    # A conv3d with a kernel of one is not concerned.
     pointwise = a_decision(a_convolution("convolution", rank=3, weight_shape=(64, 64, 1, 1, 1)))
     patch = a_decision(a_convolution("convolution", rank=3, weight_shape=(64, 3, 2, 16, 16)))
-
     assert findings(a_model(CONV3D, decision=pointwise, cudnn="91002")) == []
     assert len(findings(a_model(CONV3D, decision=patch, cudnn="91002"))) == 1
+
+    # Upsampling between convolutions is found through branches that meet again.
+    branches = tuple(a_node(name, "aten.relu.default", ("convolution",)) for name in ("left", "right"))
+    added = a_node("add", "aten.add.Tensor", ("left", "right"))
+    up = a_node("up", "aten.upsample_bilinear2d.vec", ("add",))
+    nodes = (UPSAMPLING[0], *branches, added, up, *UPSAMPLING[2:])
+    assert len(findings(a_model(*nodes, decision=a_decision(), torch="2.7.1", device="cpu"))) == 1
+    assert findings(a_model(*nodes[1:], decision=a_decision(), torch="2.7.1", device="cpu")) == []
+
+    # As strided with wrong values under the compiler only is told.
+    strided = a_node("as_strided", "aten.as_strided.default", ("x",))
+    assert sources(with_outputs("equal", "different", strided, torch="2.11.0")) == ["pytorch #174963"]
+    assert sources(with_outputs("different", "different", strided, torch="2.11.0")) == []
+    assert sources(with_outputs("equal", "different", torch="2.11.0")) == []
+    assert sources(with_outputs("equal", "different", strided, torch="2.13.0")) == []
 
 
 UPSAMPLING = (
@@ -153,30 +192,6 @@ UPSAMPLING = (
     a_node("relu", "aten.relu.default", ("up",)),
     a_node("convolution_1", "aten.convolution.default", ("relu", "w")),
 )
-
-
-def test_upsampling_between_convolutions_on_an_old_cpu_build_is_a_note() -> None:
-    found = findings(a_model(*UPSAMPLING, decision=a_decision(), torch="2.7.1", device="cpu"))
-
-    assert [(f.severity, f.message, f.suggestion, f.location) for f in found] == [
-        (
-            "note",
-            "torch 2.7.1: upsampling between two convolutions is written in the contiguous format and converted back "
-            "for the next; seen here: upsample_bilinear2d between two convolutions (pytorch #119181, PR #169260)",
-            "use a torch with PR #169260 (2.11 or later), or measure channels_last input",
-            a_location(8),
-        )
-    ]
-
-
-def test_upsampling_between_convolutions_is_found_through_branches_that_meet_again() -> None:
-    branches = tuple(a_node(name, "aten.relu.default", ("convolution",)) for name in ("left", "right"))
-    added = a_node("add", "aten.add.Tensor", ("left", "right"))
-    up = a_node("up", "aten.upsample_bilinear2d.vec", ("add",))
-    nodes = (UPSAMPLING[0], *branches, added, up, *UPSAMPLING[2:])
-
-    assert len(findings(a_model(*nodes, decision=a_decision(), torch="2.7.1", device="cpu"))) == 1
-    assert findings(a_model(*nodes[1:], decision=a_decision(), torch="2.7.1", device="cpu")) == []
 
 
 @pytest.mark.parametrize(
@@ -213,9 +228,9 @@ def with_outputs(eager_status: Any, status: Any, *nodes: FxNode, torch: str, sam
     return a_diagnosis(*trials, environment=an_environment(torch=torch))
 
 
-def test_strides_lost_when_padding_is_decomposed_are_told_where_an_output_shows_it() -> None:
+def test_what_it_says() -> None:
+    # Strides lost when padding is decomposed are told where an output shows it.
     found = findings(with_outputs("equal", "equal", PAD, torch="2.13.0.dev20260514"))
-
     assert [(f.severity, f.configuration, f.message, f.location) for f in found] == [
         (
             "warning",
@@ -227,26 +242,9 @@ def test_strides_lost_when_padding_is_decomposed_are_told_where_an_output_shows_
         )
     ]
 
-
-def test_padding_without_an_output_that_differs_or_on_a_torch_with_the_fix_is_no_finding() -> None:
-    assert findings(with_outputs("equal", "equal", PAD, torch="2.13.0")) == []
-    assert findings(with_outputs("equal", "equal", PAD, torch="2.10.0", same=True)) == []
-    assert findings(with_outputs("equal", "equal", torch="2.10.0")) == []
-
-
-def test_as_strided_with_wrong_values_under_the_compiler_only_is_told() -> None:
-    strided = a_node("as_strided", "aten.as_strided.default", ("x",))
-
-    assert sources(with_outputs("equal", "different", strided, torch="2.11.0")) == ["pytorch #174963"]
-    assert sources(with_outputs("different", "different", strided, torch="2.11.0")) == []
-    assert sources(with_outputs("equal", "different", torch="2.11.0")) == []
-    assert sources(with_outputs("equal", "different", strided, torch="2.13.0")) == []
-
-
-def test_a_forced_configuration_that_fails_on_a_stride_assertion_is_a_note() -> None:
+    # A forced configuration that fails on a stride assertion is a note.
     message = "AssertionError: expected size 512==512, stride 1==512 at dim=0"
     failed = a_failed_trial("inductor-layout-opt-forced", message)
-
     assert [(f.severity, f.configuration, f.message) for f in findings(a_diagnosis(failed))] == [
         (
             "note",
@@ -259,22 +257,10 @@ def test_a_forced_configuration_that_fails_on_a_stride_assertion_is_a_note() -> 
     assert findings(a_diagnosis(a_failed_trial("inductor", message))) == []
 
 
-def test_training_on_mps_is_advised_to_go_without_layout_optimization() -> None:
-    step: dict[str, Any] = {"device": "mps", "mode": "training", "torch": "2.13.0"}
-    found = findings(a_model(decision=a_decision(), **step))
-
-    assert [(f.severity, f.message, f.suggestion) for f in found] == [
-        (
-            "warning",
-            "torch 2.13.0: on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the "
-            "forward faster; seen here: layout optimization applied for 1 convolution (pytorch #192551, #193349)",
-            'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 '
-            "(August 2026) fixes the kernel, so measure again with a later one",
-        )
-    ]
-    assert findings(a_model(decision=a_decision(), **{**step, "mode": "inference"})) == []
-    assert findings(a_model(decision=a_decision(), **{**step, "torch": "2.15.0"})) == []
-    assert findings(a_model(decision=a_decision(applied=False), **step)) == []
+def test_padding_without_an_output_that_differs_or_on_a_torch_with_the_fix_is_no_finding() -> None:
+    assert findings(with_outputs("equal", "equal", PAD, torch="2.13.0")) == []
+    assert findings(with_outputs("equal", "equal", PAD, torch="2.10.0", same=True)) == []
+    assert findings(with_outputs("equal", "equal", torch="2.10.0")) == []
 
 
 @pytest.mark.parametrize("fault", KNOWN_FAULTS, ids=lambda fault: fault.source)

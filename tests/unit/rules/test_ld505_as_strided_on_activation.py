@@ -43,15 +43,24 @@ def test_as_strided_on_an_activation_is_a_warning() -> None:
     ]
 
 
-def test_several_calls_are_one_finding_and_configurations_that_differ_are_named() -> None:
+def test_what_it_says() -> None:
+    # Several calls are one finding and configurations that differ are named.
     last = a_trial("eager-channels-last", equivalence=Equivalence(status="different"))
     calls = (a_call(), a_call("as_strided_1", location=a_location(9)))
-
     assert findings(a_trial_of(ROLL, *calls), last)[0].message == (
         "comparing memory formats is unsafe for this model: 2 calls of as_strided at model.py:7 and model.py:9 read "
         "the raw storage of activations; results are compared only with eager on the same input format; "
         "the outputs of eager-channels-last differ"
     )
+
+    # A compiled graph tells where eager was not recorded but only what the model called.
+    unknown = a_call(called=None, is_called_directly=None, location=None)
+    assert [f.configuration for f in findings(a_trial_of(ROLL, a_call(), name="inductor"))] == ["inductor"]
+    assert findings(a_trial_of(ROLL, unknown, name="inductor")) == []
+    assert [f.message for f in findings(a_trial_of(unknown))] == [
+        "comparing memory formats is unsafe for this model: as_strided reads the raw storage of activations; "
+        "results are compared only with eager on the same input format"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -75,27 +84,15 @@ def test_what_autograd_or_a_library_calls_is_excused(changes: dict[str, Any]) ->
     assert findings(a_trial_of(ROLL, a_call(**changes))) == []
 
 
-def test_a_backward_graph_is_not_looked_at() -> None:
+def test_what_is_no_finding() -> None:
+    # A backward graph is not looked at.
     assert findings(a_trial_of(ROLL, a_call(), name="inductor", direction="backward")) == []
 
-
-def test_a_view_of_a_parameter_is_excused() -> None:
+    # A view of a parameter is excused.
     weight = a_placeholder("w", contiguous((64, 64)), "weight")
     nodes = (weight, a_node("t", "aten.t.default", ("w",)), a_call(source="t"))
-
     assert findings(a_trial_of(*nodes)) == []
     assert findings(a_trial_of(weight, a_call(source="w"))) == []
-
-
-def test_a_compiled_graph_tells_where_eager_was_not_recorded_but_only_what_the_model_called() -> None:
-    unknown = a_call(called=None, is_called_directly=None, location=None)
-
-    assert [f.configuration for f in findings(a_trial_of(ROLL, a_call(), name="inductor"))] == ["inductor"]
-    assert findings(a_trial_of(ROLL, unknown, name="inductor")) == []
-    assert [f.message for f in findings(a_trial_of(unknown))] == [
-        "comparing memory formats is unsafe for this model: as_strided reads the raw storage of activations; "
-        "results are compared only with eager on the same input format"
-    ]
 
 
 def test_the_text_of_the_line_says_who_called_it() -> None:
