@@ -101,6 +101,11 @@ def places_of(sightings: Iterable[Place]) -> list[Place]:
     return sorted(found, key=lambda place: (-(place.seconds or 0.0), -place.bytes_moved, -place.count))
 
 
+def dearest_of(conversions: Iterable[Conversion]) -> Conversion | None:
+    """The conversion that takes most time, or moves most where times do not tell; None of none."""
+    return max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
+
+
 def conversion_places(conversions: Iterable[Conversion]) -> list[Place]:
     """The places of conversions, those that cost most first."""
     return places_of(Place(c.module, c.location, c.count, c.seconds, c.bytes_moved or 0) for c in conversions)

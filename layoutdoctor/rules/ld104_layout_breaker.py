@@ -39,7 +39,7 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
 from layoutdoctor.units import format_bytes
-from layoutdoctor.words import count_of, line_words, listing
+from layoutdoctor.words import count_of, distinct, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -144,7 +144,7 @@ def _cost_words(trial: Trial, paid: Sequence[Conversion], seconds: float | None,
 def _message(
     trial: Trial, breakers: Sequence[LayoutBreaker], worst: LayoutBreaker, paid: Sequence[Conversion], cost: str | None
 ) -> str:
-    lost = list(dict.fromkeys(str(channels_last_only(breaker.source)) for breaker in breakers))
+    lost = distinct(str(channels_last_only(breaker.source)) for breaker in breakers)
     verb = "is" if len(lost) == 1 else "are"
     reason = f": {worst.reason}" if worst.reason else ""
     price = ", ".join(part for part in (_paid_words(paid), cost) if part)
@@ -152,8 +152,8 @@ def _message(
 
 
 def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
-    modules = list(dict.fromkeys(breaker.module for breaker in breakers if breaker.module is not None))
-    lines = list(dict.fromkeys(line_words(b.location) for b in breakers if b.location is not None))
+    modules = distinct(breaker.module for breaker in breakers if breaker.module is not None)
+    lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
     places = [listing(modules, _MODULES_NAMED)] if modules else []
     places += [listing(lines, _LINES_NAMED)] if lines else []
     noun = f"{breakers[0].op} {'layer' if len(modules) == len(breakers) else 'call'}"

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.words import count_of
+from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,7 +49,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     graphs = [graph for graph in trial.graphs if _is_clean(graph)]
     found = [c for graph in graphs for c in _activations(graph) if c.role == "exit" or _is_for_convolution(graph, c)]
     if found:
-        yield _finding(diagnosis, trial, graphs, found)
+        message, suggestion = _message(diagnosis, trial, graphs, found), _suggestion(diagnosis, found)
+        yield RULE.finding(trial.name, message, suggestion, conversions=found, at=found[0])
 
 
 def _is_clean(graph: Graph) -> bool:
@@ -77,31 +78,16 @@ def _activations(graph: Graph) -> list[Conversion]:
     return [c for c in graph.conversions if c.tensor == "activation" and c.direction != "none"]
 
 
-def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found: Sequence[Conversion]) -> Finding:
-    first = found[0]
-    return RULE.finding(
-        trial.name,
-        _message(diagnosis, trial, graphs, found),
-        _suggestion(diagnosis, found),
-        conversions=found,
-        at=first,
-    )
-
-
 def _message(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found: Sequence[Conversion]) -> str:
     count = sum(_channels_last_count(graph) for graph in graphs)
     entries = _count_words([c for c in found if c.role == "entry"], "conversion", "in")
     exits = _count_words([c for c in found if c.role == "exit"], "", "out")
     runs = "runs" if count == 1 else "run"
     message = f"{entries}, {exits} for {count_of(count, 'convolution')} that {runs} channels-last"
-    cost = wording.conversion_cost_words(trial, found)
-    if cost is not None:
-        message = f"{message}: {cost}"
     weights = sum(c.tensor == "weight" and c.direction != "none" for graph in graphs for c in graph.conversions)
-    if not weights:
-        return message
     often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
-    return f"{message}; and {count_of(weights, 'weight')}, {often}"
+    also = f"and {count_of(weights, 'weight')}, {often}" if weights else None
+    return joined((joined((message, wording.conversion_cost_words(trial, found)), ": "), also))
 
 
 def _count_words(conversions: Sequence[Conversion], noun: str, side: str) -> str:

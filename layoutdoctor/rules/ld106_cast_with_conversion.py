@@ -35,7 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import all_conversions_of, conversions_of, launch_count, sum_known
+from layoutdoctor.analysis.costs import all_conversions_of, conversions_of, dearest_of, launch_count, sum_known
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.records import Conversion, Diagnosis, Finding, FxNode, Trial
-    from layoutdoctor.rules.base import Placed
 
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 # One parameter that is cast and not re-laid out is a detail; several of them are a model under autocast.
@@ -153,9 +152,6 @@ def _placeholder(name: str | None, nodes: dict[str, FxNode]) -> str | None:
 def _finding(trial: Trial, weights: list[_Weight], *, is_training: bool) -> Finding:
     conversions = list({c.id: c for weight in weights for c in weight.conversions}.values())
     seconds = sum_known((*(c.seconds for c in conversions), *_cast_seconds(trial, weights, conversions)))
-    dearest: Placed | None = weights[0].cast
-    if conversions:
-        dearest = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0))
     casts = [(*([weight.cast.name] if weight.cast else []), *(c.id for c in weight.conversions)) for weight in weights]
     return RULE.finding(
         trial.name,
@@ -163,7 +159,7 @@ def _finding(trial: Trial, weights: list[_Weight], *, is_training: bool) -> Find
         _suggestion_about_weights([weight.dtypes[1] for weight in weights], is_training=is_training),
         severity="note" if is_training else evidence.severity_of_cost(trial, seconds),
         conversions=conversions,
-        at=dearest,
+        at=dearest_of(conversions) or weights[0].cast,
         seconds=seconds,
         evidence=[name for names in casts for name in names],
     )

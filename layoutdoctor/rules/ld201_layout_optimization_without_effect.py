@@ -91,37 +91,26 @@ def _reason(convolutions: Sequence[Convolution]) -> str:
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     """What the compiler brings back from channels_last_3d, with the caller's layouts or with channels_last input."""
-    found = _returned_of(diagnosis, trial)
-    if found is None:
-        return ""
-    where, conversions = found
+    where, conversions = _returned_of(diagnosis, trial)
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
     size = f", {format_bytes(moved)}" if moved is not None else ""
     count = count_of(len(conversions), "tensor")
-    return f"; under {where.name} the compiler brings {count} from channels_last_3d back to contiguous{size}"
+    words = f"; under {where.name} the compiler brings {count} from channels_last_3d back to contiguous{size}"
+    return words if conversions else ""
 
 
-def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]] | None:
+def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
     others = (diagnosis.measured_trial(name) for name in evidence.CHANNELS_LAST_CONFIGURATIONS)
-    for candidate in (trial, *others):
-        if candidate is None:
-            continue
-        returned = [c for graph in candidate.graphs for c in graph.conversions if _is_returned(c)]
-        if returned:
-            return candidate, returned
-    return None
+    trials = [candidate for candidate in (trial, *others) if candidate is not None]
+    found = [(t, [c for graph in t.graphs for c in graph.conversions if _is_returned(c)]) for t in trials]
+    return next((pair for pair in found if pair[1]), (trial, []))
 
 
 def _is_returned(conversion: Conversion) -> bool:
     source, target = conversion.source, conversion.target
-    return (
-        conversion.owner == "compiler"
-        and source is not None
-        and target is not None
-        and source.memory_formats == _CHANNELS_LAST_3D
-        and "contiguous_format" in target.memory_formats
-        and conversion.role != "exit"
-    )
+    if source is None or target is None or conversion.owner != "compiler" or conversion.role == "exit":
+        return False
+    return source.memory_formats == _CHANNELS_LAST_3D and "contiguous_format" in target.memory_formats
 
 
 def _is_same_without(diagnosis: Diagnosis, trial: Trial) -> bool:
@@ -131,21 +120,20 @@ def _is_same_without(diagnosis: Diagnosis, trial: Trial) -> bool:
 
 def _finding(diagnosis: Diagnosis, trial: Trial, message: str, convolutions: Sequence[Convolution]) -> Finding:
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
-    first = convolutions[0] if convolutions else None
     return RULE.finding(
         trial.name,
         message,
         _suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}),
         severity="note" if gain is None else "warning",
         evidence=[convolution.node for convolution in convolutions],
-        at=first,
+        at=convolutions[0] if convolutions else None,
     )
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str:
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
     if diagnosis.subject.parameter_formats.keys() == {wanted}:
-        if _returned_of(diagnosis, trial) is None:
+        if not _returned_of(diagnosis, trial)[1]:
             return f"nothing: the parameters are in torch.{wanted} already, which does what the flag cannot"
         return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import OutputChange, lost_at, output_changes
-from layoutdoctor.words import layout_words, line_words, listing
+from layoutdoctor.words import distinct, layout_words, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,8 +60,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _message(eager: str, expected: str, returned: str, changes: Sequence[OutputChange]) -> str:
-    outputs = list(dict.fromkeys(str(change.number) for change in changes))
-    names = list(dict.fromkeys(change.trial.name for change in changes))
+    outputs = distinct(str(change.number) for change in changes)
+    names = distinct(change.trial.name for change in changes)
     configurations = listing(names, 9)
     subject = f"output {outputs[0]}" if len(outputs) == 1 else f"outputs {listing(outputs)}"
     verb = "returns" if len(names) == 1 else "return"

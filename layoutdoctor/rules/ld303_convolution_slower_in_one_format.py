@@ -38,7 +38,7 @@ from layoutdoctor.rules import decisions, evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.evidence import format_pairs, node_of
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import listing
+from layoutdoctor.words import distinct, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,7 +164,7 @@ def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
 
 
 def _time_words(convolutions: _Convolutions) -> str:
-    codes = list(dict.fromkeys(kernel.implementation or kernel.name for kernel in convolutions.kernels))
+    codes = distinct(kernel.implementation or kernel.name for kernel in convolutions.kernels)
     return f"{format_seconds(convolutions.seconds)} in {convolutions.trial.name} ({listing(codes)})"
 
 

@@ -34,7 +34,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import all_conversions_of, launch_count, sum_known
+from layoutdoctor.analysis.costs import all_conversions_of, dearest_of, launch_count, sum_known
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence, wording
@@ -135,7 +135,7 @@ def _is_felt(trial: Trial, conversions: Sequence[Conversion]) -> bool:
 def _finding(
     diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], trials: Sequence[Trial], part: str
 ) -> Finding:
-    worst = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0))
+    worst = dearest_of(conversions) or conversions[0]
     needed_by = _needed_by(trial, conversions)
     severity = evidence.severity_of_cost(trial, sum_known(c.seconds for c in conversions))
     return RULE.finding(

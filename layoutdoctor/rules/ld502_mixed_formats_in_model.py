@@ -44,7 +44,7 @@ from layoutdoctor.rules.graph_evidence import (
     nodes_by_name,
     weight_layouts,
 )
-from layoutdoctor.words import count_of, line_words
+from layoutdoctor.words import count_of, distinct, line_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,7 +187,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
 
 
 def _finding_about_parameters(trial: Trial, contiguous_count: int, last: list[MemoryFormat]) -> Finding:
-    formats = list(dict.fromkeys(last))
+    formats = distinct(last)
     return RULE.finding(
         trial.name,
         (

@@ -34,7 +34,7 @@ from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
-from layoutdoctor.words import line_words, listing, shape_words
+from layoutdoctor.words import distinct, line_words, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, found: list[_Found]) -> Finding
 
 
 def _message(diagnosis: Diagnosis, found: list[_Found]) -> str:
-    lines = list(dict.fromkeys(line_words(n.location) for n, _ in found if n.location is not None))
+    lines = distinct(line_words(n.location) for n, _ in found if n.location is not None)
     at = f" at {listing(lines, _LINES_NAMED)}" if lines else ""
     calls = f"as_strided{at} reads" if len(found) == 1 else f"{len(found)} calls of as_strided{at} read"
     message = (
