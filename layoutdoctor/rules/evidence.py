@@ -48,21 +48,21 @@ def main_or_eager(diagnosis: Diagnosis) -> Iterator[Trial]:
     yield from (trial for trial in (main_trial(diagnosis), diagnosis.measured_trial("eager")) if trial is not None)
 
 
-def is_recorded(trial: Trial) -> bool:
+def is_trace(trial: Trial) -> bool:
     """Whether a trial was recorded elsewhere: nothing else was tried, and no graph says who reads what."""
     return trial.configuration.backend == "recorded"
 
 
-def recorded_trials(diagnosis: Diagnosis) -> Iterator[Trial]:
+def trace_trials(diagnosis: Diagnosis) -> Iterator[Trial]:
     """The main trial where it was recorded elsewhere: for rules on what the graphs of a model tell better."""
     main = main_trial(diagnosis)
-    if main is not None and is_recorded(main):
+    if main is not None and is_trace(main):
         yield main
 
 
 def is_training(diagnosis: Diagnosis, trial: Trial) -> bool:
     """Whether a trial trains: by the mode, or where that was not recorded, by a backward among its kernels."""
-    return has_backward(trial) if is_recorded(trial) else diagnosis.subject.mode == "training"
+    return has_backward(trial) if is_trace(trial) else diagnosis.subject.mode == "training"
 
 
 def has_backward(trial: Trial) -> bool:

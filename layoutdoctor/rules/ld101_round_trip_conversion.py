@@ -147,7 +147,7 @@ def _format_words(layout: Layout | None) -> str:
 def _grouped(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> list[Sequence[RedundantPair]]:
     """By kind, the costliest first, where graphs prove what the trial of today does; else all as one."""
     pairs = trial.redundant_pairs
-    if not pairs or trial is not evidence.main_trial(diagnosis) or evidence.is_recorded(trial):
+    if not pairs or trial is not evidence.main_trial(diagnosis) or evidence.is_trace(trial):
         return [pairs] if pairs else []
     kinds: dict[str, list[RedundantPair]] = {}
     for pair in pairs:
@@ -160,14 +160,13 @@ def _cost(pairs: Sequence[RedundantPair]) -> tuple[float, int]:
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> Finding:
-    found = places_of(Place(pair.module, pair.location, 1, pair.seconds) for pair in pairs)
-    worst = max(pairs, key=lambda pair: _cost([pair]))
+    found = places_of(Place(p.module, p.location, 1, p.seconds, p.bytes_moved or 0) for p in pairs)
     return RULE.finding(
         trial.name,
         _message(trial, facts, pairs, found),
         _suggestion(diagnosis, trial, facts, pairs),
         severity=_severity(diagnosis, trial, facts),
-        at=found[0] if found and evidence.is_recorded(trial) else worst,
+        at=found[0] if found else None,
         seconds=sum_known(pair.seconds for pair in pairs),
         bytes_moved=sum_known(pair.bytes_moved for pair in pairs),
         evidence=_ids(pairs),
@@ -176,7 +175,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[
 
 def _severity(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> Severity:
     """Judged over all round trips of the trial: many small ones are a loss together. Mere order makes none."""
-    if evidence.is_recorded(trial):
+    if evidence.is_trace(trial):
         proven = [pair for pair in trial.redundant_pairs if pair.confidence in _PROVEN]
         return evidence.severity_of_cost(trial, sum_known(pair.seconds for pair in proven))
     if _is_worth_it(diagnosis, trial, facts):
@@ -202,7 +201,7 @@ def _is_clean(trial: Trial) -> bool:
 def _message(trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair], found: Sequence[Place]) -> str:
     shapes = wording.on_shapes(pair.tensor_shape for pair in pairs)
     costs = joined((_cost_words(trial, facts, pairs), wording.moved_words(_sum_bytes(pairs))), ", ")
-    if not evidence.is_recorded(trial):
+    if not evidence.is_trace(trial):
         what = joined((_kind_words(facts, pairs), shapes, costs, wording.owner_words(facts.of(pairs))), ", ")
         return f"{count_of(len(pairs), 'round trip')}: {what}"
     dearest, norms = wording.dearest_words(found), _group_norm_words(pairs)
@@ -264,7 +263,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequen
     other = evidence.clean_alternative(diagnosis, trial, _is_clean)
     if other is not None:
         return f"use {other.name}: it has no round trip; {wording.alternative_words(diagnosis, trial, other)}"
-    if evidence.is_recorded(trial):
+    if evidence.is_trace(trial):
         return _untried_suggestion(facts, pairs)
     firsts = [first for pair in trial.redundant_pairs if (first := facts.first(pair)) is not None]
     if firsts and all(c.owner == "library" and c.direction == "to_channels_last" for c in firsts):

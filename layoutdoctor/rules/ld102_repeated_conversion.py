@@ -110,7 +110,7 @@ def _sums(conversions: Sequence[Conversion]) -> tuple[float, int]:
 
 def _value_of(index: _Index, conversion: Conversion) -> _Value | None:
     """Which value was converted; None unless the record leaves no other. Weights are LD103's."""
-    if evidence.is_recorded(index.trial):
+    if evidence.is_trace(index.trial):
         is_known = conversion.tensor != "weight" and conversion.source_value is not None
         return ("", conversion.source_value) if is_known and conversion.source_value is not None else None
     if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS:
@@ -161,7 +161,7 @@ def _finding(diagnosis: Diagnosis, index: _Index, repeated: Sequence[_Repeated])
     trial, again = index.trial, [conversion for _, own in repeated for conversion in own[1:]]
     share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in again))
     moved = sum_known(_all_but_largest([c.bytes_moved for c in own]) for _, own in repeated)
-    is_unknown = share is None and evidence.is_recorded(trial)
+    is_unknown = share is None and evidence.is_trace(trial)
     return RULE.finding(
         trial.name,
         _message(index, repeated, again, moved),
@@ -213,7 +213,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> s
     advice = "let the producer write the layout its readers want"
     if other is not None:
         return f"use {other.name}: it repeats no conversion; {wording.alternative_words(diagnosis, trial, other)}"
-    if evidence.is_recorded(trial):
+    if evidence.is_trace(trial):
         wanted = wording.wanted_format([conversion]) if conversion.direction in _DIRECTIONS else None
         further = "" if conversion.direction == "to_contiguous" else wording.miopen_words([conversion])
         return f"{advice}: {wording.try_words(wanted)}{further}"

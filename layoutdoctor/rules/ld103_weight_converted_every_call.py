@@ -79,7 +79,7 @@ def _weight_conversions(trial: Trial) -> list[Conversion]:
 
 def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
     guessed = launch_count(c for c in weights if c.confidence == "order")
-    often = "" if evidence.is_recorded(trial) else " on every call"
+    often = "" if evidence.is_trace(trial) else " on every call"
     facts = (
         f"{count_of(launch_count(weights), 'weight conversion')}{often}",
         wording.step_words(weights),
@@ -90,13 +90,13 @@ def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
 
 
 def _cost_words(trial: Trial, weights: Sequence[Conversion]) -> tuple[str | None, ...]:
-    if not evidence.is_recorded(trial):
+    if not evidence.is_trace(trial):
         return (wording.cost_words(trial, sum_known(c.seconds for c in weights)),)
     return (wording.conversion_cost_words(trial, weights), wording.dearest_place_words(weights))
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion], *, is_training: bool) -> str:
-    if evidence.is_recorded(trial):
+    if evidence.is_trace(trial):
         return _untried_suggestion(weights, is_training=is_training)
     of_a_gpu = all(map(_is_strided_by_gpu_library, weights))
     if is_training and not of_a_gpu:

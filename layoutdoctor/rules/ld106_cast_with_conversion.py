@@ -68,7 +68,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
     for trial in evidence.main_or_eager(diagnosis):
         is_training = evidence.is_training(diagnosis, trial)
-        if evidence.is_recorded(trial):
+        if evidence.is_trace(trial):
             casts = [c for c in conversions_of(trial) if _dtypes(c) is not None]
             if casts:
                 yield _finding_about_kernels(trial, casts, is_training=is_training)

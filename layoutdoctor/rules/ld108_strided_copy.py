@@ -48,7 +48,7 @@ _OWNERS = ("framework", "user")
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, for all such copies of a trace."""
-    for trial in evidence.recorded_trials(diagnosis):
+    for trial in evidence.trace_trials(diagnosis):
         copies = [c for c in conversions_of(trial) if c.owner in _OWNERS and not is_call_out_of_channels_last(c)]
         # What the model's own code converts to channels_last is what we recommend: it is counted, and no loss.
         unasked = sum_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")

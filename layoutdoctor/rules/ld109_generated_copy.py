@@ -48,7 +48,7 @@ _CAUSES_NAMED = 2
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, for all such kernels of a trace."""
-    for trial in evidence.recorded_trials(diagnosis):
+    for trial in evidence.trace_trials(diagnosis):
         copies = [conversion for conversion in conversions_of(trial) if conversion.owner == "compiler"]
         if copies:
             yield RULE.finding(

@@ -47,7 +47,7 @@ _LEAST_SHARE = 0.01
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, for all such copies of a trace."""
-    for trial in evidence.recorded_trials(diagnosis):
+    for trial in evidence.trace_trials(diagnosis):
         copies = [c for graph in trial.graphs for c in graph.conversions if c.owner != "library" and _is_permuting(c)]
         share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in copies))
         if share is not None and share >= _LEAST_SHARE:

@@ -102,7 +102,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     if trial is None or trial.kernels is None:
         return
     # On a CPU nobody counts the kernels of convolutions: what oneDNN converts is told by the rules on single ones.
-    if trial.kernels.convolution_count is None and not evidence.is_recorded(trial):
+    if trial.kernels.convolution_count is None and not evidence.is_trace(trial):
         return
     conversions = _library_conversions(trial)
     severity = _severity(trial, trial.kernels, conversions)
@@ -277,7 +277,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conver
     wanted = _wanted(conversions)
     if wanted == "torch.channels_last":
         wanted = wording.channels_last_words(_ranks(trial, conversions))
-    if evidence.is_recorded(trial):
+    if evidence.is_trace(trial):
         return _untried_suggestion(trial, conversions, wanted)
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _has_fewer(candidate, trial))
     if other is not None:

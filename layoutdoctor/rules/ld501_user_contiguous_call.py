@@ -105,7 +105,7 @@ def _user_conversions(trial: Trial) -> list[Conversion]:
         and conversion.direction != "to_channels_last"
         and conversion.source is not None
         and len(conversion.source.shape) in CHANNELS_LAST_BY_RANK
-        and (not evidence.is_recorded(trial) or is_call_out_of_channels_last(conversion))
+        and (not evidence.is_trace(trial) or is_call_out_of_channels_last(conversion))
     ]
 
 
@@ -185,7 +185,7 @@ def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: _Counts
     noun = f"{kinds.copy().pop()}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
     own = launch_count(conversions)
     every, users = (sum(count[kind] for kind in kinds) for count in counts)
-    where = "the trace" if evidence.is_recorded(trial) else trial.name
+    where = "the trace" if evidence.is_trace(trial) else trial.name
     words = f"{own} of the {count_of(every, 'conversion')} of {noun} in {where}"
     if every == own:
         words = f"the only {'conversion' if every == 1 else f'{every} conversions'} of {noun} in {where}"

@@ -84,8 +84,8 @@ def test_which_facts_it_gives() -> None:
 
     # A trial recorded elsewhere is one where nothing else was tried.
     diagnosis = a_trace_diagnosis()
-    assert list(evidence.recorded_trials(diagnosis)) == [diagnosis.trials[0]]
-    assert list(evidence.recorded_trials(a_diagnosis())) == []
+    assert list(evidence.trace_trials(diagnosis)) == [diagnosis.trials[0]]
+    assert list(evidence.trace_trials(a_diagnosis())) == []
 
     # Without a trace the mode says whether it is training.
     diagnosis = a_diagnosis(subject=a_subject(mode="training"))

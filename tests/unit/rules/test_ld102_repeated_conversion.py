@@ -17,10 +17,12 @@ from builders import (
     contiguous,
     kernels,
 )
-from trace_builders import a_recorded_trial, a_trace_diagnosis, to_channels_last, to_contiguous
+from trace_builders import finder_in_trace, to_channels_last, to_contiguous
 
 from layoutdoctor.records import Buffer, Conversion, Diagnosis, Finding, FxNode, Graph, Trial
 from layoutdoctor.rules.ld102_repeated_conversion import check
+
+in_trace = finder_in_trace(check)
 
 CONVOLUTION = "aten.convolution.default"
 WEIGHT = a_node("primals_1", "primals_1", op="placeholder", layout=contiguous((64, 64, 3, 3)), tensor="weight")
@@ -292,10 +294,6 @@ def a_copy(id: str, node: str | None = None, **changes: Any) -> Conversion:
 
 def a_compiled(*copies: Conversion, nodes: tuple[FxNode, ...] = (RELU,)) -> Trial:
     return a_trial(graphs=(a_graph(nodes=nodes, buffers=(HELD,), conversions=copies),))
-
-
-def in_trace(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
 
 
 def test_in_a_trace_what_forward_and_backward_convert_of_one_tensor_is_repeated() -> None:

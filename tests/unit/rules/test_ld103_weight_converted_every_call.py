@@ -6,7 +6,6 @@ import msgspec
 from builders import (
     a_comparison,
     a_conversion,
-    a_diagnosis,
     a_graph,
     a_location,
     a_ratio,
@@ -15,12 +14,17 @@ from builders import (
     blocked,
     channels_last,
     contiguous,
+    finder,
     kernels,
 )
-from trace_builders import a_recorded_trial, a_trace_diagnosis, to_channels_last
+from trace_builders import finder_in_trace, to_channels_last
 
 from layoutdoctor.records import Conversion, Finding, Trial
 from layoutdoctor.rules.ld103_weight_converted_every_call import check
+
+in_trace = finder_in_trace(check)
+
+findings = finder(check)
 
 SHAPE = (64, 64, 3, 3)
 FREEZE = (
@@ -48,10 +52,6 @@ def a_trial_with(*weights: Conversion, name: str = "inductor", **changes: Any) -
 
 FEW = (a_weight("w0"), a_weight("w1", seconds=2e-4, location=a_location(12), module="body.3"))
 DEAR = (a_weight("w0", seconds=7.5e-4),)
-
-
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
 
 
 def test_weights_converted_on_every_call_are_a_note_at_the_dearest_ones_place() -> None:
@@ -229,10 +229,6 @@ PACKED = (
 def a_recorded_weight(id: str, **changes: Any) -> Conversion:
     fields: dict[str, Any] = {"source": contiguous(SHAPE), "target": channels_last(SHAPE), "tensor": "weight"}
     return to_channels_last(id, **{**fields, **changes})
-
-
-def in_trace(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
 
 
 def test_in_a_trace_weights_are_counted_with_the_steps_they_ran_in_and_what_only_their_order_says() -> None:

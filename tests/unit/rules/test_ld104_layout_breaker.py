@@ -7,7 +7,6 @@ from builders import (
     a_breaker,
     a_comparison,
     a_conversion,
-    a_diagnosis,
     a_graph,
     a_location,
     a_node,
@@ -15,12 +14,15 @@ from builders import (
     a_trial,
     channels_last,
     contiguous,
+    finder,
     kernels,
 )
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Conversion, Finding, LayoutBreaker, Trial
 from layoutdoctor.rules.ld104_layout_breaker import check
+
+findings = finder(check)
 
 NODE = a_node("convolution", "aten.convolution.default")
 
@@ -50,10 +52,6 @@ def a_broken_trial(
 ) -> Trial:
     graph = a_graph(name="eager", nodes=(NODE,), breakers=breakers, conversions=conversions)
     return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=25e-3), **changes})
-
-
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
 
 
 def test_three_norms_are_one_finding_with_places_reason_and_price() -> None:

@@ -16,10 +16,12 @@ from builders import (
     contiguous,
     kernels,
 )
-from trace_builders import a_recorded_trial, a_trace_diagnosis, to_channels_last
+from trace_builders import finder_in_trace, to_channels_last
 
 from layoutdoctor.records import Conversion, Finding, FxNode, Kernel, Trial
 from layoutdoctor.rules.ld106_cast_with_conversion import check
+
+in_trace = finder_in_trace(check)
 
 WEIGHT = (64, 64, 3, 3)
 TO_BFLOAT16 = (
@@ -208,10 +210,6 @@ def test_eager_is_looked_at_where_the_baseline_shows_nothing() -> None:
     casts = tuple(a_node(f"c{i}", "aten._to_copy.default", (f"w{i}",), dtype="bfloat16") for i in range(2))
 
     assert [f.configuration for f in findings(a_trial(), a_trial_of((*TWO_WEIGHTS, *casts), name="eager"))] == ["eager"]
-
-
-def in_trace(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
 
 
 def a_recorded_cast(id: str, **changes: Any) -> Conversion:

@@ -3,10 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 from builders import a_comparison, a_diagnosis, a_location, a_trial, contiguous, kernels
-from trace_builders import PADDING, a_recorded_trial, a_trace_diagnosis, to_channels_last
+from trace_builders import PADDING, finder_in_trace, to_channels_last
 
 from layoutdoctor.records import Conversion, Finding
 from layoutdoctor.rules.ld107_channel_padding import check
+
+findings = finder_in_trace(check)
 
 PAD_ONCE = (
     "pad the channels once and leave the layout as it is: give that layer an input and a weight with a multiple of 8 "
@@ -18,10 +20,6 @@ PAD_ONCE = (
 def a_padding(id: str = "pad", **changes: Any) -> Conversion:
     fields: dict[str, Any] = {"kernel": PADDING, "direction": "none", "source": contiguous((4, 3, 224, 224))}
     return to_channels_last(id, **{**fields, **changes})
-
-
-def findings(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
 
 
 def test_kernels_that_pad_channels_are_told_with_their_cost_and_a_cure_that_is_no_layout() -> None:

@@ -10,12 +10,15 @@ from trace_builders import (
     a_recorded_trial,
     a_trace_diagnosis,
     an_eager_copy,
+    finder_in_trace,
     to_channels_last,
 )
 
 from layoutdoctor.records import Conversion, Finding
 from layoutdoctor.rules import ld501_user_contiguous_call
 from layoutdoctor.rules.ld108_strided_copy import check
+
+findings = finder_in_trace(check)
 
 ADVICE = (
     "look there for a permute or transpose, an input in another format than the model, or an operation that returns "
@@ -26,10 +29,6 @@ ADVICE = (
 def a_copy_back(id: str, **changes: Any) -> Conversion:
     fields: dict[str, Any] = {"source": channels_last(), "target": contiguous(), "direction": "to_contiguous"}
     return an_eager_copy(id, **{**fields, **changes})
-
-
-def findings(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
 
 
 def test_eager_copies_are_told_with_operation_shape_line_and_how_often() -> None:

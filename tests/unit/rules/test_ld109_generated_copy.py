@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from builders import a_conversion, a_diagnosis, a_graph, a_location, a_trial
-from trace_builders import a_generated_copy, a_recorded_trial, a_trace_diagnosis, an_eager_copy, to_channels_last
+from trace_builders import a_generated_copy, an_eager_copy, finder_in_trace, to_channels_last
 
-from layoutdoctor.records import Conversion, Finding
+from layoutdoctor.records import Finding
 from layoutdoctor.rules.ld109_generated_copy import check
 
-
-def findings(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+findings = finder_in_trace(check)
 
 
 def test_generated_kernels_that_look_like_copies_are_a_note_that_says_what_it_rests_on() -> None:

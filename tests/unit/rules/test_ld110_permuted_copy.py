@@ -1,22 +1,13 @@
 from __future__ import annotations
 
 from builders import a_diagnosis, a_graph, a_location, a_trial, contiguous, kernels
-from trace_builders import (
-    a_generated_copy,
-    a_permuted_copy,
-    a_recorded_trial,
-    a_trace_diagnosis,
-    an_eager_copy,
-    to_channels_last,
-)
+from trace_builders import a_generated_copy, a_permuted_copy, an_eager_copy, finder_in_trace, to_channels_last
 
 from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Conversion, Finding
+from layoutdoctor.records import Finding
 from layoutdoctor.rules.ld110_permuted_copy import check
 
-
-def findings(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+findings = finder_in_trace(check)
 
 
 def test_copies_of_attention_are_a_note_that_keeps_them_apart_from_layout_conversions() -> None:

@@ -18,10 +18,9 @@ from builders import (
 from trace_builders import (
     a_recorded_kernel,
     a_recorded_pair,
-    a_recorded_trial,
     a_total,
-    a_trace_diagnosis,
     an_eager_copy,
+    finder_in_trace,
     recorded_kernels,
     to_channels_last,
     to_contiguous,
@@ -29,6 +28,8 @@ from trace_builders import (
 
 from layoutdoctor.records import Conversion, Finding, KernelSummary, Trial
 from layoutdoctor.rules.ld111_library_conversion import check
+
+findings = finder_in_trace(check)
 
 MEASURE = "or diagnose the model itself, which measures: python -m layoutdoctor model.py"
 WANTS_CHANNELS_LAST = (
@@ -58,10 +59,6 @@ def back(number: int, **changes: Any) -> Conversion:
 def one_call(number: int, **changes: Any) -> list[Conversion]:
     """What cuDNN converts around one convolution of a contiguous model."""
     return [there(number, **changes), weight(number, **changes), back(number, **changes)]
-
-
-def findings(*conversions: Conversion, **changes: Any) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions, **changes))))
 
 
 def only(*conversions: Conversion, **changes: Any) -> Finding:

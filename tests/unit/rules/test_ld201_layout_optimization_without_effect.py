@@ -9,7 +9,6 @@ from builders import (
     a_conversion,
     a_convolution,
     a_decision,
-    a_diagnosis,
     a_graph,
     a_location,
     a_ratio,
@@ -17,6 +16,7 @@ from builders import (
     a_trial,
     channels_last,
     contiguous,
+    finder,
 )
 
 from layoutdoctor.records import Equivalence, Finding, Trial
@@ -24,6 +24,8 @@ from layoutdoctor.rules.ld201_layout_optimization_without_effect import check
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Conversion, Convolution, Decision
+
+findings = finder(check)
 
 BY_HAND = "convert the parameters and the input to torch.channels_last_3d by hand"
 SPEED = "inductor-channels-last runs at 1.52x the speed of inductor (99 % interval 1.49x to 1.55x)"
@@ -43,10 +45,6 @@ def a_trial_of(*decisions: Decision | None, name: str = "inductor", **changes: A
 
 def same_as(name: str, other: str) -> Trial:
     return Trial(configuration=a_configuration(name), status="same_as", same_as=other)
-
-
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
 
 
 def test_conv3d_left_alone_by_an_applied_optimization_is_a_note_that_says_why() -> None:

@@ -3,13 +3,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_comparison, a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_ratio, a_trial
+from builders import a_comparison, a_convolution, a_decision, a_graph, a_location, a_ratio, a_trial, finder
 
 from layoutdoctor.records import Finding, Trial
 from layoutdoctor.rules.ld202_layout_optimization_vetoed import check
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Graph
+
+findings = finder(check)
 
 SMALL = a_convolution("convolution_1", module="body.1", weight_shape=(64, 16, 3, 3), groups=4, channels_last=False)
 VETO = a_decision(
@@ -24,10 +26,6 @@ ALL_MEASURES = "--configurations all measures what the veto costs (inductor-layo
 
 def a_trial_of(*graphs: Graph, name: str = "inductor", **changes: Any) -> Trial:
     return a_trial(name, graphs=graphs, **changes)
-
-
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
 
 
 def test_a_veto_names_its_rule_and_the_convolution_that_made_it() -> None:

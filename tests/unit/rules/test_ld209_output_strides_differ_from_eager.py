@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_configuration, a_diagnosis, a_graph, a_location, a_node, a_trial, channels_last, contiguous
+from builders import a_configuration, a_graph, a_location, a_node, a_trial, channels_last, contiguous, finder
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Equivalence, Finding, LayoutBreaker, Trial
@@ -12,6 +12,8 @@ from layoutdoctor.rules.ld209_output_strides_differ_from_eager import check
 if TYPE_CHECKING:
     from layoutdoctor.layout import Layout
 
+findings = finder(check)
+
 LAST = "inductor-channels-last"
 LAST_OFF = "inductor-channels-last-opt-off"
 EAGER_LAST = "eager-channels-last"
@@ -19,10 +21,6 @@ EAGER_LAST = "eager-channels-last"
 
 def returning(name: str, *layouts: Layout, status: Any = "equal", **changes: Any) -> Trial:
     return a_trial(name, equivalence=Equivalence(status=status, output_layouts=layouts), **changes)
-
-
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
 
 
 def a_breaker(**changes: Any) -> LayoutBreaker:

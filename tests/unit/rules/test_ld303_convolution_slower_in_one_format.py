@@ -6,7 +6,6 @@ import pytest
 from builders import (
     a_convolution,
     a_decision,
-    a_diagnosis,
     a_graph,
     a_kernel,
     a_location,
@@ -14,11 +13,14 @@ from builders import (
     a_node,
     a_subject,
     a_trial,
+    finder,
     kernels,
 )
 
 from layoutdoctor.records import Finding, Kernel, Trial
 from layoutdoctor.rules.ld303_convolution_slower_in_one_format import check
+
+findings = finder(check)
 
 GROUPED = "g32mb4_ic256oc256_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1"
 PLAIN = "mb4_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1"
@@ -35,10 +37,6 @@ def ran(name: str, *conv: Kernel, seconds: float = 15e-3) -> Trial:
 
 def a_conv(seconds: float, implementation: str = "jit_dw:avx512_core", **changes: Any) -> Kernel:
     return a_kernel("convolution", seconds, **{"problem": GROUPED, "implementation": implementation, **changes})
-
-
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
 
 
 def test_a_grouped_convolution_that_falls_back_in_channels_last_is_told_with_both_times() -> None:

@@ -3,10 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import a_conversion, a_diagnosis, a_graph, a_kernel, a_location, a_node, a_trial, contiguous, kernels
+from builders import a_conversion, a_graph, a_kernel, a_location, a_node, a_trial, contiguous, finder, kernels
 
 from layoutdoctor.records import Buffer, BufferRead, Finding, Graph, Trial
 from layoutdoctor.rules.ld304_strided_reduction import check
+
+findings = finder(check)
 
 LAST = "inductor-channels-last"
 NORM = a_node(
@@ -45,10 +47,6 @@ def ran(
     listed = (a_kernel(kernel, seconds, library="inductor", **changes),)
     own = a_reduction(kernel, run or (8 if name == LAST else 3136))
     return a_trial(name, graphs=graphs or (a_graph_of(own),), kernels=kernels(kernels=listed))
-
-
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
 
 
 def test_a_reduction_that_is_slower_for_the_same_elements_is_a_note() -> None:

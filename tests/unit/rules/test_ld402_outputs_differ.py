@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_diagnosis, a_trial
+from builders import a_trial, finder
 
 from layoutdoctor.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld402_outputs_differ import check
+
+findings = finder(check)
 
 REPORT = "do not use this configuration; the saved diagnosis belongs into a bug report to PyTorch"
 KEEP = "keep the input's layout, or replace as_strided() by indexing that does not see strides"
@@ -15,10 +17,6 @@ FIXED = "make the model deterministic (no dropout, a fixed seed) before its conf
 def a_different(name: str, **changes: Any) -> Trial:
     fields = {"status": "different", "max_abs_error": 0.5, "tolerance": 1e-4, "reference": "float64"}
     return a_trial(name, equivalence=Equivalence(**{**fields, **changes}))
-
-
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
 
 
 def test_a_compiled_configuration_that_differs_alone_is_a_warning_and_a_bug_to_report() -> None:

@@ -6,7 +6,6 @@ import pytest
 from builders import (
     a_comparison,
     a_conversion,
-    a_diagnosis,
     a_failed_trial,
     a_graph,
     a_location,
@@ -15,13 +14,18 @@ from builders import (
     a_trial,
     channels_last,
     contiguous,
+    finder,
     kernels,
 )
-from trace_builders import a_recorded_trial, a_trace_diagnosis, an_eager_copy, to_channels_last
+from trace_builders import an_eager_copy, finder_in_trace, to_channels_last
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Conversion, Finding, FxNode, Trial
 from layoutdoctor.rules.ld501_user_contiguous_call import check
+
+in_trace = finder_in_trace(check)
+
+findings = finder(check)
 
 CODE = "y = torch.relu(self.a(x)).contiguous()"
 NODE = a_node("relu")
@@ -51,10 +55,6 @@ def a_trial_of(
 ) -> Trial:
     graph = a_graph(name="eager", nodes=nodes, conversions=conversions)
     return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=20e-3), **changes})
-
-
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
 
 
 def test_a_call_on_a_channels_last_tensor_is_a_warning_with_its_part_and_where_it_does_nothing() -> None:
@@ -217,10 +217,6 @@ def a_recorded_call(id: str, **changes: Any) -> Conversion:
         "direction": "to_contiguous",
     }
     return an_eager_copy(id, **{**fields, **changes})
-
-
-def in_trace(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
 
 
 def test_in_a_trace_a_strided_tensor_is_left_to_the_eager_copies() -> None:

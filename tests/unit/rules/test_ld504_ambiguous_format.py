@@ -2,21 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import (
-    a_decision,
-    a_diagnosis,
-    a_graph,
-    a_location,
-    a_node,
-    a_placeholder,
-    a_trial,
-    channels_last,
-    contiguous,
-)
+from builders import a_decision, a_graph, a_location, a_node, a_placeholder, a_trial, channels_last, contiguous, finder
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Finding, FxNode, GradientLayout, Trial
 from layoutdoctor.rules.ld504_ambiguous_format import check
+
+findings = finder(check)
 
 POINTWISE = (64, 64, 1, 1)
 NOMINAL = GradientLayout(
@@ -32,10 +24,6 @@ NODES = (
     a_node("mean", "aten.mean.dim", ("stem",), layout=contiguous((4, 64, 1, 1)), location=a_location(12), module="se"),
     a_node("squeeze", "aten.convolution.default", ("mean", "w"), layout=contiguous((4, 64, 1, 1))),
 )
-
-
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
 
 
 def a_trial_of(*nodes: FxNode, **changes: Any) -> Trial:

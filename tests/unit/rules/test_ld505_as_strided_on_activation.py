@@ -3,10 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import a_diagnosis, a_graph, a_location, a_node, a_placeholder, a_trial, contiguous
+from builders import a_graph, a_location, a_node, a_placeholder, a_trial, contiguous, finder
 
 from layoutdoctor.records import Equivalence, Finding, FxNode, GraphDirection, Trial
 from layoutdoctor.rules.ld505_as_strided_on_activation import check
+
+findings = finder(check)
 
 ROLL = a_node("roll", "aten.roll.default", ("x",), layout=contiguous((2, 5, 3, 4)))
 
@@ -20,10 +22,6 @@ def a_call(
 
 def a_trial_of(*nodes: FxNode, name: str = "eager", direction: GraphDirection = "inference", **changes: Any) -> Trial:
     return a_trial(name, **{"graphs": (a_graph(name="graph 0", direction=direction, nodes=nodes),), **changes})
-
-
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
 
 
 def test_as_strided_on_an_activation_is_a_warning() -> None:
