@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.costs import may_hide_gain
 from layoutdoctor.records import SLOWER
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.words import line_words, shape_words
+from layoutdoctor.words import joined, line_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -48,8 +48,8 @@ def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tupl
 
 def is_applied(trial: Trial, direction: str) -> bool:
     """Whether layout optimization was applied in a graph with convolutions of that direction."""
-    decisions = (graph.decision for graph in trial.graphs if graph.direction == direction)
-    return any(decision is not None and bool(decision.applied and decision.convolution_count) for decision in decisions)
+    cards = (graph.decision for graph in trial.graphs if graph.direction == direction)
+    return any(card is not None and bool(card.applied and card.convolution_count) for card in cards)
 
 
 def is_one_dimensional(decision: Decision) -> bool:
@@ -90,7 +90,7 @@ def convolution_words(convolution: Convolution) -> str:
     if convolution.groups is not None and convolution.groups != 1:
         facts.append(f"{convolution.groups} groups")
     channels = channels_words(convolution)
-    known = "; ".join(part for part in (channels, ", ".join(facts)) if part)
+    known = joined((channels, ", ".join(facts)))
     name = convolution.module or convolution.node
     return f"{name} ({known})" if known else name
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.analysis.costs import all_conversions_of as all_conversions_of  # reports take it from here
 from layoutdoctor.configurations import BASELINE
@@ -13,8 +14,9 @@ from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from layoutdoctor.records import Diagnosis, FxNode, InputTensor, Kernel, RatioInterval, Severity, Trial
+    from layoutdoctor.records import Decision, Diagnosis, FxNode, InputTensor, Kernel, RatioInterval, Severity, Trial
 
+Found = TypeVar("Found")
 # Below this share of the kernel time, removing a conversion cannot be felt: a note, no warning. It is also about the
 # smallest difference that paired rounds on a shared machine resolve.
 NEGLIGIBLE_SHARE = 0.02
@@ -43,6 +45,18 @@ def own_trials(diagnosis: Diagnosis) -> tuple[Trial, ...]:
     return tuple(sorted(trials, key=lambda trial: trial is not main))
 
 
+def first_showing(trials: Iterable[Trial], find: Callable[[Trial], list[Found]]) -> Iterator[tuple[Trial, list[Found]]]:
+    """The first of some trials in which something is found, with all that is: where the others only repeat it."""
+    found = ((trial, find(trial)) for trial in trials)
+    yield from itertools.islice(((trial, seen) for trial, seen in found if seen), 1)
+
+
+def cards_of(trial: Trial, *, with_backward: bool = True) -> list[Decision]:
+    """The decision cards of a trial's graphs."""
+    graphs = (graph for graph in trial.graphs if with_backward or graph.direction != "backward")
+    return [graph.decision for graph in graphs if graph.decision is not None]
+
+
 def main_or_eager(diagnosis: Diagnosis) -> Iterator[Trial]:
     """The main trial, then eager: where one of them shows a thing, the other configurations only repeat it."""
     yield from (trial for trial in (main_trial(diagnosis), diagnosis.measured_trial("eager")) if trial is not None)
@@ -58,6 +72,11 @@ def trace_trials(diagnosis: Diagnosis) -> Iterator[Trial]:
     main = main_trial(diagnosis)
     if main is not None and is_trace(main):
         yield main
+
+
+def is_channels_last(trial: Trial) -> bool:
+    """Whether a configuration gives the model or its input channels_last."""
+    return "channels_last" in (trial.configuration.model_format, trial.configuration.input_format)
 
 
 def is_training(diagnosis: Diagnosis, trial: Trial) -> bool:

@@ -69,10 +69,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _applied_decisions(trial: Trial) -> list[Decision]:
-    cards = [graph.decision for graph in trial.graphs if graph.decision is not None]
-    return [
-        card for card in cards if card.applied and card.convolution_count and not decisions.is_one_dimensional(card)
-    ]
+    cards = [card for card in evidence.cards_of(trial) if card.applied and card.convolution_count]
+    return [card for card in cards if not decisions.is_one_dimensional(card)]
 
 
 def _is_idle(decision: Decision) -> bool:

@@ -44,7 +44,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     for trial in evidence.own_trials(diagnosis):
         if not decisions.leaves_layouts_to_inductor(trial):
             continue
-        cards = [g.decision for g in trial.graphs if g.decision is not None and g.direction != "backward"]
+        cards = evidence.cards_of(trial, with_backward=False)
         found = [c for card in cards if decisions.is_one_dimensional(card) for c in card.convolutions]
         if not found:
             continue

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.words import count_of, listing
+from layoutdoctor.words import count_of, distinct, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,33 +53,28 @@ class _Mismatch:
 
     tensor: str
     what: str
-    index: int
+    index: str
     expected: str
     actual: str
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: for the first configuration that was compiled again for it."""
-    for trial in evidence.own_trials(diagnosis):
-        reasons = [mismatch for line in trial.recompile_reasons if (mismatch := _read(line)) is not None]
-        resized = {mismatch.tensor for mismatch in reasons if mismatch.what == "size"}
-        strided = [r for r in reasons if r.what == "stride" and r.tensor not in resized]
-        if strided:
-            yield _finding(trial, strided)
-            return
+    for trial, strided in evidence.first_showing(evidence.own_trials(diagnosis), _strided):
+        yield _finding(trial, strided)
 
 
-def _read(line: str) -> _Mismatch | None:
-    match = _MISMATCH.search(line)
-    if match is None:
-        return None
-    return _Mismatch(match["tensor"], match["what"], int(match["index"]), match["expected"], match["actual"])
+def _strided(trial: Trial) -> list[_Mismatch]:
+    matches = (_MISMATCH.search(line) for line in trial.recompile_reasons)
+    reasons = [_Mismatch(**match.groupdict()) for match in matches if match is not None]
+    resized = {mismatch.tensor for mismatch in reasons if mismatch.what == "size"}
+    return [r for r in reasons if r.what == "stride" and r.tensor not in resized]
 
 
 def _finding(trial: Trial, strided: Sequence[_Mismatch]) -> Finding:
     are_parameters = all(_HELD_BY_MODULE.search(mismatch.tensor) for mismatch in strided)
     owner = "parameter" if are_parameters else "tensor"
-    named = dict.fromkeys(
+    named = distinct(
         f"{_plain_name(m.tensor)} (stride of dimension {m.index}: expected {m.expected}, actual {m.actual})"
         for m in strided
     )
@@ -87,10 +82,8 @@ def _finding(trial: Trial, strided: Sequence[_Mismatch]) -> Finding:
     verb = "is" if len(strided) == 1 else "are"
     return RULE.finding(
         trial.name,
-        (
-            f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} {verb} "
-            f"a stride mismatch, of {listing(list(named))}"
-        ),
+        f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} {verb} "
+        f"a stride mismatch, of {listing(named)}",
         (
             "update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
             "format before the first call (pytorch #126241)"

@@ -45,11 +45,8 @@ Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per cut, for the first configuration that has any."""
-    for trial in evidence.own_trials(diagnosis):
-        found = [_finding(trial, cut) for cut in _cuts(trial)]
-        if found:
-            yield from found
-            return
+    for trial, cuts in evidence.first_showing(evidence.own_trials(diagnosis), lambda trial: list(_cuts(trial))):
+        yield from (_finding(trial, cut) for cut in cuts)
 
 
 def _cuts(trial: Trial) -> Iterator[Cut]:
@@ -92,10 +89,8 @@ def _finding(trial: Trial, cut: Cut) -> Finding:
     return RULE.finding(
         trial.name,
         _message(trial, cut, seconds),
-        (
-            "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says "
-            "where it is), or give the model and its input channels_last"
-        ),
+        "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says "
+        "where it is), or give the model and its input channels_last",
         severity="note" if not own else evidence.severity_of_share(share),
         evidence=(first.name, exit_.id, second.name, entry.id),
         at=Place(exit_.module or entry.module, exit_.location or entry.location, 2, seconds),

@@ -39,8 +39,9 @@ from layoutdoctor.analysis.layout_agnostic import base_name, is_layout_agnostic
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import nodes_by_name
 from layoutdoctor.units import format_bytes
-from layoutdoctor.words import layout_words, op_words, shape_words
+from layoutdoctor.words import joined, layout_words, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,13 +76,11 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: for the first configuration, with the caller's formats, that has such a batch norm."""
     if not _is_contiguous(diagnosis):
         return
-    for trial in evidence.own_trials(diagnosis):
-        if "channels_last" in (trial.configuration.model_format, trial.configuration.input_format):
-            continue
-        found = [seen for graph in trial.graphs for seen in _strided_norms(graph)]
-        if found:
-            yield _finding(trial, found)
-            return
+    trials = (t for t in evidence.own_trials(diagnosis) if not evidence.is_channels_last(t))
+    for trial, found in evidence.first_showing(
+        trials, lambda t: [seen for g in t.graphs for seen in _strided_norms(g)]
+    ):
+        yield _finding(trial, found)
 
 
 def _is_contiguous(diagnosis: Diagnosis) -> bool:
@@ -92,7 +91,7 @@ def _is_contiguous(diagnosis: Diagnosis) -> bool:
 
 
 def _strided_norms(graph: Graph) -> Iterator[_Seen]:
-    nodes = {node.name: node for node in graph.nodes}
+    nodes = nodes_by_name(graph)
     for norm in graph.nodes:
         read = nodes.get(norm.inputs[0]) if norm.inputs else None
         is_norm = norm.op == "call_function" and base_name(norm.target) in _BATCH_NORMS
@@ -132,12 +131,10 @@ def _finding(trial: Trial, found: list[_Seen]) -> Finding:
         f"the batch norm {first.norm.module or first.norm.name} reads a {_layout_words(first.layout)} (made by "
         f"{maker}{turned}), though model and input are contiguous, so another kernel runs"
     )
-    cost = wording.cost_words(trial, seconds)
-    message += f": {cost}" if cost is not None else ""
-    message += f"; {len(found) - 1} more like it" if len(found) > 1 else ""
+    more = f"{len(found) - 1} more like it" if len(found) > 1 else None
     return RULE.finding(
         trial.name,
-        message,
+        joined((joined((message, wording.cost_words(trial, seconds)), ": "), more)),
         f"time it in both formats; .contiguous() before it costs a copy{_copy_words(first)}, so measure",
         evidence=[seen.norm.name for seen in found],
         at=first.norm,
@@ -146,8 +143,7 @@ def _finding(trial: Trial, found: list[_Seen]) -> Finding:
 
 
 def _layout_words(layout: Layout) -> str:
-    shape = shape_words(layout.shape)
-    words = layout_words(layout)
+    shape, words = shape_words(layout.shape), layout_words(layout)
     return f"{words} tensor ({shape})" if layout.memory_formats else f"tensor of {shape} with {words}"
 
 

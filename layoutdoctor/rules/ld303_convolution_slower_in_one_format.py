@@ -120,20 +120,15 @@ def _groups(trial: Trial, members: list[tuple[Kernel, str | None]]) -> int:
     match = _GROUPS.search(members[0][0].problem or "")
     if match is not None:
         return int(match[1])
-    cards = [graph.decision for graph in trial.graphs if graph.decision is not None]
+    cards = evidence.cards_of(trial)
     modules = {module for _, module in members if module is not None}
     return max((c.groups or 1 for card in cards for c in card.convolutions if c.module in modules), default=1)
 
 
 def _is_slower(slow: _Convolutions, fast: _Convolutions) -> bool:
     share = evidence.share_of_kernels(slow.trial, slow.seconds)
-    return (
-        fast.seconds > 0
-        and slow.seconds >= _FACTOR * fast.seconds
-        and slow.seconds - fast.seconds >= _LEAST_SECONDS
-        and share is not None
-        and share >= _LEAST_SHARE
-    )
+    is_large = share is not None and share >= _LEAST_SHARE and slow.seconds - fast.seconds >= _LEAST_SECONDS
+    return is_large and 0 < fast.seconds <= slow.seconds / _FACTOR
 
 
 def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
@@ -148,14 +143,10 @@ def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
     problem = f", {kernel.problem}" if kernel.problem else ""
     return RULE.finding(
         slow.trial.name,
-        (
-            f"{name} ({count}{backward}{groups}{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
-            f"{ratio} slower, in one profiled iteration each"
-        ),
-        (
-            "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
-            "usual cause, so convert around this layer or change its groups where the rest gains"
-        ),
+        f"{name} ({count}{backward}{groups}{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
+        f"{ratio} slower, in one profiled iteration each",
+        "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
+        "usual cause, so convert around this layer or change its groups where the rest gains",
         severity="warning",
         at=Place(modules[0] if modules else None, node.location if node is not None else None, 1, None),
         evidence=(slow.trial.name, fast.trial.name),
@@ -172,23 +163,25 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
     """For a CUDA device that is not there: what cannot be measured here, but is known to happen."""
     if not (diagnosis.subject.target or "").startswith("cuda"):
         return
-    for trial in evidence.own_trials(diagnosis):
-        cards = [graph.decision for graph in trial.graphs if trial.is_static and graph.decision is not None]
-        grouped = [c for card in cards for c in card.convolutions if c.class_ == "grouped" and c.channels_last]
-        if not grouped:
-            continue
+    static = (trial for trial in evidence.own_trials(diagnosis) if trial.is_static)
+    for trial, grouped in evidence.first_showing(static, _grouped):
         names = listing([decisions.convolution_words(convolution) for convolution in grouped])
         yield RULE.finding(
             trial.name,
-            (
-                f"{names} would run channels-last with more than one channel per group: "
-                "cuDNN's grouped kernels can be some 30 times slower in channels_last (pytorch #34977)"
-            ),
+            f"{names} would run channels-last with more than one channel per group: "
+            "cuDNN's grouped kernels can be some 30 times slower in channels_last (pytorch #34977)",
             "measure it on the device itself, with layout optimization on and off",
             evidence=[convolution.node for convolution in grouped],
             at=grouped[0],
         )
-        return
+
+
+def _grouped(trial: Trial) -> list[Convolution]:
+    """The grouped convolutions that would run channels-last."""
+    convolutions = (convolution for card in evidence.cards_of(trial) for convolution in card.convolutions)
+    return [
+        convolution for convolution in convolutions if convolution.class_ == "grouped" and convolution.channels_last
+    ]
 
 
 RULE = document_rule("LD303", "convolution-slower-in-one-format", check, __doc__)

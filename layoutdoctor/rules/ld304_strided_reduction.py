@@ -139,11 +139,9 @@ def _finding(slow: _Reduction, fast: _Reduction) -> Finding:
     cost = wording.cost_words(slow.trial, slow.seconds)
     return RULE.finding(
         slow.trial.name,
-        (
-            f"the reduction {slow.kernel} ({slow.op}{place}) takes {cost} in {slow.trial.name} and "
-            f"{format_seconds(fast.seconds)} in {fast.trial.name} for the same elements: "
-            f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion"
-        ),
+        f"the reduction {slow.kernel} ({slow.op}{place}) takes {cost} in {slow.trial.name} and "
+        f"{format_seconds(fast.seconds)} in {fast.trial.name} for the same elements: "
+        f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion",
         "judge the format by the time of the whole model, not by this kernel",
         evidence=(slow.kernel, fast.kernel),
         at=slow,

@@ -67,8 +67,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
             f"{too}: the model is random, or float32 alone is too coarse for it",
             "make the model deterministic (no dropout, a fixed seed) before its configurations are compared",
         )
-    is_channels_last = "channels_last" in (trial.configuration.model_format, trial.configuration.input_format)
-    if is_channels_last and evidence.has_different_outputs(diagnosis, _EAGER_CHANNELS_LAST):
+    if evidence.is_channels_last(trial) and evidence.has_different_outputs(diagnosis, _EAGER_CHANNELS_LAST):
         too = "" if trial.name == _EAGER_CHANNELS_LAST else f"; {_EAGER_CHANNELS_LAST} differs too"
         return (
             f"{too}: the model itself depends on the strides of its tensors, as as_strided() does",

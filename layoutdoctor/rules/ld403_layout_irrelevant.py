@@ -47,10 +47,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     known = f"{count_of(count, 'convolution')}; " if count else ""
     yield RULE.finding(
         None,
-        (
-            f"layouts do not matter to this model: {known}{reason}; nothing measured is faster than "
-            f"{diagnosis.comparison.baseline}"
-        ),
+        f"layouts do not matter to this model: {known}{reason}; nothing measured is faster than "
+        f"{diagnosis.comparison.baseline}",
         f"keep {diagnosis.comparison.baseline}, and look for the time elsewhere",
         seconds=_conversion_seconds(diagnosis),
     )

@@ -190,11 +190,9 @@ def _finding_about_parameters(trial: Trial, contiguous_count: int, last: list[Me
     formats = distinct(last)
     return RULE.finding(
         trial.name,
-        (
-            f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones "
-            f"{'is' if contiguous_count == 1 else 'are'} contiguous and {len(last)} {' or '.join(formats)}, so values "
-            "change their layout between the layers"
-        ),
+        f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones "
+        f"{'is' if contiguous_count == 1 else 'are'} contiguous and {len(last)} {' or '.join(formats)}, so values "
+        "change their layout between the layers",
         (
             "convert all of them to one format: "
             + (

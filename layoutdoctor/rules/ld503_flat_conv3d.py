@@ -46,23 +46,15 @@ _POINTWISE = (1, 1, 1)
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the configurations have the same convolutions."""
-    for trial in evidence.own_trials(diagnosis):
-        convolutions = _forward_convolutions(trial)
+    for trial, convolutions in evidence.first_showing(evidence.own_trials(diagnosis), _forward_convolutions):
         flat = [convolution for convolution in convolutions if _is_flat(convolution)]
         if flat:
             yield _finding(trial, flat, len(convolutions))
-        if convolutions:
-            return
 
 
 def _forward_convolutions(trial: Trial) -> list[Convolution]:
-    return [
-        convolution
-        for graph in trial.graphs
-        if graph.decision is not None and graph.direction != "backward"
-        for convolution in graph.decision.convolutions
-        if not convolution.is_backward
-    ]
+    cards = evidence.cards_of(trial, with_backward=False)
+    return [convolution for card in cards for convolution in card.convolutions if not convolution.is_backward]
 
 
 def _is_flat(convolution: Convolution) -> bool:
@@ -84,15 +76,11 @@ def _finding(trial: Trial, flat: list[Convolution], count: int) -> Finding:
     verb = "is a" if len(flat) == 1 else "are"
     return RULE.finding(
         trial.name,
-        (
-            f"{len(flat)} of {count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, "
-            f"which a Conv2d on each frame computes as well: {listing(names, _CONVOLUTIONS_NAMED)}"
-        ),
-        (
-            "fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
-            ".flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2), with conv2d.weight = conv3d.weight.squeeze(2); "
-            "one report measured Conv3d's backward at 1.8 times the time of Conv2d's"
-        ),
+        f"{len(flat)} of {count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, "
+        f"which a Conv2d on each frame computes as well: {listing(names, _CONVOLUTIONS_NAMED)}",
+        "fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
+        ".flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2), with conv2d.weight = conv3d.weight.squeeze(2); "
+        "one report measured Conv3d's backward at 1.8 times the time of Conv2d's",
         evidence=[convolution.node for convolution in flat],
         at=flat[0],
     )

@@ -49,16 +49,10 @@ _OFF = "inductor-layout-opt-off"
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """At most one about gradients and one about inputs of convolutions, each in the first trial that shows it."""
     trials = evidence.own_trials(diagnosis)
-    for trial in trials:
-        gradients = _ambiguous_gradients(trial)
-        if gradients:
-            yield _finding_about_gradients(diagnosis, trial, gradients)
-            break
-    for trial in trials:
-        inputs = _ambiguous_inputs(trial)
-        if inputs:
-            yield _finding_about_inputs(trial, inputs)
-            break
+    for trial, gradients in evidence.first_showing(trials, _ambiguous_gradients):
+        yield _finding_about_gradients(diagnosis, trial, gradients)
+    for trial, inputs in evidence.first_showing(trials, _ambiguous_inputs):
+        yield _finding_about_inputs(trial, inputs)
 
 
 def _ambiguous_gradients(trial: Trial) -> list[GradientLayout]:
@@ -95,11 +89,9 @@ def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list
     cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
     return RULE.finding(
         trial.name,
-        (
-            f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
-            f"both formats ({listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
-            f"(pytorch issue #47163) is spurious here{cause}"
-        ),
+        f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
+        f"both formats ({listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
+        f"(pytorch issue #47163) is spurious here{cause}",
         "nothing to do: the strides of dimensions of size 1 are never used",
         evidence=[g.parameter for g in gradients],
     )
@@ -108,7 +100,7 @@ def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
     """Layout optimization, where it was applied and without it these gradients lie as their parameters do."""
     off = diagnosis.measured_trial(_OFF)
-    applied = any(graph.decision is not None and graph.decision.applied for graph in trial.graphs)
+    applied = any(card.applied for card in evidence.cards_of(trial))
     if not applied or off is None or off is trial or off.status != "ok" or off.measurement is None:
         return ""
     if parameters & {entry.parameter for entry in off.gradient_layouts}:
@@ -128,10 +120,8 @@ def _finding_about_inputs(trial: Trial, inputs: list[FxNode]) -> Finding:
     pronoun = "it" if len(inputs) == 1 else "them"
     return RULE.finding(
         trial.name,
-        (
-            f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
-            f"({listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due"
-        ),
+        f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
+        f"({listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due",
         ("nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both formats"),
         evidence=[node.name for node in inputs],
         at=first,

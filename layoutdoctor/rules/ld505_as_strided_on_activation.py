@@ -65,11 +65,8 @@ _Found = tuple["FxNode", "FxNode | None"]  # the call, and what it reads
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: from eager, which runs what the code says, else from the first graph that shows it."""
     trials = sorted(evidence.own_trials(diagnosis), key=lambda trial: trial.name != _EAGER)
-    for trial in trials:
-        found = _calls(trial)
-        if found:
-            yield _finding(diagnosis, trial, found)
-            return
+    for trial, found in evidence.first_showing(trials, _calls):
+        yield _finding(diagnosis, trial, found)
 
 
 def _calls(trial: Trial) -> list[_Found]:
@@ -111,10 +108,8 @@ def _finding(diagnosis: Diagnosis, trial: Trial, found: list[_Found]) -> Finding
     return RULE.finding(
         trial.name,
         _message(diagnosis, found),
-        (
-            "write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
-            "memory format that the model was written for"
-        ),
+        "write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
+        "memory format that the model was written for",
         severity="warning",
         evidence=[node.name for node, _ in found],
         at=first,
