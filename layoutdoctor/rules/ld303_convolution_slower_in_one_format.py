@@ -43,7 +43,7 @@ from layoutdoctor.words import distinct, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Finding, Kernel, Trial
+    from layoutdoctor.records import Convolution, Diagnosis, Finding, Kernel, Trial
 
 _LIBRARIES = ("onednn", "cudnn")
 _GROUPS = re.compile(r"(?:^|_)g(\d+)(?=mb|ic)")  # g32mb4_ic256oc256_ih56..., as oneDNN writes it
