@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from builders import (
     a_comparison,
     a_configuration,
@@ -92,46 +91,24 @@ def test_which_facts_it_gives() -> None:
     assert evidence.is_training(diagnosis, diagnosis.trials[0])
     assert not evidence.is_training(a_diagnosis(), a_trial(kernels=kernels(to_channels_last("a", tensor="gradient"))))
 
-
-@pytest.mark.parametrize(("share", "severity"), [(None, "warning"), (0.02, "warning"), (0.0199, "note")])
-def test_only_a_share_known_to_be_small_is_a_note(share: float | None, severity: str) -> None:
-    assert evidence.severity_of_share(share) == severity
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
+    # What is not known to be free of the trouble is no alternative.
+    for other in (
         a_trial(LAST, kernels=None),
         a_trial(LAST, equivalence=Equivalence(status="different")),
         a_failed_trial(LAST),
         same_as(LAST, "inductor"),
-    ],
-    ids=["kernels not recorded", "outputs differ", "failed", "same as the trial itself"],
-)
-def test_what_is_not_known_to_be_free_of_the_trouble_is_no_alternative(other: Trial) -> None:
-    diagnosis = a_diagnosis(a_trial(), other, comparison=a_comparison(a_ratio(LAST, 1.4)))
+    ):
+        diagnosis = a_diagnosis(a_trial(), other, comparison=a_comparison(a_ratio(LAST, 1.4)))
+        assert evidence.clean_alternative(diagnosis, diagnosis.trials[0], lambda trial: True) is None
 
-    assert evidence.clean_alternative(diagnosis, diagnosis.trials[0], lambda trial: True) is None
+    # An alternative is at least not measurably slower.
+    for median, is_offered in ((1.4, True), (1.0, True), (0.9, False)):
+        diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(a_ratio(LAST, median)))
+        found = evidence.clean_alternative(diagnosis, diagnosis.trials[0], lambda trial: True)
+        assert (found is not None) == is_offered
 
-
-@pytest.mark.parametrize(("median", "is_offered"), [(1.4, True), (1.0, True), (0.9, False)])
-def test_an_alternative_is_at_least_not_measurably_slower(median: float, *, is_offered: bool) -> None:
-    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(a_ratio(LAST, median)))
-    found = evidence.clean_alternative(diagnosis, diagnosis.trials[0], lambda trial: True)
-
-    assert (found is not None) == is_offered
-
-
-def test_a_cost_without_a_measured_share_is_a_note() -> None:
-    assert evidence.severity_of_cost(a_trial(), 3e-3) == "warning"
-    assert evidence.severity_of_cost(a_trial(), 1e-4) == "note"
-    assert evidence.severity_of_cost(a_trial(), None) == "note"
-    assert evidence.severity_of_cost(a_trial(is_static=True), 3e-3) == "note"
-
-
-@pytest.mark.parametrize(
-    ("trial", "is_training"),
-    [
+    # A run with a backward in it is training.
+    for trial, is_training in (
         (a_recorded_trial(to_channels_last("a")), False),
         (a_recorded_trial(kernels=None), False),
         (a_recorded_trial(to_channels_last("a", tensor="gradient")), True),
@@ -143,7 +120,17 @@ def test_a_cost_without_a_measured_share_is_a_note() -> None:
         (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("cudnn::bn_bw_1C11_kernel_new"),))), True),
         (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("aten::conv2d", kind="operation"),))), False),
         (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("MyBackwardModule", kind="module"),))), False),
-    ],
-)
-def test_a_run_with_a_backward_in_it_is_training(trial: Trial, is_training: bool) -> None:
-    assert evidence.is_training(a_trace_diagnosis(trial), trial) is is_training
+    ):
+        assert evidence.is_training(a_trace_diagnosis(trial), trial) is is_training
+
+
+def test_how_severe_it_is() -> None:
+    # Only a share known to be small is a note.
+    for share, severity in ((None, "warning"), (0.02, "warning"), (0.0199, "note")):
+        assert evidence.severity_of_share(share) == severity
+
+    # A cost without a measured share is a note.
+    assert evidence.severity_of_cost(a_trial(), 3e-3) == "warning"
+    assert evidence.severity_of_cost(a_trial(), 1e-4) == "note"
+    assert evidence.severity_of_cost(a_trial(), None) == "note"
+    assert evidence.severity_of_cost(a_trial(is_static=True), 3e-3) == "note"

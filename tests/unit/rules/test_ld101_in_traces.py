@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import a_location, contiguous
 from trace_builders import (
     a_recorded_pair,
@@ -135,22 +134,14 @@ def test_what_it_says() -> None:
     (found,) = findings(a_pair_proved_by("shapes", between=between))
     assert " around some_kernel, other_kernel and aiter::_groupnorm; " in found.message
 
-
-@pytest.mark.parametrize(
-    ("confidence", "seconds", "severity"),
-    [
-        ("shapes", 3e-4, "warning"),
-        ("grid", 3e-4, "warning"),
-        ("shapes", 2.9e-4, "note"),
-        ("grid", 2.9e-4, "note"),
-        ("order", 9e-3, "note"),
-        (None, 9e-3, "note"),
-    ],
-)
-def test_it_is_a_warning_where_shapes_or_grids_prove_two_percent(
-    confidence: str, seconds: float, severity: str
-) -> None:
-    assert [f.severity for f in findings(a_pair_proved_by(confidence, seconds))] == [severity]
+    # How much of it the run waited for is told where it was recorded.
+    for exposed, words in (
+        (4e-4, "(2.7 %, 10 % of the convolution time), all of it while nothing else ran, 12.2"),
+        (0.0, "(2.7 %, 10 % of the convolution time), none of it while nothing else ran, 12.2"),
+        (None, "(2.7 %, 10 % of the convolution time), 12.2"),
+    ):
+        (found,) = findings(a_pair_proved_by("shapes", exposed_seconds=exposed))
+        assert words in found.message
 
 
 def test_how_severe_it_is() -> None:
@@ -162,19 +153,16 @@ def test_how_severe_it_is() -> None:
     pairs = (a_pair_proved_by("shapes", 1e-4), a_pair_proved_by("grid", 2e-4))
     assert [f.severity for f in findings(*pairs)] == ["warning"]
 
-
-@pytest.mark.parametrize(
-    ("exposed", "words"),
-    [
-        (4e-4, "(2.7 %, 10 % of the convolution time), all of it while nothing else ran, 12.2"),
-        (0.0, "(2.7 %, 10 % of the convolution time), none of it while nothing else ran, 12.2"),
-        (None, "(2.7 %, 10 % of the convolution time), 12.2"),
-    ],
-)
-def test_how_much_of_it_the_run_waited_for_is_told_where_it_was_recorded(exposed: float | None, words: str) -> None:
-    (found,) = findings(a_pair_proved_by("shapes", exposed_seconds=exposed))
-
-    assert words in found.message
+    # It is a warning where shapes or grids prove two percent.
+    for confidence, seconds, severity in (
+        ("shapes", 3e-4, "warning"),
+        ("grid", 3e-4, "warning"),
+        ("shapes", 2.9e-4, "note"),
+        ("grid", 2.9e-4, "note"),
+        ("order", 9e-3, "note"),
+        (None, 9e-3, "note"),
+    ):
+        assert [f.severity for f in findings(a_pair_proved_by(confidence, seconds))] == [severity]
 
 
 def test_what_it_suggests() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_breaker,
     a_comparison,
@@ -104,9 +103,9 @@ def test_which_facts_it_gives() -> None:
     assert [f.module for f in found] == ["net.1", "attention"]
 
 
-@pytest.mark.parametrize("changes", [{"kernels": None}, {"is_static": True}])
-def test_without_a_measured_share_or_without_a_run_it_is_a_note(changes: dict[str, Any]) -> None:
-    assert [f.severity for f in findings(a_broken_trial(*NORMS, **changes))] == ["note"]
+def test_without_a_measured_share_or_without_a_run_it_is_a_note() -> None:
+    for changes in ({"kernels": None}, {"is_static": True}):
+        assert [f.severity for f in findings(a_broken_trial(*NORMS, **changes))] == ["note"]
 
 
 def test_what_it_says() -> None:
@@ -131,17 +130,13 @@ def test_what_it_says() -> None:
         "contiguous result; 2.00 ms of 25.0 ms kernel time (8.0 %)"
     )
 
-
-@pytest.mark.parametrize(
-    ("paid", "words"),
-    [
+    # What the neighbours pay is said by direction.
+    for paid, words in (
         ((back("e0", fused=True),), "1 conversion back in, fused"),
         ((out("e0", fused=True), back("e1", fused=True)), "1 conversion out and 1 back in, fused"),
         ((out("e0"), back("e1", direction="to_blocked")), "2 conversions around it"),
-    ],
-)
-def test_what_the_neighbours_pay_is_said_by_direction(paid: tuple[Conversion, ...], words: str) -> None:
-    assert f"contiguous result; {words}, " in findings(a_broken_trial(NORMS[0], conversions=paid))[0].message
+    ):
+        assert f"contiguous result; {words}, " in findings(a_broken_trial(NORMS[0], conversions=paid))[0].message
 
 
 def test_what_it_suggests() -> None:
@@ -172,15 +167,11 @@ def test_what_it_suggests() -> None:
         findings(a_trial(), a_broken_trial(*NORMS), comparison=comparison)[0].suggestion
     )
 
-
-@pytest.mark.parametrize(
-    ("op", "start"),
-    [
+    # Each kind has its advice.
+    for op, start in (
         ("aten::_unsafe_view", "a view keeps channels_last only where the channels stay innermost"),
         ("bmm", "a view keeps"),
         ("native_channel_shuffle", "known as pytorch issue #197109"),
         ("avg_pool3d", "stay contiguous around it, or use an operation there that keeps channels_last"),
-    ],
-)
-def test_each_kind_has_its_advice(op: str, start: str) -> None:
-    assert str(findings(a_broken_trial(a_breaker(op=op)))[0].suggestion).startswith(start)
+    ):
+        assert str(findings(a_broken_trial(a_breaker(op=op)))[0].suggestion).startswith(start)

@@ -98,9 +98,8 @@ def test_all_that_a_library_converts_is_one_finding_with_its_sum_and_what_other_
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "of_convolutions", "severity"),
-    [
+def test_it_is_a_warning_from_five_percent_or_where_convolutions_pay_a_tenth_and_silent_where_nobody_feels_it() -> None:
+    for seconds, of_convolutions, severity in (
         (5.0e-4, 1.0, "warning"),
         (4.9e-4, 4.9e-3, "warning"),
         (4.9e-4, 5.0e-3, "note"),
@@ -111,15 +110,10 @@ def test_all_that_a_library_converts_is_one_finding_with_its_sum_and_what_other_
         (5.0e-4, None, "warning"),
         (4.9e-4, None, "note"),
         (None, 1.0, None),
-    ],
-)
-def test_it_is_a_warning_from_five_percent_or_where_convolutions_pay_a_tenth_and_silent_where_nobody_feels_it(
-    seconds: float | None, of_convolutions: float | None, severity: str | None
-) -> None:
-    conversion = there(1, seconds=seconds)
-    recorded = recorded_kernels(conversion, seconds=1e-2, convolution_seconds=of_convolutions)
-
-    assert [f.severity for f in findings(conversion, kernels=recorded)] == ([] if severity is None else [severity])
+    ):
+        conversion = there(1, seconds=seconds)
+        recorded = recorded_kernels(conversion, seconds=1e-2, convolution_seconds=of_convolutions)
+        assert [f.severity for f in findings(conversion, kernels=recorded)] == ([] if severity is None else [severity])
 
 
 def test_what_is_no_finding() -> None:
@@ -250,6 +244,16 @@ def test_what_it_suggests() -> None:
         assert found.severity == "warning"
         assert found.suggestion.startswith("give the model and its input torch.channels_last")
 
+    # Where no shapes were recorded the operations say the dimensions.
+    for called, wanted in (
+        (("aten::conv2d",), WANTS_CHANNELS_LAST),
+        (("aten::conv3d",), WANTS_CHANNELS_LAST.replace("torch.channels_last", "torch.channels_last_3d")),
+        (("aten::conv2d", "aten::conv_transpose3d"), WANTS_CHANNELS_LAST + IN_3D),
+    ):
+        calls = [there(n, source=None, target=None) for n in range(2)]
+        totals = tuple(a_total(name, kind="operation") for name in called)
+        assert only(*calls, kernels=recorded_kernels(*calls, totals=totals)).suggestion == wanted
+
 
 def test_what_it_says() -> None:
     # What directions and tensors rest on is told.
@@ -327,21 +331,6 @@ def test_what_it_says() -> None:
     other = a_trial("eager", kernels=on_a_gpu(*trips), redundant_pairs=(a_pair("in 1", "weight 1"), pair))
     found = of_a_model(other, conversions=trips, trial={"redundant_pairs": (pair,)})
     assert found.message.endswith("of these, LD101 counts 2 too (round trips) and LD103 counts 2 too (weights)")
-
-
-@pytest.mark.parametrize(
-    ("called", "wanted"),
-    [
-        (("aten::conv2d",), WANTS_CHANNELS_LAST),
-        (("aten::conv3d",), WANTS_CHANNELS_LAST.replace("torch.channels_last", "torch.channels_last_3d")),
-        (("aten::conv2d", "aten::conv_transpose3d"), WANTS_CHANNELS_LAST + IN_3D),
-    ],
-)
-def test_where_no_shapes_were_recorded_the_operations_say_the_dimensions(called: tuple[str, ...], wanted: str) -> None:
-    calls = [there(n, source=None, target=None) for n in range(2)]
-    totals = tuple(a_total(name, kind="operation") for name in called)
-
-    assert only(*calls, kernels=recorded_kernels(*calls, totals=totals)).suggestion == wanted
 
 
 ALONE = (

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from builders import (
     a_comparison,
     a_configuration,
@@ -23,7 +22,7 @@ from layoutdoctor.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld201_layout_optimization_without_effect import check
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Conversion, Convolution, Decision
+    from layoutdoctor.records import Convolution, Decision
 
 findings = finder(check)
 
@@ -84,20 +83,19 @@ def test_what_is_no_finding() -> None:
     # Other code with the optimization is an effect.
     assert findings(a_trial_of(ACTIVE), a_trial("inductor-layout-opt-off")) == []
 
-
-@pytest.mark.parametrize(
-    "changes",
-    [
+    # A configuration that decides the layouts itself is excused.
+    for changes in (
         {"inductor_options": {"freezing": True}},
         {"model_format": "channels_last", "input_format": "channels_last"},
         {"layout_optimization": "off"},
         {"backend": "eager", "layout_optimization": None},
-    ],
-)
-def test_a_configuration_that_decides_the_layouts_itself_is_excused(changes: dict[str, Any]) -> None:
-    configuration = a_configuration("other", **changes)
+    ):
+        configuration = a_configuration("other", **changes)
+        assert findings(a_trial_of(IDLE, configuration=configuration)) == []
 
-    assert findings(a_trial_of(IDLE, configuration=configuration)) == []
+    # Convolutions that are all 1 d are another rules matter.
+    for others in ((), (same_as("inductor-layout-opt-off", "inductor"),)):
+        assert findings(a_trial_of(a_decision(*some_convolutions(rank=1))), *others) == []
 
 
 def test_what_it_suggests() -> None:
@@ -135,10 +133,8 @@ def test_what_it_suggests() -> None:
         ("note", f"{BY_HAND}, and measure: the flag will not do it")
     ]
 
-
-@pytest.mark.parametrize(
-    ("ranks", "reason", "suggestion"),
-    [
+    # The reason is given only where the ranks explain it.
+    for ranks, reason, suggestion in (
         (
             (1, 3),
             ": all are 1-D or 3-D and Inductor's rule covers 2-D only, so toggling layout_optimization changes nothing",
@@ -154,21 +150,20 @@ def test_what_it_suggests() -> None:
             "",
             "convert the parameters and the input to torch.channels_last by hand, and measure: the flag will not do it",
         ),
-    ],
-)
-def test_the_reason_is_given_only_where_the_ranks_explain_it(
-    ranks: tuple[int | None, ...], reason: str, suggestion: str
-) -> None:
-    decision = a_decision(*(some_convolutions(1, rank)[0] for rank in ranks))
+    ):
+        decision = a_decision(*(some_convolutions(1, rank)[0] for rank in ranks))
+        assert [(f.message, f.suggestion) for f in findings(a_trial_of(decision))] == [
+            (f"layout optimization applied, 0 of 2 convolutions made channels-last{reason}", suggestion)
+        ]
 
-    assert [(f.message, f.suggestion) for f in findings(a_trial_of(decision))] == [
-        (f"layout optimization applied, 0 of 2 convolutions made channels-last{reason}", suggestion)
-    ]
-
-
-@pytest.mark.parametrize("others", [(), (same_as("inductor-layout-opt-off", "inductor"),)])
-def test_convolutions_that_are_all_1_d_are_another_rules_matter(others: tuple[Trial, ...]) -> None:
-    assert findings(a_trial_of(a_decision(*some_convolutions(rank=1))), *others) == []
+    # Parameters in channels last 3d need nothing unless the compiler undoes it.
+    for conversions, suggestion in (
+        ((), "nothing: the parameters are in torch.channels_last_3d already, which does what the flag cannot"),
+        ((RETURNED,), "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"),
+    ):
+        trial = a_trial(graphs=(a_graph(IDLE, conversions=conversions),))
+        subject = a_subject(parameter_formats={"channels_last_3d": 4})
+        assert [f.suggestion for f in findings(trial, subject=subject)] == [suggestion]
 
 
 SHAPE = (2, 16, 8, 32, 32)
@@ -181,22 +176,6 @@ RETURNED = a_conversion(
     role="interior",
     bytes_moved=2_097_152,
 )
-
-
-@pytest.mark.parametrize(
-    ("conversions", "suggestion"),
-    [
-        ((), "nothing: the parameters are in torch.channels_last_3d already, which does what the flag cannot"),
-        ((RETURNED,), "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"),
-    ],
-)
-def test_parameters_in_channels_last_3d_need_nothing_unless_the_compiler_undoes_it(
-    conversions: tuple[Conversion, ...], suggestion: str
-) -> None:
-    trial = a_trial(graphs=(a_graph(IDLE, conversions=conversions),))
-    subject = a_subject(parameter_formats={"channels_last_3d": 4})
-
-    assert [f.suggestion for f in findings(trial, subject=subject)] == [suggestion]
 
 
 def test_what_it_says() -> None:
@@ -218,16 +197,14 @@ def test_what_it_says() -> None:
         ("layout optimization applied, 0 of 1 convolution made channels-last", None, None)
     ]
 
-
-@pytest.mark.parametrize("first", ["inductor", "inductor-layout-opt-off"])
-def test_the_same_code_with_and_without_is_told_whichever_was_measured(first: str) -> None:
-    on = a_trial_of(ACTIVE) if first == "inductor" else a_trial_of(ACTIVE, status="same_as", same_as=first)
-    off = a_trial(first) if first != "inductor" else same_as("inductor-layout-opt-off", "inductor")
-
-    assert [(f.configuration, f.severity, f.message) for f in findings(on, off)] == [
-        (
-            "inductor",
-            "note",
-            "layout optimization applied, but the generated code is the same without it (inductor-layout-opt-off)",
-        )
-    ]
+    # The same code with and without is told whichever was measured.
+    for first in ("inductor", "inductor-layout-opt-off"):
+        on = a_trial_of(ACTIVE) if first == "inductor" else a_trial_of(ACTIVE, status="same_as", same_as=first)
+        off = a_trial(first) if first != "inductor" else same_as("inductor-layout-opt-off", "inductor")
+        assert [(f.configuration, f.severity, f.message) for f in findings(on, off)] == [
+            (
+                "inductor",
+                "note",
+                "layout optimization applied, but the generated code is the same without it (inductor-layout-opt-off)",
+            )
+        ]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from builders import a_comparison, a_convolution, a_decision, a_graph, a_location, a_ratio, a_trial, finder
 
 from layoutdoctor.records import Finding, Trial
@@ -45,21 +44,6 @@ def test_a_veto_names_its_rule_and_the_convolution_that_made_it() -> None:
     ]
 
 
-@pytest.mark.parametrize("rule", ["config-off", "no-convolution", "set-from-outside", "not-recorded"])
-def test_a_decision_that_no_convolution_made_is_no_veto(rule: str) -> None:
-    assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []
-
-
-@pytest.mark.parametrize("applied", [True, None])
-def test_an_applied_or_unrecorded_decision_is_no_veto(applied: bool | None) -> None:
-    assert findings(a_trial_of(a_graph(a_decision(applied=applied, rule="small-channels")), a_graph(None))) == []
-
-
-@pytest.mark.parametrize("name", ["eager", "inductor-layout-opt-off", "inductor-layout-opt-forced"])
-def test_a_configuration_that_does_not_leave_the_decision_to_inductor_is_excused(name: str) -> None:
-    assert findings(a_trial_of(a_graph(VETO), name=name)) == []
-
-
 def test_a_veto_is_told_once_though_every_configuration_repeats_it() -> None:
     last = a_trial_of(a_graph(VETO), name="inductor-channels-last")
 
@@ -87,6 +71,13 @@ def test_what_it_says() -> None:
     graphs = (a_graph(VETO, direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
     assert [f.message[:46] for f in findings(a_trial_of(*graphs))] == ["layout optimization vetoed in the forward by s"]
 
+    # A rule about the whole graph is told.
+    for rule in ("few-convolutions", "small-channels", "weighted-flops", "not-said"):
+        decision = a_decision(applied=False, rule=rule, explanation="so torch says")
+        assert [f.message for f in findings(a_trial_of(a_graph(decision)))] == [
+            f"layout optimization vetoed by {rule}: so torch says"
+        ]
+
 
 def test_what_it_suggests() -> None:
     # It is a warning where forcing was measured faster.
@@ -102,10 +93,8 @@ def test_what_it_suggests() -> None:
     trial = a_trial_of(a_graph(VETO), is_static=True, kernels=None, measurement=None, equivalence=None)
     assert [(f.severity, f.suggestion) for f in findings(trial)] == [("note", f"on the device itself, {ALL_MEASURES}")]
 
-
-@pytest.mark.parametrize(
-    ("median", "words"),
-    [
+    # A veto that was measured to be right says so.
+    for median, words in (
         (
             0.8,
             "the veto is right here: inductor-layout-opt-forced runs at 0.80x the speed of inductor "
@@ -116,30 +105,11 @@ def test_what_it_suggests() -> None:
             "the veto costs nothing here: inductor-layout-opt-forced runs at 1.00x the speed of inductor "
             "(99 % interval 0.97x to 1.03x)",
         ),
-    ],
-)
-def test_a_veto_that_was_measured_to_be_right_says_so(median: float, words: str) -> None:
-    comparison = a_comparison(a_ratio("inductor-layout-opt-forced", median))
-
-    assert [(f.severity, f.suggestion) for f in findings(a_trial_of(a_graph(VETO)), comparison=comparison)] == [
-        ("note", words)
-    ]
-
-
-@pytest.mark.parametrize(
-    "rule", ["grouped-convolution", "smaller-out-channels", "dynamic-shape", "only-backward-convolutions"]
-)
-def test_a_rule_that_has_its_own_finding_is_left_to_it(rule: str) -> None:
-    assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []
-
-
-@pytest.mark.parametrize("rule", ["few-convolutions", "small-channels", "weighted-flops", "not-said"])
-def test_a_rule_about_the_whole_graph_is_told(rule: str) -> None:
-    decision = a_decision(applied=False, rule=rule, explanation="so torch says")
-
-    assert [f.message for f in findings(a_trial_of(a_graph(decision)))] == [
-        f"layout optimization vetoed by {rule}: so torch says"
-    ]
+    ):
+        comparison = a_comparison(a_ratio("inductor-layout-opt-forced", median))
+        assert [(f.severity, f.suggestion) for f in findings(a_trial_of(a_graph(VETO)), comparison=comparison)] == [
+            ("note", words)
+        ]
 
 
 def test_what_is_no_finding() -> None:
@@ -150,3 +120,19 @@ def test_what_is_no_finding() -> None:
     # A backward under an applied forward is a mismatch and no veto.
     graphs = (a_graph(a_decision(), direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
     assert findings(a_trial_of(*graphs)) == []
+
+    # A decision that no convolution made is no veto.
+    for rule in ("config-off", "no-convolution", "set-from-outside", "not-recorded"):
+        assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []
+
+    # An applied or unrecorded decision is no veto.
+    for applied in (True, None):
+        assert findings(a_trial_of(a_graph(a_decision(applied=applied, rule="small-channels")), a_graph(None))) == []
+
+    # A configuration that does not leave the decision to inductor is excused.
+    for name in ("eager", "inductor-layout-opt-off", "inductor-layout-opt-forced"):
+        assert findings(a_trial_of(a_graph(VETO), name=name)) == []
+
+    # A rule that has its own finding is left to it.
+    for rule in ("grouped-convolution", "smaller-out-channels", "dynamic-shape", "only-backward-convolutions"):
+        assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []

@@ -85,17 +85,13 @@ def test_what_is_no_finding() -> None:
     other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
     assert findings(LAST, trials=(other,)) == []
 
-
-@pytest.mark.parametrize(
-    "layout",
-    [
+    # An input that needs no conversion is excused.
+    for layout in (
         channels_last((4, 3, 56, 56)),
         contiguous((4, 1, 56, 56)),  # one channel: both formats at once
         contiguous((4, 128)),
-    ],
-)
-def test_an_input_that_needs_no_conversion_is_excused(layout: Any) -> None:
-    assert findings(LAST, inputs=(an_input(layout),)) == []
+    ):
+        assert findings(LAST, inputs=(an_input(layout),)) == []
 
 
 def test_which_facts_it_gives() -> None:
@@ -109,9 +105,8 @@ def test_which_facts_it_gives() -> None:
     assert [f.module for f in findings(LAST, baseline=a_trial(kernels=kernels(small, large)))] == ["body.1"]
 
 
-@pytest.mark.parametrize(
-    ("layouts", "message", "suggestion"),
-    [
+def test_each_rank_has_its_own_format() -> None:
+    for layouts, message, suggestion in (
         ([(2, 4, 8, 32, 32)], "an input (2x4x8x32x32) is not channels_last_3d", TO_3D),
         ([(4, 3, 8, 8), (4, 3, 9, 9)], "an input (4x3x8x8) and an input (4x3x9x9) are not channels_last", TO_2D),
         (
@@ -119,21 +114,15 @@ def test_which_facts_it_gives() -> None:
             "an input (4x3x8x8) and an input (2x4x8x32x32) are not channels_last or channels_last_3d",
             "convert each input and each parameter to the channels-last format of its rank, the parameters once",
         ),
-    ],
-)
-def test_each_rank_has_its_own_format(layouts: Any, message: str, suggestion: str) -> None:
-    inputs = tuple(an_input(contiguous(shape), name=None) for shape in layouts)
-
-    assert [(f.message, f.suggestion) for f in findings(LAST, inputs=inputs)] == [
-        (f"{message}, and {SPEED}", suggestion)
-    ]
+    ):
+        inputs = tuple(an_input(contiguous(shape), name=None) for shape in layouts)
+        assert [(f.message, f.suggestion) for f in findings(LAST, inputs=inputs)] == [
+            (f"{message}, and {SPEED}", suggestion)
+        ]
 
 
-@pytest.mark.parametrize(
-    ("name", "severity"), [("inductor-channels-last", "error"), ("inductor-layout-opt-off", "warning")]
-)
-def test_it_is_an_error_where_channels_last_input_was_verified(name: str, severity: str) -> None:
-    trials = (a_trial("inductor-channels-last"), a_trial("inductor-layout-opt-off"))
-    advice = a_recommendation(name, verified=True)
-
-    assert [f.severity for f in findings(LAST, trials=trials, recommendation=advice)] == [severity]
+def test_it_is_an_error_where_channels_last_input_was_verified() -> None:
+    for name, severity in (("inductor-channels-last", "error"), ("inductor-layout-opt-off", "warning")):
+        trials = (a_trial("inductor-channels-last"), a_trial("inductor-layout-opt-off"))
+        advice = a_recommendation(name, verified=True)
+        assert [f.severity for f in findings(LAST, trials=trials, recommendation=advice)] == [severity]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from builders import a_configuration, a_graph, a_location, a_node, a_trial, channels_last, contiguous, finder
 
 from layoutdoctor.layout import strided_layout
@@ -75,20 +74,6 @@ def test_a_configuration_that_leaves_the_conversion_back_to_its_caller_is_named(
     ]
 
 
-@pytest.mark.parametrize(
-    ("expected", "returned"),
-    [
-        (contiguous((4, 8, 1, 1)), channels_last((4, 8, 1, 1))),
-        (strided_layout((4, 8, 1, 1), (8, 1, 8, 8)), strided_layout((4, 8, 1, 1), (8, 1, 1, 1))),
-        (contiguous((4, 1, 8, 8)), channels_last((4, 1, 8, 8))),
-        (contiguous((4, 8)), contiguous((4, 8))),
-        (contiguous((4, 8, 8, 8)), contiguous((4, 16, 8, 8))),
-    ],
-)
-def test_the_same_bytes_under_other_strides_or_another_shape_are_no_finding(expected: Layout, returned: Layout) -> None:
-    assert findings(returning("eager", expected), returning("inductor", returned)) == []
-
-
 def test_what_it_says() -> None:
     # A layout in no memory format is compared by its stride order.
     shape = (2, 5, 3, 7, 2)
@@ -109,6 +94,18 @@ def test_what_it_says() -> None:
         "inductor returns outputs 0 and 2 as channels_last where eager retu"
     ]
 
+    # Without a breaker the last operation that sets a layout is named.
+    for called, words in (("channel_shuffle", "channel_shuffle (model.py:5)"), (None, "clone (model.py:5)")):
+        nodes = (
+            a_node("clone", "aten.clone.default", ("x",), called=called, location=a_location(5)),
+            a_node("relu", "aten.relu.default", ("clone",)),
+        )
+        graph = a_graph(nodes=nodes, output_names=("relu",))
+        found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
+        assert [f.message.split("; ")[1] for f in found] == [
+            f"the last operation that sets a layout is {words} (pytorch #197109 is such a case)"
+        ]
+
 
 def test_what_is_no_finding() -> None:
     # Other values or other formats of model and input are not compared.
@@ -121,38 +118,30 @@ def test_what_is_no_finding() -> None:
     static = a_trial("inductor", equivalence=None, is_static=True)
     assert findings(a_trial("eager", equivalence=None), static) == []
 
-
-@pytest.mark.parametrize(
-    ("called", "words"), [("channel_shuffle", "channel_shuffle (model.py:5)"), (None, "clone (model.py:5)")]
-)
-def test_without_a_breaker_the_last_operation_that_sets_a_layout_is_named(called: str | None, words: str) -> None:
-    nodes = (
-        a_node("clone", "aten.clone.default", ("x",), called=called, location=a_location(5)),
-        a_node("relu", "aten.relu.default", ("clone",)),
-    )
-    graph = a_graph(nodes=nodes, output_names=("relu",))
-    found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
-
-    assert [f.message.split("; ")[1] for f in found] == [
-        f"the last operation that sets a layout is {words} (pytorch #197109 is such a case)"
-    ]
+    # The same bytes under other strides or another shape are no finding.
+    for expected, returned in (
+        (contiguous((4, 8, 1, 1)), channels_last((4, 8, 1, 1))),
+        (strided_layout((4, 8, 1, 1), (8, 1, 8, 8)), strided_layout((4, 8, 1, 1), (8, 1, 1, 1))),
+        (contiguous((4, 1, 8, 8)), channels_last((4, 1, 8, 8))),
+        (contiguous((4, 8)), contiguous((4, 8))),
+        (contiguous((4, 8, 8, 8)), contiguous((4, 16, 8, 8))),
+    ):
+        assert findings(returning("eager", expected), returning("inductor", returned)) == []
 
 
-@pytest.mark.parametrize("names", [(), ("relu",), ("small",)])
-def test_a_place_that_the_graph_does_not_tell_is_not_guessed(names: tuple[str, ...]) -> None:
-    nodes = (
-        a_node("x", "x", op="placeholder"),
-        a_node("relu", "aten.relu.default", ("x",)),
-        a_node("small", layout=contiguous((4, 8))),
-    )
-    graph = a_graph(nodes=nodes, output_names=names, breakers=(a_breaker(target=channels_last()),))
-    found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
+def test_which_facts_it_gives() -> None:
+    # A place that the graph does not tell is not guessed.
+    for names in ((), ("relu",), ("small",)):
+        nodes = (
+            a_node("x", "x", op="placeholder"),
+            a_node("relu", "aten.relu.default", ("x",)),
+            a_node("small", layout=contiguous((4, 8))),
+        )
+        graph = a_graph(nodes=nodes, output_names=names, breakers=(a_breaker(target=channels_last()),))
+        found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
+        assert [f.location for f in found] == [None]
 
-    assert [f.location for f in found] == [None]
-
-
-def test_a_configuration_of_ones_own_is_compared_with_the_eager_one_of_its_formats() -> None:
+    # A configuration of ones own is compared with the eager one of its formats.
     own = a_configuration("mine", model_format="channels_last", input_format="channels_last")
     trials = (returning(EAGER_LAST, channels_last()), returning("mine", contiguous(), configuration=own))
-
     assert [f.configuration for f in findings(*trials)] == ["mine"]

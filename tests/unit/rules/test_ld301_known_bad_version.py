@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_convolution,
     a_decision,
@@ -43,43 +42,6 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
 
 def sources(diagnosis: Diagnosis) -> list[str]:
     return [source for finding in check(diagnosis) for source in finding.evidence]
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("2.9.1+cu128", (2, 9, 1, 1)),
-        ("2.13.0+cpu", (2, 13, 0, 1)),
-        ("2.13.0.dev20260514+cu130", (2, 13, 0, 0)),
-        ("2.6.0a0+gitdeb1da1", (2, 6, 0, 0)),
-        ("2.10.0rc1", (2, 10, 0, 0)),
-        ("v2.9", (2, 9, 0, 1)),
-        ("main", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_a_version_of_torch_is_read_with_whether_it_is_a_release(
-    text: str | None, version: tuple[int, int, int, int] | None
-) -> None:
-    assert parse_torch(text) == version
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("91002", (9, 10, 2, 1)),
-        ("91500", (9, 15, 0, 1)),
-        ("8907", (8, 9, 7, 1)),
-        ("9.10.2", (9, 10, 2, 1)),
-        ("none", None),
-        (None, None),
-    ],
-)
-def test_a_version_of_cudnn_is_read_with_and_without_dots(
-    text: str | None, version: tuple[int, int, int, int] | None
-) -> None:
-    assert parse_cudnn(text) == version
 
 
 def test_a_half_precision_conv3d_on_torch_2_9_without_a_new_cudnn_is_told() -> None:
@@ -134,9 +96,9 @@ def test_what_it_suggests() -> None:
     assert findings(a_model(decision=a_decision(applied=False), **step)) == []
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_what_is_no_finding() -> None:
+    # Another version or device is no finding.
+    for changes in (
         {"cudnn": "91500"},
         {"cudnn": "90701"},
         {"cudnn": None},
@@ -145,22 +107,32 @@ def test_what_it_suggests() -> None:
         {"cudnn": "91002", "torch": "unknown"},
         {"cudnn": "91002", "device": "cpu"},
         {"cudnn": "91002", "device": None},
-    ],
-)
-def test_another_version_or_device_is_no_finding(changes: dict[str, Any]) -> None:
-    assert findings(a_model(CONV3D, **changes)) == []
+    ):
+        assert findings(a_model(CONV3D, **changes)) == []
 
-
-@pytest.mark.parametrize(
-    "node",
-    [
+    # Another convolution or dtype is no finding.
+    for node in (
         a_node("convolution", "aten.convolution.default", layout=VIDEO, dtype="float32"),
         a_node("convolution", "aten.convolution.default", layout=contiguous(), dtype="bfloat16"),
         a_node("relu", layout=VIDEO, dtype="bfloat16"),
-    ],
-)
-def test_another_convolution_or_dtype_is_no_finding(node: FxNode) -> None:
-    assert findings(a_model(node, cudnn="91002")) == []
+    ):
+        assert findings(a_model(node, cudnn="91002")) == []
+
+    # Upsampling elsewhere or on a newer torch is no finding.
+    for nodes, changes in (
+        (UPSAMPLING, {"torch": "2.13.0"}),
+        (UPSAMPLING, {"device": "cuda"}),
+        (UPSAMPLING, {"decision": a_decision(applied=False)}),
+        (UPSAMPLING[1:], {}),
+        (UPSAMPLING[:-1], {}),
+    ):
+        fields: dict[str, Any] = {"decision": a_decision(), "torch": "2.7.1", "device": "cpu"}
+        assert findings(a_model(*nodes, **{**fields, **changes})) == []
+
+    # Padding without an output that differs or on a torch with the fix is no finding.
+    assert findings(with_outputs("equal", "equal", PAD, torch="2.13.0")) == []
+    assert findings(with_outputs("equal", "equal", PAD, torch="2.10.0", same=True)) == []
+    assert findings(with_outputs("equal", "equal", torch="2.10.0")) == []
 
 
 def test_which_facts_it_gives() -> None:
@@ -185,6 +157,37 @@ def test_which_facts_it_gives() -> None:
     assert sources(with_outputs("equal", "different", torch="2.11.0")) == []
     assert sources(with_outputs("equal", "different", strided, torch="2.13.0")) == []
 
+    # A version of torch is read with whether it is a release.
+    for text, version in (
+        ("2.9.1+cu128", (2, 9, 1, 1)),
+        ("2.13.0+cpu", (2, 13, 0, 1)),
+        ("2.13.0.dev20260514+cu130", (2, 13, 0, 0)),
+        ("2.6.0a0+gitdeb1da1", (2, 6, 0, 0)),
+        ("2.10.0rc1", (2, 10, 0, 0)),
+        ("v2.9", (2, 9, 0, 1)),
+        ("main", None),
+        ("", None),
+        (None, None),
+    ):
+        assert parse_torch(text) == version
+
+    # A version of cudnn is read with and without dots.
+    for text, version in (
+        ("91002", (9, 10, 2, 1)),
+        ("91500", (9, 15, 0, 1)),
+        ("8907", (8, 9, 7, 1)),
+        ("9.10.2", (9, 10, 2, 1)),
+        ("none", None),
+        (None, None),
+    ):
+        assert parse_cudnn(text) == version
+
+    # Every entry names an issue or release note and says what to do.
+    for fault in KNOWN_FAULTS:
+        assert "#" in fault.source
+        assert fault.advice
+        assert fault.is_of_cudnn or (fault.first_cudnn is None and fault.before_cudnn is None)
+
 
 UPSAMPLING = (
     a_node("convolution", "aten.convolution.default", ("x", "w")),
@@ -192,24 +195,6 @@ UPSAMPLING = (
     a_node("relu", "aten.relu.default", ("up",)),
     a_node("convolution_1", "aten.convolution.default", ("relu", "w")),
 )
-
-
-@pytest.mark.parametrize(
-    ("nodes", "changes"),
-    [
-        (UPSAMPLING, {"torch": "2.13.0"}),
-        (UPSAMPLING, {"device": "cuda"}),
-        (UPSAMPLING, {"decision": a_decision(applied=False)}),
-        (UPSAMPLING[1:], {}),
-        (UPSAMPLING[:-1], {}),
-    ],
-)
-def test_upsampling_elsewhere_or_on_a_newer_torch_is_no_finding(
-    nodes: tuple[FxNode, ...], changes: dict[str, Any]
-) -> None:
-    fields: dict[str, Any] = {"decision": a_decision(), "torch": "2.7.1", "device": "cpu"}
-
-    assert findings(a_model(*nodes, **{**fields, **changes})) == []
 
 
 PAD = a_node("pad", "aten.reflection_pad2d.default", ("x",), location=a_location(6))
@@ -255,16 +240,3 @@ def test_what_it_says() -> None:
     ]
     assert findings(a_diagnosis(a_failed_trial("inductor-layout-opt-forced", "RuntimeError: boom"))) == []
     assert findings(a_diagnosis(a_failed_trial("inductor", message))) == []
-
-
-def test_padding_without_an_output_that_differs_or_on_a_torch_with_the_fix_is_no_finding() -> None:
-    assert findings(with_outputs("equal", "equal", PAD, torch="2.13.0")) == []
-    assert findings(with_outputs("equal", "equal", PAD, torch="2.10.0", same=True)) == []
-    assert findings(with_outputs("equal", "equal", torch="2.10.0")) == []
-
-
-@pytest.mark.parametrize("fault", KNOWN_FAULTS, ids=lambda fault: fault.source)
-def test_every_entry_names_an_issue_or_release_note_and_says_what_to_do(fault: Any) -> None:
-    assert "#" in fault.source
-    assert fault.advice
-    assert fault.is_of_cudnn or (fault.first_cudnn is None and fault.before_cudnn is None)

@@ -116,13 +116,6 @@ def test_a_difference_that_noise_could_make_is_no_finding(slow: float, fast: flo
     assert findings(ran("eager", a_conv(fast)), here) == []
 
 
-@pytest.mark.parametrize(("first", "second"), [(5e-3, 1e-3), (1e-3, 5e-3)])
-def test_a_plain_convolution_is_the_usual_case(first: float, second: float) -> None:
-    there, here = a_conv(first, "a", problem=PLAIN), a_conv(second, "b", problem=PLAIN)
-
-    assert findings(ran("eager", there), ran("eager-channels-last", here)) == []
-
-
 def test_what_is_no_finding() -> None:
     # The same kernel in both formats is noise.
     assert findings(ran("eager", a_conv(1e-3)), ran("eager-channels-last", a_conv(9e-3))) == []
@@ -139,6 +132,21 @@ def test_what_is_no_finding() -> None:
     assert a_static(WIDE, target=None) == []
     assert a_static(WIDE, is_static=False) == []
 
+    # A plain convolution is the usual case.
+    for first, second in ((5e-3, 1e-3), (1e-3, 5e-3)):
+        there, here = a_conv(first, "a", problem=PLAIN), a_conv(second, "b", problem=PLAIN)
+        assert findings(ran("eager", there), ran("eager-channels-last", here)) == []
+
+    # Another problem is not compared.
+    for other in (
+        a_conv(1e-3, problem=GROUPED.replace("mb4", "mb8")),
+        a_conv(1e-3, backward=True),
+        a_kernel("reorder", 1e-3, problem=GROUPED),
+        a_conv(1e-3, library="aten"),
+        a_conv(1e-3, problem=None),
+    ):
+        assert findings(ran("eager", other), ran("eager-channels-last", a_conv(5e-3, "ref"))) == []
+
 
 def test_which_facts_it_gives() -> None:
     # An iteration that took far longer than the rounds is not trusted.
@@ -153,20 +161,6 @@ def test_which_facts_it_gives() -> None:
         for name in ("eager", "eager-channels-last", "inductor", "inductor-channels-last")
     ]
     assert [f.configuration for f in findings(*trials)] == ["inductor-channels-last"]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        a_conv(1e-3, problem=GROUPED.replace("mb4", "mb8")),
-        a_conv(1e-3, backward=True),
-        a_kernel("reorder", 1e-3, problem=GROUPED),
-        a_conv(1e-3, library="aten"),
-        a_conv(1e-3, problem=None),
-    ],
-)
-def test_another_problem_is_not_compared(other: Kernel) -> None:
-    assert findings(ran("eager", other), ran("eager-channels-last", a_conv(5e-3, "ref"))) == []
 
 
 def a_static(*convolutions: Any, target: str | None = "cuda:90", is_static: bool = True) -> list[Finding]:

@@ -78,33 +78,6 @@ def test_which_facts_it_gives() -> None:
     assert len(findings(ran("inductor", 2e-3), ran(LAST, 6e-3, *graphs, graph="graph 0"))) == 1
 
 
-@pytest.mark.parametrize("run", [3136, 4000])
-def test_a_slow_reduction_that_reads_no_more_strided_than_the_other_is_no_finding(run: int) -> None:
-    assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, run=run)) == []
-
-
-@pytest.mark.parametrize(("slow", "fast"), [(2.9e-3, 2e-3), (1.4e-3, 0.5e-3), (6e-3, 0.0)])
-def test_a_small_difference_or_a_small_kernel_is_no_finding(slow: float, fast: float) -> None:
-    assert findings(ran("inductor", fast), ran(LAST, slow)) == []
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"is_reduction": False},
-        {"origins": ()},
-        {"origins": ("unknown",)},
-        {"reads": ("x", "y")},
-        {"reads": ()},
-        {"kernel": None},
-    ],
-)
-def test_no_reduction_or_one_of_something_else_is_not_compared(changes: dict[str, Any]) -> None:
-    other = a_graph_of(a_reduction(**{"run": 8, **changes}))
-
-    assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, other)) == []
-
-
 def test_what_is_no_finding() -> None:
     # A kernel that converts a layout besides is left out.
     inside = a_conversion("buf1", owner="compiler", kernel="cpp_fused_var_mean_0", fused=True)
@@ -129,3 +102,23 @@ def test_what_is_no_finding() -> None:
     assert findings(ran("eager", 2e-3), ran("eager-channels-last", 6e-3)) == []
     assert findings(ran("inductor", 2e-3), a_trial(LAST, kernels=None)) == []
     assert findings(ran("inductor", 2e-3), a_trial(LAST, graphs=(a_graph_of(a_reduction()),))) == []
+
+    # A slow reduction that reads no more strided than the other is no finding.
+    for run in (3136, 4000):
+        assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, run=run)) == []
+
+    # A small difference or a small kernel is no finding.
+    for slow, fast in ((2.9e-3, 2e-3), (1.4e-3, 0.5e-3), (6e-3, 0.0)):
+        assert findings(ran("inductor", fast), ran(LAST, slow)) == []
+
+    # No reduction or one of something else is not compared.
+    for changes in (
+        {"is_reduction": False},
+        {"origins": ()},
+        {"origins": ("unknown",)},
+        {"reads": ("x", "y")},
+        {"reads": ()},
+        {"kernel": None},
+    ):
+        other = a_graph_of(a_reduction(**{"run": 8, **changes}))
+        assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, other)) == []

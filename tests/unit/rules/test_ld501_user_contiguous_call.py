@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_comparison,
     a_conversion,
@@ -93,19 +92,21 @@ def test_which_facts_it_gives() -> None:
     assert [f.configuration for f in findings(inductor, cheap, dear)] == ["eager-channels-last"]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_what_is_no_finding() -> None:
+    # What is no loss of channels last by the model is excused.
+    for changes in (
         {"owner": "framework"},
         {"direction": "none"},
         {"direction": "to_channels_last", "role": "entry", "source": contiguous(), "target": channels_last()},
         {"direction": "to_channels_last", "source": contiguous(), "target": channels_last()},
         {"source": strided_layout((4, 64, 56), (3584, 1, 64)), "target": contiguous((4, 64, 56))},
         {"source": None},
-    ],
-)
-def test_what_is_no_loss_of_channels_last_by_the_model_is_excused(changes: dict[str, Any]) -> None:
-    assert findings(a_trial_of(a_call(**changes))) == []
+    ):
+        assert findings(a_trial_of(a_call(**changes))) == []
+
+    # In a trace a strided tensor is left to the eager copies.
+    strided = strided_layout((4, 64, 56, 56), (64 * 56 * 56, 56 * 56, 1, 56))
+    assert in_trace(a_recorded_call("c0", source=strided, seconds=9e-3)) == []
 
 
 def test_what_it_says() -> None:
@@ -185,6 +186,13 @@ def test_what_it_suggests() -> None:
     assert findings(a_trial_of(a_call(source=STRIDED, seconds=1e-4))) == []
     assert findings(a_trial_of(a_call(source=STRIDED, seconds=None))) == []
 
+    # Other calls are named as they stand.
+    for called, words in (("to", ".to(memory_format=...)"), ("clone", ".clone(memory_format=...)")):
+        node = a_node("clone", "aten.clone.default", ("relu",), called=called)
+        found = findings(a_trial_of(a_call(), nodes=(NODE, node)))[0]
+        assert found.message.startswith(f"model.py:15 calls {words} on a channels_last tensor")
+        assert found.suggestion == f"delete the call, or write .{called}(memory_format=torch.channels_last)"
+
 
 def test_how_severe_it_is() -> None:
     # A layout that only convolutions read is a loss.
@@ -192,17 +200,6 @@ def test_how_severe_it_is() -> None:
 
     # A static trial gives a note.
     assert [f.severity for f in findings(a_trial_of(a_call(), is_static=True))] == ["note"]
-
-
-@pytest.mark.parametrize(
-    ("called", "words"), [("to", ".to(memory_format=...)"), ("clone", ".clone(memory_format=...)")]
-)
-def test_other_calls_are_named_as_they_stand(called: str, words: str) -> None:
-    node = a_node("clone", "aten.clone.default", ("relu",), called=called)
-    found = findings(a_trial_of(a_call(), nodes=(NODE, node)))[0]
-
-    assert found.message.startswith(f"model.py:15 calls {words} on a channels_last tensor")
-    assert found.suggestion == f"delete the call, or write .{called}(memory_format=torch.channels_last)"
 
 
 STRIDED = strided_layout((4, 64, 56, 56), (200704, 56, 3584, 1))
@@ -217,9 +214,3 @@ def a_recorded_call(id: str, **changes: Any) -> Conversion:
         "direction": "to_contiguous",
     }
     return an_eager_copy(id, **{**fields, **changes})
-
-
-def test_in_a_trace_a_strided_tensor_is_left_to_the_eager_copies() -> None:
-    strided = strided_layout((4, 64, 56, 56), (64 * 56 * 56, 56 * 56, 1, 56))
-
-    assert in_trace(a_recorded_call("c0", source=strided, seconds=9e-3)) == []

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import a_graph, a_location, a_node, a_placeholder, a_trial, contiguous, finder
 
 from layoutdoctor.records import Equivalence, Finding, FxNode, GraphDirection, Trial
@@ -61,25 +60,16 @@ def test_what_it_says() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "target", ["aten.as_strided_.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"]
-)
-def test_its_other_forms_count_as_well(target: str) -> None:
-    assert len(findings(a_trial_of(ROLL, a_call(target=target)))) == 1
+def test_which_facts_it_gives() -> None:
+    # Its other forms count as well.
+    for target in ("aten.as_strided_.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"):
+        assert len(findings(a_trial_of(ROLL, a_call(target=target)))) == 1
 
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"backward": True},
-        {"called": "adaptive_avg_pool2d", "is_called_directly": False},
-        {"called": None, "is_called_directly": False},
-        {"called": None, "location": a_location(7, code="y = self.pool(x)")},
-        {"target": "aten.view.default"},
-    ],
-)
-def test_what_autograd_or_a_library_calls_is_excused(changes: dict[str, Any]) -> None:
-    assert findings(a_trial_of(ROLL, a_call(**changes))) == []
+    # The text of the line says who called it.
+    node = a_call(
+        called=None, is_called_directly=None, location=a_location(7, code="return torch.as_strided(y, (6, 8))")
+    )
+    assert len(findings(a_trial_of(ROLL, node, name="inductor"))) == 1
 
 
 def test_what_is_no_finding() -> None:
@@ -92,10 +82,12 @@ def test_what_is_no_finding() -> None:
     assert findings(a_trial_of(*nodes)) == []
     assert findings(a_trial_of(weight, a_call(source="w"))) == []
 
-
-def test_the_text_of_the_line_says_who_called_it() -> None:
-    node = a_call(
-        called=None, is_called_directly=None, location=a_location(7, code="return torch.as_strided(y, (6, 8))")
-    )
-
-    assert len(findings(a_trial_of(ROLL, node, name="inductor"))) == 1
+    # What autograd or a library calls is excused.
+    for changes in (
+        {"backward": True},
+        {"called": "adaptive_avg_pool2d", "is_called_directly": False},
+        {"called": None, "is_called_directly": False},
+        {"called": None, "location": a_location(7, code="y = self.pool(x)")},
+        {"target": "aten.view.default"},
+    ):
+        assert findings(a_trial_of(ROLL, a_call(**changes))) == []
