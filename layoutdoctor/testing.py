@@ -22,9 +22,9 @@ from layoutdoctor.errors import NO_TORCH, InconclusiveError, UnsupportedTorchErr
 from layoutdoctor.privacy import scrub
 from layoutdoctor.records import Configuration, Diagnosis
 from layoutdoctor.reports.places import project_path
-from layoutdoctor.rules.ld101_round_trip_conversion import CODE as ROUND_TRIP
-from layoutdoctor.rules.wording import layout_words, op_words
+from layoutdoctor.rules.ld101_round_trip_conversion import RULE as ROUND_TRIP
 from layoutdoctor.units import format_bytes, format_seconds, format_share
+from layoutdoctor.words import layout_words, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -236,7 +236,7 @@ def _accepted_ids(diagnosis: Diagnosis, trial: Trial) -> frozenset[str]:
     return frozenset(
         id
         for finding in diagnosis.findings
-        if finding.code == ROUND_TRIP and finding.accepted is not None and finding.configuration == trial.name
+        if finding.code == ROUND_TRIP.code and finding.accepted is not None and finding.configuration == trial.name
         for id in finding.evidence
     )
 
@@ -318,5 +318,7 @@ def _conversions(trial: Trial) -> dict[str, Conversion]:
 
 
 def _suggestions(diagnosis: Diagnosis, trial: Trial) -> list[str]:
-    own = [f for f in diagnosis.findings if f.code == ROUND_TRIP and f.configuration == trial.name and f.suggestion]
+    own = [
+        f for f in diagnosis.findings if f.code == ROUND_TRIP.code and f.configuration == trial.name and f.suggestion
+    ]
     return list(dict.fromkeys(finding.suggestion for finding in own if finding.suggestion))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,6 +37,12 @@ from layoutdoctor.records import (
     Total,
     Trial,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.records import Finding
+
 
 IMAGE = (4, 64, 56, 56)
 
@@ -369,3 +375,8 @@ def a_trace(kernels: KernelSummary | None = None, **changes: Any) -> Diagnosis:
     configuration = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)
     trial = Trial(**{"configuration": configuration, "status": "ok", "kernels": kernels, **changes})
     return a_diagnosis(trial, subject=Subject(**subject), environment=Environment(**environment), **whole)
+
+
+def finder(check: Callable[[Diagnosis], Iterator[Finding]]) -> Callable[..., list[Finding]]:
+    """What a rule finds in the diagnosis of some trials; further arguments are fields of the diagnosis."""
+    return lambda *trials, **changes: list(check(a_diagnosis(*trials, **changes)))

@@ -50,6 +50,7 @@ LINES = (
     (
         "layoutdoctor.layout",
         "layoutdoctor.units",
+        "layoutdoctor.words",
         "layoutdoctor.errors",
         "layoutdoctor.limits",
         "layoutdoctor.saved",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders import a_conversion, a_diagnosis, a_graph, a_pair, a_subject, a_trial, channels_last, contiguous, kernels
 
@@ -18,6 +18,12 @@ from layoutdoctor.records import (
     Total,
     Trial,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.records import Finding
+
 
 RECORDED = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)
 TO_NHWC = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>"
@@ -164,3 +170,8 @@ def a_recorded_kernel(name: str = "sm80_xmma_fprop_implicit_gemm", seconds: floa
 def a_total(name: str, seconds: float = 1e-3, **changes: Any) -> Total:
     """Kernels of one name, added up."""
     return Total(**{"kind": "kernel", "name": name, "count": 10, "seconds": seconds, **changes})
+
+
+def finder_in_trace(check: Callable[[Diagnosis], Iterator[Finding]]) -> Callable[..., list[Finding]]:
+    """What a rule finds in a trace with some conversions; further arguments are fields of its trial."""
+    return lambda *conversions, **changes: list(check(a_trace_diagnosis(a_recorded_trial(*conversions, **changes))))

@@ -1,13 +1,15 @@
 """
-What the layout conversions of a trial cost, and whether layouts can matter to a model at all.
+The conversions of a trial, what they cost and where they are; and whether layouts can matter to a model at all.
 
-One place for these sums, so that rules and reports cannot disagree. Faces both; imports records and units only.
+One place for these sums, so that rules and reports cannot disagree.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.records import FASTER, NO_DIFFERENCE
 from layoutdoctor.units import format_share
@@ -15,7 +17,7 @@ from layoutdoctor.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from layoutdoctor.records import Conversion, Diagnosis, RatioInterval, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, RatioInterval, SourceLocation, Trial
 
 IRRELEVANT_SHARE = 0.02
 """Conversions that take less of the kernel time than this cannot be worth a change of layout."""
@@ -23,52 +25,90 @@ IRRELEVANT_SHARE = 0.02
 HIDDEN_GAIN = 0.10
 """Where an interval reaches this far above 1, "no measurable difference" may hide a gain that matters."""
 
+Number = TypeVar("Number", int, float)
 _CONVOLUTION_OPERATOR = re.compile(r"conv(olution|[123]d|_transpose)")
 
 
-def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
-    """
-    The conversions of one iteration that run on their own and change a layout, each once.
-
-    Args:
-        trial: Any trial.
-
-    Returns:
-        Library conversions from the kernel list, then those of compiler, user and framework from the graphs. What is
-        fused into a kernel that computes as well, or changes no layout, is left out.
-    """
-    recorded = [] if trial.kernels is None else list(trial.kernels.conversions)
-    in_graphs = [c for graph in trial.graphs for c in graph.conversions if c.owner != "library"]
+def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
+    """Every conversion of a trial that changes a layout, fused ones too, each once: kernels first, then graphs."""
     found: dict[str, Conversion] = {}
-    for conversion in (*recorded, *in_graphs):
-        if conversion.direction != "none" and not conversion.fused:
+    kernels = trial.kernels.conversions if trial.kernels is not None else ()
+    for conversion in (*kernels, *(c for graph in trial.graphs for c in graph.conversions)):
+        if conversion.direction != "none":
             found.setdefault(conversion.id, conversion)
     return tuple(found.values())
 
 
-def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
-    """
-    Time of all; None where one of them was not measured.
+def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
+    """The same without those that are fused into a kernel that computes as well."""
+    return tuple(conversion for conversion in all_conversions_of(trial) if not conversion.fused)
 
-    Args:
-        conversions: Any conversions; the sum of none is zero.
-    """
-    total = 0.0
-    for conversion in conversions:
-        if conversion.seconds is None:
-            return None
-        total += conversion.seconds
-    return total
+
+def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
+    """The same as they ran: of those made by a library, only what the kernel list shows."""
+    ran = {conversion.id for conversion in (trial.kernels.conversions if trial.kernels is not None else ())}
+    return tuple(c for c in conversions_of(trial) if c.owner != "library" or c.id in ran)
+
+
+def sum_known(values: Iterable[Number | None]) -> Number | None:
+    """The sum of what was recorded, in any one unit; None where nothing was."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
+    """Time of all; None where one of them was not measured, 0 for none."""
+    times = [conversion.seconds for conversion in conversions]
+    return None if None in times else sum_known(times) or 0.0
 
 
 def launch_count(conversions: Iterable[Conversion]) -> int:
-    """
-    How many launches conversions stand for: more than there are entries only where a table of totals was recorded.
-
-    Args:
-        conversions: Any conversions.
-    """
+    """How many launches conversions stand for: more than there are entries only where a table of totals was read."""
     return sum(conversion.count for conversion in conversions)
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    A module and line of the model, and what was recorded there.
+
+    Attributes:
+        count: Launches, or pairs.
+        seconds: Their time, summed; None where not recorded.
+        bytes_moved: What they move, as far as recorded.
+    """
+
+    module: str | None
+    location: SourceLocation | None
+    count: int
+    seconds: float | None
+    bytes_moved: int = 0
+
+
+def places_of(sightings: Iterable[Place]) -> list[Place]:
+    """What was seen, by module and line, the most expensive first; what has neither is left out."""
+    counts: Counter[tuple[str | None, SourceLocation | None]] = Counter()
+    moved: Counter[tuple[str | None, SourceLocation | None]] = Counter()
+    seconds: dict[tuple[str | None, SourceLocation | None], float] = {}
+    for seen in sightings:
+        key = (seen.module, seen.location)
+        if key != (None, None):
+            counts[key] += seen.count
+            moved[key] += seen.bytes_moved
+            if seen.seconds is not None:
+                seconds[key] = seconds.get(key, 0.0) + seen.seconds
+    found = [Place(*key, count, seconds.get(key), moved[key]) for key, count in counts.items()]
+    return sorted(found, key=lambda place: (-(place.seconds or 0.0), -place.bytes_moved, -place.count))
+
+
+def dearest_of(conversions: Iterable[Conversion]) -> Conversion | None:
+    """The conversion that takes most time, or moves most where times do not tell; None of none."""
+    return max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
+
+
+def conversion_places(conversions: Iterable[Conversion]) -> list[Place]:
+    """The places of conversions, those that cost most first."""
+    return places_of(Place(c.module, c.location, c.count, c.seconds, c.bytes_moved or 0) for c in conversions)
 
 
 def conversion_share(trial: Trial | None) -> float | None:

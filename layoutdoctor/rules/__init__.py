@@ -1,8 +1,7 @@
 """
 The rules: what layoutdoctor knows to look for in a diagnosis.
 
-One file per rule, all of them in one tuple. A rule is a pure function of the record. Faces the command line, doctor and
-the reports; imports analysis and what is below it, never torch.
+One file per rule, all of them in one tuple. A rule is a pure function of the record.
 """
 
 from __future__ import annotations
@@ -11,44 +10,42 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import first_line
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import (
-    ld101_round_trip_conversion,
-    ld102_repeated_conversion,
-    ld103_weight_converted_every_call,
-    ld104_layout_breaker,
-    ld105_entry_exit_conversion,
-    ld106_cast_with_conversion,
-    ld107_channel_padding,
-    ld108_strided_copy,
-    ld109_generated_copy,
-    ld110_permuted_copy,
-    ld111_library_conversion,
-    ld201_layout_optimization_without_effect,
-    ld202_layout_optimization_vetoed,
-    ld203_compiled_slower_than_eager,
-    ld204_layout_optimization_slower,
-    ld205_input_format_mismatch,
-    ld206_forward_backward_mismatch,
-    ld207_vetoed_by_one_convolution,
-    ld208_vetoed_by_dynamic_shapes,
-    ld209_output_strides_differ_from_eager,
-    ld210_conv1d_cannot,
-    ld211_parameter_strides_recompile,
-    ld212_graph_break_cuts_region,
-    ld301_known_bad_version,
-    ld302_strided_batch_norm_input,
-    ld303_convolution_slower_in_one_format,
-    ld304_strided_reduction,
-    ld401_unstable_measurement,
-    ld402_outputs_differ,
-    ld403_layout_irrelevant,
-    ld501_user_contiguous_call,
-    ld502_mixed_formats_in_model,
-    ld503_flat_conv3d,
-    ld504_ambiguous_format,
-    ld505_as_strided_on_activation,
-)
 from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.ld101_round_trip_conversion import RULE as LD101
+from layoutdoctor.rules.ld102_repeated_conversion import RULE as LD102
+from layoutdoctor.rules.ld103_weight_converted_every_call import RULE as LD103
+from layoutdoctor.rules.ld104_layout_breaker import RULE as LD104
+from layoutdoctor.rules.ld105_entry_exit_conversion import RULE as LD105
+from layoutdoctor.rules.ld106_cast_with_conversion import RULE as LD106
+from layoutdoctor.rules.ld107_channel_padding import RULE as LD107
+from layoutdoctor.rules.ld108_strided_copy import RULE as LD108
+from layoutdoctor.rules.ld109_generated_copy import RULE as LD109
+from layoutdoctor.rules.ld110_permuted_copy import RULE as LD110
+from layoutdoctor.rules.ld111_library_conversion import RULE as LD111
+from layoutdoctor.rules.ld201_layout_optimization_without_effect import RULE as LD201
+from layoutdoctor.rules.ld202_layout_optimization_vetoed import RULE as LD202
+from layoutdoctor.rules.ld203_compiled_slower_than_eager import RULE as LD203
+from layoutdoctor.rules.ld204_layout_optimization_slower import RULE as LD204
+from layoutdoctor.rules.ld205_input_format_mismatch import RULE as LD205
+from layoutdoctor.rules.ld206_forward_backward_mismatch import RULE as LD206
+from layoutdoctor.rules.ld207_vetoed_by_one_convolution import RULE as LD207
+from layoutdoctor.rules.ld208_vetoed_by_dynamic_shapes import RULE as LD208
+from layoutdoctor.rules.ld209_output_strides_differ_from_eager import RULE as LD209
+from layoutdoctor.rules.ld210_conv1d_cannot import RULE as LD210
+from layoutdoctor.rules.ld211_parameter_strides_recompile import RULE as LD211
+from layoutdoctor.rules.ld212_graph_break_cuts_region import RULE as LD212
+from layoutdoctor.rules.ld301_known_bad_version import RULE as LD301
+from layoutdoctor.rules.ld302_strided_batch_norm_input import RULE as LD302
+from layoutdoctor.rules.ld303_convolution_slower_in_one_format import RULE as LD303
+from layoutdoctor.rules.ld304_strided_reduction import RULE as LD304
+from layoutdoctor.rules.ld401_unstable_measurement import RULE as LD401
+from layoutdoctor.rules.ld402_outputs_differ import RULE as LD402
+from layoutdoctor.rules.ld403_layout_irrelevant import RULE as LD403
+from layoutdoctor.rules.ld501_user_contiguous_call import RULE as LD501
+from layoutdoctor.rules.ld502_mixed_formats_in_model import RULE as LD502
+from layoutdoctor.rules.ld503_flat_conv3d import RULE as LD503
+from layoutdoctor.rules.ld504_ambiguous_format import RULE as LD504
+from layoutdoctor.rules.ld505_as_strided_on_activation import RULE as LD505
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,43 +54,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ALL_RULES", "Rule", "run_rules"]
 
-ALL_RULES: tuple[Rule, ...] = (
-    ld101_round_trip_conversion.RULE,
-    ld102_repeated_conversion.RULE,
-    ld103_weight_converted_every_call.RULE,
-    ld104_layout_breaker.RULE,
-    ld105_entry_exit_conversion.RULE,
-    ld106_cast_with_conversion.RULE,
-    ld107_channel_padding.RULE,
-    ld108_strided_copy.RULE,
-    ld109_generated_copy.RULE,
-    ld110_permuted_copy.RULE,
-    ld111_library_conversion.RULE,
-    ld201_layout_optimization_without_effect.RULE,
-    ld202_layout_optimization_vetoed.RULE,
-    ld203_compiled_slower_than_eager.RULE,
-    ld204_layout_optimization_slower.RULE,
-    ld205_input_format_mismatch.RULE,
-    ld206_forward_backward_mismatch.RULE,
-    ld207_vetoed_by_one_convolution.RULE,
-    ld208_vetoed_by_dynamic_shapes.RULE,
-    ld209_output_strides_differ_from_eager.RULE,
-    ld210_conv1d_cannot.RULE,
-    ld211_parameter_strides_recompile.RULE,
-    ld212_graph_break_cuts_region.RULE,
-    ld301_known_bad_version.RULE,
-    ld302_strided_batch_norm_input.RULE,
-    ld303_convolution_slower_in_one_format.RULE,
-    ld304_strided_reduction.RULE,
-    ld401_unstable_measurement.RULE,
-    ld402_outputs_differ.RULE,
-    ld403_layout_irrelevant.RULE,
-    ld501_user_contiguous_call.RULE,
-    ld502_mixed_formats_in_model.RULE,
-    ld503_flat_conv3d.RULE,
-    ld504_ambiguous_format.RULE,
-    ld505_as_strided_on_activation.RULE,
-)
+_CONVERSIONS = (LD101, LD102, LD103, LD104, LD105, LD106, LD107, LD108, LD109, LD110, LD111)
+_DECISIONS = (LD201, LD202, LD203, LD204, LD205, LD206, LD207, LD208, LD209, LD210, LD211, LD212)
+_KERNELS = (LD301, LD302, LD303, LD304)
+_MEASURING = (LD401, LD402, LD403)
+_MODELS = (LD501, LD502, LD503, LD504, LD505)
+ALL_RULES: tuple[Rule, ...] = (*_CONVERSIONS, *_DECISIONS, *_KERNELS, *_MEASURING, *_MODELS)
 
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -130,9 +96,4 @@ def _run(rule: Rule, diagnosis: Diagnosis) -> list[Finding]:
 
 
 def _rank(finding: Finding) -> tuple[int, float, str, str]:
-    return (
-        _SEVERITIES.index(finding.severity),
-        -(finding.seconds or 0.0),
-        finding.code,
-        finding.configuration or "",
-    )
+    return (_SEVERITIES.index(finding.severity), -(finding.seconds or 0.0), finding.code, finding.configuration or "")

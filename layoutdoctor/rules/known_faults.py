@@ -1,9 +1,4 @@
-"""
-Faults of torch and of the libraries under it that were reported with layouts: versions, circumstances, advice, source.
-
-Data for rule LD301, and the few questions that its entries ask of a diagnosis. Faces the rules; pure functions of
-records.
-"""
+"""Faults of torch and of what is under it that were reported with layouts: versions, circumstances, advice, source."""
 
 from __future__ import annotations
 
@@ -13,8 +8,10 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.outputs import eager_of_same_formats, output_changes
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules.evidence import eager_of_same_formats
+from layoutdoctor.rules.graph_evidence import output_changes
+from layoutdoctor.words import count_of, layout_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -111,12 +108,7 @@ def _is_convolution(node: FxNode) -> bool:
 
 
 def half_precision_conv3d(diagnosis: Diagnosis) -> Sighting | None:
-    """
-    A 3-D convolution with a kernel larger than 1 in bfloat16 or float16.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """A 3-D convolution with a kernel larger than 1 in bfloat16 or float16."""
     for name, graph, node in _all_nodes(diagnosis):
         is_3d = node.layout is not None and len(node.layout.shape) == 5
         if not (_is_convolution(node) and is_3d and node.dtype in _HALF):
@@ -129,12 +121,7 @@ def half_precision_conv3d(diagnosis: Diagnosis) -> Sighting | None:
 
 
 def upsampling_between_convolutions(diagnosis: Diagnosis) -> Sighting | None:
-    """
-    A bilinear or bicubic upsampling with a convolution before and after it, layout optimization applied.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """A bilinear or bicubic upsampling with a convolution before and after it, layout optimization applied."""
     main = evidence.main_trial(diagnosis)
     if main is None or not any(graph.decision is not None and graph.decision.applied for graph in main.graphs):
         return None
@@ -168,30 +155,20 @@ def _reachable(start: str, steps: dict[str, list[str]] | dict[str, tuple[str, ..
 
 
 def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Sighting | None:
-    """
-    An output with other strides than eager's, in a model that pads by reflection or upsamples by the nearest value.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """An output with other strides than eager's, where the model pads by reflection or upsamples by the nearest."""
     change = next(output_changes(diagnosis), None)
     found = _first_of(diagnosis, _STRIDE_LOSING)
     if change is None or found is None:
         return None
     words = (
-        f"output {change.number} is {wording.layout_words(change.returned)} under {change.trial.name}, "
-        f"{wording.layout_words(change.expected)} in eager, and the model has {found.words}"
+        f"output {change.number} is {layout_words(change.returned)} under {change.trial.name}, "
+        f"{layout_words(change.expected)} in eager, and the model has {found.words}"
     )
     return Sighting(words, change.trial.name, found.location, found.module)
 
 
 def as_strided_with_other_values(diagnosis: Diagnosis) -> Sighting | None:
-    """
-    A compiled configuration with wrong values, eager of the same formats right, in a model that calls as_strided.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """A compiled configuration with wrong values, eager of the same formats right, in a model that calls as_strided."""
     found = _first_of(diagnosis, {"as_strided"})
     if found is None:
         return None
@@ -205,12 +182,7 @@ def as_strided_with_other_values(diagnosis: Diagnosis) -> Sighting | None:
 
 
 def forced_trial_failed(diagnosis: Diagnosis) -> Sighting | None:
-    """
-    A configuration with forced layout optimization that failed with an assertion about strides.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """A configuration with forced layout optimization that failed with an assertion about strides."""
     for trial in diagnosis.trials:
         failure = trial.failure
         if trial.configuration.layout_optimization != "forced" or failure is None:
@@ -222,19 +194,14 @@ def forced_trial_failed(diagnosis: Diagnosis) -> Sighting | None:
 
 
 def training_with_layout_optimization(diagnosis: Diagnosis) -> Sighting | None:
-    """
-    A training step of a compiled model with convolutions, layout optimization applied in the forward.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """A training step of a compiled model with convolutions, layout optimization applied in the forward."""
     if diagnosis.subject.mode != "training":
         return None
     for trial in evidence.own_trials(diagnosis):
         for graph in trial.graphs:
             decision = graph.decision
             if decision is not None and decision.applied and decision.convolution_count:
-                count = wording.count_of(decision.convolution_count, "convolution")
+                count = count_of(decision.convolution_count, "convolution")
                 return Sighting(f"layout optimization applied for {count}", trial.name)
     return None
 

@@ -46,229 +46,272 @@ Source:
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.records import Finding
+from layoutdoctor.analysis.costs import Place, all_conversions_of, places_of, sum_known
+from layoutdoctor.analysis.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_name
-from layoutdoctor.rules.recorded import recorded_trial
-from layoutdoctor.rules.recorded_round_trips import recorded_finding
-from layoutdoctor.units import format_bytes
+from layoutdoctor.words import DIRECTION_WORDS, PROOF_WORDS, count_of, distinct, joined, layout_words, listing, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Conversion, Diagnosis, FxNode, RedundantPair, Severity, Trial
-
-CODE = "LD101"
-NAME = "round-trip-conversion"
+    from layoutdoctor.records import Conversion, ConversionDirection, Diagnosis, Finding, RedundantPair, Severity, Trial
 
 _KINDS_NAMED = 3
-_SHAPES_NAMED = 3
+_PROVEN = ("shapes", "grid")
+# A first conversion that goes out of the layout that the library computes in, and one that goes into it.
+_OUT: tuple[ConversionDirection, ...] = ("to_contiguous", "from_blocked")
+_INTO: tuple[ConversionDirection, ...] = ("to_channels_last", "to_blocked")
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    The round trips of every trial, those of the baseline first; those of a trace as one.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    recorded = recorded_trial(diagnosis)
-    if recorded is not None:
-        found = recorded_finding(recorded, CODE, NAME)
-        yield from () if found is None else (found,)
-        return
+    """The round trips of every trial, those of the baseline first."""
     for trial in evidence.own_trials(diagnosis):
-        if trial.redundant_pairs:
-            for pairs in _grouped(diagnosis, trial):
-                yield _finding(diagnosis, trial, pairs)
+        facts = _Facts(trial)
+        for pairs in _grouped(diagnosis, trial, facts):
+            yield _finding(diagnosis, trial, facts, pairs)
 
 
-def _grouped(diagnosis: Diagnosis, trial: Trial) -> list[tuple[RedundantPair, ...]]:
-    """By kind, the costliest first, in the trial the user has today; all as one in any other."""
-    if trial is not evidence.main_trial(diagnosis):
-        return [trial.redundant_pairs]
-    by_kind = _by_kind(trial, trial.redundant_pairs)
-    return sorted(by_kind.values(), key=_cost, reverse=True)
+class _Facts:
+    """A trial's conversions by id and nodes by graph and name, and what a round trip is with them."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
+        self.nodes = {graph.name: nodes_by_name(graph) for graph in trial.graphs}
+
+    def of(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
+        """The conversions of round trips, each once."""
+        return [self.conversions[id] for id in dict.fromkeys(_ids(pairs)) if id in self.conversions]
+
+    def first(self, pair: RedundantPair) -> Conversion | None:
+        return self.conversions.get(pair.first)
+
+    def kind(self, pair: RedundantPair) -> str:
+        """The layouts and what stands between: ``"contiguous -> channels_last -> contiguous around relu"``."""
+        return joined((self.way(pair), self.around(pair)), " ")
+
+    def way(self, pair: RedundantPair) -> str | None:
+        """``"channels_last -> contiguous -> channels_last"``; by the first one's direction where no layout is known."""
+        first, second = self.first(pair), self.conversions.get(pair.second)
+        if first is None or second is None or self.concatenation(pair) is not None:
+            return None
+        layouts = (first.source, first.target, second.target)
+        if None not in layouts:
+            return " -> ".join(layout_words(layout) for layout in layouts)
+        return f"{DIRECTION_WORDS[first.direction]} and back" if first.direction in (*_OUT, *_INTO) else None
+
+    def around(self, pair: RedundantPair) -> str:
+        names = [_operation_words(op) for op in pair.between]
+        nothing = "with nothing between" if (self.way(pair) or "").endswith(" and back") else "back to back"
+        return self.concatenation(pair) or (f"around {listing(names)}" if names else nothing)
+
+    def concatenation(self, pair: RedundantPair) -> str | None:
+        """The branches of a concatenation, its format and who wants them back; None for any other round trip."""
+        first, second = self.first(pair), self.conversions.get(pair.second)
+        cat = next((op for op in pair.between if base_name(op) == "cat"), None)
+        if cat is None or not pair.also or first is None or second is None:
+            return None
+        there = [self.conversions[id] for id in (pair.first, *pair.also) if id in self.conversions]
+        formats = distinct(layout_words(conversion.source) for conversion in there)
+        rest = [op_words(op) for op in pair.between if op != cat]
+        through = f", with {listing(rest)} between," if rest else ""
+        nodes = self.nodes.get(pair.graph or second.graph or "", {})
+        readers = [*second.required_by, *([second.node] if second.node is not None else [])]
+        is_read = any(is_convolution_named(reader, nodes) for reader in readers)
+        return (
+            f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {_format_words(second.source)} "
+            f"at {cat.removesuffix('.default')}{through} and converted back"
+            + (" for the next convolution" if is_read else "")
+        )
 
 
-def _by_kind(trial: Trial, pairs: Sequence[RedundantPair]) -> dict[str, tuple[RedundantPair, ...]]:
-    conversions = {conversion.id: conversion for conversion in evidence.all_conversions_of(trial)}
-    nodes = {graph.name: nodes_by_name(graph) for graph in trial.graphs}
-    kinds: dict[str, list[RedundantPair]] = {}
-    for pair in pairs:
-        kind = _concatenation(nodes, pair, conversions) or _kind(pair, conversions)
-        kinds.setdefault(kind, []).append(pair)
-    return {kind: tuple(members) for kind, members in kinds.items()}
+def _ids(pairs: Sequence[RedundantPair]) -> list[str]:
+    return [id for pair in pairs for id in (pair.first, *pair.also, pair.second)]
 
 
-def _kind(pair: RedundantPair, conversions: dict[str, Conversion]) -> str:
-    """The layouts and what stands between: ``"contiguous -> channels_last -> contiguous around relu"``."""
-    around = (
-        f"around {wording.listing([wording.op_words(op) for op in pair.between])}" if pair.between else "back to back"
-    )
-    first, second = conversions.get(pair.first), conversions.get(pair.second)
-    if first is None or second is None:
-        return around
-    return f"{' -> '.join(wording.layout_words(x) for x in (first.source, first.target, second.target))} {around}"
-
-
-def _concatenation(
-    nodes: dict[str, dict[str, FxNode]], pair: RedundantPair, conversions: dict[str, Conversion]
-) -> str | None:
-    """The branches of a concatenation, its format and who wants them back; None for any other round trip."""
-    first, second = conversions.get(pair.first), conversions.get(pair.second)
-    cat = next((op for op in pair.between if base_name(op) == "cat"), None)
-    if cat is None or not pair.also or first is None or second is None:
-        return None
-    formats = list(dict.fromkeys(wording.layout_words(conversions[id].source) for id in _there(pair, conversions)))
-    rest = [wording.op_words(op) for op in pair.between if op != cat]
-    through = f", with {wording.listing(rest)} between," if rest else ""
-    return (
-        f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {_format_words(second.source)} at "
-        f"{cat.removesuffix('.default')}{through} and converted back{_reader_words(nodes, pair, second)}"
-    )
-
-
-def _there(pair: RedundantPair, conversions: dict[str, Conversion]) -> list[str]:
-    return [id for id in (pair.first, *pair.also) if id in conversions]
+def _operation_words(name: str) -> str:
+    """An operation or, where none was recorded, a kernel, without where it stands in torch's sources."""
+    return op_words(base_name(name)).replace("(anonymous namespace)::", "").removeprefix("at::native::")
 
 
 def _format_words(layout: Layout | None) -> str:
-    words = wording.layout_words(layout)
+    words = layout_words(layout)
     return "contiguous_format" if words == "contiguous" else words
 
 
-def _reader_words(nodes: dict[str, dict[str, FxNode]], pair: RedundantPair, back: Conversion) -> str:
-    """Who reads what was converted back, where that is a convolution."""
-    own = nodes.get(pair.graph or back.graph or "", {})
-    readers = [*back.required_by, *([back.node] if back.node is not None else [])]
-    return " for the next convolution" if any(is_convolution_named(reader, own) for reader in readers) else ""
+def _grouped(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> list[Sequence[RedundantPair]]:
+    """By kind, the costliest first, where graphs prove what the trial of today does; else all as one."""
+    pairs = trial.redundant_pairs
+    if not pairs or trial is not evidence.main_trial(diagnosis) or evidence.is_trace(trial):
+        return [pairs] if pairs else []
+    kinds: dict[str, list[RedundantPair]] = {}
+    for pair in pairs:
+        kinds.setdefault(facts.kind(pair), []).append(pair)
+    return sorted(kinds.values(), key=_cost, reverse=True)
 
 
 def _cost(pairs: Sequence[RedundantPair]) -> tuple[float, int]:
-    return (
-        evidence.sum_known(pair.seconds for pair in pairs) or 0.0,
-        evidence.sum_bytes(pair.bytes_moved for pair in pairs) or 0,
+    return (sum_known(pair.seconds for pair in pairs) or 0.0, sum_known(pair.bytes_moved for pair in pairs) or 0)
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> Finding:
+    found = places_of(Place(p.module, p.location, 1, p.seconds, p.bytes_moved or 0) for p in pairs)
+    return RULE.finding(
+        trial.name,
+        _message(trial, facts, pairs, found),
+        _suggestion(diagnosis, trial, facts, pairs),
+        severity=_severity(diagnosis, trial, facts),
+        at=found[0] if found else None,
+        seconds=sum_known(pair.seconds for pair in pairs),
+        bytes_moved=sum_known(pair.bytes_moved for pair in pairs),
+        evidence=_ids(pairs),
     )
 
 
-def _finding(diagnosis: Diagnosis, trial: Trial, pairs: Sequence[RedundantPair]) -> Finding:
-    worst = max(pairs, key=lambda pair: _cost([pair]))
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity=_severity(diagnosis, trial),
-        configuration=trial.name,
-        message=_message(trial, pairs),
-        suggestion=_suggestion(diagnosis, trial),
-        location=worst.location,
-        module=worst.module,
-        seconds=evidence.sum_known(pair.seconds for pair in pairs),
-        bytes_moved=evidence.sum_bytes(pair.bytes_moved for pair in pairs),
-        evidence=tuple(dict.fromkeys(id for pair in pairs for id in (pair.first, *pair.also, pair.second))),
-    )
-
-
-def _severity(diagnosis: Diagnosis, trial: Trial) -> Severity:
-    """Judged over all round trips of the trial: many small ones are a loss together."""
-    seconds = evidence.sum_known(pair.seconds for pair in trial.redundant_pairs)
-    severity = evidence.severity_of_share(evidence.share_of_kernels(trial, seconds))
-    if _is_worth_it(diagnosis, trial):
+def _severity(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> Severity:
+    """Judged over all round trips of the trial: many small ones are a loss together. Mere order makes none."""
+    if evidence.is_trace(trial):
+        proven = [pair for pair in trial.redundant_pairs if pair.confidence in _PROVEN]
+        return evidence.severity_of_cost(trial, sum_known(pair.seconds for pair in proven))
+    if _is_worth_it(diagnosis, trial, facts):
         return "note"
+    seconds = sum_known(pair.seconds for pair in trial.redundant_pairs)
+    severity = evidence.severity_of_share(evidence.share_of_kernels(trial, seconds))
     if severity == "note" or not evidence.is_baseline(diagnosis, trial.name):
         return severity
     cure = evidence.verified_cure(diagnosis)
     return "error" if cure is not None and _is_clean(cure) else severity
 
 
-def _is_worth_it(diagnosis: Diagnosis, trial: Trial) -> bool:
+def _is_worth_it(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> bool:
     """Whether a library made them all, and every trial without them that was measured is slower: they pay."""
-    ids = {id for pair in trial.redundant_pairs for id in (pair.first, *pair.also, pair.second)}
-    owners = {c.owner for c in evidence.all_conversions_of(trial) if c.id in ids}
-    others = [other for other in evidence.own_trials(diagnosis) if other is not trial and _is_clean(other)]
-    ratios = [evidence.ratio_of(diagnosis, other.name) for other in others]
-    is_measured = any(ratio is not None for ratio in ratios) or any(
-        evidence.is_baseline(diagnosis, other.name) for other in others
-    )
-    return owners == {"library"} and is_measured and evidence.clean_alternative(diagnosis, trial, _is_clean) is None
+    is_library = {c.owner for c in facts.of(trial.redundant_pairs)} == {"library"}
+    return is_library and evidence.is_worth_it(diagnosis, trial, _is_clean)
 
 
 def _is_clean(trial: Trial) -> bool:
     return trial.kernels is not None and not trial.redundant_pairs
 
 
-def _message(trial: Trial, pairs: Sequence[RedundantPair]) -> str:
-    kinds = sorted(_by_kind(trial, pairs).items(), key=lambda item: _cost(item[1]), reverse=True)
-    named = [name for name, _ in kinds[:_KINDS_NAMED]]
-    if len(kinds) > _KINDS_NAMED:
-        named.append(f"{len(kinds) - _KINDS_NAMED} more kinds")
-    shapes = list(dict.fromkeys(wording.shape_words(pair.tensor_shape) for pair in pairs if pair.tensor_shape))
-    places = [f"on {wording.listing(shapes, _SHAPES_NAMED)}"] if shapes else []
-    return (
-        f"{wording.count_of(len(pairs), 'round trip')}: {', '.join(['; '.join(named), *places, *_costs(trial, pairs)])}"
-    )
+def _message(trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair], found: Sequence[Place]) -> str:
+    shapes = wording.on_shapes(pair.tensor_shape for pair in pairs)
+    costs = joined((_cost_words(trial, facts, pairs), wording.moved_words(_sum_bytes(pairs))), ", ")
+    if not evidence.is_trace(trial):
+        what = joined((_kind_words(facts, pairs), shapes, costs, wording.owner_words(facts.of(pairs))), ", ")
+        return f"{count_of(len(pairs), 'round trip')}: {what}"
+    dearest, norms = wording.dearest_words(found), _group_norm_words(pairs)
+    return joined((_proof_words(pairs), _kind_words(facts, pairs), shapes, costs, dearest, norms))
 
 
-def _costs(trial: Trial, pairs: Sequence[RedundantPair]) -> list[str]:
-    """What they took, what they moved, and who ran them, as far as recorded."""
-    costs: list[str] = []
-    cost = wording.cost_words(trial, evidence.sum_known(pair.seconds for pair in pairs), _source_words(pairs))
-    if cost is not None:
-        costs.append(cost)
-    moved = evidence.sum_bytes(pair.bytes_moved for pair in pairs)
-    if moved is not None:
-        costs.append(f"{format_bytes(moved)} moved")
-    ids = {id for pair in pairs for id in (pair.first, *pair.also, pair.second)}
-    owners = sorted({conversion.owner for conversion in evidence.all_conversions_of(trial) if conversion.id in ids})
-    if owners:
-        costs.append(f"inserted by the {wording.listing(owners)}")
-    return costs
+def _sum_bytes(pairs: Sequence[RedundantPair]) -> int | None:
+    return sum_known(pair.bytes_moved for pair in pairs)
 
 
-def _source_words(pairs: Sequence[RedundantPair]) -> str | None:
-    """Whether the cost is measured; nothing where all of it is from the kernel list, which is nothing but measured."""
-    if all(pair.evidence == "kernels" for pair in pairs):
+def _cost_words(trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> str | None:
+    """Their time; where it is from is said unless all of it is from the kernel list, which is nothing but measured."""
+    seconds = sum_known(pair.seconds for pair in pairs)
+    own, source = None, None
+    if {conversion.owner for conversion in facts.of(pairs)} == {"library"}:
+        own = wording.convolution_share_words(trial, seconds)
+    if any(pair.evidence != "kernels" for pair in pairs):
+        source = wording.source_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
+    exposed = sum_known(pair.exposed_seconds for pair in pairs)
+    return wording.cost_words(trial, seconds, own, source, exposed_seconds=exposed)
+
+
+def _proof_words(pairs: Sequence[RedundantPair]) -> str:
+    """How many, and what proves them: ``"3 round trips: 2 with shapes ... and 1 by the order ..."``."""
+    counts: Counter[str] = Counter(pair.confidence or "order" for pair in pairs)
+    known = [(counts[confidence], words) for confidence, words in PROOF_WORDS.items() if counts[confidence]]
+    total = count_of(len(pairs), "round trip")
+    if len(known) == 1:
+        return f"{total} {known[0][1]}"
+    return f"{total}: {listing([f'{count} {words}' for count, words in known])}"
+
+
+def _kind_words(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
+    """Which way, and around what, the most frequent first; how often each where there are several."""
+    ways = wording.named_counts((facts.way(pair), 1) for pair in pairs)
+    counts = Counter(facts.around(pair) for pair in pairs)
+    if len(counts) == 1:
+        return joined((ways, *counts), " ")
+    around = [f"{count} {words}" for words, count in counts.most_common(_KINDS_NAMED)]
+    if len(counts) > _KINDS_NAMED:
+        around.append(count_of(len(counts) - _KINDS_NAMED, "more kind"))
+    return joined((ways, ", ".join(around)), ": ")
+
+
+def _has_contiguous_norm(pair: RedundantPair) -> bool:
+    return any(name in CONTIGUOUS_NORMS for name in pair.between)
+
+
+def _group_norm_words(pairs: Sequence[RedundantPair]) -> str | None:
+    """How many go through a group norm that would convert by itself if the library did not."""
+    count = sum(map(_has_contiguous_norm, pairs))
+    if not count:
         return None
-    return wording.source_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
+    which = "all of them go" if count == len(pairs) else f"{count} of them {'goes' if count == 1 else 'go'}"
+    return f"{which} through a group norm that runs in contiguous_format only"
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
+def _suggestion(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     other = evidence.clean_alternative(diagnosis, trial, _is_clean)
     if other is not None:
         return f"use {other.name}: it has no round trip; {wording.alternative_words(diagnosis, trial, other)}"
-    if _computes_contiguous(trial):
+    if evidence.is_trace(trial):
+        return _untried_suggestion(facts, pairs)
+    firsts = [first for pair in trial.redundant_pairs if (first := facts.first(pair)) is not None]
+    if firsts and all(c.owner == "library" and c.direction == "to_channels_last" for c in firsts):
         return "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
     if any(place.code and ".contiguous()" in place.code for p in trial.redundant_pairs if (place := p.location)):
         return "remove the .contiguous() between the layers, so that they hand on the layout they have"
-    if trial.configuration.input_format == "channels_last" and trial.configuration.layout_optimization == "off":
+    if trial.configuration.input_format != "channels_last":
+        return "give the model and its input channels_last, so that the layers between hand the layout on"
+    if trial.configuration.layout_optimization == "off":
         return "leave Inductor's layout optimization on, so that the layers between hand the layout on"
-    if trial.configuration.input_format == "channels_last" and _is_vetoed(trial):
+    if _is_vetoed(trial):
         return (
             'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
             "channels_last as well, and measure it (--configurations all)"
         )
-    if trial.configuration.input_format == "channels_last":
-        return "model and input are channels_last already: look at the operation in front, which returns another layout"
-    return "give the model and its input channels_last, so that the layers between hand the layout on"
-
-
-def _computes_contiguous(trial: Trial) -> bool:
-    """Whether every round trip begins with a library that hands on a contiguous result in channels_last."""
-    firsts = {pair.first for pair in trial.redundant_pairs}
-    own = [conversion for conversion in evidence.all_conversions_of(trial) if conversion.id in firsts]
-    return bool(own) and all(c.owner == "library" and c.direction == "to_channels_last" for c in own)
+    return "model and input are channels_last already: look at the operation in front, which returns another layout"
 
 
 def _is_vetoed(trial: Trial) -> bool:
     """Whether Inductor decided against layout optimization in a graph that has a pair."""
     names = {pair.graph for pair in trial.redundant_pairs}
-    decisions = [graph.decision for graph in trial.graphs if graph.name in names and graph.decision is not None]
-    return any(decision.applied is False for decision in decisions)
+    return any(g.decision is not None and g.decision.applied is False for g in trial.graphs if g.name in names)
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
+    """By what the library wants, as the dearer way round says: there is no other run to compare with."""
+    out, back = (_weight(facts, pairs, directions) for directions in (_OUT, _INTO))
+    if out == back:
+        return f"nothing was tried here: {wording.try_words(None)}"
+    if back > out:
+        return f"the library computes contiguous here: {wording.try_words('torch.contiguous_format')}"
+    wanted = wording.channels_last_words(len(pair.tensor_shape) for pair in pairs if pair.tensor_shape)
+    norms = (
+        "; around a group norm that is not enough in eager: it converts its input itself, unless torch.compile or a "
+        "group norm for channels_last takes its place"
+        if any(map(_has_contiguous_norm, pairs))
+        else ""
+    )
+    firsts = [first for pair in pairs if (first := facts.first(pair)) is not None]
+    return f"nothing was tried here: {wording.try_words(wanted)}{norms}{wording.miopen_words(firsts)}"
+
+
+def _weight(
+    facts: _Facts, pairs: Sequence[RedundantPair], directions: Sequence[ConversionDirection]
+) -> tuple[float, int]:
+    """Time, then number, of the pairs whose first conversion goes one of these ways."""
+    own = [pair for pair in pairs if (first := facts.first(pair)) and first.direction in directions]
+    return (sum_known(pair.seconds for pair in own) or 0.0, len(own))
+
+
+RULE = document_rule("LD101", "round-trip-conversion", check, __doc__)

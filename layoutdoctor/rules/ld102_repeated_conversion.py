@@ -36,53 +36,34 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.analysis.costs import conversions_of, sum_known
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import nodes_by_name
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import distinct, joined, layout_words, listing, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Conversion, Diagnosis, FxNode, Graph, Trial
-
-CODE = "LD102"
-NAME = "repeated-conversion"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, FxNode, Graph, Trial
 
 _DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")
 _IN_PLACE_TARGET = re.compile(r"[a-z0-9]_(\.|$)")  # aten.relu_.default; every in-place operator ends so
+_KINDS = {"activation": "an activation", "gradient": "a gradient"}
 
-_Value = tuple[str, str]  # (graph, node, buffer or graph input): a value, by who made it
+_Value = tuple[str, str]  # (graph, node, buffer or graph input): a value, by who made it; no graph: by sizes alone
+_Repeated = tuple[_Value, "list[Conversion]"]  # a value and its conversions, the dearest, which has to stay, first
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per trial, the baseline's first; it names the dearest tensor.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    trial = recorded.recorded_trial(diagnosis)
-    if trial is not None:
-        tensors = _repeated_in_trace(trial)
-        yield from (_finding_in_trace(trial, tensors),) if tensors else ()
-        return
+    """One finding per trial, the baseline's first; it names the dearest tensor."""
     for trial in evidence.own_trials(diagnosis):
-        repeated = sorted(_repeated(trial), key=_cost_order)
+        index = _Index(trial)
+        repeated = _repeated(index)
         if repeated:
-            yield _finding(diagnosis, trial, repeated)
-
-
-_Repeated = tuple[_Value, tuple["Conversion", ...]]
-
-
-def _cost_order(repeated: _Repeated) -> tuple[float, float]:
-    conversions = repeated[1]
-    return (
-        -(_all_but_dearest([c.seconds for c in conversions]) or 0.0),
-        -(_all_but_dearest([c.bytes_moved for c in conversions]) or 0.0),
-    )
+            yield _finding(diagnosis, index, repeated)
 
 
 class _Index:
@@ -90,7 +71,7 @@ class _Index:
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self.nodes = {graph.name: {node.name: node for node in graph.nodes} for graph in trial.graphs}
+        self.nodes = {graph.name: nodes_by_name(graph) for graph in trial.graphs}
         self.source_nodes = {
             (graph.name, buffer.name): buffer.source_node for graph in trial.graphs for buffer in graph.buffers
         }
@@ -108,21 +89,37 @@ class _Index:
         return self.nodes.get(value[0], {}).get(self.source_nodes.get(value) or value[1])
 
 
-def _repeated(trial: Trial) -> list[_Repeated]:
-    index = _Index(trial)
-    found: dict[tuple[_Value, Layout, Layout], tuple[Conversion, ...]] = {}
-    for conversion in evidence.conversions_of(trial):
-        value = _copied_value(index, conversion) or _converted_value(index, conversion)
+def _repeated(index: _Index) -> list[_Repeated]:
+    """The values converted more than once alike, the one whose repetitions cost most first."""
+    found: dict[tuple[_Value, Layout, Layout], list[Conversion]] = {}
+    for conversion in conversions_of(index.trial):
+        value = _value_of(index, conversion)
         if value is not None and conversion.source is not None and conversion.target is not None:
-            key = (value, conversion.source, conversion.target)
-            found[key] = (*found.get(key, ()), conversion)
-    return [(value, conversions) for (value, _, _), conversions in found.items() if len(conversions) > 1]
+            found.setdefault((value, conversion.source, conversion.target), []).append(conversion)
+    repeated = [(key[0], sorted(own, key=_cost, reverse=True)) for key, own in found.items() if len(own) > 1]
+    return sorted(repeated, key=lambda item: _sums(item[1][1:]), reverse=True)
+
+
+def _cost(conversion: Conversion) -> tuple[float, int]:
+    return (conversion.seconds or 0.0, conversion.bytes_moved or 0)
+
+
+def _sums(conversions: Sequence[Conversion]) -> tuple[float, int]:
+    return (sum(c.seconds or 0.0 for c in conversions), sum(c.bytes_moved or 0 for c in conversions))
+
+
+def _value_of(index: _Index, conversion: Conversion) -> _Value | None:
+    """Which value was converted; None unless the record leaves no other. Weights are LD103's."""
+    if evidence.is_trace(index.trial):
+        is_known = conversion.tensor != "weight" and conversion.source_value is not None
+        return ("", conversion.source_value) if is_known and conversion.source_value is not None else None
+    if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS:
+        return None
+    return _copied_value(index, conversion) or _converted_value(index, conversion)
 
 
 def _copied_value(index: _Index, conversion: Conversion) -> _Value | None:
     """Which buffer or graph input the compiler copied, as the graph itself says; None where it does not."""
-    if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS:
-        return None
     if conversion.owner != "compiler" or conversion.graph is None or conversion.source_value is None:
         return None
     value = (conversion.graph, conversion.source_value)
@@ -132,23 +129,16 @@ def _copied_value(index: _Index, conversion: Conversion) -> _Value | None:
 
 
 def _converted_value(index: _Index, conversion: Conversion) -> _Value | None:
-    """Which value was converted; None unless the graph leaves no other."""
-    if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS or conversion.source is None:
-        return None
+    """Which value an operation converted; None unless the graph leaves no other."""
     homes = index.homes.get(conversion.node or "", [])
-    if len(homes) != 1:
+    if len(homes) != 1 or conversion.source is None:
         return None
     graph, reader = homes[0]
-    nodes = index.nodes[graph.name]
-    read = {name for name in reader.inputs if name in nodes and _could_be(nodes[name], conversion.source)}
-    if len(read) != 1:
-        return None
-    value = _origin(index.trial, graph, nodes[read.pop()])
+    nodes, shape = index.nodes[graph.name], conversion.source.shape
+    layouts = {name: nodes[name].layout for name in reader.inputs if name in nodes}
+    read = [name for name, layout in layouts.items() if layout is not None and layout.shape == shape]
+    value = _origin(index.trial, graph, nodes[read[0]]) if len(read) == 1 else None
     return None if value is None or value[1] in index.changed else value
-
-
-def _could_be(node: FxNode, source: Layout) -> bool:
-    return node.layout is not None and node.layout.shape == source.shape
 
 
 def _origin(trial: Trial, graph: Graph, node: FxNode) -> _Value | None:
@@ -163,134 +153,73 @@ def _origin(trial: Trial, graph: Graph, node: FxNode) -> _Value | None:
     makers = [other for other in trial.graphs if other.direction == "forward" and node.name in other.output_names]
     if not makers:
         return (graph.name, node.name)
-    return (makers[0].name, node.name) if len(makers) == 1 and len(_backward_graphs(trial)) == 1 else None
+    backward_count = sum(other.direction == "backward" for other in trial.graphs)
+    return (makers[0].name, node.name) if len(makers) == backward_count == 1 else None
 
 
-def _backward_graphs(trial: Trial) -> list[Graph]:
-    return [graph for graph in trial.graphs if graph.direction == "backward"]
-
-
-def _finding(diagnosis: Diagnosis, trial: Trial, repeated: Sequence[_Repeated]) -> Finding:
-    seconds = evidence.sum_known(_all_but_dearest([c.seconds for c in conversions]) for _, conversions in repeated)
-    moved = evidence.sum_known(_all_but_dearest([c.bytes_moved for c in conversions]) for _, conversions in repeated)
-    last = repeated[0][1][-1]
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity=evidence.severity_of_share(evidence.share_of_kernels(trial, seconds)),
-        configuration=trial.name,
-        message=_message(trial, repeated, seconds, moved),
-        suggestion=_suggestion(diagnosis, trial),
-        location=last.location,
-        module=last.module,
-        seconds=seconds,
-        bytes_moved=int(moved) if moved is not None else None,
-        evidence=tuple(c.id for _, conversions in repeated for c in conversions),
+def _finding(diagnosis: Diagnosis, index: _Index, repeated: Sequence[_Repeated]) -> Finding:
+    trial, again = index.trial, [conversion for _, own in repeated for conversion in own[1:]]
+    share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in again))
+    moved = sum_known(_all_but_largest([c.bytes_moved for c in own]) for _, own in repeated)
+    is_unknown = share is None and evidence.is_trace(trial)
+    return RULE.finding(
+        trial.name,
+        _message(index, repeated, again, moved),
+        _suggestion(diagnosis, trial, repeated[0][1][0]),
+        severity="note" if is_unknown else evidence.severity_of_share(share),
+        conversions=again,
+        bytes_moved=moved,
+        evidence=[c.id for _, own in repeated for c in own],
     )
 
 
-def _all_but_dearest(values: Sequence[float | None]) -> float | None:
-    """What the repetitions cost: one conversion has to stay, and the dearest is the one to count as that."""
-    total = evidence.sum_known(values)
-    return None if total is None else total - max(value for value in values if value is not None)
+def _all_but_largest(sizes: Sequence[int | None]) -> int | None:
+    """What the repetitions move: one conversion has to stay, and the largest is the one to count as that."""
+    total = sum_known(sizes)
+    return None if total is None else total - max(size for size in sizes if size is not None)
 
 
-def _message(trial: Trial, repeated: Sequence[_Repeated], seconds: float | None, moved: float | None) -> str:
-    costs = [cost for cost in (wording.cost_words(trial, seconds), format_bytes(int(moved)) if moved else None) if cost]
-    cost = f": {', '.join(costs)}" if costs else ""
+def _message(index: _Index, repeated: Sequence[_Repeated], again: Sequence[Conversion], moved: int | None) -> str:
+    seconds, exposed = sum_known(c.seconds for c in again), sum_known(c.exposed_seconds for c in again)
+    own = wording.convolution_share_words(index.trial, seconds) if {c.owner for c in again} == {"library"} else None
+    time = wording.cost_words(index.trial, seconds, own, exposed_seconds=exposed)
+    costs = joined((time, format_bytes(moved) if moved else None), ", ")
+    cost, facts = f": {costs}" if costs else "", _facts(index, *repeated[0])
     if len(repeated) == 1:
-        return f"{_facts(trial, *repeated[0])}; all but one is repetition{cost}"
+        return f"{facts}; all but one is repetition{cost}"
     count = sum(len(conversions) for _, conversions in repeated)
     return (
         f"{len(repeated)} tensors are converted {count} times, where {len(repeated)} would do{cost}; "
-        f"the dearest: {_facts(trial, *repeated[0])}"
+        f"the dearest: {facts}"
     )
 
 
-def _facts(trial: Trial, value: _Value, conversions: Sequence[Conversion]) -> str:
-    first, maker = conversions[0], _Index(trial).maker(value)
-    shape = wording.shape_words(first.source.shape) if first.source is not None else ""
-    readers = list(dict.fromkeys(name for c in conversions if (name := c.node or c.value) is not None))
-    made_by = "" if maker is None or maker.op == "placeholder" else f", made by {wording.op_words(maker.target)}"
+def _facts(index: _Index, value: _Value, conversions: Sequence[Conversion]) -> str:
+    first, maker = conversions[0], index.maker(value)
+    name = value[1] if value[0] else _KINDS.get(first.tensor, "a tensor")
+    made_by = "" if maker is None or maker.op == "placeholder" else f", made by {op_words(maker.target)}"
+    readers = distinct(c.node or c.value for c in conversions)
+    if not value[0]:
+        readers = distinct(op_words(c.op) for c in conversions if c.op is not None)
     return (
-        f"{value[1]} ({shape}{made_by}) is converted {len(conversions)} times from "
-        f"{wording.layout_words(first.source)} to {wording.layout_words(first.target)}"
-        + (f", for {wording.listing(readers)}" if readers else "")
+        f"{name} ({wording.shape_of(first.source)}{made_by}) is converted {len(conversions)} times from "
+        f"{layout_words(first.source)} to {layout_words(first.target)}"
+        + (f", for {listing(readers)}" if readers else "")
     )
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
-    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _repeated(candidate))
+def _suggestion(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> str:
+    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _repeated(_Index(candidate)))
+    advice = "let the producer write the layout its readers want"
     if other is not None:
         return f"use {other.name}: it repeats no conversion; {wording.alternative_words(diagnosis, trial, other)}"
+    if evidence.is_trace(trial):
+        wanted = wording.wanted_format([conversion]) if conversion.direction in _DIRECTIONS else None
+        further = "" if conversion.direction == "to_contiguous" else wording.miopen_words([conversion])
+        return f"{advice}: {wording.try_words(wanted)}{further}"
     if trial.configuration.input_format == "channels_last":
         return "convert the value once by hand, in front of its readers, and give them the copy"
-    return "let the producer write the layout its readers want: give the model and its input channels_last"
+    return f"{advice}: give the model and its input channels_last"
 
 
-_Tensor = tuple["Conversion", ...]  # all conversions of one tensor, the one that has to stay first
-
-
-def _repeated_in_trace(trial: Trial) -> list[_Tensor]:
-    """Tensors converted more than once alike, the one whose repetitions cost most first; weights are LD103's."""
-    found: dict[tuple[str, Layout, Layout], list[Conversion]] = {}
-    for conversion in evidence.conversions_of(trial):
-        if conversion.source_value is None or conversion.tensor == "weight":
-            continue
-        if conversion.source is not None and conversion.target is not None:
-            found.setdefault((conversion.source_value, conversion.source, conversion.target), []).append(conversion)
-    tensors = [tuple(sorted(own, key=lambda c: -(c.seconds or 0.0))) for own in found.values() if len(own) > 1]
-    return sorted(tensors, key=lambda own: -(evidence.sum_known(c.seconds for c in own[1:]) or 0.0))
-
-
-def _finding_in_trace(trial: Trial, tensors: Sequence[_Tensor]) -> Finding:
-    again = [conversion for own in tensors for conversion in own[1:]]
-    seconds = evidence.sum_known(c.seconds for c in again)
-    cost = recorded.conversion_cost_words(trial, again)
-    costs = "" if cost is None else f": {cost}"
-    facts = _facts_in_trace(tensors[0])
-    message = f"{facts}; all but one is repetition{costs}"
-    if len(tensors) > 1:
-        count = sum(len(own) for own in tensors)
-        message = (
-            f"{len(tensors)} tensors are converted {count} times, where {len(tensors)} would do{costs}; "
-            f"the dearest: {facts}"
-        )
-    found = recorded.conversion_places(again)
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity=evidence.severity_of_cost(trial, seconds),
-        configuration=trial.name,
-        message=message,
-        suggestion=_suggestion_in_trace(tensors[0][0]),
-        location=found[0].location if found else None,
-        module=found[0].module if found else None,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in again),
-        evidence=tuple(c.id for own in tensors for c in own),
-    )
-
-
-def _facts_in_trace(conversions: _Tensor) -> str:
-    first = conversions[0]
-    shape = wording.shape_words(first.source.shape) if first.source is not None else ""
-    kind = {"activation": "an activation", "gradient": "a gradient"}.get(first.tensor, "a tensor")
-    readers = list(dict.fromkeys(wording.op_words(c.op) for c in conversions if c.op is not None))
-    return (
-        f"{kind} ({shape}) is converted {len(conversions)} times from {wording.layout_words(first.source)} to "
-        f"{wording.layout_words(first.target)}" + (f", for {wording.listing(readers)}" if readers else "")
-    )
-
-
-def _suggestion_in_trace(conversion: Conversion) -> str:
-    advice = "let the producer write the layout its readers want"
-    if conversion.direction == "to_contiguous":
-        return f"{advice}: {recorded.try_words('torch.contiguous_format')}"
-    if conversion.direction in ("to_channels_last", "to_blocked") and conversion.source is not None:
-        wanted = recorded.channels_last_words([len(conversion.source.shape)])
-        return f"{advice}: {recorded.try_words(wanted)}{recorded.miopen_words([conversion])}"
-    return f"{advice}: {recorded.try_other_words()}"
-
-
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD102", "repeated-conversion", check, __doc__)

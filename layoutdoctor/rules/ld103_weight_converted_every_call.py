@@ -33,81 +33,74 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import conversions_of, launch_count, sum_known
 from layoutdoctor.kernel_names import library_of
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Severity, Trial
-
-CODE = "LD103"
-NAME = "weight-converted-every-call"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
 
 # From here on it is a loss: a packed weight would save more than paired rounds on a busy machine scatter by.
 _LOSS_SHARE = 0.05
 
+_EXPECTED = "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
+_BLOCKED = ("to_blocked", "from_blocked")
+
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: the other configurations repeat what the baseline, or else eager, shows.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    found = recorded.recorded_trial(diagnosis)
-    if found is not None:
-        yield from _check_trace(found)
-        return
-    for trial in (evidence.main_trial(diagnosis), diagnosis.measured_trial("eager")):
-        weights = _weight_conversions(trial) if trial is not None else ()
-        if trial is None or not weights:
+    """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
+    for trial in evidence.main_or_eager(diagnosis):
+        weights = _weight_conversions(trial)
+        if not weights:
             continue
-        seconds = evidence.sum_known(conversion.seconds for conversion in weights)
-        severity = _severity(diagnosis, evidence.share_of_kernels(trial, seconds))
-        if severity is not None:
-            yield _finding(diagnosis, trial, weights, severity)
+        is_training = evidence.is_training(diagnosis, trial)
+        # What only the order of kernels calls a weight makes it no loss.
+        sure = [c for c in weights if is_training or c.confidence != "order"]
+        share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in sure))
+        is_dear = share is not None and share >= _LOSS_SHARE
+        if is_dear or not is_training:
+            yield RULE.finding(
+                trial.name,
+                _message(trial, weights),
+                _suggestion(diagnosis, trial, weights, is_training=is_training),
+                severity="warning" if is_dear and not is_training else "note",
+                conversions=weights,
+            )
         return
 
 
-def _weight_conversions(trial: Trial) -> tuple[Conversion, ...]:
-    return tuple(conversion for conversion in evidence.conversions_of(trial) if conversion.tensor == "weight")
+def _weight_conversions(trial: Trial) -> list[Conversion]:
+    return [conversion for conversion in conversions_of(trial) if conversion.tensor == "weight"]
 
 
-def _severity(diagnosis: Diagnosis, share: float | None) -> Severity | None:
-    is_dear = share is not None and share >= _LOSS_SHARE
-    if diagnosis.subject.mode == "training":
-        return "note" if is_dear else None
-    return "warning" if is_dear else "note"
-
-
-def _finding(diagnosis: Diagnosis, trial: Trial, weights: tuple[Conversion, ...], severity: Severity) -> Finding:
-    dearest = max(weights, key=lambda conversion: (conversion.seconds or 0.0, conversion.bytes_moved or 0))
-    seconds = evidence.sum_known(conversion.seconds for conversion in weights)
-    cost = wording.cost_words(trial, seconds)
-    owners = sorted({conversion.owner for conversion in weights})
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity=severity,
-        configuration=trial.name,
-        message=f"{wording.count_of(len(weights), 'weight conversion')} on every call, "
-        f"inserted by the {wording.listing(owners)}" + (f": {cost}" if cost is not None else ""),
-        suggestion=_suggestion(diagnosis, trial, weights),
-        location=dearest.location,
-        module=dearest.module,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(conversion.bytes_moved for conversion in weights),
-        evidence=tuple(conversion.id for conversion in weights),
+def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
+    guessed = launch_count(c for c in weights if c.confidence == "order")
+    often = "" if evidence.is_trace(trial) else " on every call"
+    facts = (
+        f"{count_of(launch_count(weights), 'weight conversion')}{often}",
+        wording.step_words(weights),
+        f"{guessed} of them known by the order of kernels only" if guessed else None,
+        wording.owner_words(weights),
     )
+    return joined((joined(facts, ", "), joined(_cost_words(trial, weights))), ": ")
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: tuple[Conversion, ...]) -> str:
-    is_training, of_a_gpu = diagnosis.subject.mode == "training", all(map(_is_strided_by_gpu_library, weights))
+def _cost_words(trial: Trial, weights: Sequence[Conversion]) -> tuple[str | None, ...]:
+    if not evidence.is_trace(trial):
+        return (wording.cost_words(trial, sum_known(c.seconds for c in weights)),)
+    return (wording.conversion_cost_words(trial, weights), wording.dearest_place_words(weights))
+
+
+def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion], *, is_training: bool) -> str:
+    if evidence.is_trace(trial):
+        return _untried_suggestion(weights, is_training=is_training)
+    of_a_gpu = all(map(_is_strided_by_gpu_library, weights))
     if is_training and not of_a_gpu:
-        return "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
+        return _EXPECTED
     other = evidence.clean_alternative(
         diagnosis, trial, lambda candidate: 2 * len(_weight_conversions(candidate)) <= len(weights)
     )
@@ -117,7 +110,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: tuple[Conversion, .
         return f"use {other.name}: {fewer}; {wording.alternative_words(diagnosis, trial, other)}"
     if of_a_gpu:
         why = ", since a step changes their values and not their layout" if is_training else ""
-        return f"convert the parameters once: model.to(memory_format={_wanted(weights)}){why}; and measure that"
+        wanted = wording.wanted_format(weights)
+        return f"convert the parameters once: model.to(memory_format={wanted}){why}; and measure that"
     return (
         "freeze the model: set torch._inductor.config.freezing = True before the first compiled call, under "
         "torch.no_grad() (given as an option of torch.compile it has no effect); "
@@ -131,61 +125,12 @@ def _is_strided_by_gpu_library(conversion: Conversion) -> bool:
     return is_strided and conversion.kernel is not None and library_of(conversion.kernel) in ("cudnn", "miopen")
 
 
-def _wanted(weights: tuple[Conversion, ...]) -> str:
-    """The memory format that most time goes into making."""
-    if recorded.dearest_direction(weights) == "to_contiguous":
-        return "torch.contiguous_format"
-    return recorded.channels_last_words(len(c.source.shape) for c in weights if c.source is not None)
-
-
-def _check_trace(trial: Trial) -> Iterator[Finding]:
-    """One finding at most; what only the order of kernels calls a weight makes it no loss."""
-    weights = _weight_conversions(trial)
-    is_training = recorded.is_training(trial)
-    seconds = evidence.sum_known(conversion.seconds for conversion in weights)
-    proven = evidence.sum_known(conversion.seconds for conversion in weights if conversion.confidence != "order")
-    share = evidence.share_of_kernels(trial, seconds if is_training else proven)
-    is_dear = share is not None and share >= _LOSS_SHARE
-    if not weights or (is_training and not is_dear):
-        return
-    found = recorded.conversion_places(weights)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
-        severity="warning" if is_dear and not is_training else "note",
-        configuration=trial.name,
-        message=_message_in_trace(trial, weights, found),
-        suggestion=_suggestion_in_trace(weights, is_training=is_training),
-        location=found[0].location if found else None,
-        module=found[0].module if found else None,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(conversion.bytes_moved for conversion in weights),
-        evidence=tuple(conversion.id for conversion in weights),
-    )
-
-
-def _message_in_trace(trial: Trial, weights: tuple[Conversion, ...], found: list[recorded.Place]) -> str:
-    owners = sorted({conversion.owner for conversion in weights})
-    guessed = recorded.launch_count(c for c in weights if c.confidence == "order")
-    facts = [
-        wording.count_of(recorded.launch_count(weights), "weight conversion"),
-        recorded.step_words(weights),
-        f"{guessed} of them known by the order of kernels only" if guessed else None,
-        f"inserted by the {wording.listing(owners)}",
-    ]
-    parts = [recorded.conversion_cost_words(trial, weights), recorded.dearest_words(found)]
-    cost = "; ".join(part for part in parts if part is not None)
-    return ", ".join(fact for fact in facts if fact is not None) + (f": {cost}" if cost else "")
-
-
-def _suggestion_in_trace(weights: tuple[Conversion, ...], *, is_training: bool) -> str:
+def _untried_suggestion(weights: Sequence[Conversion], *, is_training: bool) -> str:
     """By the direction that most of them have: what the library asks for."""
-    directions = recorded.dearest_direction(weights)
-    wanted, is_contiguous = _wanted(weights), directions == "to_contiguous"
-    further = "" if is_contiguous else recorded.miopen_words(weights)
-    is_blocked = directions in ("to_blocked", "from_blocked")
+    wanted, is_blocked = wording.wanted_format(weights), wording.dearest_direction(weights) in _BLOCKED
+    further = "" if wanted == "torch.contiguous_format" else wording.miopen_words(weights)
     if is_training and is_blocked:
-        return "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
+        return _EXPECTED
     if is_training:
         return (
             f"convert the parameters once: model.to(memory_format={wanted}) before the optimizer is made, since a step "
@@ -200,4 +145,4 @@ def _suggestion_in_trace(weights: tuple[Conversion, ...], *, is_training: bool) 
     return f"convert the parameters once: model.to(memory_format={wanted}); or freeze them: {freeze}{further}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD103", "weight-converted-every-call", check, __doc__)

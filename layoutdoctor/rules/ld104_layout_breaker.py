@@ -33,20 +33,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import all_conversions_of, sum_known
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import count_of, distinct, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, LayoutBreaker, Trial
-
-CODE = "LD104"
-NAME = "layout-breaker"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, LayoutBreaker, Trial
 
 _MODULES_NAMED = 6
 _LINES_NAMED = 3
@@ -74,12 +72,7 @@ _GENERAL_ADVICE = "stay contiguous around it, or use an operation there that kee
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per trial and kind of operation, the baseline's first; what was told is not told of eager again.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per trial and kind of operation, the baseline's first; what was told is not told of eager again."""
     main, told = evidence.main_trial(diagnosis), set[tuple[str, str | None, str]]()
     for trial in evidence.own_trials(diagnosis):
         if trial is not main and trial.configuration.backend != "eager":
@@ -96,7 +89,7 @@ def _fact(breaker: LayoutBreaker) -> tuple[str, str | None, str]:
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
     """Those of a trial, without the model's own calls (LD501 tells of them) and compiled backward graphs (LD206)."""
-    asked = {(c.graph, c.node) for c in evidence.all_conversions_of(trial) if c.owner == "user"}
+    asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
     return [
         breaker
         for graph in trial.graphs
@@ -116,31 +109,28 @@ def _op(breaker: LayoutBreaker) -> str:
 def _finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[LayoutBreaker]) -> Finding:
     paid = _paid(trial, breakers)
     worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
-    seconds = evidence.sum_known(c.seconds for c in paid)
-    moved = evidence.sum_bytes(c.bytes_moved for c in paid)
+    seconds = sum_known(c.seconds for c in paid)
+    moved = sum_known(c.bytes_moved for c in paid)
     if seconds is None:
-        seconds = evidence.sum_known(breaker.seconds for breaker in breakers)
+        seconds = sum_known(breaker.seconds for breaker in breakers)
     if moved is None:
-        moved = evidence.sum_bytes(breaker.bytes_moved for breaker in breakers)
-    return Finding(
-        code=CODE,
-        rule=NAME,
+        moved = sum_known(breaker.bytes_moved for breaker in breakers)
+    return RULE.finding(
+        trial.name,
+        _message(trial, breakers, worst, paid, _cost_words(trial, paid, seconds, moved)),
+        _suggestion(diagnosis, trial, worst),
         severity=evidence.severity_of_cost(trial, seconds),
-        configuration=trial.name,
-        message=_message(trial, breakers, worst, paid, _cost_words(trial, paid, seconds, moved)),
-        suggestion=_suggestion(diagnosis, trial, worst),
-        location=worst.location,
-        module=worst.module,
+        evidence=dict.fromkeys((*(b.node for b in breakers), *(id for b in breakers for id in b.conversions))),
+        at=worst,
         seconds=seconds,
         bytes_moved=moved,
-        evidence=tuple(dict.fromkeys((*(b.node for b in breakers), *(id for b in breakers for id in b.conversions)))),
     )
 
 
 def _paid(trial: Trial, breakers: Sequence[LayoutBreaker]) -> list[Conversion]:
     """The conversions around some breakers, each once: two breakers in a row share the one between them."""
     ids = {id for breaker in breakers for id in breaker.conversions}
-    return [conversion for conversion in evidence.all_conversions_of(trial) if conversion.id in ids]
+    return [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
 
 
 def _cost_words(trial: Trial, paid: Sequence[Conversion], seconds: float | None, moved: int | None) -> str | None:
@@ -152,26 +142,22 @@ def _cost_words(trial: Trial, paid: Sequence[Conversion], seconds: float | None,
 
 
 def _message(
-    trial: Trial,
-    breakers: Sequence[LayoutBreaker],
-    worst: LayoutBreaker,
-    paid: Sequence[Conversion],
-    cost: str | None,
+    trial: Trial, breakers: Sequence[LayoutBreaker], worst: LayoutBreaker, paid: Sequence[Conversion], cost: str | None
 ) -> str:
-    lost = list(dict.fromkeys(str(channels_last_only(breaker.source)) for breaker in breakers))
+    lost = distinct(str(channels_last_only(breaker.source)) for breaker in breakers)
     verb = "is" if len(lost) == 1 else "are"
     reason = f": {worst.reason}" if worst.reason else ""
     price = ", ".join(part for part in (_paid_words(paid), cost) if part)
-    return f"{wording.listing(lost)} {verb} lost at {_place_words(breakers)}{reason}" + (f"; {price}" if price else "")
+    return f"{listing(lost)} {verb} lost at {_place_words(breakers)}{reason}" + (f"; {price}" if price else "")
 
 
 def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
-    modules = list(dict.fromkeys(breaker.module for breaker in breakers if breaker.module is not None))
-    lines = list(dict.fromkeys(wording.line_words(b.location) for b in breakers if b.location is not None))
-    places = [wording.listing(modules, _MODULES_NAMED)] if modules else []
-    places += [wording.listing(lines, _LINES_NAMED)] if lines else []
+    modules = distinct(breaker.module for breaker in breakers if breaker.module is not None)
+    lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
+    places = [listing(modules, _MODULES_NAMED)] if modules else []
+    places += [listing(lines, _LINES_NAMED)] if lines else []
     noun = f"{breakers[0].op} {'layer' if len(modules) == len(breakers) else 'call'}"
-    return wording.count_of(len(breakers), noun) + (f" ({'; '.join(places)})" if places else "")
+    return count_of(len(breakers), noun) + (f" ({'; '.join(places)})" if places else "")
 
 
 def _paid_words(paid: Sequence[Conversion]) -> str:
@@ -181,11 +167,11 @@ def _paid_words(paid: Sequence[Conversion]) -> str:
     back = [c for c in paid if c.direction == "to_channels_last"]
     out = [c for c in paid if c.direction == "to_contiguous"]
     if len(out) + len(back) < len(paid):
-        words = f"{wording.count_of(len(paid), 'conversion')} around it"
+        words = f"{count_of(len(paid), 'conversion')} around it"
     elif out and back:
-        words = f"{wording.count_of(len(out), 'conversion')} out and {len(back)} back in"
+        words = f"{count_of(len(out), 'conversion')} out and {len(back)} back in"
     else:
-        words = f"{wording.count_of(len(paid), 'conversion')} {'out' if out else 'back in'}"
+        words = f"{count_of(len(paid), 'conversion')} {'out' if out else 'back in'}"
     fused = sum(c.fused for c in paid)
     if not fused:
         return words
@@ -211,4 +197,4 @@ def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:
     return all(_op(other) != _op(breaker) for graph in trial.graphs for other in graph.breakers)
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD104", "layout-breaker", check, __doc__)

@@ -31,33 +31,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Graph, Trial
-
-CODE = "LD105"
-NAME = "entry-exit-conversion"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, about the baseline.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most, about the baseline."""
     trial = evidence.main_trial(diagnosis)
     if trial is None or evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
         return
     graphs = [graph for graph in trial.graphs if _is_clean(graph)]
     found = [c for graph in graphs for c in _activations(graph) if c.role == "exit" or _is_for_convolution(graph, c)]
     if found:
-        yield _finding(diagnosis, trial, graphs, found)
+        message, suggestion = _message(diagnosis, trial, graphs, found), _suggestion(diagnosis, found)
+        yield RULE.finding(trial.name, message, suggestion, conversions=found, at=found[0])
 
 
 def _is_clean(graph: Graph) -> bool:
@@ -85,44 +78,23 @@ def _activations(graph: Graph) -> list[Conversion]:
     return [c for c in graph.conversions if c.tensor == "activation" and c.direction != "none"]
 
 
-def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found: Sequence[Conversion]) -> Finding:
-    first = found[0]
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=_message(diagnosis, trial, graphs, found),
-        suggestion=_suggestion(diagnosis, found),
-        location=first.location,
-        module=first.module,
-        seconds=evidence.sum_known(c.seconds for c in found),
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in found),
-        evidence=tuple(c.id for c in found),
-    )
-
-
 def _message(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found: Sequence[Conversion]) -> str:
     count = sum(_channels_last_count(graph) for graph in graphs)
     entries = _count_words([c for c in found if c.role == "entry"], "conversion", "in")
     exits = _count_words([c for c in found if c.role == "exit"], "", "out")
     runs = "runs" if count == 1 else "run"
-    message = f"{entries}, {exits} for {wording.count_of(count, 'convolution')} that {runs} channels-last"
-    cost = wording.conversion_cost_words(trial, found)
-    if cost is not None:
-        message = f"{message}: {cost}"
+    message = f"{entries}, {exits} for {count_of(count, 'convolution')} that {runs} channels-last"
     weights = sum(c.tensor == "weight" and c.direction != "none" for graph in graphs for c in graph.conversions)
-    if not weights:
-        return message
     often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
-    return f"{message}; and {wording.count_of(weights, 'weight')}, {often}"
+    also = f"and {count_of(weights, 'weight')}, {often}" if weights else None
+    return joined((joined((message, wording.conversion_cost_words(trial, found)), ": "), also))
 
 
 def _count_words(conversions: Sequence[Conversion], noun: str, side: str) -> str:
     """``"1 conversion in"``, ``"2 out (1 fused)"``."""
     written = {(c.graph, c.value or c.id): c for c in conversions}.values()
     count, fused = len(written), sum(c.fused for c in written)
-    counted = f"{count or 'none'}" if not noun else wording.count_of(count, noun) if count else f"no {noun}"
+    counted = f"{count or 'none'}" if not noun else count_of(count, noun) if count else f"no {noun}"
     remark = "" if not fused else " (fused)" if fused == count else f" ({fused} fused)"
     return f"{counted} {side}{remark}"
 
@@ -142,4 +114,4 @@ def _suggestion(diagnosis: Diagnosis, found: Sequence[Conversion]) -> str:
     return "nothing is wrong here: " + "; ".join(parts)
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD105", "entry-exit-conversion", check, __doc__)

@@ -35,42 +35,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import all_conversions_of, conversions_of, dearest_of, launch_count, sum_known
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
+from layoutdoctor.words import DTYPES, TENSOR_WORDS, count_of, distinct, joined, listing, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, FxNode, Severity, SourceLocation, TensorKind, Trial
-
-CODE = "LD106"
-NAME = "cast-with-conversion"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, FxNode, Trial
 
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
-_DTYPES = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "s32": "int32",
-    "s8": "int8",
-    "u8": "uint8",
-}
-"""oneDNN's names of dtypes, in torch's words."""
-
-_TENSOR_WORDS: dict[TensorKind, str] = {
-    "activation": "activations",
-    "weight": "weights",
-    "gradient": "gradients",
-    "unknown": "tensors of unknown kind",
-}
-
 # One parameter that is cast and not re-laid out is a detail; several of them are a model under autocast.
 _SEVERAL = 2
-
 
 _Nodes = dict[str, "dict[str, FxNode]"]  # of each graph, by name
 
@@ -86,27 +65,18 @@ class _Weight:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: the other configurations repeat what the baseline, or else eager, shows.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    found = recorded.recorded_trial(diagnosis)
-    if found is not None:
-        yield from _check_trace(found)
-        return
-    for trial in (evidence.main_trial(diagnosis), diagnosis.measured_trial("eager")):
-        weights = _cast_weights(trial) if trial is not None else []
-        if trial is not None and _is_told(diagnosis, weights):
-            yield _finding(diagnosis, trial, weights)
+    """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
+    for trial in evidence.main_or_eager(diagnosis):
+        is_training = evidence.is_training(diagnosis, trial)
+        if evidence.is_trace(trial):
+            casts = [c for c in conversions_of(trial) if _dtypes(c) is not None]
+            if casts:
+                yield _finding_about_kernels(trial, casts, is_training=is_training)
             return
-
-
-def _is_told(diagnosis: Diagnosis, weights: list[_Weight]) -> bool:
-    if any(weight.conversions for weight in weights):
-        return True
-    return diagnosis.subject.mode != "training" and len(weights) >= _SEVERAL
+        weights = _cast_weights(trial)
+        if any(weight.conversions for weight in weights) or (not is_training and len(weights) >= _SEVERAL):
+            yield _finding(trial, weights, is_training=is_training)
+            return
 
 
 def _cast_weights(trial: Trial) -> list[_Weight]:
@@ -120,7 +90,7 @@ def _cast_weights(trial: Trial) -> list[_Weight]:
         if _is_cast_of_a_weight(node, nodes[graph.name])
     }
     conversions: dict[tuple[str | None, str], list[Conversion]] = {}
-    for conversion in evidence.all_conversions_of(trial):
+    for conversion in all_conversions_of(trial):
         if conversion.tensor == "weight":
             conversions.setdefault(_weight_of(nodes, conversion), []).append(conversion)
     found: list[_Weight] = []
@@ -145,7 +115,7 @@ def _dtypes(conversion: Conversion) -> tuple[str, str] | None:
     """From and to which dtype a conversion casts; None where it does not, or that was not recorded."""
     if conversion.dtype is None or conversion.target_dtype is None:
         return None
-    before, after = (_DTYPES.get(name, name) for name in (conversion.dtype, conversion.target_dtype))
+    before, after = (DTYPES.get(name, name) for name in (conversion.dtype, conversion.target_dtype))
     return (before, after) if before != after else None
 
 
@@ -179,28 +149,19 @@ def _placeholder(name: str | None, nodes: dict[str, FxNode]) -> str | None:
     return node.name
 
 
-def _finding(diagnosis: Diagnosis, trial: Trial, weights: list[_Weight]) -> Finding:
+def _finding(trial: Trial, weights: list[_Weight], *, is_training: bool) -> Finding:
     conversions = list({c.id: c for weight in weights for c in weight.conversions}.values())
-    seconds = evidence.sum_known((*(c.seconds for c in conversions), *_cast_seconds(trial, weights, conversions)))
-    location, module = _place(weights)
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity=_severity(diagnosis, trial, seconds),
-        configuration=trial.name,
-        message=_message(trial, weights, conversions, seconds),
-        suggestion=_suggestion(diagnosis, weights),
-        location=location,
-        module=module,
+    seconds = sum_known((*(c.seconds for c in conversions), *_cast_seconds(trial, weights, conversions)))
+    casts = [(*([weight.cast.name] if weight.cast else []), *(c.id for c in weight.conversions)) for weight in weights]
+    return RULE.finding(
+        trial.name,
+        _message(trial, weights, conversions, seconds),
+        _suggestion_about_weights([weight.dtypes[1] for weight in weights], is_training=is_training),
+        severity="note" if is_training else evidence.severity_of_cost(trial, seconds),
+        conversions=conversions,
+        at=dearest_of(conversions) or weights[0].cast,
         seconds=seconds,
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
-        evidence=tuple(
-            dict.fromkeys(
-                name
-                for weight in weights
-                for name in (*([weight.cast.name] if weight.cast else []), *(c.id for c in weight.conversions))
-            )
-        ),
+        evidence=[name for names in casts for name in names],
     )
 
 
@@ -213,106 +174,54 @@ def _cast_seconds(trial: Trial, weights: list[_Weight], conversions: list[Conver
     return [kernel.seconds for kernel in trial.kernels.kernels if (kernel.graph, kernel.node) in casts]
 
 
-def _place(weights: list[_Weight]) -> tuple[SourceLocation | None, str | None]:
-    """Where the dearest conversion is, else the first cast."""
-    conversions = [c for weight in weights for c in weight.conversions]
-    if conversions:
-        worst = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0))
-        return worst.location, worst.module
-    cast = weights[0].cast
-    return (cast.location, cast.module) if cast is not None else (None, None)
-
-
-def _severity(diagnosis: Diagnosis, trial: Trial, seconds: float | None) -> Severity:
-    return "note" if diagnosis.subject.mode == "training" else evidence.severity_of_cost(trial, seconds)
-
-
 def _message(trial: Trial, weights: list[_Weight], conversions: list[Conversion], seconds: float | None) -> str:
-    kinds = list(dict.fromkeys(" -> ".join(weight.dtypes) for weight in weights))
+    kinds = distinct(" -> ".join(weight.dtypes) for weight in weights)
     is_are = "is" if len(weights) == 1 else "are"
-    message = f"{wording.count_of(len(weights), 'parameter')} {is_are} cast {wording.listing(kinds)} on every call"
+    message = f"{count_of(len(weights), 'parameter')} {is_are} cast {listing(kinds)} on every call"
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
         message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"
-    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversions)) or wording.conversion_cost_words(
-        trial, conversions
-    )
-    return message + (f": {cost}" if cost is not None else "")
+    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversions))
+    return joined((message, cost or wording.conversion_cost_words(trial, conversions)), ": ")
 
 
-def _suggestion(diagnosis: Diagnosis, weights: list[_Weight]) -> str:
-    if diagnosis.subject.mode == "training":
-        return (
-            "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a "
-            "smaller part"
-        )
-    wanted = list(dict.fromkeys(weight.dtypes[1] for weight in weights))
-    once = f"model.to(torch.{wanted[0]})" if len(wanted) == 1 else "model.to(dtype)"
-    return (
-        f"convert the parameters once: {once}, with an input of that dtype, instead of autocast; compare the outputs, "
-        "since autocast keeps some operations in float32"
-    )
-
-
-def _check_trace(trial: Trial) -> Iterator[Finding]:
-    """One finding at most, for all kernels that cast and convert the layout at once."""
-    casts = [c for c in evidence.conversions_of(trial) if _dtypes(c) is not None]
-    if not casts:
-        return
-    is_training = recorded.is_training(trial)
-    seconds = evidence.sum_known(c.seconds for c in casts)
-    found = recorded.conversion_places(casts)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note" if is_training else evidence.severity_of_cost(trial, seconds),
-        configuration=trial.name,
-        message=_message_in_trace(trial, casts, found),
-        suggestion=_suggestion_in_trace(casts, is_training=is_training),
-        location=found[0].location if found else None,
-        module=found[0].module if found else None,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in casts),
-        evidence=tuple(c.id for c in casts),
-    )
-
-
-def _message_in_trace(trial: Trial, casts: Sequence[Conversion], found: Sequence[recorded.Place]) -> str:
-    count = recorded.launch_count(casts)
-    kinds = recorded.named_counts((" -> ".join(_dtypes(c) or ()), c.count) for c in casts)
-    tensors = recorded.named_counts((_TENSOR_WORDS[c.tensor], c.count) for c in casts)
-    verb = "casts and converts" if count == 1 else "cast and convert"
-    parts = [
-        f"{wording.count_of(count, 'kernel')} {verb} the layout at once: {kinds}, of {tensors}",
-        recorded.conversion_cost_words(trial, casts),
-        recorded.dearest_words(found),
-    ]
-    return "; ".join(part for part in parts if part is not None)
-
-
-def _ranks(conversions: Sequence[Conversion]) -> list[int]:
-    return [len(c.source.shape) for c in conversions if c.source is not None]
-
-
-def _suggestion_in_trace(casts: Sequence[Conversion], *, is_training: bool) -> str:
-    wanted = list(dict.fromkeys(dtypes[1] for c in casts if (dtypes := _dtypes(c)) is not None))
-    dtype = f"torch.{wanted[0]}" if len(wanted) == 1 else "dtype"
-    if {c.tensor for c in casts} != {"weight"}:
-        contiguous = recorded.dearest_direction(casts) == "to_contiguous"
-        wanted_format = "torch.contiguous_format" if contiguous else recorded.channels_last_words(_ranks(casts))
-        return (
-            "look at what stands in front of these kernels: where it returns that dtype and layout already, both steps "
-            f"go; an input is best made so once: x.to({dtype}, memory_format={wanted_format})"
-        )
+def _suggestion_about_weights(dtypes: Sequence[str], *, is_training: bool) -> str:
     if is_training:
         return (
             "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a "
             "smaller part"
         )
     return (
-        f"convert the parameters once: model.to({dtype}), with an input of that dtype, instead of autocast; compare "
-        "the outputs, since autocast keeps some operations in float32"
+        f"convert the parameters once: model.to({_one_dtype(dtypes)}), with an input of that dtype, instead of "
+        "autocast; compare the outputs, since autocast keeps some operations in float32"
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+def _one_dtype(dtypes: Sequence[str]) -> str:
+    return f"torch.{dtypes[0]}" if len(set(dtypes)) == 1 else "dtype"
+
+
+def _finding_about_kernels(trial: Trial, casts: Sequence[Conversion], *, is_training: bool) -> Finding:
+    """One for all kernels that cast and convert the layout at once."""
+    count = launch_count(casts)
+    kinds = wording.named_counts((" -> ".join(_dtypes(c) or ()), c.count) for c in casts)
+    tensors = wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in casts)
+    verb = "casts and converts" if count == 1 else "cast and convert"
+    message = (
+        f"{count_of(count, 'kernel')} {verb} the layout at once: {kinds}, of {tensors}",
+        wording.conversion_cost_words(trial, casts),
+        wording.dearest_place_words(casts),
+    )
+    dtypes = [dtypes[1] for c in casts if (dtypes := _dtypes(c)) is not None]
+    suggestion = (
+        "look at what stands in front of these kernels: where it returns that dtype and layout already, both steps go; "
+        f"an input is best made so once: x.to({_one_dtype(dtypes)}, memory_format={wording.wanted_format(casts)})"
+    )
+    if {c.tensor for c in casts} == {"weight"}:
+        suggestion = _suggestion_about_weights(dtypes, is_training=is_training)
+    seconds = sum_known(c.seconds for c in casts)
+    severity = "note" if is_training else evidence.severity_of_cost(trial, seconds)
+    return RULE.finding(trial.name, joined(message), suggestion, severity=severity, conversions=casts)
+
+
+RULE = document_rule("LD106", "cast-with-conversion", check, __doc__)

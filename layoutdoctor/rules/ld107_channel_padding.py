@@ -32,51 +32,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import launch_count, sum_known
 from layoutdoctor.kernel_names import kernel_entry
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, distinct, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Trial
-
-CODE = "LD107"
-NAME = "channel-padding"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
 
 _PADDING = "padding"
 _CHANNELS_NAMED = 3
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, about the baseline or the trace.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most, about the baseline or the trace."""
     trial = evidence.main_trial(diagnosis)
     padded = _paddings(trial) if trial is not None else []
-    if trial is None or not padded:
-        return
-    seconds = evidence.sum_known(c.seconds for c in padded)
-    found = recorded.conversion_places(padded)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
-        severity=evidence.severity_of_cost(trial, seconds),
-        configuration=trial.name,
-        message=_message(trial, padded, found),
-        suggestion="pad the channels once and leave the layout as it is: give that layer an input and a weight with a "
-        "multiple of 8 channels in half precision (of 4 in TF32), zeros in the added ones; measure, since the library "
-        "may find another kernel then",
-        location=found[0].location if found else None,
-        module=found[0].module if found else None,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in padded),
-        evidence=tuple(c.id for c in padded),
-    )
+    if trial is not None and padded:
+        yield RULE.finding(
+            trial.name,
+            _message(trial, padded),
+            "pad the channels once and leave the layout as it is: give that layer an input and a weight with a "
+            "multiple of 8 channels in half precision (of 4 in TF32), zeros in the added ones; measure, since the "
+            "library may find another kernel then",
+            severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in padded)),
+            conversions=padded,
+        )
 
 
 def _paddings(trial: Trial) -> list[Conversion]:
@@ -94,22 +78,17 @@ def _is_padding(conversion: Conversion) -> bool:
     return known is not None and known.entry.role == _PADDING
 
 
-def _message(trial: Trial, padded: Sequence[Conversion], found: Sequence[recorded.Place]) -> str:
-    count = recorded.launch_count(padded)
-    channels = list(dict.fromkeys(str(c.source.shape[1]) for c in padded if _has_channels(c) and c.source is not None))
-    of_what = f" of tensors with {wording.listing(channels, _CHANNELS_NAMED)}" if channels else ""
-    steps = recorded.step_words(padded)
-    parts = [
-        f"{wording.count_of(count, 'kernel')} {'pads or folds' if count == 1 else 'pad or fold'} the channels{of_what} "
-        "for a convolution, which no memory format saves" + (f", {steps}" if steps is not None else ""),
-        recorded.conversion_cost_words(trial, padded),
-        recorded.dearest_words(found),
-    ]
-    return "; ".join(part for part in parts if part is not None)
+def _message(trial: Trial, padded: Sequence[Conversion]) -> str:
+    count = launch_count(padded)
+    shapes = [c.source.shape for c in padded if c.source is not None]
+    channels = distinct(str(shape[1]) for shape in shapes if len(shape) > 1)
+    of_what = f" of tensors with {listing(channels, _CHANNELS_NAMED)}" if channels else ""
+    what = (
+        f"{count_of(count, 'kernel')} {'pads or folds' if count == 1 else 'pad or fold'} the channels{of_what} "
+        "for a convolution, which no memory format saves"
+    )
+    costs = (wording.conversion_cost_words(trial, padded), wording.dearest_place_words(padded))
+    return joined((joined((what, wording.step_words(padded)), ", "), *costs))
 
 
-def _has_channels(conversion: Conversion) -> bool:
-    return conversion.source is not None and len(conversion.source.shape) > 1
-
-
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD107", "channel-padding", check, __doc__)

@@ -32,78 +32,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.analysis.costs import conversions_of, launch_count, sum_known
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import is_call_out_of_channels_last
+from layoutdoctor.words import DIRECTION_WORDS, joined, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, ConversionDirection, Diagnosis, Trial
-
-CODE = "LD108"
-NAME = "strided-copy"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
 
 _OWNERS = ("framework", "user")
-_DIRECTIONS: dict[ConversionDirection, str] = {"to_channels_last": "to channels_last", "to_contiguous": "to contiguous"}
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, for all such copies of a trace.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    trial = recorded.recorded_trial(diagnosis)
-    copies = _copies(trial) if trial is not None else []
-    if trial is None or not copies:
-        return
-    # What the model's own code converts to channels_last is what we recommend: it is counted, and no loss.
-    unasked = evidence.sum_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
-    found = recorded.conversion_places(copies)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
-        severity=evidence.severity_of_cost(trial, unasked),
-        configuration=trial.name,
-        message=_message(trial, copies, found),
-        suggestion=_suggestion(copies),
-        location=found[0].location if found else None,
-        module=found[0].module if found else None,
-        seconds=evidence.sum_known(c.seconds for c in copies),
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in copies),
-        evidence=tuple(c.id for c in copies),
-    )
+    """One finding at most, for all such copies of a trace."""
+    for trial in evidence.trace_trials(diagnosis):
+        copies = [c for c in conversions_of(trial) if c.owner in _OWNERS and not is_call_out_of_channels_last(c)]
+        # What the model's own code converts to channels_last is what we recommend: it is counted, and no loss.
+        unasked = sum_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
+        if copies:
+            yield RULE.finding(
+                trial.name,
+                _message(trial, copies),
+                _suggestion(copies),
+                severity=evidence.severity_of_cost(trial, unasked),
+                conversions=copies,
+            )
 
 
-def _copies(trial: Trial) -> list[Conversion]:
-    return [
-        conversion
-        for conversion in evidence.conversions_of(trial)
-        if conversion.owner in _OWNERS and not recorded.is_call_out_of_channels_last(conversion)
-    ]
-
-
-def _message(trial: Trial, copies: Sequence[Conversion], found: Sequence[recorded.Place]) -> str:
-    count = recorded.launch_count(copies)
-    ways = recorded.named_counts((_DIRECTIONS.get(c.direction, "to another layout"), c.count) for c in copies)
-    names = recorded.named_counts((wording.op_words(c.op), c.count) for c in copies if c.op is not None)
-    asked = recorded.launch_count(c for c in copies if c.owner == "user")
-    dearest = sorted(copies, key=lambda c: -(c.seconds or 0.0))
-    facts = [
+def _message(trial: Trial, copies: Sequence[Conversion]) -> str:
+    count, asked = launch_count(copies), launch_count(c for c in copies if c.owner == "user")
+    ways = wording.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
+    names = wording.named_counts((op_words(c.op) if c.op is not None else None, c.count) for c in copies)
+    facts = (
         f"{count} eager {'copy changes' if count == 1 else 'copies change'} the memory format {ways}",
         f"by {names}" if names is not None else None,
-        recorded.shape_words(c.source for c in dearest),
-        recorded.step_words(copies),
+        wording.on_dearest_shapes(copies),
+        wording.step_words(copies),
         f"{asked} asked for by the model's own code" if asked else None,
-    ]
-    parts = [
-        ", ".join(fact for fact in facts if fact is not None),
-        recorded.conversion_cost_words(trial, copies),
-        recorded.places_words(found),
-    ]
-    return "; ".join(part for part in parts if part is not None)
+    )
+    costs = (wording.conversion_cost_words(trial, copies), wording.places_words(copies))
+    return joined((joined(facts, ", "), *costs))
 
 
 def _suggestion(copies: Sequence[Conversion]) -> str:
@@ -116,4 +87,4 @@ def _suggestion(copies: Sequence[Conversion]) -> str:
     return f"{advice}; no line was recorded: record again with torch.profiler.profile(with_stack=True)"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD108", "strided-copy", check, __doc__)

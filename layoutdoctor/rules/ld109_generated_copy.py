@@ -32,67 +32,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.analysis.costs import conversions_of, launch_count
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import distinct, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Trial
-
-CODE = "LD109"
-NAME = "generated-copy"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
 
 _KERNELS_NAMED = 3
 _CAUSES_NAMED = 2
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, for all such kernels of a trace.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    trial = recorded.recorded_trial(diagnosis)
-    copies = _copies(trial) if trial is not None else []
-    if trial is None or not copies:
-        return
-    found = recorded.conversion_places(copies)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=_message(trial, copies, found),
-        suggestion="a trace cannot tell what a generated kernel does: diagnose the model itself (python -m "
-        "layoutdoctor model.py), which reads its loops; or look at its code with TORCH_LOGS=output_code",
-        location=found[0].location if found else None,
-        module=found[0].module if found else None,
-        seconds=evidence.sum_known(c.seconds for c in copies),
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in copies),
-        evidence=tuple(c.id for c in copies),
-    )
+    """One finding at most, for all such kernels of a trace."""
+    for trial in evidence.trace_trials(diagnosis):
+        copies = [conversion for conversion in conversions_of(trial) if conversion.owner == "compiler"]
+        if copies:
+            yield RULE.finding(
+                trial.name,
+                _message(trial, copies),
+                "a trace cannot tell what a generated kernel does: diagnose the model itself (python -m "
+                "layoutdoctor model.py), which reads its loops; or look at its code with TORCH_LOGS=output_code",
+                conversions=copies,
+            )
 
 
-def _copies(trial: Trial) -> list[Conversion]:
-    return [conversion for conversion in evidence.conversions_of(trial) if conversion.owner == "compiler"]
-
-
-def _message(trial: Trial, copies: Sequence[Conversion], found: Sequence[recorded.Place]) -> str:
-    count = recorded.launch_count(copies)
-    names = recorded.named_counts(((c.kernel, c.count) for c in copies if c.kernel is not None), _KERNELS_NAMED)
-    causes = list(dict.fromkeys(c.cause for c in copies if c.cause is not None))
+def _message(trial: Trial, copies: Sequence[Conversion]) -> str:
+    count = launch_count(copies)
+    names = wording.named_counts(((c.kernel, c.count) for c in copies), _KERNELS_NAMED)
+    causes = distinct(c.cause for c in copies)
     one, several = "launch of a generated kernel looks like a copy", "launches of generated kernels look like copies"
-    parts = [
-        f"experimental: {count} {one if count == 1 else several} between layouts"
-        + (f": {names}" if names is not None else ""),
-        f"evidence: {wording.listing(causes, _CAUSES_NAMED)}" if causes else None,
-        recorded.conversion_cost_words(trial, copies),
-        recorded.dearest_words(found),
-    ]
-    return "; ".join(part for part in parts if part is not None)
+    parts = (
+        joined((f"experimental: {count} {one if count == 1 else several} between layouts", names), ": "),
+        f"evidence: {listing(causes, _CAUSES_NAMED)}" if causes else None,
+        wording.conversion_cost_words(trial, copies),
+        wording.dearest_place_words(copies),
+    )
+    return joined(parts)
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD109", "generated-copy", check, __doc__)

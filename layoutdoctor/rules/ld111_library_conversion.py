@@ -47,31 +47,31 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import conversion_places, conversions_of, launch_count, sum_known
 from layoutdoctor.kernel_names import library_of, output_layout_of
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, library_cures, recorded, wording
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.ld101_round_trip_conversion import check as check_round_trips
 from layoutdoctor.rules.ld102_repeated_conversion import check as check_repeated
 from layoutdoctor.rules.ld103_weight_converted_every_call import check as check_weights
 from layoutdoctor.units import format_seconds
+from layoutdoctor.words import (
+    CONFIDENCE_WORDS,
+    DIRECTION_WORDS,
+    LIBRARY_NAMES,
+    ONEDNN_LOG,
+    TENSOR_WORDS,
+    count_of,
+    joined,
+    listing,
+    op_words,
+    plural,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import (
-        Confidence,
-        Conversion,
-        ConversionDirection,
-        Diagnosis,
-        KernelSummary,
-        Severity,
-        TensorKind,
-        Trial,
-    )
-
-CODE = "LD111"
-NAME = "library-conversion"
+    from layoutdoctor.records import Conversion, ConversionDirection, Diagnosis, Finding, KernelSummary, Severity, Trial
 
 # Below this share of the recorded time nobody sees it in the run; what is proved of it is told by other rules.
 _LEAST_SHARE = 0.005
@@ -83,86 +83,58 @@ _LOSS_SHARE_OF_CONVOLUTIONS = 0.10
 _OPERATIONS_NAMED = 3
 _PLACES_NAMED = 3
 
-_LIBRARIES = {"cudnn": "cuDNN", "miopen": "MIOpen", "onednn": "oneDNN", "tensorrt": "TensorRT", "cutensor": "cuTENSOR"}
-_DIRECTIONS: dict[ConversionDirection, str] = {
-    "to_channels_last": "to channels_last",
-    "to_contiguous": "to contiguous",
-    "to_blocked": "to a blocked layout",
-    "from_blocked": "out of a blocked layout",
-    "other": "between other layouts",
-}
 # What the library wants where it makes its inputs so; oneDNN takes channels_last instead of its blocked layouts.
 _WANTED: dict[ConversionDirection, str] = {
     "to_channels_last": "torch.channels_last",
     "to_blocked": "torch.channels_last",
     "to_contiguous": "torch.contiguous_format",
 }
-_TENSORS: dict[TensorKind, str] = {
-    "activation": "activations",
-    "weight": "weights",
-    "gradient": "gradients",
-    "unknown": "tensors of unknown kind",
-}
-_CONFIDENCES: dict[Confidence | None, str] = {
-    "shapes": "shapes",
-    "grid": "launch grids",
-    "order": "the order of kernels alone",
-    None: "the kernels' names alone",
-}
 _RANKS = {"conv2d": 4, "conv_transpose2d": 4, "conv3d": 5, "conv_transpose3d": 5}
 _TO_CNHW = ("transpose_NCHW2CNHW", "transpose_CNHW2NCHW")
 _READS_LAST_WRITES_CONTIGUOUS = "nhwckrsc_nchw"
-_LOG = "oneDNN verbose log"
 # Its input and its weight; besides these it writes one result.
 _READ_BY_A_CONVOLUTION = 2
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, for all conversions by libraries in a trace, or in what the model has today on a GPU.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    trial = recorded.recorded_trial(diagnosis)
-    is_trace = trial is not None
-    if trial is None:
-        trial = evidence.main_trial(diagnosis)
-    if trial is None or trial.kernels is None or not (is_trace or _is_of_a_gpu(trial.kernels)):
+    """One finding at most, for all conversions by libraries in a trace, or in what the model has today on a GPU."""
+    trial = evidence.main_trial(diagnosis)
+    if trial is None or trial.kernels is None:
         return
-    conversions = library_cures.library_conversions(trial)
+    # On a CPU nobody counts the kernels of convolutions: what oneDNN converts is told by the rules on single ones.
+    if trial.kernels.convolution_count is None and not evidence.is_trace(trial):
+        return
+    conversions = _library_conversions(trial)
     severity = _severity(trial, trial.kernels, conversions)
-    if severity is None:
-        return
-    if not is_trace and library_cures.are_worth_it(diagnosis, trial):
-        severity = "note"
-    found = recorded.conversion_places(conversions)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
-        severity=severity,
-        configuration=trial.name,
-        message=_message(diagnosis, trial, trial.kernels, conversions),
-        suggestion=_suggestion(trial, conversions) if is_trace else _measured_suggestion(diagnosis, trial, conversions),
-        location=found[0].location if found else None,
-        module=found[0].module if found else None,
-        seconds=evidence.sum_known(c.seconds for c in conversions),
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
-        evidence=tuple(c.id for c in conversions),
-    )
+    if severity is not None:
+        yield RULE.finding(
+            trial.name,
+            _message(diagnosis, trial, trial.kernels, conversions),
+            _suggestion(diagnosis, trial, conversions),
+            severity="note" if _are_worth_it(diagnosis, trial) else severity,
+            conversions=conversions,
+        )
 
 
-def _is_of_a_gpu(kernels: KernelSummary) -> bool:
-    """On a CPU nobody counts the kernels of convolutions: what oneDNN converts is told by the rules on single ones."""
-    return kernels.convolution_count is not None
+def _library_conversions(trial: Trial) -> list[Conversion]:
+    return [conversion for conversion in conversions_of(trial) if conversion.owner == "library"]
+
+
+def _has_fewer(candidate: Trial, trial: Trial) -> bool:
+    """Half as many at most."""
+    return 2 * len(_library_conversions(candidate)) <= len(_library_conversions(trial))
+
+
+def _are_worth_it(diagnosis: Diagnosis, trial: Trial) -> bool:
+    return evidence.is_worth_it(diagnosis, trial, lambda candidate: _has_fewer(candidate, trial))
 
 
 def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
     """None where they are too little to tell, or took no time that was recorded."""
-    share = evidence.share_of_kernels(trial, evidence.sum_known(c.seconds for c in conversions))
+    share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in conversions))
     if share is None or share < _LEAST_SHARE:
         return None
-    own = evidence.sum_known(c.seconds for c in _of_convolutions(kernels, conversions))
+    own = sum_known(c.seconds for c in _of_convolutions(kernels, conversions))
     whole = kernels.convolution_seconds
     of_convolutions = own / whole if own is not None and whole else 0.0
     is_loss = share >= _LOSS_SHARE or (share >= _FELT_SHARE and of_convolutions >= _LOSS_SHARE_OF_CONVOLUTIONS)
@@ -173,54 +145,52 @@ def _of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) 
     """Those whose time is a part of the convolution time: in a log, what stands beside a convolution and fits it."""
     if not kernels.convolution_count:
         return ()
-    return [c for c in conversions if c.tensor != "unknown"] if _LOG in kernels.sources else conversions
+    return [c for c in conversions if c.tensor != "unknown"] if ONEDNN_LOG in kernels.sources else conversions
 
 
 def _message(diagnosis: Diagnosis, trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
-    found = recorded.conversion_places(conversions)
-    parts = [
+    parts = (
         _count_words(kernels, conversions),
         _cost_words(trial, kernels, conversions),
         _operation_words(conversions),
-        _place_words(found),
+        _place_words(conversions),
         _buffer_words(conversions),
         _fused_words(kernels, conversions),
         _told_words(diagnosis, trial, conversions),
-    ]
-    return "; ".join(part for part in parts if part is not None)
+    )
+    return joined(parts)
 
 
 def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
-    count = recorded.launch_count(conversions)
+    count = launch_count(conversions)
     places = " around convolutions" if kernels.convolution_count else ""
-    facts = [
-        f"{wording.count_of(count, 'layout conversion')} by {_library_words(kernels, conversions)}{places}: "
-        f"{recorded.named_counts((_direction_words(c), c.count) for c in conversions)}",
+    facts = (
+        f"{count_of(count, 'layout conversion')} by {_library_words(kernels, conversions)}{places}: "
+        f"{wording.named_counts((_direction_words(c), c.count) for c in conversions)}",
         _tensor_words(conversions),
-        recorded.step_words(conversions),
-    ]
-    return ", ".join(fact for fact in facts if fact is not None)
+        wording.step_words(conversions),
+    )
+    return joined(facts, ", ")
 
 
 def _tensor_words(conversions: Sequence[Conversion]) -> str:
     """Of which tensors, and what says so."""
     if all(c.tensor == "unknown" for c in conversions):
         return "of which tensors was not recorded"
-    tensors = recorded.named_counts((_TENSORS[c.tensor], c.count) for c in conversions)
-    known_by = recorded.named_counts((_CONFIDENCES[c.confidence], c.count) for c in conversions)
+    tensors = wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)
+    known_by = wording.named_counts((CONFIDENCE_WORDS[c.confidence], c.count) for c in conversions)
     return f"of {tensors}, going by {known_by}"
 
 
 def _library_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
-    if _LOG in kernels.sources:
-        return _LIBRARIES["onednn"]
+    if ONEDNN_LOG in kernels.sources:
+        return LIBRARY_NAMES["onednn"]
     libraries = {library_of(c.kernel) for c in conversions if c.kernel is not None}
-    known = sorted(_LIBRARIES[library] for library in libraries if library in _LIBRARIES)
-    return wording.listing(known) if known else "the library"
+    return listing(sorted(LIBRARY_NAMES[name] for name in libraries if name in LIBRARY_NAMES)) or "the library"
 
 
 def _direction_words(conversion: Conversion) -> str:
-    return "to or from CNHW" if _is_to_cnhw(conversion) else _DIRECTIONS.get(conversion.direction, "between layouts")
+    return "to or from CNHW" if _is_to_cnhw(conversion) else DIRECTION_WORDS[conversion.direction]
 
 
 def _is_to_cnhw(conversion: Conversion) -> bool:
@@ -230,38 +200,38 @@ def _is_to_cnhw(conversion: Conversion) -> bool:
 def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
     """With the share of the convolution time only where all of them are a part of it."""
     if len(_of_convolutions(kernels, conversions)) == len(conversions):
-        return recorded.conversion_cost_words(trial, conversions)
-    seconds = evidence.sum_known(c.seconds for c in conversions)
-    return recorded.cost_words(trial, seconds, recorded.exposed_seconds(conversions))
+        return wording.conversion_cost_words(trial, conversions)
+    exposed = sum_known(c.exposed_seconds for c in conversions)
+    return wording.cost_words(trial, sum_known(c.seconds for c in conversions), exposed_seconds=exposed)
 
 
 def _operation_words(conversions: Sequence[Conversion]) -> str | None:
     """The operations that pay most; None where none was recorded, or all are of one."""
     seconds: dict[str, float] = {}
     for conversion in conversions:
-        name = wording.op_words(conversion.op) if conversion.op is not None else "operations not known"
+        name = op_words(conversion.op) if conversion.op is not None else "operations not known"
         seconds[name] = seconds.get(name, 0.0) + (conversion.seconds or 0.0)
     if len(seconds) < 2:
         return None
     dearest = sorted(seconds.items(), key=lambda item: -item[1])
-    named = [f"{format_seconds(spent)} in {name}" for name, spent in dearest]
-    return wording.listing(named, _OPERATIONS_NAMED)
+    return listing([f"{format_seconds(spent)} in {name}" for name, spent in dearest], _OPERATIONS_NAMED)
 
 
-def _place_words(found: Sequence[recorded.Place]) -> str | None:
+def _place_words(conversions: Sequence[Conversion]) -> str | None:
     """The places that pay most; None of one alone, which the finding names as its own."""
+    found = conversion_places(conversions)
     if len(found) < 2:
         return None
     named = [
-        recorded.place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
+        wording.place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
         for place in found[:_PLACES_NAMED]
     ]
-    return f"most {wording.listing(named)}"
+    return f"most {listing(named)}"
 
 
 def _buffer_words(conversions: Sequence[Conversion]) -> str | None:
     """MIOpen converts what the result is to be written to as well, although nothing is in it yet."""
-    count = recorded.launch_count(c for c in conversions if c.direction == "to_channels_last" and _is_at(c, "output"))
+    count = launch_count(c for c in conversions if c.direction == "to_channels_last" and _is_at(c, "output"))
     if not count or _wanted(conversions) != "torch.channels_last":
         return None
     return f"{count} of them {'converts' if count == 1 else 'convert'} the buffer of a result before it is written"
@@ -299,32 +269,38 @@ def _told_words(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conver
         told = sum(counts[id] for id in ids if id in counts)
         if told:
             named.append(f"{code} counts {told} too ({words})")
-    return f"of these, {wording.listing(named)}" if named else None
+    return f"of these, {listing(named)}" if named else None
 
 
-def _suggestion(trial: Trial, conversions: Sequence[Conversion]) -> str:
+def _suggestion(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str:
+    """The configuration that was measured to have fewer of them; what to try where none was, or none is faster."""
     wanted = _wanted(conversions)
+    if wanted == "torch.channels_last":
+        wanted = wording.channels_last_words(_ranks(trial, conversions))
+    if evidence.is_trace(trial):
+        return _untried_suggestion(trial, conversions, wanted)
+    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _has_fewer(candidate, trial))
+    if other is not None:
+        left = len(_library_conversions(other)) or "none"
+        return f"use {other.name}: it leaves {left} of them; {wording.alternative_words(diagnosis, trial, other)}"
+    if _are_worth_it(diagnosis, trial):
+        return "leave them: every configuration with fewer of them that was measured is slower here"
     if wanted is None:
-        return f"nothing was tried here: {recorded.try_other_words()}"
-    ranks, memory_format = _ranks(trial, conversions), _format(trial, conversions, wanted)
-    if _is_one_convolution(conversions):
-        advice = [_advice_for_one(memory_format)]
-    else:
-        advice = [_advice_for_all(trial, conversions, memory_format)]
-    if wanted == "torch.channels_last" and len(ranks) != 1:
-        advice.append("where a convolution is 3-D, its format is torch.channels_last_3d")
-    return "; ".join(advice) + recorded.miopen_words(conversions)
+        return "measure both memory formats: --configurations default"
+    return (
+        f"give the model and its input {wanted}, and measure that as well: --configurations default"
+        + wording.miopen_words(conversions)
+    )
 
 
-def _measured_suggestion(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str:
-    wanted = _wanted(conversions)
-    memory_format = None if wanted is None else _format(trial, conversions, wanted)
-    return library_cures.suggestion(diagnosis, trial, conversions, memory_format)
-
-
-def _format(trial: Trial, conversions: Sequence[Conversion], wanted: str) -> str:
-    """What is wanted, of the rank of what is converted."""
-    return recorded.channels_last_words(_ranks(trial, conversions)) if wanted == "torch.channels_last" else wanted
+def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted: str | None) -> str:
+    if wanted is None:
+        return f"nothing was tried here: {wording.try_words(None)}"
+    is_one = _is_one_convolution(conversions)
+    advice = _advice_for_one(wanted) if is_one else _advice_for_all(trial, conversions, wanted)
+    if wanted != "torch.contiguous_format" and len(_ranks(trial, conversions)) != 1:
+        advice += "; where a convolution is 3-D, its format is torch.channels_last_3d"
+    return advice + wording.miopen_words(conversions)
 
 
 def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
@@ -332,7 +308,7 @@ def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
     ranks = {len(c.source.shape) for c in conversions if c.source is not None}
     if ranks or trial.kernels is None:
         return ranks
-    called = {wording.op_words(total.name) for total in trial.kernels.totals if total.kind == "operation"}
+    called = {op_words(total.name) for total in trial.kernels.totals if total.kind == "operation"}
     return {rank for name, rank in _RANKS.items() if name in called}
 
 
@@ -367,7 +343,7 @@ def _is_one_convolution(conversions: Sequence[Conversion]) -> bool:
     return (
         len({c.op for c in conversions}) == 1
         and max(ways.values()) <= _READ_BY_A_CONVOLUTION
-        and recorded.launch_count(conversions) <= len(steps) * (_READ_BY_A_CONVOLUTION + 1)
+        and launch_count(conversions) <= len(steps) * (_READ_BY_A_CONVOLUTION + 1)
     )
 
 
@@ -387,9 +363,9 @@ def _advice_for_all(trial: Trial, conversions: Sequence[Conversion], memory_form
     elif all(_is_to_cnhw(c) for c in conversions):
         way = "computes 1x1 convolutions of contiguous tensors as matrix products, and channels_last ones otherwise"
     backward = ""
-    if recorded.is_training(trial):
+    if evidence.has_backward(trial):
         backward = "; the backward follows, since gradients take the layout of the forward's results"
-    return f"the library {way}: {recorded.try_words(memory_format)}{backward}"
+    return f"the library {way}: {wording.try_words(memory_format)}{backward}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD111", "library-conversion", check, __doc__)

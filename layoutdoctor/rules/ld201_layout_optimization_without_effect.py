@@ -33,31 +33,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import may_hide_gain
-from layoutdoctor.records import Finding
+from layoutdoctor.analysis.costs import may_hide_gain, sum_known
 from layoutdoctor.rules import decisions, evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Convolution, Decision, Diagnosis, Trial
-
-CODE = "LD201"
-NAME = "layout-optimization-without-effect"
+    from layoutdoctor.records import Conversion, Convolution, Decision, Diagnosis, Finding, Trial
 
 _OFF = "inductor-layout-opt-off"
 _CHANNELS_LAST_3D = ("channels_last_3d",)
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration that leaves the layouts to Inductor.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: for the first configuration that leaves the layouts to Inductor."""
     same = [trial for trial in diagnosis.trials if trial.status == "same_as"]
     for trial in (*evidence.own_trials(diagnosis), *same):
         if not decisions.leaves_layouts_to_inductor(trial):
@@ -66,7 +58,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         convolutions = [convolution for decision in idle for convolution in decision.convolutions]
         if idle:
             count = sum(decision.convolution_count for decision in idle)
-            message = f"layout optimization applied, 0 of {wording.count_of(count, 'convolution')} made channels-last"
+            message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
             message += _reason(convolutions) + _returned_words(diagnosis, trial)
             yield _finding(diagnosis, trial, message, convolutions)
             return
@@ -77,10 +69,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _applied_decisions(trial: Trial) -> list[Decision]:
-    cards = [graph.decision for graph in trial.graphs if graph.decision is not None]
-    return [
-        card for card in cards if card.applied and card.convolution_count and not decisions.is_one_dimensional(card)
-    ]
+    cards = [card for card in evidence.cards_of(trial) if card.applied and card.convolution_count]
+    return [card for card in cards if not decisions.is_one_dimensional(card)]
 
 
 def _is_idle(decision: Decision) -> bool:
@@ -99,37 +89,26 @@ def _reason(convolutions: Sequence[Convolution]) -> str:
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     """What the compiler brings back from channels_last_3d, with the caller's layouts or with channels_last input."""
-    found = _returned_of(diagnosis, trial)
-    if found is None:
-        return ""
-    where, conversions = found
-    moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
+    where, conversions = _returned_of(diagnosis, trial)
+    moved = sum_known(conversion.bytes_moved for conversion in conversions)
     size = f", {format_bytes(moved)}" if moved is not None else ""
-    count = wording.count_of(len(conversions), "tensor")
-    return f"; under {where.name} the compiler brings {count} from channels_last_3d back to contiguous{size}"
+    count = count_of(len(conversions), "tensor")
+    words = f"; under {where.name} the compiler brings {count} from channels_last_3d back to contiguous{size}"
+    return words if conversions else ""
 
 
-def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]] | None:
+def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
     others = (diagnosis.measured_trial(name) for name in evidence.CHANNELS_LAST_CONFIGURATIONS)
-    for candidate in (trial, *others):
-        if candidate is None:
-            continue
-        returned = [c for graph in candidate.graphs for c in graph.conversions if _is_returned(c)]
-        if returned:
-            return candidate, returned
-    return None
+    trials = [candidate for candidate in (trial, *others) if candidate is not None]
+    found = [(t, [c for graph in t.graphs for c in graph.conversions if _is_returned(c)]) for t in trials]
+    return next((pair for pair in found if pair[1]), (trial, []))
 
 
 def _is_returned(conversion: Conversion) -> bool:
     source, target = conversion.source, conversion.target
-    return (
-        conversion.owner == "compiler"
-        and source is not None
-        and target is not None
-        and source.memory_formats == _CHANNELS_LAST_3D
-        and "contiguous_format" in target.memory_formats
-        and conversion.role != "exit"
-    )
+    if source is None or target is None or conversion.owner != "compiler" or conversion.role == "exit":
+        return False
+    return source.memory_formats == _CHANNELS_LAST_3D and "contiguous_format" in target.memory_formats
 
 
 def _is_same_without(diagnosis: Diagnosis, trial: Trial) -> bool:
@@ -139,24 +118,20 @@ def _is_same_without(diagnosis: Diagnosis, trial: Trial) -> bool:
 
 def _finding(diagnosis: Diagnosis, trial: Trial, message: str, convolutions: Sequence[Convolution]) -> Finding:
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
-    first = convolutions[0] if convolutions else None
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    return RULE.finding(
+        trial.name,
+        message,
+        _suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}),
         severity="note" if gain is None else "warning",
-        configuration=trial.name,
-        message=message,
-        suggestion=_suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}),
-        location=first.location if first is not None else None,
-        module=first.module if first is not None else None,
-        evidence=tuple(convolution.node for convolution in convolutions),
+        evidence=[convolution.node for convolution in convolutions],
+        at=convolutions[0] if convolutions else None,
     )
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str:
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
     if diagnosis.subject.parameter_formats.keys() == {wanted}:
-        if _returned_of(diagnosis, trial) is None:
+        if not _returned_of(diagnosis, trial)[1]:
             return f"nothing: the parameters are in torch.{wanted} already, which does what the flag cannot"
         return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
@@ -170,4 +145,4 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> s
     return f"{advice}: {words}" if gain is not None else f"nothing to gain by hand either: {words}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD201", "layout-optimization-without-effect", check, __doc__)

@@ -29,39 +29,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules import decisions, wording
+from layoutdoctor.rules import decisions
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.records import Decision, Diagnosis, Finding, Graph
 
-CODE = "LD202"
-NAME = "layout-optimization-vetoed"
-
 _RULES = ("few-convolutions", "small-channels", "weighted-flops", "not-said")
 _CONVOLUTIONS_NAMED = 6
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per rule.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per rule."""
     for trial, graph, decision in decisions.vetoed_graphs(diagnosis, _RULES):
-        yield decisions.veto_finding(
-            diagnosis, trial, decision, code=CODE, rule=NAME, message=_message(graph, decision)
-        )
+        yield decisions.veto_finding(RULE, diagnosis, trial, decision, _message(graph, decision))
 
 
 def _message(graph: Graph, decision: Decision) -> str:
     where = {"inference": "", "forward": " in the forward", "backward": " in the backward"}[graph.direction]
     message = f"layout optimization vetoed{where} by {decision.rule}: {decision.explanation}"
     names = [decisions.convolution_words(convolution) for convolution in decisions.deciding_convolutions(decision)]
-    return f"{message}; decided by {wording.listing(names, _CONVOLUTIONS_NAMED)}" if names else message
+    return f"{message}; decided by {listing(names, _CONVOLUTIONS_NAMED)}" if names else message
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD202", "layout-optimization-vetoed", check, __doc__)

@@ -28,26 +28,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, RatioInterval, Trial
-
-CODE = "LD203"
-NAME = "compiled-slower-than-eager"
+    from layoutdoctor.records import Diagnosis, Finding, RatioInterval, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most."""
     baseline = evidence.main_trial(diagnosis)
     if baseline is None or diagnosis.comparison is None or baseline.configuration.backend != "inductor":
         return
@@ -64,15 +55,13 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _finding(diagnosis: Diagnosis, baseline: Trial, ratio: RatioInterval, message: str) -> Finding:
     cure = evidence.verified_cure(diagnosis)
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    return RULE.finding(
+        baseline.name,
+        message,
+        _suggestion(diagnosis, ratio, cure),
         severity="warning" if cure is None else "error",
-        configuration=baseline.name,
-        message=message,
-        suggestion=_suggestion(diagnosis, ratio, cure),
-        seconds=evidence.seconds_lost(diagnosis, ratio.name),
         evidence=(ratio.name,),
+        seconds=evidence.seconds_lost(diagnosis, ratio.name),
     )
 
 
@@ -83,4 +72,4 @@ def _suggestion(diagnosis: Diagnosis, ratio: RatioInterval, cure: Trial | None) 
     return f"use {cure.name}" + (f": {wording.speedup_words(speedup)}" if speedup is not None else "")
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD203", "compiled-slower-than-eager", check, __doc__)

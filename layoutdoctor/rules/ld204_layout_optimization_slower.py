@@ -29,44 +29,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, RatioInterval, Severity, Trial
-
-CODE = "LD204"
-NAME = "layout-optimization-slower"
+    from layoutdoctor.records import Diagnosis, Finding, RatioInterval, Severity, Trial
 
 _OFF = "inductor-layout-opt-off"
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, about the baseline.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most, about the baseline."""
     baseline, ratio = evidence.main_trial(diagnosis), evidence.faster_ratio(diagnosis, _OFF)
     if baseline is None or diagnosis.comparison is None or ratio is None:
         return
     applied = [g.name for g in baseline.graphs if g.decision and g.decision.applied and g.decision.convolution_count]
     if applied:
-        yield Finding(
-            code=CODE,
-            rule=NAME,
+        yield RULE.finding(
+            baseline.name,
+            (
+                "layout optimization was applied and costs more than it gains: "
+                + wording.speed_words(ratio, diagnosis.comparison.baseline)
+                + _caution(diagnosis)
+            ),
+            _suggestion(diagnosis, ratio, diagnosis.comparison.baseline),
             severity=_severity(diagnosis),
-            configuration=baseline.name,
-            message="layout optimization was applied and costs more than it gains: "
-            + wording.speed_words(ratio, diagnosis.comparison.baseline)
-            + _caution(diagnosis),
-            suggestion=_suggestion(diagnosis, ratio, diagnosis.comparison.baseline),
-            seconds=evidence.seconds_lost(diagnosis, ratio.name),
             evidence=tuple(applied),
+            seconds=evidence.seconds_lost(diagnosis, ratio.name),
         )
 
 
@@ -89,4 +80,4 @@ def _suggestion(diagnosis: Diagnosis, ratio: RatioInterval, baseline: str) -> st
     return 'switch it off for this model: torch.compile(model, options={"layout_optimization": False})'
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD204", "layout-optimization-slower", check, __doc__)

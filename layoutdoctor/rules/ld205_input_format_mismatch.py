@@ -29,46 +29,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import conversions_of, dearest_of, sum_known
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, distinct, joined, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, InputTensor, RatioInterval, Severity, Trial
-
-CODE = "LD205"
-NAME = "input-format-mismatch"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, InputTensor, RatioInterval, Severity, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, about the baseline.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most, about the baseline."""
     baseline, tensors = evidence.main_trial(diagnosis), evidence.inputs_not_channels_last(diagnosis)
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
     if baseline is None or diagnosis.comparison is None or gain is None or not tensors:
         return
-    conversions = [c for c in evidence.conversions_of(baseline) if c.tensor == "activation"]
+    conversions = [c for c in conversions_of(baseline) if c.tensor == "activation"]
     seconds = evidence.seconds_lost(diagnosis, gain.name)
-    worst = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
+    yield RULE.finding(
+        baseline.name,
+        _message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions),
+        _suggestion(tensors),
         severity=_severity(diagnosis),
-        configuration=baseline.name,
-        message=_message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions),
-        suggestion=_suggestion(tensors),
-        location=worst.location if worst is not None else None,
-        module=worst.module if worst is not None else None,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
         evidence=(gain.name, *(c.id for c in conversions)),
+        at=dearest_of(conversions),
+        seconds=seconds,
+        bytes_moved=sum_known(c.bytes_moved for c in conversions),
     )
 
 
@@ -80,25 +69,23 @@ def _severity(diagnosis: Diagnosis) -> Severity:
 def _message(
     baseline: Trial, tensors: Sequence[InputTensor], gain: RatioInterval, name: str, conversions: Sequence[Conversion]
 ) -> str:
-    names = [f"{tensor.name or 'an input'} ({wording.shape_words(tensor.shape)})" for tensor in tensors]
-    verb, formats = ("is", _formats(tensors)) if len(names) == 1 else ("are", _formats(tensors))
-    message = f"{wording.listing(names)} {verb} not {formats}, and {wording.speed_words(gain, name)}"
-    if not conversions:
-        return message
-    cost = wording.cost_words(baseline, evidence.sum_known(c.seconds for c in conversions))
-    count = wording.count_of(len(conversions), "conversion")
-    return f"{message}; {baseline.name} has {count} of activations" + (f", {cost}" if cost is not None else "")
+    names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
+    verb = "is" if len(names) == 1 else "are"
+    message = f"{listing(names)} {verb} not {' or '.join(_formats(tensors))}, and {wording.speed_words(gain, name)}"
+    has = f"{baseline.name} has {count_of(len(conversions), 'conversion')} of activations"
+    cost = wording.cost_words(baseline, sum_known(c.seconds for c in conversions))
+    return joined((message, joined((has, cost), ", ") if conversions else None))
 
 
-def _formats(tensors: Sequence[InputTensor]) -> str:
-    return " or ".join(dict.fromkeys(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors))
+def _formats(tensors: Sequence[InputTensor]) -> list[str]:
+    return distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
 
 
 def _suggestion(tensors: Sequence[InputTensor]) -> str:
-    wanted = list(dict.fromkeys(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors))
+    wanted = _formats(tensors)
     if len(wanted) > 1:
         return "convert each input and each parameter to the channels-last format of its rank, the parameters once"
     return f"model = model.to(memory_format=torch.{wanted[0]}); x = x.to(memory_format=torch.{wanted[0]})"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD205", "input-format-mismatch", check, __doc__)

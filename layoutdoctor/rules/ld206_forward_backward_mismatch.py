@@ -32,19 +32,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
+from layoutdoctor.analysis.costs import all_conversions_of, dearest_of, sum_known
 from layoutdoctor.rules import decisions, evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TypeGuard
 
-    from layoutdoctor.records import Conversion, Decision, Diagnosis, Graph, Severity, Trial
-
-CODE = "LD206"
-NAME = "forward-backward-mismatch"
+    from layoutdoctor.records import Conversion, Decision, Diagnosis, Finding, Graph, Severity, Trial
 
 _UNCOUNTED = "only-backward-convolutions"
 # A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision.
@@ -52,23 +50,14 @@ _PARAMETER_GRADIENTS = ("output 1", "output 2")
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration with a mismatch that shows.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: for the first configuration with a mismatch that shows."""
     for trial in evidence.own_trials(diagnosis):
         if trial.configuration.layout_optimization not in ("default", "on"):
             continue
         graphs = _mismatched(trial)
-        kept = _kept(diagnosis)
-        conversions = [
-            conversion
-            for graph in graphs
-            for conversion in _conversions_for_backward(trial, graph)
-            if trial.configuration.input_format == "channels_last" or _change(conversion) not in kept
-        ]
+        kept = set() if trial.configuration.input_format == "channels_last" else _kept(diagnosis)
+        found = [conversion for graph in graphs for conversion in _conversions_for_backward(trial, graph)]
+        conversions = [conversion for conversion in found if _change(conversion) not in kept]
         if graphs and (conversions or not _is_channels_last(diagnosis, trial)):
             yield _finding(diagnosis, trial, graphs, conversions)
             return
@@ -107,20 +96,18 @@ def _has_convolutions(decision: Decision | None) -> TypeGuard[Decision]:
 
 
 def _conversions_for_backward(trial: Trial, graph: Graph) -> list[Conversion]:
-    in_library = trial.kernels.conversions if trial.kernels is not None else ()
-    found: dict[str, Conversion] = {}
-    for conversion in (*graph.conversions, *(c for c in in_library if c.graph == graph.name)):
-        is_change = conversion.direction != "none" and conversion.role not in ("entry", "exit")
-        is_value = conversion.tensor != "weight" and conversion.port not in _PARAMETER_GRADIENTS
-        if is_change and is_value and _is_for_convolution(conversion, graph):
-            found.setdefault(conversion.id, conversion)
-    return list(found.values())
-
-
-def _is_for_convolution(conversion: Conversion, graph: Graph) -> bool:
-    """Whether a backward convolution reads the converted value, as far as it was recorded who does."""
+    """Where a backward convolution reads the converted value, as far as it was recorded who does."""
+    own = {conversion.id for conversion in graph.conversions}
     names = {c.node for c in graph.decision.convolutions} if graph.decision is not None else set()
-    return not conversion.required_by or not names.isdisjoint(conversion.required_by)
+    return [
+        conversion
+        for conversion in sorted(all_conversions_of(trial), key=lambda c: c.id not in own)
+        if (conversion.id in own or conversion.graph == graph.name)
+        and conversion.role not in ("entry", "exit")
+        and conversion.tensor != "weight"
+        and conversion.port not in _PARAMETER_GRADIENTS
+        and (not conversion.required_by or not names.isdisjoint(conversion.required_by))
+    ]
 
 
 def _is_channels_last(diagnosis: Diagnosis, trial: Trial) -> bool:
@@ -129,20 +116,16 @@ def _is_channels_last(diagnosis: Diagnosis, trial: Trial) -> bool:
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> Finding:
-    dearest = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
-    seconds = evidence.sum_known(conversion.seconds for conversion in conversions if not conversion.fused)
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    seconds = sum_known(conversion.seconds for conversion in conversions if not conversion.fused)
+    return RULE.finding(
+        trial.name,
+        f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
+        _suggestion(diagnosis),
         severity=_severity(diagnosis, trial, conversions, seconds),
-        configuration=trial.name,
-        message=f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
-        suggestion=_suggestion(diagnosis),
-        location=dearest.location if dearest is not None else None,
-        module=dearest.module if dearest is not None else None,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(conversion.bytes_moved for conversion in conversions),
         evidence=tuple(conversion.id for conversion in conversions) or tuple(graph.name for graph in graphs),
+        at=dearest_of(conversions),
+        seconds=seconds,
+        bytes_moved=sum_known(conversion.bytes_moved for conversion in conversions),
     )
 
 
@@ -179,12 +162,11 @@ def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float 
     parts = [f"{count} by the {owner}" for owner, count in sorted(owners.items())]
     fused = sum(conversion.fused for conversion in written)
     inside = f", {fused} of them in kernels that compute as well" if fused else ""
-    words = f"{wording.count_of(len(written), 'tensor')} {verb} laid out anew for them "
-    words += f"({wording.listing(parts)}{inside})"
-    moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
+    words = f"{count_of(len(written), 'tensor')} {verb} laid out anew for them ({listing(parts)}{inside})"
+    moved = sum_known(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
     cost = wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own))
-    return words + (f", {format_bytes(moved)}" if moved is not None else "") + (f", {cost}" if cost is not None else "")
+    return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 
 
 def _suggestion(diagnosis: Diagnosis) -> str:
@@ -198,4 +180,4 @@ def _suggestion(diagnosis: Diagnosis) -> str:
     return f"{advice}; {wording.speed_words(gain, diagnosis.comparison.baseline)}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD206", "forward-backward-mismatch", check, __doc__)

@@ -30,16 +30,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules import decisions, wording
+from layoutdoctor.rules import decisions
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.records import Decision, Diagnosis, Finding, Graph
-
-CODE = "LD207"
-NAME = "vetoed-by-one-convolution"
 
 _REASONS = {
     "grouped-convolution": "grouped, with more than one channel per group",
@@ -49,16 +47,9 @@ _CONVOLUTIONS_NAMED = 4
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per rule.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per rule."""
     for trial, graph, decision in decisions.vetoed_graphs(diagnosis, _REASONS):
-        yield decisions.veto_finding(
-            diagnosis, trial, decision, code=CODE, rule=NAME, message=_message(graph, decision)
-        )
+        yield decisions.veto_finding(RULE, diagnosis, trial, decision, _message(graph, decision))
 
 
 def _message(graph: Graph, decision: Decision) -> str:
@@ -66,15 +57,15 @@ def _message(graph: Graph, decision: Decision) -> str:
     deciding = decisions.deciding_convolutions(decision)
     if not deciding:
         return f"layout optimization vetoed{where} by {decision.rule}: {decision.explanation}"
-    names = wording.listing([decisions.convolution_words(c) for c in deciding], _CONVOLUTIONS_NAMED)
+    names = listing([decisions.convolution_words(c) for c in deciding], _CONVOLUTIONS_NAMED)
     message = f"layout optimization vetoed{where} by {names}: {_REASONS[decision.rule]}"
     others = decision.convolution_count - len(deciding)
     if others <= 0:
         return f"{message}; there is no other convolution"
     because = "it" if len(deciding) == 1 else "them"
     verb = "is" if others == 1 else "are"
-    other = wording.count_of(others, "other convolution")
+    other = count_of(others, "other convolution")
     return f"{message}; {other} {verb} not made channels-last because of {because}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD207", "vetoed-by-one-convolution", check, __doc__)

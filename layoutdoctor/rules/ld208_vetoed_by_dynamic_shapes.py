@@ -28,48 +28,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import decisions, wording
+from layoutdoctor.rules import decisions
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.layout import Size
-    from layoutdoctor.records import Decision, Diagnosis, Graph
-
-CODE = "LD208"
-NAME = "vetoed-by-dynamic-shapes"
+    from layoutdoctor.records import Decision, Diagnosis, Finding, Graph
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most."""
     for trial, graph, decision in decisions.vetoed_graphs(diagnosis, ("dynamic-shape",)):
-        deciding = decisions.deciding_convolutions(decision)
         measured = decisions.measured_words(diagnosis)
         advice = "where the sizes do not change, compile with dynamic=False, or call torch._dynamo.mark_static(x)"
-        yield Finding(
-            code=CODE,
-            rule=NAME,
-            severity=decisions.veto_severity(diagnosis),
-            configuration=trial.name,
-            message=_message(diagnosis, graph, decision),
-            suggestion=f"{advice}; {measured}" if measured else advice,
-            location=deciding[0].location if deciding else None,
-            module=deciding[0].module if deciding else None,
-            evidence=decision.deciding_nodes,
-        )
+        message, suggestion = _message(diagnosis, graph, decision), joined((advice, measured))
+        yield decisions.veto_finding(RULE, diagnosis, trial, decision, message, suggestion)
 
 
 def _message(diagnosis: Diagnosis, graph: Graph, decision: Decision) -> str:
-    count = wording.count_of(decision.convolution_count, "convolution")
+    count = count_of(decision.convolution_count, "convolution")
     symbolic = _symbolic_dimensions(diagnosis, graph)
-    because = f"{wording.listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
+    because = f"{listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
     return f"layout optimization skipped for {count} because of dynamic shapes: {because}"
 
 
@@ -96,4 +78,4 @@ def _fits(sizes: tuple[Size, ...], symbolic: tuple[Size, ...]) -> bool:
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD208", "vetoed-by-dynamic-shapes", check, __doc__)

@@ -28,65 +28,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import decisions, evidence, wording
+from layoutdoctor.analysis.costs import all_conversions_of
+from layoutdoctor.rules import decisions, evidence
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, distinct, listing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Convolution, Diagnosis, Trial
-
-CODE = "LD210"
-NAME = "conv1d-cannot"
+    from layoutdoctor.records import Conversion, Convolution, Diagnosis, Finding, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration that leaves the layouts to Inductor.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: for the first configuration that leaves the layouts to Inductor."""
     for trial in evidence.own_trials(diagnosis):
         if not decisions.leaves_layouts_to_inductor(trial):
             continue
-        cards = [g.decision for g in trial.graphs if g.decision is not None and g.direction != "backward"]
+        cards = evidence.cards_of(trial, with_backward=False)
         found = [c for card in cards if decisions.is_one_dimensional(card) for c in card.convolutions]
         if not found:
             continue
         count = max(len(found), sum(card.convolution_count for card in cards))
         copied = _copied_in_both(diagnosis, trial, found)
-        yield Finding(
-            code=CODE,
-            rule=NAME,
-            severity="note",
-            configuration=trial.name,
-            message=_message(len(found), count) + _copy_words(copied),
-            suggestion="a Conv2d with a height of 1, in channels_last, computes what a Conv1d does: measure it",
-            location=found[0].location,
-            module=found[0].module,
+        yield RULE.finding(
+            trial.name,
+            _message(len(found), count) + _copy_words(copied),
+            "a Conv2d with a height of 1, in channels_last, computes what a Conv1d does: measure it",
             evidence=(*(convolution.node for convolution in found), *(conversion.id for conversion in copied)),
+            at=found[0],
         )
         return
 
 
 def _message(found: int, count: int) -> str:
-    verb = "is" if found == 1 else "are"
     return (
-        f"{found} of {wording.count_of(count, 'convolution')} {verb} 1-D: layout optimization cannot apply "
-        "(3-D tensors have no channels-last format)"
+        f"{found} of {count_of(count, 'convolution')} {'is' if found == 1 else 'are'} 1-D: layout optimization cannot "
+        "apply (3-D tensors have no channels-last format)"
     )
 
 
 def _copy_words(conversions: Sequence[Conversion]) -> str:
     if not conversions:
         return ""
-    places = list(dict.fromkeys(conversion.module or conversion.id for conversion in conversions))
+    places = distinct(conversion.module or conversion.id for conversion in conversions)
     copies = "the copy" if len(conversions) == 1 else "copies"
     verb, them = ("is", "it") if len(conversions) == 1 else ("are", "them")
     return (
-        f"; {copies} in front of {wording.listing(places)} {verb} needed by the kernel, and eager makes {them} too: "
+        f"; {copies} in front of {listing(places)} {verb} needed by the kernel, and eager makes {them} too: "
         "not redundant"
     )
 
@@ -102,23 +90,16 @@ def _copied_in_both(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[C
 
 def _eager_convolutions(trial: Trial, modules: Collection[str]) -> set[str]:
     nodes = (node for graph in trial.graphs for node in graph.nodes if "conv" in node.target)
-    return {
-        node.name
-        for node in nodes
-        if node.module in modules or (node.layout is not None and len(node.layout.shape) == 3)
-    }
+    return {n.name for n in nodes if n.module in modules or (n.layout is not None and len(n.layout.shape) == 3)}
 
 
 def _in_front_of(trial: Trial, modules: Collection[str], nodes: Collection[str]) -> list[Conversion]:
-    in_kernels = trial.kernels.conversions if trial.kernels is not None else ()
-    found: dict[str, Conversion] = {}
-    for conversion in (*(c for graph in trial.graphs for c in graph.conversions), *in_kernels):
-        is_read = conversion.node in nodes or not set(nodes).isdisjoint(conversion.required_by)
-        is_here = is_read or conversion.module in modules
-        is_value = conversion.tensor != "weight" and conversion.direction != "none"
-        if is_value and is_here and conversion.port != "output 0" and not _is_blocked(conversion):
-            found.setdefault(conversion.id, conversion)
-    return list(found.values())
+    return [
+        conversion
+        for conversion in all_conversions_of(trial)
+        if not {conversion.node, *conversion.required_by}.isdisjoint(nodes) or conversion.module in modules
+        if conversion.tensor != "weight" and conversion.port != "output 0" and not _is_blocked(conversion)
+    ]
 
 
 def _is_blocked(conversion: Conversion) -> bool:
@@ -126,4 +107,4 @@ def _is_blocked(conversion: Conversion) -> bool:
     return any(layout is not None and layout.is_blocked for layout in (conversion.source, conversion.target))
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD210", "conv1d-cannot", check, __doc__)

@@ -29,17 +29,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, distinct, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Trial
-
-CODE = "LD211"
-NAME = "parameter-strides-recompile"
+    from layoutdoctor.records import Diagnosis, Finding, Trial
 
 # Dynamo's text, torch 2.7 to 2.13 (torch/csrc/dynamo/guards.cpp).
 _MISMATCH = re.compile(
@@ -56,55 +53,45 @@ class _Mismatch:
 
     tensor: str
     what: str
-    index: int
+    index: str
     expected: str
     actual: str
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration that was compiled again for it.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    for trial in evidence.own_trials(diagnosis):
-        reasons = [mismatch for line in trial.recompile_reasons if (mismatch := _read(line)) is not None]
-        resized = {mismatch.tensor for mismatch in reasons if mismatch.what == "size"}
-        strided = [r for r in reasons if r.what == "stride" and r.tensor not in resized]
-        if strided:
-            yield _finding(trial, strided)
-            return
+    """One finding at most: for the first configuration that was compiled again for it."""
+    for trial, strided in evidence.first_showing(evidence.own_trials(diagnosis), _strided):
+        yield _finding(trial, strided)
 
 
-def _read(line: str) -> _Mismatch | None:
-    match = _MISMATCH.search(line)
-    if match is None:
-        return None
-    return _Mismatch(match["tensor"], match["what"], int(match["index"]), match["expected"], match["actual"])
+def _strided(trial: Trial) -> list[_Mismatch]:
+    matches = (_MISMATCH.search(line) for line in trial.recompile_reasons)
+    reasons = [_Mismatch(**match.groupdict()) for match in matches if match is not None]
+    resized = {mismatch.tensor for mismatch in reasons if mismatch.what == "size"}
+    return [r for r in reasons if r.what == "stride" and r.tensor not in resized]
 
 
 def _finding(trial: Trial, strided: Sequence[_Mismatch]) -> Finding:
     are_parameters = all(_HELD_BY_MODULE.search(mismatch.tensor) for mismatch in strided)
     owner = "parameter" if are_parameters else "tensor"
-    named = dict.fromkeys(
+    named = distinct(
         f"{_plain_name(m.tensor)} (stride of dimension {m.index}: expected {m.expected}, actual {m.actual})"
         for m in strided
     )
-    total = wording.count_of(len(trial.recompile_reasons), "reason")
+    total = count_of(len(trial.recompile_reasons), "reason")
     verb = "is" if len(strided) == 1 else "are"
-    return Finding(
-        code=CODE,
-        rule=NAME,
+    return RULE.finding(
+        trial.name,
+        f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} {verb} "
+        f"a stride mismatch, of {listing(named)}",
+        (
+            "update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
+            "format before the first call (pytorch #126241)"
+            if are_parameters
+            else "give the tensor in one layout on every call (pytorch #126241)"
+        ),
         severity="warning",
-        configuration=trial.name,
-        message=f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} {verb} "
-        f"a stride mismatch, of {wording.listing(list(named))}",
-        suggestion="update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
-        "format before the first call (pytorch #126241)"
-        if are_parameters
-        else "give the tensor in one layout on every call (pytorch #126241)",
-        evidence=tuple(dict.fromkeys(mismatch.tensor for mismatch in strided)),
+        evidence=dict.fromkeys(mismatch.tensor for mismatch in strided),
     )
 
 
@@ -116,4 +103,4 @@ def _plain_name(tensor: str) -> str:
     return name.lstrip(".") or tensor
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD211", "parameter-strides-recompile", check, __doc__)

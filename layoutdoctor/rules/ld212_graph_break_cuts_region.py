@@ -28,36 +28,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
+from layoutdoctor.analysis.costs import Place, sum_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import channels_last_only
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import distinct, joined, layout_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Conversion, Diagnosis, Graph, Trial
-
-CODE = "LD212"
-NAME = "graph-break-cuts-region"
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph, Trial
 
 Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per cut, for the first configuration that has any.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    for trial in evidence.own_trials(diagnosis):
-        found = [_finding(trial, cut) for cut in _cuts(trial)]
-        if found:
-            yield from found
-            return
+    """One finding per cut, for the first configuration that has any."""
+    for trial, cuts in evidence.first_showing(evidence.own_trials(diagnosis), lambda trial: list(_cuts(trial))):
+        yield from (_finding(trial, cut) for cut in cuts)
 
 
 def _cuts(trial: Trial) -> Iterator[Cut]:
@@ -85,64 +74,50 @@ def _entry_after(
 
 
 def _undoes(entry: Conversion, exit_: Conversion) -> bool:
-    return (
-        _is_channels_last_only(exit_.source)
-        and _is_channels_last_only(entry.target)
-        and _is_left(exit_.target, entry.source)
-    )
-
-
-def _is_channels_last_only(layout: Layout | None) -> bool:
-    return layout is not None and layout.memory_formats == (CHANNELS_LAST_BY_RANK.get(len(layout.shape)),)
-
-
-def _is_left(left: Layout | None, found: Layout | None) -> bool:
-    """Whether what one graph left is what the other found."""
-    return left is not None and found is not None and left.shape == found.shape and left.stride == found.stride
+    """Whether what one graph left is what the other found, and brings back into channels-last."""
+    left, found = exit_.target, entry.source
+    if left is None or found is None or left.shape != found.shape or left.stride != found.stride:
+        return False
+    return channels_last_only(exit_.source) is not None and channels_last_only(entry.target) is not None
 
 
 def _finding(trial: Trial, cut: Cut) -> Finding:
     first, second, exit_, entry = cut
     own = [conversion for conversion in (exit_, entry) if not conversion.fused]
-    seconds = evidence.sum_known(conversion.seconds for conversion in own)
+    seconds = sum_known(conversion.seconds for conversion in own)
     share = evidence.share_of_kernels(trial, seconds)
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note" if not own else evidence.severity_of_share(share),
-        configuration=trial.name,
-        message=_message(trial, cut, seconds),
-        suggestion="remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says "
+    return RULE.finding(
+        trial.name,
+        _message(trial, cut, seconds),
+        "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says "
         "where it is), or give the model and its input channels_last",
-        location=exit_.location or entry.location,
-        module=exit_.module or entry.module,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(conversion.bytes_moved for conversion in (exit_, entry)),
+        severity="note" if not own else evidence.severity_of_share(share),
         evidence=(first.name, exit_.id, second.name, entry.id),
+        at=Place(exit_.module or entry.module, exit_.location or entry.location, 2, seconds),
+        seconds=seconds,
+        bytes_moved=sum_known(conversion.bytes_moved for conversion in (exit_, entry)),
     )
 
 
 def _message(trial: Trial, cut: Cut, seconds: float | None) -> str:
     first, second, exit_, entry = cut
-    place = exit_.module or exit_.node or first.name
-    shape = wording.shape_words(exit_.source.shape) if exit_.source is not None else ""
-    target = wording.layout_words(exit_.target)
-    facts = ["2 conversions"]
-    moved = evidence.sum_bytes(conversion.bytes_moved for conversion in (exit_, entry))
-    facts += [format_bytes(moved)] if moved is not None else []
+    place, shape = exit_.module or exit_.node or first.name, wording.shape_of(exit_.source)
+    moved = sum_known(conversion.bytes_moved for conversion in (exit_, entry))
     own = [conversion for conversion in (exit_, entry) if conversion.seconds is not None and not conversion.fused]
-    cost = wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own))
-    facts += [cost] if cost is not None else []
     fused = sum(conversion.fused for conversion in (exit_, entry))
-    facts += [f"{fused} of them in a kernel that computes as well"] if fused else []
-    message = (
-        f"a graph break after {place} cuts a channels-last region: {shape} is converted to {target} at the end of "
-        f"{first.name} and back at the start of {second.name} ({', '.join(facts)})"
+    facts = (
+        "2 conversions",
+        None if moved is None else format_bytes(moved),
+        wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own)),
+        f"{fused} of them in a kernel that computes as well" if fused else None,
     )
-    if not trial.graph_break_reasons:
-        return message
-    why = wording.listing(list(dict.fromkeys(trial.graph_break_reasons)), 3)
-    return f"{message}; dynamo's reasons: {why}"
+    message = (
+        f"a graph break after {place} cuts a channels-last region: {shape} is converted to "
+        f"{layout_words(exit_.target)} at the end of {first.name} and back at the start of {second.name} "
+        f"({joined(facts, ', ')})"
+    )
+    why = listing(distinct(trial.graph_break_reasons), 3)
+    return joined((message, f"dynamo's reasons: {why}" if why else None))
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD212", "graph-break-cuts-region", check, __doc__)

@@ -29,7 +29,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.known_faults import KNOWN_FAULTS, Fault, parse_cudnn, parse_torch
 
@@ -38,10 +37,7 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-    from layoutdoctor.records import Diagnosis
-
-CODE = "LD301"
-NAME = "known-bad-version"
+    from layoutdoctor.records import Diagnosis, Finding
 
 
 @dataclass(frozen=True)
@@ -53,12 +49,7 @@ class _Versions:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per entry that fits.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per entry that fits."""
     environment = diagnosis.environment
     versions = _Versions(parse_torch(environment.torch), parse_cudnn(environment.cudnn))
     for fault in KNOWN_FAULTS:
@@ -68,16 +59,13 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         if seen is None:
             continue
         cudnn = _cudnn_words(versions) if fault.is_of_cudnn else ""
-        yield Finding(
-            code=CODE,
-            rule=NAME,
+        yield RULE.finding(
+            seen.configuration,
+            f"torch {environment.torch}{cudnn}: {fault.what}; seen here: {seen.words} ({fault.source})",
+            fault.advice,
             severity=fault.severity,
-            configuration=seen.configuration,
-            message=f"torch {environment.torch}{cudnn}: {fault.what}; seen here: {seen.words} ({fault.source})",
-            suggestion=fault.advice,
-            location=seen.location,
-            module=seen.module,
             evidence=(fault.source,),
+            at=seen,
         )
 
 
@@ -98,4 +86,4 @@ def _is_between(version: Version, first: Version | None, before: Version | None)
     return (first is None or version >= first) and (before is None or version < before)
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD301", "known-bad-version", check, __doc__)

@@ -33,22 +33,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import sum_known
 from layoutdoctor.analysis.graph_conversions import tensor_bytes
 from layoutdoctor.analysis.layout_agnostic import base_name, is_layout_agnostic
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import nodes_by_name
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import joined, layout_words, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Diagnosis, FxNode, Graph, Trial
-
-CODE = "LD302"
-NAME = "strided-batch-norm-input"
+    from layoutdoctor.records import Diagnosis, Finding, FxNode, Graph, Trial
 
 _BATCH_NORMS = frozenset(
     """
@@ -74,21 +73,14 @@ class _Seen:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: for the first configuration, with the caller's formats, that has such a batch norm.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: for the first configuration, with the caller's formats, that has such a batch norm."""
     if not _is_contiguous(diagnosis):
         return
-    for trial in evidence.own_trials(diagnosis):
-        if "channels_last" in (trial.configuration.model_format, trial.configuration.input_format):
-            continue
-        found = [seen for graph in trial.graphs for seen in _strided_norms(graph)]
-        if found:
-            yield _finding(trial, found)
-            return
+    trials = (t for t in evidence.own_trials(diagnosis) if not evidence.is_channels_last(t))
+    for trial, found in evidence.first_showing(
+        trials, lambda t: [seen for g in t.graphs for seen in _strided_norms(g)]
+    ):
+        yield _finding(trial, found)
 
 
 def _is_contiguous(diagnosis: Diagnosis) -> bool:
@@ -99,7 +91,7 @@ def _is_contiguous(diagnosis: Diagnosis) -> bool:
 
 
 def _strided_norms(graph: Graph) -> Iterator[_Seen]:
-    nodes = {node.name: node for node in graph.nodes}
+    nodes = nodes_by_name(graph)
     for norm in graph.nodes:
         read = nodes.get(norm.inputs[0]) if norm.inputs else None
         is_norm = norm.op == "call_function" and base_name(norm.target) in _BATCH_NORMS
@@ -134,37 +126,30 @@ def _finding(trial: Trial, found: list[_Seen]) -> Finding:
     first = found[0]
     seconds = _seconds_of(trial, first.norm)
     turned = ", transposed" if first.is_turned else ""
-    maker = wording.op_words(first.maker.target)
+    maker = op_words(first.maker.target)
     message = (
         f"the batch norm {first.norm.module or first.norm.name} reads a {_layout_words(first.layout)} (made by "
         f"{maker}{turned}), though model and input are contiguous, so another kernel runs"
     )
-    cost = wording.cost_words(trial, seconds)
-    message += f": {cost}" if cost is not None else ""
-    message += f"; {len(found) - 1} more like it" if len(found) > 1 else ""
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=message,
-        suggestion=f"time it in both formats; .contiguous() before it costs a copy{_copy_words(first)}, so measure",
-        location=first.norm.location,
-        module=first.norm.module,
+    more = f"{len(found) - 1} more like it" if len(found) > 1 else None
+    return RULE.finding(
+        trial.name,
+        joined((joined((message, wording.cost_words(trial, seconds)), ": "), more)),
+        f"time it in both formats; .contiguous() before it costs a copy{_copy_words(first)}, so measure",
+        evidence=[seen.norm.name for seen in found],
+        at=first.norm,
         seconds=seconds,
-        evidence=tuple(seen.norm.name for seen in found),
     )
 
 
 def _layout_words(layout: Layout) -> str:
-    shape = wording.shape_words(layout.shape)
-    words = wording.layout_words(layout)
+    shape, words = shape_words(layout.shape), layout_words(layout)
     return f"{words} tensor ({shape})" if layout.memory_formats else f"tensor of {shape} with {words}"
 
 
 def _seconds_of(trial: Trial, node: FxNode) -> float | None:
     kernels = trial.kernels.kernels if trial.kernels is not None else ()
-    return evidence.sum_known(kernel.seconds for kernel in kernels if kernel.node == node.name)
+    return sum_known(kernel.seconds for kernel in kernels if kernel.node == node.name)
 
 
 def _copy_words(seen: _Seen) -> str:
@@ -172,4 +157,4 @@ def _copy_words(seen: _Seen) -> str:
     return f" of {format_bytes(moved)}, read and written" if moved is not None else ""
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD302", "strided-batch-norm-input", check, __doc__)

@@ -33,19 +33,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import decisions, evidence, wording
+from layoutdoctor.analysis.costs import Place
+from layoutdoctor.rules import decisions, evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.kernel_pairs import node_of, trial_pairs
+from layoutdoctor.rules.evidence import format_pairs, node_of
 from layoutdoctor.units import format_ratio, format_seconds
+from layoutdoctor.words import distinct, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Kernel, Trial
-
-CODE = "LD303"
-NAME = "convolution-slower-in-one-format"
+    from layoutdoctor.records import Convolution, Diagnosis, Finding, Kernel, Trial
 
 _LIBRARIES = ("onednn", "cudnn")
 _GROUPS = re.compile(r"(?:^|_)g(\d+)(?=mb|ic)")  # g32mb4_ic256oc256_ih56..., as oneDNN writes it
@@ -77,14 +75,9 @@ class _Convolutions:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per problem, from the first pair of configurations that shows it; for a CUDA target one in all.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per problem, from the first pair of configurations that shows it; for a CUDA target one in all."""
     told: set[_Key] = set()
-    for first, second in trial_pairs(diagnosis):
+    for first, second in format_pairs(diagnosis):
         there, here = _by_key(first), _by_key(second)
         for key in there.keys() & here.keys() - told:
             slow, fast = sorted((there[key], here[key]), key=lambda one: -one.seconds)
@@ -127,20 +120,15 @@ def _groups(trial: Trial, members: list[tuple[Kernel, str | None]]) -> int:
     match = _GROUPS.search(members[0][0].problem or "")
     if match is not None:
         return int(match[1])
-    cards = [graph.decision for graph in trial.graphs if graph.decision is not None]
+    cards = evidence.cards_of(trial)
     modules = {module for _, module in members if module is not None}
     return max((c.groups or 1 for card in cards for c in card.convolutions if c.module in modules), default=1)
 
 
 def _is_slower(slow: _Convolutions, fast: _Convolutions) -> bool:
     share = evidence.share_of_kernels(slow.trial, slow.seconds)
-    return (
-        fast.seconds > 0
-        and slow.seconds >= _FACTOR * fast.seconds
-        and slow.seconds - fast.seconds >= _LEAST_SECONDS
-        and share is not None
-        and share >= _LEAST_SHARE
-    )
+    is_large = share is not None and share >= _LEAST_SHARE and slow.seconds - fast.seconds >= _LEAST_SECONDS
+    return is_large and 0 < fast.seconds <= slow.seconds / _FACTOR
 
 
 def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
@@ -151,52 +139,49 @@ def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
     count = f"{len(slow.kernels)} calls, " if len(slow.kernels) > 1 else ""
     backward = "backward, " if kernel.backward else ""
     groups = f"{slow.groups} groups"
-    name = wording.listing(list(modules)) if modules else "a convolution"
+    name = listing(list(modules)) if modules else "a convolution"
     problem = f", {kernel.problem}" if kernel.problem else ""
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="warning",
-        configuration=slow.trial.name,
-        message=f"{name} ({count}{backward}{groups}{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
+    return RULE.finding(
+        slow.trial.name,
+        f"{name} ({count}{backward}{groups}{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
         f"{ratio} slower, in one profiled iteration each",
-        suggestion="choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
+        "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
         "usual cause, so convert around this layer or change its groups where the rest gains",
-        location=node.location if node is not None else None,
-        module=modules[0] if modules else None,
-        seconds=slow.seconds - fast.seconds,
+        severity="warning",
+        at=Place(modules[0] if modules else None, node.location if node is not None else None, 1, None),
         evidence=(slow.trial.name, fast.trial.name),
+        seconds=slow.seconds - fast.seconds,
     )
 
 
 def _time_words(convolutions: _Convolutions) -> str:
-    codes = list(dict.fromkeys(kernel.implementation or kernel.name for kernel in convolutions.kernels))
-    return f"{format_seconds(convolutions.seconds)} in {convolutions.trial.name} ({wording.listing(codes)})"
+    codes = distinct(kernel.implementation or kernel.name for kernel in convolutions.kernels)
+    return f"{format_seconds(convolutions.seconds)} in {convolutions.trial.name} ({listing(codes)})"
 
 
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
     """For a CUDA device that is not there: what cannot be measured here, but is known to happen."""
     if not (diagnosis.subject.target or "").startswith("cuda"):
         return
-    for trial in evidence.own_trials(diagnosis):
-        cards = [graph.decision for graph in trial.graphs if trial.is_static and graph.decision is not None]
-        grouped = [c for card in cards for c in card.convolutions if c.class_ == "grouped" and c.channels_last]
-        if not grouped:
-            continue
-        names = wording.listing([decisions.convolution_words(convolution) for convolution in grouped])
-        yield Finding(
-            code=CODE,
-            rule=NAME,
-            severity="note",
-            configuration=trial.name,
-            message=f"{names} would run channels-last with more than one channel per group: "
+    static = (trial for trial in evidence.own_trials(diagnosis) if trial.is_static)
+    for trial, grouped in evidence.first_showing(static, _grouped):
+        names = listing([decisions.convolution_words(convolution) for convolution in grouped])
+        yield RULE.finding(
+            trial.name,
+            f"{names} would run channels-last with more than one channel per group: "
             "cuDNN's grouped kernels can be some 30 times slower in channels_last (pytorch #34977)",
-            suggestion="measure it on the device itself, with layout optimization on and off",
-            location=grouped[0].location,
-            module=grouped[0].module,
-            evidence=tuple(convolution.node for convolution in grouped),
+            "measure it on the device itself, with layout optimization on and off",
+            evidence=[convolution.node for convolution in grouped],
+            at=grouped[0],
         )
-        return
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+def _grouped(trial: Trial) -> list[Convolution]:
+    """The grouped convolutions that would run channels-last."""
+    convolutions = (convolution for card in evidence.cards_of(trial) for convolution in card.convolutions)
+    return [
+        convolution for convolution in convolutions if convolution.class_ == "grouped" and convolution.channels_last
+    ]
+
+
+RULE = document_rule("LD303", "convolution-slower-in-one-format", check, __doc__)

@@ -31,20 +31,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.kernel_pairs import trial_pairs
+from layoutdoctor.rules.evidence import format_pairs
 from layoutdoctor.units import format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Buffer, Diagnosis, FxNode, Graph, SourceLocation, Trial
-
-CODE = "LD304"
-NAME = "strided-reduction"
+    from layoutdoctor.records import Buffer, Diagnosis, Finding, FxNode, Graph, SourceLocation, Trial
 
 _FACTOR = 1.5
 _LEAST_SHARE = 0.10
@@ -66,13 +62,8 @@ class _Reduction:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per kernel.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    for first, second in trial_pairs(diagnosis, "inductor"):
+    """One finding per kernel."""
+    for first, second in format_pairs(diagnosis, "inductor"):
         there, here = _reductions(first), _reductions(second)
         for key in (key for key in there if key in here):
             slow, fast = sorted((there[key], here[key]), key=lambda one: -one.seconds)
@@ -146,20 +137,16 @@ def _elements_read(graph: Graph, buffers: Sequence[Buffer]) -> int | None:
 def _finding(slow: _Reduction, fast: _Reduction) -> Finding:
     place = f" in {slow.module}" if slow.module is not None else ""
     cost = wording.cost_words(slow.trial, slow.seconds)
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=slow.trial.name,
-        message=f"the reduction {slow.kernel} ({slow.op}{place}) takes {cost} in {slow.trial.name} and "
+    return RULE.finding(
+        slow.trial.name,
+        f"the reduction {slow.kernel} ({slow.op}{place}) takes {cost} in {slow.trial.name} and "
         f"{format_seconds(fast.seconds)} in {fast.trial.name} for the same elements: "
         f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion",
-        suggestion="judge the format by the time of the whole model, not by this kernel",
-        location=slow.location,
-        module=slow.module,
-        seconds=slow.seconds - fast.seconds,
+        "judge the format by the time of the whole model, not by this kernel",
         evidence=(slow.kernel, fast.kernel),
+        at=slow,
+        seconds=slow.seconds - fast.seconds,
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD304", "strided-reduction", check, __doc__)

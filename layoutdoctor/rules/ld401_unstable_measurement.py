@@ -28,20 +28,17 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_ratio, format_share
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Trial
-
-CODE = "LD401"
-NAME = "unstable-measurement"
+    from layoutdoctor.records import Diagnosis, Finding, Trial
 
 _NOTE_ABOVE = 0.10
 _WARNING_ABOVE = 0.25
@@ -59,27 +56,20 @@ class _Doubt:
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, for the whole diagnosis.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    trials = [trial for trial in diagnosis.trials if not _was_dropped(trial)]
-    kinds = (_wide_intervals(diagnosis), _scatters(trials), _drifts(trials))
-    doubts = [sorted(kind, key=lambda doubt: -doubt.amount) for kind in kinds if kind]
-    if not doubts:
-        return
-    worst = max(kind[0].amount for kind in doubts)
-    yield Finding(
-        code=CODE,
-        rule=NAME,
-        severity="warning" if worst > _WARNING_ABOVE else "note",
-        configuration=None,
-        message="; ".join(_words(kind) for kind in doubts),
-        suggestion=_suggestion(diagnosis.subject.device),
-        evidence=tuple(dict.fromkeys(doubt.name for kind in doubts for doubt in kind)),
-    )
+    """One finding at most, for the whole diagnosis."""
+    measured = list(_measured(diagnosis))
+    kinds = (_wide_intervals(diagnosis), starmap(_scatter, measured), starmap(_drift, measured))
+    felt = [sorted((doubt for doubt in kind if doubt.amount > _NOTE_ABOVE), key=lambda d: -d.amount) for kind in kinds]
+    doubts = [kind for kind in felt if kind]
+    if doubts:
+        worst = max(kind[0].amount for kind in doubts)
+        yield RULE.finding(
+            None,
+            "; ".join(_words(kind) for kind in doubts),
+            _suggestion(diagnosis.subject.device),
+            severity="warning" if worst > _WARNING_ABOVE else "note",
+            evidence=[doubt.name for kind in doubts for doubt in kind],
+        )
 
 
 def _words(doubts: Sequence[_Doubt]) -> str:
@@ -90,57 +80,42 @@ def _was_dropped(trial: Trial) -> bool:
     return trial.measurement is not None and trial.measurement.dropped_after_round is not None
 
 
-def _wide_intervals(diagnosis: Diagnosis) -> list[_Doubt]:
-    doubts: list[_Doubt] = []
+def _wide_intervals(diagnosis: Diagnosis) -> Iterator[_Doubt]:
     for ratio in diagnosis.comparison.ratios if diagnosis.comparison is not None else ():
         trial = diagnosis.measured_trial(ratio.name)
         if ratio.low <= 0 or (trial is not None and _was_dropped(trial)):
             continue
-        width = ratio.high / ratio.low - 1
-        if width > _NOTE_ABOVE:
-            ends = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
-            words = f"the interval of {ratio.name} is {format_share(width)} wide ({ends})"
-            doubts.append(_Doubt(width, ratio.name, words))
-    return doubts
+        width, ends = ratio.high / ratio.low - 1, f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+        yield _Doubt(width, ratio.name, f"the interval of {ratio.name} is {format_share(width)} wide ({ends})")
 
 
-def _scatters(trials: Sequence[Trial]) -> list[_Doubt]:
-    doubts: list[_Doubt] = []
-    for trial, rounds in _measured(trials):
-        low, median, high = statistics.quantiles(rounds, n=4)
-        scatter = (high - low) / median
-        if scatter > _NOTE_ABOVE:
-            words = f"the rounds of {trial.name} scatter by {format_share(scatter)} (interquartile range over median)"
-            doubts.append(_Doubt(scatter, trial.name, words))
-    return doubts
+def _scatter(name: str, rounds: Sequence[float]) -> _Doubt:
+    low, median, high = statistics.quantiles(rounds, n=4)
+    scatter = (high - low) / median
+    words = f"the rounds of {name} scatter by {format_share(scatter)} (interquartile range over median)"
+    return _Doubt(scatter, name, words)
 
 
-def _drifts(trials: Sequence[Trial]) -> list[_Doubt]:
-    doubts: list[_Doubt] = []
-    for trial, rounds in _measured(trials):
-        third = len(rounds) // 3
-        first, last = statistics.median(rounds[:third]), statistics.median(rounds[-third:])
-        drift = abs(last / first - 1)
-        if drift > _NOTE_ABOVE:
-            way = "slower" if last > first else "faster"
-            words = f"{trial.name} became {format_share(drift)} {way} from the first third of its rounds to the last"
-            doubts.append(_Doubt(drift, trial.name, words))
-    return doubts
+def _drift(name: str, rounds: Sequence[float]) -> _Doubt:
+    third = len(rounds) // 3
+    first, last = statistics.median(rounds[:third]), statistics.median(rounds[-third:])
+    drift, way = abs(last / first - 1), "slower" if last > first else "faster"
+    words = f"{name} became {format_share(drift)} {way} from the first third of its rounds to the last"
+    return _Doubt(drift, name, words)
 
 
-def _measured(trials: Sequence[Trial]) -> Iterator[tuple[Trial, tuple[float, ...]]]:
-    for trial in trials:
+def _measured(diagnosis: Diagnosis) -> Iterator[tuple[str, tuple[float, ...]]]:
+    for trial in diagnosis.trials:
         rounds = trial.measurement.round_seconds if trial.measurement is not None else ()
-        if len(rounds) >= _MINIMUM_ROUNDS and min(rounds) > 0:
-            yield trial, rounds
+        if len(rounds) >= _MINIMUM_ROUNDS and min(rounds) > 0 and not _was_dropped(trial):
+            yield trial.name, rounds
 
 
 def _suggestion(device: str | None) -> str:
+    first = ("leave the device to this run alone", "fix its clocks")
     if device == "cpu":
-        help_ = ["close other programs", "use fewer threads than there are cores", "measure longer (--budget)"]
-    else:
-        help_ = ["leave the device to this run alone", "fix its clocks", "measure longer (--budget)"]
-    return wording.listing(help_)
+        first = ("close other programs", "use fewer threads than there are cores")
+    return listing((*first, "measure longer (--budget)"))
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD401", "unstable-measurement", check, __doc__)

@@ -30,40 +30,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Equivalence, Trial
-
-CODE = "LD402"
-NAME = "outputs-differ"
+    from layoutdoctor.records import Diagnosis, Equivalence, Finding, Trial
 
 _EAGER = "eager"
 _EAGER_CHANNELS_LAST = "eager-channels-last"
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per trial that differs.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per trial that differs."""
     for trial in evidence.own_trials(diagnosis):
         if trial.equivalence is not None and trial.equivalence.status == "different":
             cause, advice = _cause(diagnosis, trial)
-            yield Finding(
-                code=CODE,
-                rule=NAME,
-                severity="warning",
-                configuration=trial.name,
-                message=_message(trial, trial.equivalence) + cause,
-                suggestion=advice,
-            )
+            yield RULE.finding(trial.name, _message(trial, trial.equivalence) + cause, advice, severity="warning")
 
 
 def _message(trial: Trial, equivalence: Equivalence) -> str:
@@ -83,8 +67,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
             f"{too}: the model is random, or float32 alone is too coarse for it",
             "make the model deterministic (no dropout, a fixed seed) before its configurations are compared",
         )
-    is_channels_last = "channels_last" in (trial.configuration.model_format, trial.configuration.input_format)
-    if is_channels_last and evidence.has_different_outputs(diagnosis, _EAGER_CHANNELS_LAST):
+    if evidence.is_channels_last(trial) and evidence.has_different_outputs(diagnosis, _EAGER_CHANNELS_LAST):
         too = "" if trial.name == _EAGER_CHANNELS_LAST else f"; {_EAGER_CHANNELS_LAST} differs too"
         return (
             f"{too}: the model itself depends on the strides of its tensors, as as_strided() does",
@@ -96,4 +79,4 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD402", "outputs-differ", check, __doc__)

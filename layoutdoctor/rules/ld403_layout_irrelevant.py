@@ -28,39 +28,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import conversion_share, convolution_count, irrelevance
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis
-
-CODE = "LD403"
-NAME = "layout-irrelevant"
+    from layoutdoctor.records import Diagnosis, Finding
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most, for the whole diagnosis.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most, for the whole diagnosis."""
     baseline, reason = evidence.main_trial(diagnosis), irrelevance(diagnosis)
     if baseline is None or diagnosis.comparison is None or reason is None or diagnosis.interrupted is not None:
         return
     count = convolution_count(diagnosis)
-    known = f"{wording.count_of(count, 'convolution')}; " if count else ""
-    yield Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=None,
-        message=f"layouts do not matter to this model: {known}{reason}; nothing measured is faster than "
+    known = f"{count_of(count, 'convolution')}; " if count else ""
+    yield RULE.finding(
+        None,
+        f"layouts do not matter to this model: {known}{reason}; nothing measured is faster than "
         f"{diagnosis.comparison.baseline}",
-        suggestion=f"keep {diagnosis.comparison.baseline}, and look for the time elsewhere",
+        f"keep {diagnosis.comparison.baseline}, and look for the time elsewhere",
         seconds=_conversion_seconds(diagnosis),
     )
 
@@ -73,4 +62,4 @@ def _conversion_seconds(diagnosis: Diagnosis) -> float | None:
     return share * baseline.kernels.seconds
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD403", "layout-irrelevant", check, __doc__)

@@ -34,67 +34,57 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import all_conversions_of, dearest_of, launch_count, sum_known
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import channels_last_only, is_convolution_named, is_recorded, nodes_by_name
+from layoutdoctor.rules.graph_evidence import (
+    channels_last_only,
+    is_call_out_of_channels_last,
+    is_convolution_named,
+    is_recorded,
+    nodes_by_name,
+)
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Severity, TensorKind, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, TensorKind, Trial
 
-CODE = "LD501"
-NAME = "user-contiguous-call"
-
-_CALLS = {
-    "contiguous": ".contiguous()",
-    "to": ".to(memory_format=...)",
-    "clone": ".clone(memory_format=...)",
-}
+_CALLS = {"contiguous": ".contiguous()", "to": ".to(memory_format=...)", "clone": ".clone(memory_format=...)"}
 _COPIES = (*_CALLS, "_to_copy")
 _CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
 
 _Line = tuple[str, int]  # file and line; for a call whose line was not recorded the module's path and 0
 _Called = tuple["Trial", list["Conversion"]]
-
-
-class _Totals:
-    """A trial's conversions by kind of tensor, all of them and those that the model's own calls make."""
-
-    def __init__(self, trial: Trial) -> None:
-        self.every = _by_tensor(evidence.all_conversions_of(trial))
-        self.users = _by_tensor(_user_conversions(trial))
-
-
-def _by_tensor(conversions: Iterable[Conversion]) -> Counter[TensorKind]:
-    counts: Counter[TensorKind] = Counter()
-    for conversion in conversions:
-        counts[conversion.tensor] += conversion.count
-    return counts
+_Counts = tuple[Counter["TensorKind"], Counter["TensorKind"]]  # all conversions, and those of the model's own calls
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding per line of the model.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding per line of the model."""
     called: dict[_Line, list[_Called]] = {}
-    totals: dict[str, _Totals] = {}
+    counts: dict[str, _Counts] = {}
     for trial in evidence.own_trials(diagnosis):
         for line, conversions in _calls(trial).items():
             called.setdefault(line, []).append((trial, conversions))
     for calls in called.values():
         trial, conversions = _dearest(diagnosis, calls)
         if _leaves_channels_last(conversions) or _is_felt(trial, conversions):
-            if trial.name not in totals:
-                totals[trial.name] = _Totals(trial)
-            part = _part_words(trial, conversions, totals[trial.name])
+            counts[trial.name] = counts.get(trial.name) or _counts(trial)
+            part = _part_words(trial, conversions, counts[trial.name])
             yield _finding(diagnosis, trial, conversions, [other for other, _ in calls], part)
+
+
+def _counts(trial: Trial) -> _Counts:
+    every: Counter[TensorKind] = Counter()
+    users: Counter[TensorKind] = Counter()
+    for conversion in all_conversions_of(trial):
+        every[conversion.tensor] += conversion.count
+    for conversion in _user_conversions(trial):
+        users[conversion.tensor] += conversion.count
+    return every, users
 
 
 def _calls(trial: Trial) -> dict[_Line, list[Conversion]]:
@@ -110,17 +100,13 @@ def _user_conversions(trial: Trial) -> list[Conversion]:
     """What the model's own calls convert, other than to channels_last, of tensors that have such a format."""
     return [
         conversion
-        for conversion in evidence.all_conversions_of(trial)
+        for conversion in all_conversions_of(trial)
         if conversion.owner == "user"
         and conversion.direction != "to_channels_last"
         and conversion.source is not None
         and len(conversion.source.shape) in CHANNELS_LAST_BY_RANK
-        and (not _is_trace(trial) or recorded.is_call_out_of_channels_last(conversion))
+        and (not evidence.is_trace(trial) or is_call_out_of_channels_last(conversion))
     ]
-
-
-def _is_trace(trial: Trial) -> bool:
-    return trial.configuration.backend == "recorded"
 
 
 def _dearest(diagnosis: Diagnosis, calls: Sequence[_Called]) -> _Called:
@@ -134,10 +120,7 @@ def _dearest(diagnosis: Diagnosis, calls: Sequence[_Called]) -> _Called:
 
 def _cost(conversions: Sequence[Conversion]) -> tuple[float, int]:
     own = [conversion for conversion in conversions if not conversion.fused]
-    return (
-        evidence.sum_known(c.seconds for c in conversions) or 0.0,
-        evidence.sum_bytes(c.bytes_moved for c in own) or 0,
-    )
+    return (sum_known(c.seconds for c in conversions) or 0.0, sum_known(c.bytes_moved for c in own) or 0)
 
 
 def _leaves_channels_last(conversions: Sequence[Conversion]) -> bool:
@@ -145,37 +128,24 @@ def _leaves_channels_last(conversions: Sequence[Conversion]) -> bool:
 
 
 def _is_felt(trial: Trial, conversions: Sequence[Conversion]) -> bool:
-    share = evidence.share_of_kernels(trial, evidence.sum_known(c.seconds for c in conversions))
+    share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in conversions))
     return share is not None and share >= evidence.NEGLIGIBLE_SHARE
 
 
 def _finding(
     diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], trials: Sequence[Trial], part: str
 ) -> Finding:
-    worst = max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0))
+    worst = dearest_of(conversions) or conversions[0]
     needed_by = _needed_by(trial, conversions)
-    seconds = evidence.sum_known(c.seconds for c in conversions)
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity=_severity(trial, conversions, needed_by, seconds),
-        configuration=trial.name,
-        message=_message(diagnosis, trial, conversions, trials, needed_by, part),
-        suggestion=_suggestion(trial, worst, conversions, needed_by),
-        location=worst.location,
-        module=worst.module,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
-        evidence=tuple(c.id for c in conversions),
+    severity = evidence.severity_of_cost(trial, sum_known(c.seconds for c in conversions))
+    return RULE.finding(
+        trial.name,
+        _message(diagnosis, trial, conversions, trials, needed_by, part),
+        _suggestion(trial, worst, conversions, needed_by),
+        severity="note" if needed_by or not _leaves_channels_last(conversions) else severity,
+        conversions=conversions,
+        at=worst,
     )
-
-
-def _severity(
-    trial: Trial, conversions: Sequence[Conversion], needed_by: Sequence[str], seconds: float | None
-) -> Severity:
-    if needed_by or not _leaves_channels_last(conversions):
-        return "note"
-    return evidence.severity_of_cost(trial, seconds)
 
 
 def _needed_by(trial: Trial, conversions: Sequence[Conversion]) -> list[str]:
@@ -184,7 +154,7 @@ def _needed_by(trial: Trial, conversions: Sequence[Conversion]) -> list[str]:
     for conversion in conversions:
         nodes = next((nodes_by_name(graph) for graph in trial.graphs if graph.name == conversion.graph), {})
         found += [name for name in conversion.required_by if not is_convolution_named(name, nodes)]
-    return list(dict.fromkeys(found))
+    return distinct(found)
 
 
 def _message(
@@ -196,34 +166,27 @@ def _message(
     part: str,
 ) -> str:
     first = conversions[0]
-    line = wording.line_words(first.location) if first.location is not None else first.module or "the model"
-    shape = wording.shape_words(first.source.shape) if first.source is not None else ""
-    formats = list(dict.fromkeys(channels_last_only(c.source) or "strided" for c in conversions))
-    parts = [f"{line} calls {_call_words(trial, first)} on a {' or '.join(formats)} tensor ({shape}): {part}"]
-    words = recorded.conversion_cost_words if _is_trace(trial) else wording.conversion_cost_words
-    cost = words(trial, conversions)
-    if cost is not None:
-        parts[0] += f", {cost}"
-    if needed_by:
-        parts.append(f"{wording.listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout")
+    line = line_words(first.location) if first.location is not None else first.module or "the model"
+    formats = " or ".join(distinct(channels_last_only(c.source) or "strided" for c in conversions))
+    call = f"{line} calls {_call_words(trial, first)} on a {formats} tensor ({wording.shape_of(first.source)})"
+    cost = joined((part, wording.conversion_cost_words(trial, conversions)), ", ")
+    needed = f"{listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout" if needed_by else None
     free = [
         other.name
         for other in evidence.own_trials(diagnosis)
         if other not in trials and _is_known(other) and not _is_called_at(other, first)
     ]
-    if free:
-        parts.append(f"it converts nothing in {wording.listing(free)}")
-    return "; ".join(parts)
+    return joined((f"{call}: {cost}", needed, f"it converts nothing in {listing(free)}" if free else None))
 
 
-def _part_words(trial: Trial, conversions: Sequence[Conversion], totals: _Totals) -> str:
+def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: _Counts) -> str:
     """``"1 of the 3 conversions of activations in eager-channels-last (2 with the model's other calls)"``."""
     kinds = {conversion.tensor for conversion in conversions}
     noun = f"{kinds.copy().pop()}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
-    own = sum(c.count for c in conversions)
-    every, users = (sum(counts[kind] for kind in kinds) for counts in (totals.every, totals.users))
-    where = "the trace" if _is_trace(trial) else trial.name
-    words = f"{own} of the {wording.count_of(every, 'conversion')} of {noun} in {where}"
+    own = launch_count(conversions)
+    every, users = (sum(count[kind] for kind in kinds) for count in counts)
+    where = "the trace" if evidence.is_trace(trial) else trial.name
+    words = f"{own} of the {count_of(every, 'conversion')} of {noun} in {where}"
     if every == own:
         words = f"the only {'conversion' if every == 1 else f'{every} conversions'} of {noun} in {where}"
     remarks = [f"{users} with the model's other calls"] if users > own else []
@@ -252,13 +215,13 @@ def _is_called_at(trial: Trial, conversion: Conversion) -> bool:
     """Whether a copy of the same line converts in a trial, whoever is said to have asked for it."""
     return any(
         other.location == conversion.location and base_name((other.op or "").replace("aten::", "aten.")) in _COPIES
-        for other in evidence.all_conversions_of(trial)
+        for other in all_conversions_of(trial)
     )
 
 
 def _suggestion(trial: Trial, worst: Conversion, conversions: Sequence[Conversion], needed_by: Sequence[str]) -> str:
     if needed_by:
-        return f"keep it while {wording.listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
+        return f"keep it while {listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
     wanted = CHANNELS_LAST_BY_RANK[len(worst.source.shape)] if worst.source is not None else "channels_last"
     if not _leaves_channels_last(conversions):
         return "delete the call where the operation behind it takes a strided tensor, and measure again"
@@ -268,4 +231,4 @@ def _suggestion(trial: Trial, worst: Conversion, conversions: Sequence[Conversio
     return advice
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD501", "user-contiguous-call", check, __doc__)

@@ -32,9 +32,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import all_conversions_of, conversions_of, sum_known
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import (
@@ -44,27 +44,20 @@ from layoutdoctor.rules.graph_evidence import (
     nodes_by_name,
     weight_layouts,
 )
+from layoutdoctor.words import count_of, distinct, line_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.layout import Layout, MemoryFormat
-    from layoutdoctor.records import Diagnosis, FxNode, Graph, Trial
-
-CODE = "LD502"
-NAME = "mixed-formats-in-model"
+    from layoutdoctor.records import Diagnosis, Finding, FxNode, Graph, Trial
 
 _EAGER = "eager"
 _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: parameters in both formats explain a flip as well.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: parameters in both formats explain a flip as well."""
     trial = _trial_as_given(diagnosis)
     if trial is None:
         return
@@ -136,31 +129,28 @@ def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:
         return True
     return any(
         c.owner == "user" and c.direction == "to_channels_last" and (c.graph, c.node) == (graph.name, node.name)
-        for c in evidence.all_conversions_of(trial)
+        for c in all_conversions_of(trial)
     )
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, graph: Graph, convolution: FxNode, flip: FxNode) -> Finding:
     # What a library converts inside a contiguous convolution is no matter of mixed formats.
-    conversions = [c for c in evidence.conversions_of(trial) if c.owner == "framework"]
-    seconds = evidence.sum_known(c.seconds for c in conversions)
+    conversions = [c for c in conversions_of(trial) if c.owner == "framework"]
+    seconds = sum_known(c.seconds for c in conversions)
     wanted = channels_last_only(flip.layout) or "channels_last"
     message = f"the contiguous model runs {wanted} after {_flip_words(flip)}: {_count_words(graph)}"
     if conversions:
         cost = wording.conversion_cost_words(trial, conversions)
-        message += f"; {wording.count_of(len(conversions), 'conversion')}" + (f", {cost}" if cost is not None else "")
-    return Finding(
-        code=CODE,
-        rule=NAME,
+        message += f"; {count_of(len(conversions), 'conversion')}" + (f", {cost}" if cost is not None else "")
+    return RULE.finding(
+        trial.name,
+        message,
+        _suggestion(diagnosis, trial, wanted),
         severity=evidence.severity_of_cost(trial, seconds),
-        configuration=trial.name,
-        message=message,
-        suggestion=_suggestion(diagnosis, trial, wanted),
-        location=flip.location,
-        module=flip.module,
-        seconds=seconds,
-        bytes_moved=evidence.sum_bytes(c.bytes_moved for c in conversions),
         evidence=(flip.name, convolution.name, *(c.id for c in conversions)),
+        at=flip,
+        seconds=seconds,
+        bytes_moved=sum_known(c.bytes_moved for c in conversions),
     )
 
 
@@ -169,7 +159,7 @@ def _flip_words(flip: FxNode) -> str:
     name = flip.called or base_name(flip.target)
     facts = [name] if flip.module is not None else []
     if flip.location is not None:
-        facts.append(wording.line_words(flip.location))
+        facts.append(line_words(flip.location))
     return (flip.module or name) + (f" ({', '.join(facts)})" if facts else "")
 
 
@@ -179,7 +169,7 @@ def _count_words(graph: Graph) -> str:
     layouts = [_input_layout(node, nodes) for node in graph.nodes if is_convolution(node) and not node.backward]
     last = sum(channels_last_only(layout) is not None for layout in layouts)
     contiguous_count = sum(is_contiguous_only(layout) for layout in layouts)
-    total = wording.count_of(len(layouts), "convolution")
+    total = count_of(len(layouts), "convolution")
     words = f"{last} of {total} {'reads' if last == 1 else 'read'} it"
     if not contiguous_count:
         return words
@@ -197,23 +187,22 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
 
 
 def _finding_about_parameters(trial: Trial, contiguous_count: int, last: list[MemoryFormat]) -> Finding:
-    formats = list(dict.fromkeys(last))
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones "
+    formats = distinct(last)
+    return RULE.finding(
+        trial.name,
+        f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones "
         f"{'is' if contiguous_count == 1 else 'are'} contiguous and {len(last)} {' or '.join(formats)}, so values "
         "change their layout between the layers",
-        suggestion="convert all of them to one format: "
-        + (
-            f"model = model.to(memory_format=torch.{formats[0]})"
-            if formats == ["channels_last"]
-            else "each parameter to the channels-last format of its rank"
+        (
+            "convert all of them to one format: "
+            + (
+                f"model = model.to(memory_format=torch.{formats[0]})"
+                if formats == ["channels_last"]
+                else "each parameter to the channels-last format of its rank"
+            )
         ),
         evidence=(f"{contiguous_count} contiguous", f"{len(last)} channels-last"),
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD502", "mixed-formats-in-model", check, __doc__)

@@ -31,46 +31,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Convolution, Diagnosis, Trial
-
-CODE = "LD503"
-NAME = "flat-conv3d"
+    from layoutdoctor.records import Convolution, Diagnosis, Finding, Trial
 
 _CONVOLUTIONS_NAMED = 6
 _POINTWISE = (1, 1, 1)
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: the configurations have the same convolutions.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    for trial in evidence.own_trials(diagnosis):
-        convolutions = _forward_convolutions(trial)
+    """One finding at most: the configurations have the same convolutions."""
+    for trial, convolutions in evidence.first_showing(evidence.own_trials(diagnosis), _forward_convolutions):
         flat = [convolution for convolution in convolutions if _is_flat(convolution)]
         if flat:
             yield _finding(trial, flat, len(convolutions))
-        if convolutions:
-            return
 
 
 def _forward_convolutions(trial: Trial) -> list[Convolution]:
-    return [
-        convolution
-        for graph in trial.graphs
-        if graph.decision is not None and graph.direction != "backward"
-        for convolution in graph.decision.convolutions
-        if not convolution.is_backward
-    ]
+    cards = evidence.cards_of(trial, with_backward=False)
+    return [convolution for card in cards for convolution in card.convolutions if not convolution.is_backward]
 
 
 def _is_flat(convolution: Convolution) -> bool:
@@ -88,22 +72,18 @@ def _kernel(convolution: Convolution) -> tuple[int | str, ...]:
 
 
 def _finding(trial: Trial, flat: list[Convolution], count: int) -> Finding:
-    names = [f"{c.module or c.node} ({wording.shape_words(_kernel(c))})" for c in flat]
+    names = [f"{c.module or c.node} ({shape_words(_kernel(c))})" for c in flat]
     verb = "is a" if len(flat) == 1 else "are"
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=f"{len(flat)} of {wording.count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, "
-        f"which a Conv2d on each frame computes as well: {wording.listing(names, _CONVOLUTIONS_NAMED)}",
-        suggestion="fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
+    return RULE.finding(
+        trial.name,
+        f"{len(flat)} of {count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, "
+        f"which a Conv2d on each frame computes as well: {listing(names, _CONVOLUTIONS_NAMED)}",
+        "fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
         ".flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2), with conv2d.weight = conv3d.weight.squeeze(2); "
         "one report measured Conv3d's backward at 1.8 times the time of Conv2d's",
-        location=flat[0].location,
-        module=flat[0].module,
-        evidence=tuple(convolution.node for convolution in flat),
+        evidence=[convolution.node for convolution in flat],
+        at=flat[0],
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD503", "flat-conv3d", check, __doc__)

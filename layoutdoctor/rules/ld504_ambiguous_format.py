@@ -30,42 +30,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import all_conversions_of
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_ambiguous, is_convolution, nodes_by_name
+from layoutdoctor.words import listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, FxNode, GradientLayout, Trial
-
-CODE = "LD504"
-NAME = "ambiguous-format"
+    from layoutdoctor.records import Diagnosis, Finding, FxNode, GradientLayout, Trial
 
 _NAMED = 3
 _OFF = "inductor-layout-opt-off"
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most about gradients and one about inputs of convolutions, each in the first trial that shows it.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """At most one about gradients and one about inputs of convolutions, each in the first trial that shows it."""
     trials = evidence.own_trials(diagnosis)
-    for trial in trials:
-        gradients = _ambiguous_gradients(trial)
-        if gradients:
-            yield _finding_about_gradients(diagnosis, trial, gradients)
-            break
-    for trial in trials:
-        inputs = _ambiguous_inputs(trial)
-        if inputs:
-            yield _finding_about_inputs(trial, inputs)
-            break
+    for trial, gradients in evidence.first_showing(trials, _ambiguous_gradients):
+        yield _finding_about_gradients(diagnosis, trial, gradients)
+    for trial, inputs in evidence.first_showing(trials, _ambiguous_inputs):
+        yield _finding_about_inputs(trial, inputs)
 
 
 def _ambiguous_gradients(trial: Trial) -> list[GradientLayout]:
@@ -83,7 +70,7 @@ def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
     found: dict[str, FxNode] = {}
     # A library may still convert it, into a format of its own or because its weight says so: there it is not the same.
     converted = {
-        (c.graph, c.node) for c in evidence.all_conversions_of(trial) if c.tensor == "activation" and c.node is not None
+        (c.graph, c.node) for c in all_conversions_of(trial) if c.tensor == "activation" and c.node is not None
     }
     for graph in trial.graphs:
         nodes = nodes_by_name(graph)
@@ -100,23 +87,20 @@ def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list
     names = [f"{g.parameter}: {_strides(g.layout.stride)} and {_strides(g.gradient.stride)}" for g in gradients]
     noun, verb = ("gradient", "has") if len(gradients) == 1 else ("gradients", "have")
     cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
-        f"both formats ({wording.listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
+    return RULE.finding(
+        trial.name,
+        f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
+        f"both formats ({listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
         f"(pytorch issue #47163) is spurious here{cause}",
-        suggestion="nothing to do: the strides of dimensions of size 1 are never used",
-        evidence=tuple(g.parameter for g in gradients),
+        "nothing to do: the strides of dimensions of size 1 are never used",
+        evidence=[g.parameter for g in gradients],
     )
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
     """Layout optimization, where it was applied and without it these gradients lie as their parameters do."""
     off = diagnosis.measured_trial(_OFF)
-    applied = any(graph.decision is not None and graph.decision.applied for graph in trial.graphs)
+    applied = any(card.applied for card in evidence.cards_of(trial))
     if not applied or off is None or off is trial or off.status != "ok" or off.measurement is None:
         return ""
     if parameters & {entry.parameter for entry in off.gradient_layouts}:
@@ -129,24 +113,19 @@ def _strides(stride: tuple[int | str, ...] | None) -> str:
 
 
 def _finding_about_inputs(trial: Trial, inputs: list[FxNode]) -> Finding:
-    names = [f"{node.name} {wording.shape_words(node.layout.shape)}" for node in inputs if node.layout is not None]
+    names = [f"{node.name} {shape_words(node.layout.shape)}" for node in inputs if node.layout is not None]
     first = inputs[0]
     wanted = dict.fromkeys(CHANNELS_LAST_BY_RANK[len(n.layout.shape)] for n in inputs if n.layout is not None)
     subject, verb = ("an input", "satisfies") if len(inputs) == 1 else (f"{len(inputs)} inputs", "satisfy")
     pronoun = "it" if len(inputs) == 1 else "them"
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="note",
-        configuration=trial.name,
-        message=f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
-        f"({wording.listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due",
-        suggestion="nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both "
-        "formats",
-        location=first.location,
-        module=first.module,
-        evidence=tuple(node.name for node in inputs),
+    return RULE.finding(
+        trial.name,
+        f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
+        f"({listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due",
+        ("nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both formats"),
+        evidence=[node.name for node in inputs],
+        at=first,
     )
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD504", "ambiguous-format", check, __doc__)

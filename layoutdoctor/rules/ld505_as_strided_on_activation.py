@@ -31,18 +31,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name
-from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
+from layoutdoctor.words import distinct, line_words, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, FxNode, Trial
-
-CODE = "LD505"
-NAME = "as-strided-on-activation"
+    from layoutdoctor.records import Diagnosis, Finding, FxNode, Trial
 
 _CALL = "as_strided"
 _EAGER = "eager"
@@ -66,18 +63,10 @@ _Found = tuple["FxNode", "FxNode | None"]  # the call, and what it reads
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """
-    One finding at most: from eager, which runs what the code says, else from the first compiled graph that shows it.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One finding at most: from eager, which runs what the code says, else from the first graph that shows it."""
     trials = sorted(evidence.own_trials(diagnosis), key=lambda trial: trial.name != _EAGER)
-    for trial in trials:
-        found = _calls(trial)
-        if found:
-            yield _finding(diagnosis, trial, found)
-            return
+    for trial, found in evidence.first_showing(trials, _calls):
+        yield _finding(diagnosis, trial, found)
 
 
 def _calls(trial: Trial) -> list[_Found]:
@@ -116,23 +105,20 @@ def _is_weight(node: FxNode | None, nodes: dict[str, FxNode]) -> bool:
 
 def _finding(diagnosis: Diagnosis, trial: Trial, found: list[_Found]) -> Finding:
     first = found[0][0]
-    return Finding(
-        code=CODE,
-        rule=NAME,
-        severity="warning",
-        configuration=trial.name,
-        message=_message(diagnosis, found),
-        suggestion="write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
+    return RULE.finding(
+        trial.name,
+        _message(diagnosis, found),
+        "write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
         "memory format that the model was written for",
-        location=first.location,
-        module=first.module,
-        evidence=tuple(node.name for node, _ in found),
+        severity="warning",
+        evidence=[node.name for node, _ in found],
+        at=first,
     )
 
 
 def _message(diagnosis: Diagnosis, found: list[_Found]) -> str:
-    lines = list(dict.fromkeys(wording.line_words(n.location) for n, _ in found if n.location is not None))
-    at = f" at {wording.listing(lines, _LINES_NAMED)}" if lines else ""
+    lines = distinct(line_words(n.location) for n, _ in found if n.location is not None)
+    at = f" at {listing(lines, _LINES_NAMED)}" if lines else ""
     calls = f"as_strided{at} reads" if len(found) == 1 else f"{len(found)} calls of as_strided{at} read"
     message = (
         f"comparing memory formats is unsafe for this model: {calls} the raw storage of {_value_words(found)}; "
@@ -143,15 +129,15 @@ def _message(diagnosis: Diagnosis, found: list[_Found]) -> str:
         for other in evidence.own_trials(diagnosis)
         if other.configuration.input_format == "channels_last" and evidence.has_different_outputs(diagnosis, other.name)
     ]
-    return f"{message}; the outputs of {wording.listing(different)} differ" if different else message
+    return f"{message}; the outputs of {listing(different)} differ" if different else message
 
 
 def _value_words(found: list[_Found]) -> str:
     sources = [source for _, source in found if source is not None]
     if len(sources) != 1 or len(found) != 1:
         return "activations"
-    shape = f" ({wording.shape_words(sources[0].layout.shape)})" if sources[0].layout is not None else ""
+    shape = f" ({shape_words(sources[0].layout.shape)})" if sources[0].layout is not None else ""
     return f"{sources[0].name}{shape}"
 
 
-RULE = document_rule(CODE, NAME, check, __doc__)
+RULE = document_rule("LD505", "as-strided-on-activation", check, __doc__)

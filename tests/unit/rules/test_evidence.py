@@ -1,17 +1,23 @@
 from __future__ import annotations
 
-import pytest
 from builders import (
     a_comparison,
     a_configuration,
-    a_conversion,
     a_diagnosis,
     a_failed_trial,
-    a_graph,
     a_ratio,
     a_recommendation,
+    a_subject,
     a_trial,
     kernels,
+)
+from trace_builders import (
+    a_recorded_kernel,
+    a_recorded_trial,
+    a_total,
+    a_trace_diagnosis,
+    recorded_kernels,
+    to_channels_last,
 )
 
 from layoutdoctor.records import Equivalence, Trial
@@ -24,66 +30,36 @@ def same_as(name: str, other: str) -> Trial:
     return Trial(configuration=a_configuration(name), status="same_as", same_as=other)
 
 
-def test_the_main_trial_is_the_comparisons_baseline() -> None:
+def test_which_facts_it_gives() -> None:
+    # The main trial is the comparisons baseline.
     diagnosis = a_diagnosis(a_trial(), a_trial("eager"), comparison=a_comparison(baseline="eager"))
-
     assert evidence.main_trial(diagnosis) is diagnosis.trials[1]
 
-
-def test_without_a_comparison_the_main_trial_is_torch_compiles_default_or_the_only_one() -> None:
+    # Without a comparison the main trial is torch compiles default or the only one.
     two = a_diagnosis(a_trial("eager"), a_trial())
     recorded = a_diagnosis(a_trial("recorded"))
-
     assert evidence.main_trial(two) is two.trials[1]
     assert evidence.main_trial(recorded) is recorded.trials[0]
     assert evidence.main_trial(a_diagnosis(a_trial("eager"), a_trial(OFF))) is None
 
-
-def test_the_main_trial_of_a_baseline_measured_under_another_name_is_that_other() -> None:
+    # The main trial of a baseline measured under another name is that other.
     diagnosis = a_diagnosis(a_trial(ON), same_as("inductor", ON), comparison=a_comparison())
-
     assert evidence.main_trial(diagnosis) is diagnosis.trials[0]
     assert evidence.is_baseline(diagnosis, ON)
 
-
-def test_the_ratio_of_a_configuration_is_that_of_the_trial_it_is_the_same_as() -> None:
+    # The ratio of a configuration is that of the trial it is the same as.
     ratio = a_ratio(OFF, 1.1)
     diagnosis = a_diagnosis(a_trial(), a_trial(OFF), same_as(LAST, OFF), comparison=a_comparison(ratio))
-
     assert evidence.ratio_of(diagnosis, LAST) == ratio
     assert evidence.ratio_of(diagnosis, "inductor") is None
     assert evidence.ratio_of(diagnosis, "eager") is None
 
-
-def test_conversions_are_listed_once_without_the_fused_and_those_that_change_nothing() -> None:
-    kept = a_conversion("a")
-    trial = a_trial(
-        kernels=kernels(kept, a_conversion("b", direction="none")),
-        graphs=(a_graph(conversions=(a_conversion("c", fused=True), kept, a_conversion("d"))),),
-    )
-
-    assert [conversion.id for conversion in evidence.conversions_of(trial)] == ["a", "d"]
-
-
-def test_a_sum_of_nothing_known_is_unknown_not_zero() -> None:
-    assert evidence.sum_known([None, None]) is None
-    assert evidence.sum_known([None, 1.5, 0.5]) == 2.0
-    assert evidence.sum_bytes([None]) is None
-    assert evidence.sum_bytes([None, 3, 4]) == 7
-
-
-@pytest.mark.parametrize(("share", "severity"), [(None, "warning"), (0.02, "warning"), (0.0199, "note")])
-def test_only_a_share_known_to_be_small_is_a_note(share: float | None, severity: str) -> None:
-    assert evidence.severity_of_share(share) == severity
-
-
-def test_kernels_without_time_have_no_shares() -> None:
+    # Kernels without time have no shares.
     assert evidence.share_of_kernels(a_trial(kernels=kernels(seconds=1.0, share=0.0)), 0.25) == 0.25
     assert evidence.share_of_kernels(a_trial(kernels=None), 0.25) is None
     assert evidence.share_of_kernels(a_trial(), None) is None
 
-
-def test_the_recommended_alternative_is_preferred_to_a_faster_one() -> None:
+    # The recommended alternative is preferred to a faster one.
     comparison = a_comparison(a_ratio(OFF, 1.2), a_ratio(LAST, 1.4))
     trials = (a_trial(), a_trial(OFF), a_trial(LAST))
 
@@ -95,54 +71,65 @@ def test_the_recommended_alternative_is_preferred_to_a_faster_one() -> None:
     assert best() == LAST
     assert best(recommendation=a_recommendation(OFF)) == OFF
 
+    # Of two others the one whose interval lies below is no alternative.
+    slow, fast = a_trial(OFF), a_trial(LAST)
+    diagnosis = a_diagnosis(slow, fast, comparison=a_comparison(a_ratio(OFF, 0.9), a_ratio(LAST, 1.1)))
+    assert evidence.clean_alternative(diagnosis, slow, lambda trial: True) is fast
+    assert evidence.clean_alternative(diagnosis, fast, lambda trial: True) is None
 
-@pytest.mark.parametrize(
-    "other",
-    [
+    # A baseline not compared with the trial is no alternative.
+    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison())
+    assert evidence.clean_alternative(diagnosis, diagnosis.trials[1], lambda trial: True) is None
+
+    # A trial recorded elsewhere is one where nothing else was tried.
+    diagnosis = a_trace_diagnosis()
+    assert list(evidence.trace_trials(diagnosis)) == [diagnosis.trials[0]]
+    assert list(evidence.trace_trials(a_diagnosis())) == []
+
+    # Without a trace the mode says whether it is training.
+    diagnosis = a_diagnosis(subject=a_subject(mode="training"))
+    assert evidence.is_training(diagnosis, diagnosis.trials[0])
+    assert not evidence.is_training(a_diagnosis(), a_trial(kernels=kernels(to_channels_last("a", tensor="gradient"))))
+
+    # What is not known to be free of the trouble is no alternative.
+    for other in (
         a_trial(LAST, kernels=None),
         a_trial(LAST, equivalence=Equivalence(status="different")),
         a_failed_trial(LAST),
         same_as(LAST, "inductor"),
-    ],
-    ids=["kernels not recorded", "outputs differ", "failed", "same as the trial itself"],
-)
-def test_what_is_not_known_to_be_free_of_the_trouble_is_no_alternative(other: Trial) -> None:
-    diagnosis = a_diagnosis(a_trial(), other, comparison=a_comparison(a_ratio(LAST, 1.4)))
+    ):
+        diagnosis = a_diagnosis(a_trial(), other, comparison=a_comparison(a_ratio(LAST, 1.4)))
+        assert evidence.clean_alternative(diagnosis, diagnosis.trials[0], lambda trial: True) is None
 
-    assert evidence.clean_alternative(diagnosis, diagnosis.trials[0], lambda trial: True) is None
+    # An alternative is at least not measurably slower.
+    for median, is_offered in ((1.4, True), (1.0, True), (0.9, False)):
+        diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(a_ratio(LAST, median)))
+        found = evidence.clean_alternative(diagnosis, diagnosis.trials[0], lambda trial: True)
+        assert (found is not None) == is_offered
 
-
-@pytest.mark.parametrize(("median", "is_offered"), [(1.4, True), (1.0, True), (0.9, False)])
-def test_an_alternative_is_at_least_not_measurably_slower(median: float, *, is_offered: bool) -> None:
-    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(a_ratio(LAST, median)))
-    found = evidence.clean_alternative(diagnosis, diagnosis.trials[0], lambda trial: True)
-
-    assert (found is not None) == is_offered
-
-
-def test_of_two_others_the_one_whose_interval_lies_below_is_no_alternative() -> None:
-    slow, fast = a_trial(OFF), a_trial(LAST)
-    diagnosis = a_diagnosis(slow, fast, comparison=a_comparison(a_ratio(OFF, 0.9), a_ratio(LAST, 1.1)))
-
-    assert evidence.clean_alternative(diagnosis, slow, lambda trial: True) is fast
-    assert evidence.clean_alternative(diagnosis, fast, lambda trial: True) is None
-
-
-def test_a_baseline_not_compared_with_the_trial_is_no_alternative() -> None:
-    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison())
-
-    assert evidence.clean_alternative(diagnosis, diagnosis.trials[1], lambda trial: True) is None
+    # A run with a backward in it is training.
+    for trial, is_training in (
+        (a_recorded_trial(to_channels_last("a")), False),
+        (a_recorded_trial(kernels=None), False),
+        (a_recorded_trial(to_channels_last("a", tensor="gradient")), True),
+        (a_recorded_trial(to_channels_last("a", op="aten::convolution_backward")), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel(backward=True),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel("sm80_xmma_dgrad_nhwc"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel(op="ReluBackward0"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel(),))), False),
+        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("cudnn::bn_bw_1C11_kernel_new"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("aten::conv2d", kind="operation"),))), False),
+        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("MyBackwardModule", kind="module"),))), False),
+    ):
+        assert evidence.is_training(a_trace_diagnosis(trial), trial) is is_training
 
 
-def test_fused_conversions_are_listed_where_they_are_asked_for() -> None:
-    fused, none = a_conversion("b", fused=True), a_conversion("c", direction="none")
-    trial = a_trial(kernels=kernels(a_conversion("a"), none), graphs=(a_graph(conversions=(fused,)),))
+def test_how_severe_it_is() -> None:
+    # Only a share known to be small is a note.
+    for share, severity in ((None, "warning"), (0.02, "warning"), (0.0199, "note")):
+        assert evidence.severity_of_share(share) == severity
 
-    assert [c.id for c in evidence.all_conversions_of(trial)] == ["a", "b"]
-    assert [c.id for c in evidence.conversions_of(trial)] == ["a"]
-
-
-def test_a_cost_without_a_measured_share_is_a_note() -> None:
+    # A cost without a measured share is a note.
     assert evidence.severity_of_cost(a_trial(), 3e-3) == "warning"
     assert evidence.severity_of_cost(a_trial(), 1e-4) == "note"
     assert evidence.severity_of_cost(a_trial(), None) == "note"

@@ -61,33 +61,58 @@ def test_a_trial_without_redundant_pairs_has_no_finding() -> None:
     assert findings(a_diagnosis(a_trial(kernels=kernels(THERE, BACK)))) == []
 
 
-def test_a_trial_that_is_the_same_as_another_is_not_told_again() -> None:
+def test_which_facts_it_gives() -> None:
+    # A trial that is the same as another is not told again.
     same = a_trial_with_pairs("inductor-layout-opt-on", status="same_as", same_as="inductor")
-
     assert [f.configuration for f in findings(a_diagnosis(a_trial_with_pairs(), same))] == ["inductor"]
 
+    # Without times the kind that moves most stands first.
+    pairs = (
+        a_pair("a0", "a1", seconds=None, bytes_moved=8, between=()),
+        a_pair("b0", "b1", seconds=None, bytes_moved=16, between=("aten.relu.default",)),
+    )
+    assert [f.evidence for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=pairs)))] == [
+        ("b0", "b1"),
+        ("a0", "a1"),
+    ]
 
-def test_round_trips_below_two_percent_together_are_a_note() -> None:
+
+def test_how_severe_it_is() -> None:
+    # Round trips below two percent together are a note.
     small = a_pair(seconds=2.9e-4)
-
     assert [f.severity for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=(small,))))] == ["note"]
 
-
-def test_many_small_round_trips_are_a_loss_together() -> None:
+    # Many small round trips are a loss together.
     small = tuple(a_pair(f"a{i}", f"b{i}", seconds=2e-4, between=(f"aten.op{i}.default",)) for i in range(2))
-
     assert [f.severity for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=small)))] == ["warning"] * 2
 
+    # An unverified gain is no error.
+    diagnosis = a_diagnosis(
+        a_trial_with_pairs(),
+        a_trial("inductor-channels-last"),
+        comparison=a_comparison(FASTER_LAST),
+        recommendation=a_recommendation("inductor-channels-last", verified=False),
+    )
+    assert [f.severity for f in findings(diagnosis)] == ["warning"]
 
-def test_pairs_of_one_kind_are_one_finding_and_the_costliest_kind_stands_first() -> None:
+    # A verified configuration with round trips of its own is no cure.
+    diagnosis = a_diagnosis(
+        a_trial_with_pairs(),
+        a_trial_with_pairs("inductor-channels-last"),
+        comparison=a_comparison(FASTER_LAST),
+        recommendation=a_recommendation("inductor-channels-last", verified=True),
+    )
+    assert [f.severity for f in findings(diagnosis)] == ["warning", "warning"]
+
+
+def test_what_it_says() -> None:
+    # Pairs of one kind are one finding and the costliest kind stands first.
     pairs = (
         a_pair("a0", "a1", seconds=1e-3, between=(), kind="adjacent", bytes_moved=8, tensor_shape=None),
         a_pair("b0", "b1", location=a_location(20), module="body.2"),
         a_pair("c0", "c1", seconds=3e-3, location=a_location(30), module="body.3", tensor_shape=(4, 128, 28, 28)),
     )
-
     found = findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=pairs)))
-
     assert [(f.message, f.module, f.evidence) for f in found] == [
         (
             "2 round trips: around relu, on 4x64x56x56 and 4x128x28x28, 5.00 ms of 15.0 ms kernel time (33 %), "
@@ -98,28 +123,67 @@ def test_pairs_of_one_kind_are_one_finding_and_the_costliest_kind_stands_first()
         ("1 round trip: back to back, 1.00 ms of 15.0 ms kernel time (6.7 %), 8 B moved", "body.1.0", ("a0", "a1")),
     ]
 
-
-def test_in_a_trial_other_than_the_baseline_all_round_trips_are_one_finding_after_the_baselines() -> None:
+    # In a trial other than the baseline all round trips are one finding after the baselines.
     pairs = tuple(a_pair(f"a{i}", f"b{i}", between=(f"aten.op{i}.default",)) for i in range(5))
     eager = a_trial_with_pairs("eager", redundant_pairs=pairs)
-
     found = findings(a_diagnosis(eager, a_trial_with_pairs(), comparison=a_comparison(a_ratio("eager", 0.6))))
-
     assert [(f.configuration, f.severity) for f in found] == [("inductor", "warning"), ("eager", "warning")]
     assert found[1].message == (
-        "5 round trips: around op0; around op1; around op2; 2 more kinds, on 4x64x56x56, "
+        "5 round trips: 1 around op0, 1 around op1, 1 around op2, 2 more kinds, on 4x64x56x56, "
         "10.0 ms of 15.0 ms kernel time (67 %), 61.2 MiB moved"
     )
 
+    # Without times it is a warning with the bytes.
+    pair = a_pair(seconds=None, location=None)
+    trial = a_trial("recorded", kernels=None, measurement=None, redundant_pairs=(pair,))
+    assert [(f.severity, f.message, f.seconds) for f in findings(a_diagnosis(trial))] == [
+        ("warning", "1 round trip: around relu, on 4x64x56x56, 12.2 MiB moved", None)
+    ]
 
-def test_the_baseline_is_an_error_where_a_verified_configuration_has_no_round_trip() -> None:
+    # What was not recorded is left out of the message.
+    pair = a_pair(seconds=None, bytes_moved=None, tensor_shape=None)
+    assert [f.message for f in findings(a_diagnosis(a_trial(redundant_pairs=(pair,))))] == ["1 round trip: around relu"]
+
+    # Branches that meet in a concatenation are told as such with an estimated cost.
+    assert [(f.message, f.evidence) for f in findings(a_diagnosis(a_concatenation()))] == [
+        (
+            "1 round trip: 4 channels_last branches are concatenated in contiguous_format at aten.cat and converted "
+            "back for the next convolution, on 2x128x48x48, 1.20 ms of 15.0 ms kernel time (8.0 %, estimated), "
+            "4.50 MiB moved, inserted by the compiler",
+            ("branch 0", "branch 1", "branch 2", "branch 3", "again"),
+        )
+    ]
+
+    # What else stands between is named and a measured cost says so.
+    trial = a_concatenation(between=("aten.relu.default", "aten.cat.default"), seconds_source="measured")
+    assert findings(a_diagnosis(trial))[0].message == (
+        "1 round trip: 4 channels_last branches are concatenated in contiguous_format at aten.cat, with relu "
+        "between, and converted back for the next convolution, on 2x128x48x48, "
+        "1.20 ms of 15.0 ms kernel time (8.0 %, measured), 4.50 MiB moved, inserted by the compiler"
+    )
+
+    # One branch alone is an ordinary round trip also where it is fused.
+    assert (
+        findings(a_diagnosis(a_concatenation(also=())))[0]
+        .message.removeprefix("1 round trip: ")
+        .startswith("channels_last -> contiguous -> channels_last around cat, on 2x128x48x48")
+    )
+
+    # A reader that is no convolution is not called one.
+    trial = a_concatenation(graph="graph 1")
+    again = msgspec.structs.replace(AGAIN, node=None, graph=None)
+    other = msgspec.structs.replace(trial, graphs=(a_graph(conversions=(*BRANCHES, again)),))
+    assert "at aten.cat and converted back, on" in findings(a_diagnosis(other))[0].message
+
+
+def test_what_it_suggests() -> None:
+    # The baseline is an error where a verified configuration has no round trip.
     diagnosis = a_diagnosis(
         a_trial_with_pairs(),
         a_trial("inductor-channels-last"),
         comparison=a_comparison(FASTER_LAST),
         recommendation=a_recommendation("inductor-channels-last", verified=True),
     )
-
     assert [(f.severity, f.suggestion) for f in findings(diagnosis)] == [
         (
             "error",
@@ -128,88 +192,60 @@ def test_the_baseline_is_an_error_where_a_verified_configuration_has_no_round_tr
         )
     ]
 
-
-def test_an_unverified_gain_is_no_error() -> None:
-    diagnosis = a_diagnosis(
-        a_trial_with_pairs(),
-        a_trial("inductor-channels-last"),
-        comparison=a_comparison(FASTER_LAST),
-        recommendation=a_recommendation("inductor-channels-last", verified=False),
-    )
-
-    assert [f.severity for f in findings(diagnosis)] == ["warning"]
-
-
-def test_a_verified_configuration_with_round_trips_of_its_own_is_no_cure() -> None:
-    diagnosis = a_diagnosis(
-        a_trial_with_pairs(),
-        a_trial_with_pairs("inductor-channels-last"),
-        comparison=a_comparison(FASTER_LAST),
-        recommendation=a_recommendation("inductor-channels-last", verified=True),
-    )
-
-    assert [f.severity for f in findings(diagnosis)] == ["warning", "warning"]
-
-
-def test_a_configuration_slower_than_the_baseline_is_pointed_to_the_baseline() -> None:
+    # A configuration slower than the baseline is pointed to the baseline.
     diagnosis = a_diagnosis(
         a_trial(), a_trial_with_pairs("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF)
     )
-
     assert [f.suggestion for f in findings(diagnosis)] == [
         "use inductor: it has no round trip; "
         "inductor-layout-opt-off runs at 0.94x the speed of inductor (99 % interval 0.91x to 0.97x)"
     ]
 
-
-def test_of_two_others_both_speeds_are_told() -> None:
+    # Of two others both speeds are told.
     diagnosis = a_diagnosis(
         a_trial(kernels=None),
         a_trial_with_pairs("inductor-layout-opt-off"),
         a_trial("inductor-channels-last"),
         comparison=a_comparison(SLOWER_OFF, FASTER_LAST),
     )
-
     assert [f.suggestion for f in findings(diagnosis)] == [
         "use inductor-channels-last: it has no round trip; "
         "inductor-channels-last runs at 1.28x the speed of inductor (99 % interval 1.25x to 1.31x) and "
         "inductor-layout-opt-off runs at 0.94x the speed of inductor (99 % interval 0.91x to 0.97x)"
     ]
 
-
-def test_a_call_of_contiguous_between_the_layers_is_named_as_the_thing_to_remove() -> None:
+    # A call of contiguous between the layers is named as the thing to remove.
     pair = a_pair(location=a_location(code="x = self.norm(x.contiguous())"))
-
     assert [f.suggestion for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=(pair,))))] == [
         "remove the .contiguous() between the layers, so that they hand on the layout they have"
     ]
 
-
-def test_without_times_it_is_a_warning_with_the_bytes() -> None:
-    pair = a_pair(seconds=None, location=None)
-    trial = a_trial("recorded", kernels=None, measurement=None, redundant_pairs=(pair,))
-
-    assert [(f.severity, f.message, f.seconds) for f in findings(a_diagnosis(trial))] == [
-        ("warning", "1 round trip: around relu, on 4x64x56x56, 12.2 MiB moved", None)
+    # A channels last model with the optimization off is told to leave it on.
+    trial = a_trial_with_pairs("inductor-channels-last-opt-off")
+    assert [f.suggestion for f in findings(a_diagnosis(trial))] == [
+        "leave Inductor's layout optimization on, so that the layers between hand the layout on"
     ]
 
+    # A channels last model that inductor vetoed is told how to force it.
+    vetoed = a_graph(a_decision(applied=False, rule="grouped-convolution"))
+    trial = a_trial_with_pairs("inductor-channels-last", graphs=(vetoed,), redundant_pairs=(a_pair(graph=vetoed.name),))
+    assert [f.suggestion for f in findings(a_diagnosis(trial))] == [
+        'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
+        "channels_last as well, and measure it (--configurations all)"
+    ]
 
-def test_what_was_not_recorded_is_left_out_of_the_message() -> None:
-    pair = a_pair(seconds=None, bytes_moved=None, tensor_shape=None)
-
-    assert [f.message for f in findings(a_diagnosis(a_trial(redundant_pairs=(pair,))))] == ["1 round trip: around relu"]
-
-
-def test_without_times_the_kind_that_moves_most_stands_first() -> None:
-    pairs = (
-        a_pair("a0", "a1", seconds=None, bytes_moved=8, between=()),
-        a_pair("b0", "b1", seconds=None, bytes_moved=16, between=("aten.relu.default",)),
+    # Where the library computes contiguous channels last is to be left away.
+    there = a_conversion("reorder 0", source=contiguous(), target=channels_last(), direction="to_channels_last")
+    back = a_conversion("reorder 1", source=channels_last(), target=contiguous(), direction="to_contiguous")
+    mixed = (THERE, BACK, msgspec.structs.replace(there, id="reorder 2"), msgspec.structs.replace(back, id="reorder 3"))
+    pairs = (a_pair(), a_pair("reorder 2", "reorder 3"))
+    usual = "give the model and its input channels_last, so that the layers between hand the layout on"
+    (found,) = findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(there, back))))
+    assert found.suggestion == (
+        "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
     )
-
-    assert [f.evidence for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=pairs)))] == [
-        ("b0", "b1"),
-        ("a0", "a1"),
-    ]
+    of_both = findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(*mixed), redundant_pairs=pairs)))
+    assert {finding.suggestion for finding in of_both} == {usual}
 
 
 BRANCHES = tuple(
@@ -257,61 +293,6 @@ def a_concatenation(**changes: Any) -> Trial:
     return a_trial(graphs=(graph,), redundant_pairs=(pair,))
 
 
-def test_branches_that_meet_in_a_concatenation_are_told_as_such_with_an_estimated_cost() -> None:
-    assert [(f.message, f.evidence) for f in findings(a_diagnosis(a_concatenation()))] == [
-        (
-            "1 round trip: 4 channels_last branches are concatenated in contiguous_format at aten.cat and converted "
-            "back for the next convolution, on 2x128x48x48, 1.20 ms of 15.0 ms kernel time (8.0 %, estimated), "
-            "4.50 MiB moved, inserted by the compiler",
-            ("branch 0", "branch 1", "branch 2", "branch 3", "again"),
-        )
-    ]
-
-
-def test_what_else_stands_between_is_named_and_a_measured_cost_says_so() -> None:
-    trial = a_concatenation(between=("aten.relu.default", "aten.cat.default"), seconds_source="measured")
-
-    assert findings(a_diagnosis(trial))[0].message == (
-        "1 round trip: 4 channels_last branches are concatenated in contiguous_format at aten.cat, with relu "
-        "between, and converted back for the next convolution, on 2x128x48x48, "
-        "1.20 ms of 15.0 ms kernel time (8.0 %, measured), 4.50 MiB moved, inserted by the compiler"
-    )
-
-
-def test_one_branch_alone_is_an_ordinary_round_trip_also_where_it_is_fused() -> None:
-    assert (
-        findings(a_diagnosis(a_concatenation(also=())))[0]
-        .message.removeprefix("1 round trip: ")
-        .startswith("channels_last -> contiguous -> channels_last around cat, on 2x128x48x48")
-    )
-
-
-def test_a_reader_that_is_no_convolution_is_not_called_one() -> None:
-    trial = a_concatenation(graph="graph 1")
-    again = msgspec.structs.replace(AGAIN, node=None, graph=None)
-    other = msgspec.structs.replace(trial, graphs=(a_graph(conversions=(*BRANCHES, again)),))
-
-    assert "at aten.cat and converted back, on" in findings(a_diagnosis(other))[0].message
-
-
-def test_a_channels_last_model_with_the_optimization_off_is_told_to_leave_it_on() -> None:
-    trial = a_trial_with_pairs("inductor-channels-last-opt-off")
-
-    assert [f.suggestion for f in findings(a_diagnosis(trial))] == [
-        "leave Inductor's layout optimization on, so that the layers between hand the layout on"
-    ]
-
-
-def test_a_channels_last_model_that_inductor_vetoed_is_told_how_to_force_it() -> None:
-    vetoed = a_graph(a_decision(applied=False, rule="grouped-convolution"))
-    trial = a_trial_with_pairs("inductor-channels-last", graphs=(vetoed,), redundant_pairs=(a_pair(graph=vetoed.name),))
-
-    assert [f.suggestion for f in findings(a_diagnosis(trial))] == [
-        'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
-        "channels_last as well, and measure it (--configurations all)"
-    ]
-
-
 def test_round_trips_of_a_library_that_pay_are_a_note() -> None:
     """Every configuration without them was measured, and is slower."""
     slower = a_diagnosis(a_trial_with_pairs(), a_trial("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF))
@@ -322,18 +303,3 @@ def test_round_trips_of_a_library_that_pay_are_a_note() -> None:
     assert [f.severity for f in findings(slower)] == ["note"]
     assert [f.severity for f in findings(unmeasured)] == ["warning"]
     assert [f.severity for f in findings(mixed)] == ["warning"]
-
-
-def test_where_the_library_computes_contiguous_channels_last_is_to_be_left_away() -> None:
-    there = a_conversion("reorder 0", source=contiguous(), target=channels_last(), direction="to_channels_last")
-    back = a_conversion("reorder 1", source=channels_last(), target=contiguous(), direction="to_contiguous")
-    mixed = (THERE, BACK, msgspec.structs.replace(there, id="reorder 2"), msgspec.structs.replace(back, id="reorder 3"))
-    pairs = (a_pair(), a_pair("reorder 2", "reorder 3"))
-    usual = "give the model and its input channels_last, so that the layers between hand the layout on"
-
-    (found,) = findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(there, back))))
-    assert found.suggestion == (
-        "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
-    )
-    of_both = findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(*mixed), redundant_pairs=pairs)))
-    assert {finding.suggestion for finding in of_both} == {usual}

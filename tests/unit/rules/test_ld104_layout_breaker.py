@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_breaker,
     a_comparison,
     a_conversion,
-    a_diagnosis,
     a_graph,
     a_location,
     a_node,
@@ -15,12 +13,15 @@ from builders import (
     a_trial,
     channels_last,
     contiguous,
+    finder,
     kernels,
 )
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Conversion, Finding, LayoutBreaker, Trial
 from layoutdoctor.rules.ld104_layout_breaker import check
+
+findings = finder(check)
 
 NODE = a_node("convolution", "aten.convolution.default")
 
@@ -52,10 +53,6 @@ def a_broken_trial(
     return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=25e-3), **changes})
 
 
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
-
-
 def test_three_norms_are_one_finding_with_places_reason_and_price() -> None:
     assert findings(a_trial(), a_broken_trial(*NORMS)) == [
         Finding(
@@ -76,44 +73,44 @@ def test_three_norms_are_one_finding_with_places_reason_and_price() -> None:
     ]
 
 
-def test_a_trial_without_breakers_has_no_finding() -> None:
+def test_what_is_no_finding() -> None:
+    # A trial without breakers has no finding.
     assert findings(a_trial(), a_broken_trial()) == []
 
-
-def test_the_models_own_calls_are_left_to_their_own_rule() -> None:
+    # The models own calls are left to their own rule.
     own = a_breaker("clone", op="contiguous")
     by_owner = a_breaker("clone_1", op="reshape", conversions=("e0",))
     called = out("e0", owner="user", node="clone_1")
-
     assert findings(a_broken_trial(own, by_owner, conversions=(called,))) == []
 
+    # Other compiled configurations are not looked at.
+    assert findings(a_trial(), a_broken_trial(*NORMS, name="inductor-channels-last")) == []
 
-def test_what_the_baseline_shows_is_not_told_of_eager_again() -> None:
+    # A value that was not channels last has lost nothing.
+    permuted = strided_layout((4, 32, 32, 64), (65536, 32, 1, 1024))
+    assert findings(a_broken_trial(a_breaker("layer_norm", op="layer_norm", source=permuted))) == []
+
+
+def test_which_facts_it_gives() -> None:
+    # What the baseline shows is not told of eager again.
     shuffle = a_breaker("view", op="channel_shuffle", module=None, location=a_location(16))
     main = a_broken_trial(shuffle, name="inductor")
     eager = a_broken_trial(a_breaker("channel_shuffle", op="channel_shuffle", module=None, location=a_location(16)))
-
     assert [f.configuration for f in findings(eager, main)] == ["inductor"]
 
-
-def test_other_compiled_configurations_are_not_looked_at() -> None:
-    assert findings(a_trial(), a_broken_trial(*NORMS, name="inductor-channels-last")) == []
-
-
-def test_each_kind_of_operation_is_a_finding() -> None:
+    # Each kind of operation is a finding.
     found = findings(a_broken_trial(NORMS[0], a_breaker("bmm", op="bmm", module="attention")))
-
     assert [f.module for f in found] == ["net.1", "attention"]
 
 
-@pytest.mark.parametrize("changes", [{"kernels": None}, {"is_static": True}])
-def test_without_a_measured_share_or_without_a_run_it_is_a_note(changes: dict[str, Any]) -> None:
-    assert [f.severity for f in findings(a_broken_trial(*NORMS, **changes))] == ["note"]
+def test_without_a_measured_share_or_without_a_run_it_is_a_note() -> None:
+    for changes in ({"kernels": None}, {"is_static": True}):
+        assert [f.severity for f in findings(a_broken_trial(*NORMS, **changes))] == ["note"]
 
 
-def test_without_times_the_bytes_are_the_price() -> None:
+def test_what_it_says() -> None:
+    # Without times the bytes are the price.
     paid = (out("e0", seconds=None), back("e1", seconds=None, fused=True))
-
     assert [(f.severity, f.message) for f in findings(a_broken_trial(NORMS[0], conversions=paid))] == [
         (
             "note",
@@ -122,46 +119,32 @@ def test_without_times_the_bytes_are_the_price() -> None:
         )
     ]
 
-
-def test_an_estimated_price_says_so() -> None:
+    # An estimated price says so.
     paid = tuple(out(f"e{i}", seconds_source="estimated") for i in range(2))
-
     assert findings(a_broken_trial(NORMS[0], conversions=paid))[0].message.endswith(
         "2 conversions out, 2.00 ms of 25.0 ms kernel time (8.0 %, estimated)"
     )
 
-
-@pytest.mark.parametrize(
-    ("paid", "words"),
-    [
-        ((back("e0", fused=True),), "1 conversion back in, fused"),
-        ((out("e0", fused=True), back("e1", fused=True)), "1 conversion out and 1 back in, fused"),
-        ((out("e0"), back("e1", direction="to_blocked")), "2 conversions around it"),
-    ],
-)
-def test_what_the_neighbours_pay_is_said_by_direction(paid: tuple[Conversion, ...], words: str) -> None:
-    assert f"contiguous result; {words}, " in findings(a_broken_trial(NORMS[0], conversions=paid))[0].message
-
-
-def test_a_value_that_was_not_channels_last_has_lost_nothing() -> None:
-    permuted = strided_layout((4, 32, 32, 64), (65536, 32, 1, 1024))
-
-    assert findings(a_broken_trial(a_breaker("layer_norm", op="layer_norm", source=permuted))) == []
-
-
-def test_without_the_conversions_the_breakers_own_price_is_told() -> None:
+    # Without the conversions the breakers own price is told.
     assert findings(a_broken_trial(NORMS[1], conversions=()))[0].message.endswith(
         "contiguous result; 2.00 ms of 25.0 ms kernel time (8.0 %)"
     )
 
+    # What the neighbours pay is said by direction.
+    for paid, words in (
+        ((back("e0", fused=True),), "1 conversion back in, fused"),
+        ((out("e0", fused=True), back("e1", fused=True)), "1 conversion out and 1 back in, fused"),
+        ((out("e0"), back("e1", direction="to_blocked")), "2 conversions around it"),
+    ):
+        assert f"contiguous result; {words}, " in findings(a_broken_trial(NORMS[0], conversions=paid))[0].message
 
-def test_operations_without_a_module_are_calls_with_their_lines() -> None:
+
+def test_what_it_suggests() -> None:
+    # Operations without a module are calls with their lines.
     shuffles = tuple(
         a_breaker(f"view_{i}", op="channel_shuffle", module=None, location=a_location(i), reason="") for i in (16, 17)
     )
-
     found = findings(a_broken_trial(*shuffles, name="inductor", conversions=()))
-
     assert [(f.message, f.suggestion) for f in found] == [
         (
             "channels_last is lost at 2 channel_shuffle calls (model.py:16 and model.py:17)",
@@ -170,33 +153,25 @@ def test_operations_without_a_module_are_calls_with_their_lines() -> None:
         )
     ]
 
-
-@pytest.mark.parametrize(
-    ("op", "start"),
-    [
-        ("aten::_unsafe_view", "a view keeps channels_last only where the channels stay innermost"),
-        ("bmm", "a view keeps"),
-        ("native_channel_shuffle", "known as pytorch issue #197109"),
-        ("avg_pool3d", "stay contiguous around it, or use an operation there that keeps channels_last"),
-    ],
-)
-def test_each_kind_has_its_advice(op: str, start: str) -> None:
-    assert str(findings(a_broken_trial(a_breaker(op=op)))[0].suggestion).startswith(start)
-
-
-def test_a_measured_configuration_without_the_breaker_is_named() -> None:
+    # A measured configuration without the breaker is named.
     main = a_trial(graphs=(a_graph(nodes=(NODE,)),))
     found = findings(main, a_broken_trial(*NORMS), comparison=a_comparison(a_ratio("eager-channels-last", 0.5)))
-
     assert str(found[0].suggestion).endswith(
         "; inductor does not lose it there: "
         "eager-channels-last runs at 0.50x the speed of inductor (99 % interval 0.47x to 0.53x)"
     )
 
-
-def test_a_configuration_whose_graphs_were_not_captured_is_no_cure() -> None:
+    # A configuration whose graphs were not captured is no cure.
     comparison = a_comparison(a_ratio("eager-channels-last", 0.5))
-
     assert "does not lose it" not in str(
         findings(a_trial(), a_broken_trial(*NORMS), comparison=comparison)[0].suggestion
     )
+
+    # Each kind has its advice.
+    for op, start in (
+        ("aten::_unsafe_view", "a view keeps channels_last only where the channels stay innermost"),
+        ("bmm", "a view keeps"),
+        ("native_channel_shuffle", "known as pytorch issue #197109"),
+        ("avg_pool3d", "stay contiguous around it, or use an operation there that keeps channels_last"),
+    ):
+        assert str(findings(a_broken_trial(a_breaker(op=op)))[0].suggestion).startswith(start)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_comparison,
     a_conversion,
@@ -71,41 +70,42 @@ def test_one_in_and_one_out_are_named_as_such_and_not_accused() -> None:
     ]
 
 
-def test_without_conversions_there_is_nothing_to_explain() -> None:
+def test_what_is_no_finding() -> None:
+    # Without conversions there is nothing to explain.
     assert findings(*WEIGHTS) == []
 
-
-@pytest.mark.parametrize("role", ["interior", None])
-def test_a_conversion_in_between_is_another_matter(role: str | None) -> None:
-    assert findings(ENTRY, a_copy("mid", role)) == []
-
-
-def test_without_channels_last_convolutions_it_is_silent() -> None:
+    # Without channels last convolutions it is silent.
     decision = a_decision(a_convolution(channels_last=False), channels_last_convolution_count=0)
-
     assert findings(graphs=(a_graph(decision, conversions=(ENTRY,)),)) == []
     assert findings(graphs=(a_graph(None, conversions=(ENTRY,)),)) == []
 
+    # A conversion in between is another matter.
+    for role in ("interior", None):
+        assert findings(ENTRY, a_copy("mid", role)) == []
 
-def test_a_measured_gain_of_channels_last_input_is_told_by_its_own_rule() -> None:
+
+def test_which_facts_it_gives() -> None:
+    # A measured gain of channels last input is told by its own rule.
     assert findings(ENTRY, comparison=a_comparison(a_ratio("inductor-channels-last", 1.25))) == []
     assert len(findings(ENTRY, comparison=a_comparison(a_ratio("inductor-channels-last", 1.0)))) == 1
 
+    # An input made ready for a matrix product is no convolutions.
+    product = a_copy("in", "entry", required_by=("mm",))
+    assert findings(product) == []
+    assert len(findings(a_copy("in", "entry", required_by=("mm", "convolution_1")))) == 1
 
-def test_the_backward_graph_is_left_out() -> None:
+
+def test_what_it_says() -> None:
+    # The backward graph is left out.
     forward = a_graph(DECISION, name="forward", direction="forward", conversions=(ENTRY,))
     backward = a_graph(DECISION, name="backward", direction="backward", conversions=(EXIT, WEIGHTS[0]))
-
     found = findings(graphs=(forward, backward), subject=a_subject(mode="training"))
-
     assert [f.message for f in found] == [
         "1 conversion in, none out for 4 convolutions that run channels-last: 1.00 MiB moved"
     ]
 
-
-def test_times_are_told_where_they_were_recorded() -> None:
+    # Times are told where they were recorded.
     entry = a_copy("in", "entry", seconds=3e-4, seconds_source="estimated")
-
     assert [(f.message, f.seconds) for f in findings(entry, EXIT)] == [
         (
             "1 conversion in, 1 out (fused) for 4 convolutions that run channels-last: "
@@ -114,25 +114,17 @@ def test_times_are_told_where_they_were_recorded() -> None:
         )
     ]
 
-
-def test_without_times_and_bytes_they_are_counted() -> None:
+    # Without times and bytes they are counted.
     assert [f.message for f in findings(a_copy("in", "entry", bytes_moved=None))] == [
         "1 conversion in, none out for 4 convolutions that run channels-last"
     ]
 
 
-def test_an_input_made_ready_for_a_matrix_product_is_no_convolutions() -> None:
-    product = a_copy("in", "entry", required_by=("mm",))
-
-    assert findings(product) == []
-    assert len(findings(a_copy("in", "entry", required_by=("mm", "convolution_1")))) == 1
-
-
-def test_several_inputs_of_which_one_is_fused_and_none_out() -> None:
+def test_what_it_suggests() -> None:
+    # Several inputs of which one is fused and none out.
     entries = (ENTRY, a_copy("in 2", "entry", fused=True, bytes_moved=None))
     subject = a_subject(inputs=(an_input(contiguous((2, 4, 8, 16, 16))),), mode="training")
     graph = a_graph(a_decision(a_convolution()), conversions=(*entries, WEIGHTS[0]))
-
     assert [(f.message, f.suggestion) for f in findings(graphs=(graph,), subject=subject)] == [
         (
             "2 conversions in (1 fused), none out for 1 convolution that runs channels-last: 1.00 MiB moved; "
@@ -141,8 +133,7 @@ def test_several_inputs_of_which_one_is_fused_and_none_out() -> None:
         )
     ]
 
-
-def test_only_the_exit() -> None:
+    # Only the exit.
     assert [(f.message, f.suggestion) for f in findings(EXIT)] == [
         (
             "no conversion in, 1 out (fused) for 4 convolutions that run channels-last: 1.00 MiB moved",

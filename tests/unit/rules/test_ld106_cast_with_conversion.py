@@ -16,10 +16,12 @@ from builders import (
     contiguous,
     kernels,
 )
-from trace_builders import a_recorded_trial, a_trace_diagnosis, to_channels_last
+from trace_builders import finder_in_trace, to_channels_last
 
 from layoutdoctor.records import Conversion, Finding, FxNode, Kernel, Trial
 from layoutdoctor.rules.ld106_cast_with_conversion import check
+
+in_trace = finder_in_trace(check)
 
 WEIGHT = (64, 64, 3, 3)
 TO_BFLOAT16 = (
@@ -89,13 +91,13 @@ def test_parameters_that_are_cast_and_re_laid_out_are_a_warning() -> None:
     ]
 
 
-def test_a_cast_and_a_conversion_of_the_same_parameter_belong_together() -> None:
+def test_what_it_says() -> None:
+    # A cast and a conversion of the same parameter belong together.
     reader = a_node("convolution", "aten.convolution.default", ("x", "c0"))
     conversion = a_casting_conversion(
         "r0", dtype="bf16", target_dtype=None, node="convolution", owner="library", graph=None, seconds=None
     )
     nodes = (*TWO_CASTS, a_placeholder("x"), reader)
-
     assert [(f.message, f.severity, f.evidence) for f in findings(a_trial_of(nodes, conversion))] == [
         (
             "2 parameters are cast float32 -> bfloat16 on every call, 1 of them re-laid out as well: 216 KiB moved",
@@ -104,11 +106,9 @@ def test_a_cast_and_a_conversion_of_the_same_parameter_belong_together() -> None
         )
     ]
 
-
-def test_two_casts_alone_are_told_in_inference_with_their_kernels() -> None:
+    # Two casts alone are told in inference with their kernels.
     ran = tuple(Kernel(name="copy_", seconds=2e-4, node=name, graph="graph 0") for name in ("c0", "c1", "other"))
     trial = a_trial_of(TWO_CASTS, kernels=kernels(kernels=ran))
-
     assert [(f.message, f.severity, f.location, f.evidence) for f in findings(trial)] == [
         (
             "2 parameters are cast float32 -> bfloat16 on every call: 400 us of 15.0 ms kernel time (2.7 %)",
@@ -118,10 +118,15 @@ def test_two_casts_alone_are_told_in_inference_with_their_kernels() -> None:
         )
     ]
 
-
-def test_casts_in_graphs_that_never_ran_are_told_without_a_time() -> None:
+    # Casts in graphs that never ran are told without a time.
     assert [(f.message, f.seconds) for f in findings(a_trial_of(TWO_CASTS, kernels=None))] == [
         ("2 parameters are cast float32 -> bfloat16 on every call", None)
+    ]
+
+    # Onednn names of dtypes are those of torch.
+    conversion = a_casting_conversion("r0", dtype="f32", target_dtype="bf16", owner="library", graph=None, node=None)
+    assert [f.message for f in findings(a_trial(kernels=kernels(conversion)))] == [
+        "1 parameter is cast float32 -> bfloat16 on every call and re-laid out: 500 us of 15.0 ms kernel time (3.3 %)"
     ]
 
 
@@ -140,28 +145,32 @@ def test_a_conversion_belongs_to_the_parameter_of_its_own_graph() -> None:
     ]
 
 
-def test_one_cast_alone_is_a_detail() -> None:
+def test_what_is_no_finding() -> None:
+    # One cast alone is a detail.
     assert findings(a_trial_of((a_weight("w0"), a_cast("c0", "w0")))) == []
 
-
-def test_casts_of_activations_are_not_looked_at() -> None:
+    # Casts of activations are not looked at.
     nodes = (a_placeholder("x"), a_placeholder("y"), a_cast("c0", "x"), a_cast("c1", "y"))
     conversion = a_casting_conversion("k0", tensor="activation", source_value="x")
-
     assert findings(a_trial_of(nodes, conversion)) == []
 
-
-def test_conversions_without_a_cast_are_not_told() -> None:
+    # Conversions without a cast are not told.
     conversions = (a_casting_conversion("k0", target_dtype=None), a_casting_conversion("k1", target_dtype="f32"))
-
     assert findings(a_trial_of(TWO_WEIGHTS, *conversions)) == []
 
+    # A cast in the backward or to the same dtype is no cast on every call.
+    nodes = (*TWO_WEIGHTS, a_cast("c0", "w0", backward=True), a_cast("c1", "w1", dtype="float32"))
+    assert findings(a_trial_of(nodes)) == []
 
-def test_in_training_casts_alone_are_expected_and_with_a_conversion_they_are_a_note() -> None:
+    # In a trace a conversion of one dtype and a cast of one layout are none.
+    same, unknown = a_recorded_cast("a", target_dtype="float32"), a_recorded_cast("b", target_dtype=None)
+    assert in_trace(same, unknown, a_recorded_cast("c", direction="none")) == []
+
+
+def test_what_it_suggests() -> None:
+    # In training casts alone are expected and with a conversion they are a note.
     assert findings(a_trial_of(TWO_CASTS), mode="training") == []
-
     found = findings(a_trial_of(TWO_CASTS, a_casting_conversion("k0", source_value="w0")), mode="training")
-
     assert [(f.severity, f.suggestion) for f in found] == [
         (
             "note",
@@ -170,30 +179,8 @@ def test_in_training_casts_alone_are_expected_and_with_a_conversion_they_are_a_n
         )
     ]
 
-
-def test_eager_is_looked_at_where_the_baseline_shows_nothing() -> None:
-    casts = tuple(a_node(f"c{i}", "aten._to_copy.default", (f"w{i}",), dtype="bfloat16") for i in range(2))
-
-    assert [f.configuration for f in findings(a_trial(), a_trial_of((*TWO_WEIGHTS, *casts), name="eager"))] == ["eager"]
-
-
-def test_a_cast_in_the_backward_or_to_the_same_dtype_is_no_cast_on_every_call() -> None:
-    nodes = (*TWO_WEIGHTS, a_cast("c0", "w0", backward=True), a_cast("c1", "w1", dtype="float32"))
-
-    assert findings(a_trial_of(nodes)) == []
-
-
-def test_onednn_names_of_dtypes_are_those_of_torch() -> None:
-    conversion = a_casting_conversion("r0", dtype="f32", target_dtype="bf16", owner="library", graph=None, node=None)
-
-    assert [f.message for f in findings(a_trial(kernels=kernels(conversion)))] == [
-        "1 parameter is cast float32 -> bfloat16 on every call and re-laid out: 500 us of 15.0 ms kernel time (3.3 %)"
-    ]
-
-
-def test_two_dtypes_are_both_named() -> None:
+    # Two dtypes are both named.
     conversions = (a_casting_conversion("k0"), a_casting_conversion("k1", target_dtype="float16", seconds=None))
-
     assert [(f.message, f.suggestion) for f in findings(a_trial_of((), *conversions))] == [
         (
             "2 parameters are cast float32 -> bfloat16 and float32 -> float16 on every call and re-laid out: "
@@ -202,9 +189,27 @@ def test_two_dtypes_are_both_named() -> None:
         )
     ]
 
+    # In a trace weights alone are better cast once.
+    weight = a_recorded_cast("k0", tensor="weight", target_dtype="bfloat16", seconds=2.9e-4)
+    assert [(f.severity, f.suggestion) for f in in_trace(weight)] == [("note", TO_BFLOAT16)]
 
-def in_trace(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+    # In a trace of training it is a note that expects the casts of weights.
+    weight = a_recorded_cast("k0", tensor="weight", seconds=9e-3)
+    (found,) = in_trace(weight, to_channels_last("k1", tensor="gradient"))
+    assert found.severity == "note"
+    assert found.suggestion is not None
+    assert found.suggestion.startswith("expected under autocast")
+
+    # In a trace a library that casts back to contiguous is met in that format.
+    (found,) = in_trace(a_recorded_cast("k0", direction="to_contiguous"))
+    assert found.suggestion is not None
+    assert found.suggestion.endswith("x.to(torch.float16, memory_format=torch.contiguous_format)")
+
+
+def test_eager_is_looked_at_where_the_baseline_shows_nothing() -> None:
+    casts = tuple(a_node(f"c{i}", "aten._to_copy.default", (f"w{i}",), dtype="bfloat16") for i in range(2))
+
+    assert [f.configuration for f in findings(a_trial(), a_trial_of((*TWO_WEIGHTS, *casts), name="eager"))] == ["eager"]
 
 
 def a_recorded_cast(id: str, **changes: Any) -> Conversion:
@@ -236,32 +241,3 @@ def test_in_a_trace_kernels_that_cast_and_convert_at_once_are_told_whatever_the_
             evidence=("k0", "k1", "k2"),
         )
     ]
-
-
-def test_in_a_trace_a_conversion_of_one_dtype_and_a_cast_of_one_layout_are_none() -> None:
-    same, unknown = a_recorded_cast("a", target_dtype="float32"), a_recorded_cast("b", target_dtype=None)
-
-    assert in_trace(same, unknown, a_recorded_cast("c", direction="none")) == []
-
-
-def test_in_a_trace_weights_alone_are_better_cast_once() -> None:
-    weight = a_recorded_cast("k0", tensor="weight", target_dtype="bfloat16", seconds=2.9e-4)
-
-    assert [(f.severity, f.suggestion) for f in in_trace(weight)] == [("note", TO_BFLOAT16)]
-
-
-def test_in_a_trace_of_training_it_is_a_note_that_expects_the_casts_of_weights() -> None:
-    weight = a_recorded_cast("k0", tensor="weight", seconds=9e-3)
-
-    (found,) = in_trace(weight, to_channels_last("k1", tensor="gradient"))
-
-    assert found.severity == "note"
-    assert found.suggestion is not None
-    assert found.suggestion.startswith("expected under autocast")
-
-
-def test_in_a_trace_a_library_that_casts_back_to_contiguous_is_met_in_that_format() -> None:
-    (found,) = in_trace(a_recorded_cast("k0", direction="to_contiguous"))
-
-    assert found.suggestion is not None
-    assert found.suggestion.endswith("x.to(torch.float16, memory_format=torch.contiguous_format)")

@@ -3,10 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 from builders import a_comparison, a_diagnosis, a_location, a_trial, contiguous, kernels
-from trace_builders import PADDING, a_recorded_trial, a_trace_diagnosis, to_channels_last
+from trace_builders import PADDING, finder_in_trace, to_channels_last
 
 from layoutdoctor.records import Conversion, Finding
 from layoutdoctor.rules.ld107_channel_padding import check
+
+findings = finder_in_trace(check)
 
 PAD_ONCE = (
     "pad the channels once and leave the layout as it is: give that layer an input and a weight with a multiple of 8 "
@@ -18,10 +20,6 @@ PAD_ONCE = (
 def a_padding(id: str = "pad", **changes: Any) -> Conversion:
     fields: dict[str, Any] = {"kernel": PADDING, "direction": "none", "source": contiguous((4, 3, 224, 224))}
     return to_channels_last(id, **{**fields, **changes})
-
-
-def findings(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
 
 
 def test_kernels_that_pad_channels_are_told_with_their_cost_and_a_cure_that_is_no_layout() -> None:
@@ -50,10 +48,13 @@ def test_from_two_percent_on_it_is_a_warning() -> None:
     assert [f.severity for f in findings(a_padding(seconds=3e-4))] == ["warning"]
 
 
-def test_a_layout_conversion_is_no_padding_and_a_name_that_only_sounds_like_one_neither() -> None:
+def test_what_is_no_finding() -> None:
+    # A layout conversion is no padding and a name that only sounds like one neither.
     others = [to_channels_last("a"), to_channels_last("b", kernel="myAddPaddingKernelHelper", direction="none")]
-
     assert findings(*others, to_channels_last("c", kernel=None)) == []
+
+    # A single launch whose name does not match is not taken for a cut one.
+    assert findings(a_padding(kernel="void cudnn::ops::nhwcAddPaddingKer")) == []
 
 
 def test_a_line_of_a_table_counts_for_all_its_launches_also_where_its_name_is_cut() -> None:
@@ -65,10 +66,6 @@ def test_a_line_of_a_table_counts_for_all_its_launches_also_where_its_name_is_cu
         "24 kernels pad or fold the channels for a convolution, which no memory format saves;"
     )
     assert (found.location, found.module) == (None, None)
-
-
-def test_a_single_launch_whose_name_does_not_match_is_not_taken_for_a_cut_one() -> None:
-    assert findings(a_padding(kernel="void cudnn::ops::nhwcAddPaddingKer")) == []
 
 
 def test_in_the_diagnosis_of_a_model_the_baseline_is_looked_at() -> None:

@@ -10,12 +10,15 @@ from trace_builders import (
     a_recorded_trial,
     a_trace_diagnosis,
     an_eager_copy,
+    finder_in_trace,
     to_channels_last,
 )
 
 from layoutdoctor.records import Conversion, Finding
 from layoutdoctor.rules import ld501_user_contiguous_call
 from layoutdoctor.rules.ld108_strided_copy import check
+
+findings = finder_in_trace(check)
 
 ADVICE = (
     "look there for a permute or transpose, an input in another format than the model, or an operation that returns "
@@ -26,10 +29,6 @@ ADVICE = (
 def a_copy_back(id: str, **changes: Any) -> Conversion:
     fields: dict[str, Any] = {"source": channels_last(), "target": contiguous(), "direction": "to_contiguous"}
     return an_eager_copy(id, **{**fields, **changes})
-
-
-def findings(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
 
 
 def test_eager_copies_are_told_with_operation_shape_line_and_how_often() -> None:
@@ -58,19 +57,17 @@ def test_eager_copies_are_told_with_operation_shape_line_and_how_often() -> None
     ]
 
 
-def test_below_two_percent_it_is_a_note() -> None:
+def test_what_it_says() -> None:
+    # Below two percent it is a note.
     (found,) = findings(an_eager_copy("c0"))
-
     assert found.severity == "note"
     assert found.message == (
         "1 eager copy changes the memory format to channels_last, by copy_, on 4x64x56x56; "
         "100 us of 15.0 ms kernel time (0.7 %), 40.0 us of it while nothing else ran"
     )
 
-
-def test_what_the_model_asks_for_in_channels_last_is_counted_but_no_loss() -> None:
+    # What the model asks for in channels last is counted but no loss.
     entry = an_eager_copy("c0", owner="user", seconds=9e-4)
-
     assert [f.severity for f in findings(entry)] == ["note"]
     assert [f.severity for f in findings(entry, an_eager_copy("c1", seconds=3e-4))] == ["warning"]
     assert ", on 4x64x56x56, 1 asked for by the model's own code; " in findings(entry)[0].message
@@ -85,10 +82,14 @@ def test_without_a_line_it_says_how_to_record_one() -> None:
     assert found.message.startswith("1 eager copy changes the memory format to channels_last, on 4x64x56x56; ")
 
 
-def test_what_others_convert_and_what_changes_no_format_is_told_elsewhere() -> None:
+def test_what_is_no_finding() -> None:
+    # What others convert and what changes no format is told elsewhere.
     others = (to_channels_last("a"), a_generated_copy("b"), a_permuted_copy("c"), an_eager_copy("d", fused=True))
-
     assert findings(*others) == []
+
+    # In the diagnosis of a model such copies are told by the operation that causes them.
+    copy = a_conversion(owner="framework", direction="to_contiguous")
+    assert list(check(a_diagnosis(a_trial(graphs=(a_graph(conversions=(copy,)),))))) == []
 
 
 def test_a_call_of_the_model_out_of_channels_last_is_left_to_its_own_rule() -> None:
@@ -97,9 +98,3 @@ def test_a_call_of_the_model_out_of_channels_last_is_left_to_its_own_rule() -> N
 
     assert list(check(diagnosis)) == []
     assert [f.code for f in ld501_user_contiguous_call.check(diagnosis)] == ["LD501"]
-
-
-def test_in_the_diagnosis_of_a_model_such_copies_are_told_by_the_operation_that_causes_them() -> None:
-    copy = a_conversion(owner="framework", direction="to_contiguous")
-
-    assert list(check(a_diagnosis(a_trial(graphs=(a_graph(conversions=(copy,)),))))) == []

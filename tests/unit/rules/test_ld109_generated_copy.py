@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from builders import a_conversion, a_diagnosis, a_graph, a_location, a_trial
-from trace_builders import a_generated_copy, a_recorded_trial, a_trace_diagnosis, an_eager_copy, to_channels_last
+from trace_builders import a_generated_copy, an_eager_copy, finder_in_trace, to_channels_last
 
-from layoutdoctor.records import Conversion, Finding
+from layoutdoctor.records import Finding
 from layoutdoctor.rules.ld109_generated_copy import check
 
-
-def findings(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+findings = finder_in_trace(check)
 
 
 def test_generated_kernels_that_look_like_copies_are_a_note_that_says_what_it_rests_on() -> None:
@@ -49,15 +47,13 @@ def test_also_a_large_part_of_the_time_is_no_more_than_a_note() -> None:
     )
 
 
-def test_a_kernel_that_computes_as_well_is_not_told() -> None:
+def test_what_is_no_finding() -> None:
+    # A kernel that computes as well is not told.
     assert findings(a_generated_copy("g0", fused=True)) == []
 
-
-def test_copies_of_others_are_not_told() -> None:
+    # Copies of others are not told.
     assert findings(an_eager_copy("c0"), to_channels_last("k0")) == []
 
-
-def test_in_the_diagnosis_of_a_model_the_graph_says_what_the_compiler_converts() -> None:
+    # In the diagnosis of a model the graph says what the compiler converts.
     copy = a_conversion(owner="compiler", direction="to_channels_last")
-
     assert list(check(a_diagnosis(a_trial(graphs=(a_graph(conversions=(copy,)),))))) == []

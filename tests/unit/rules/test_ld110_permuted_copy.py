@@ -1,22 +1,13 @@
 from __future__ import annotations
 
 from builders import a_diagnosis, a_graph, a_location, a_trial, contiguous, kernels
-from trace_builders import (
-    a_generated_copy,
-    a_permuted_copy,
-    a_recorded_trial,
-    a_trace_diagnosis,
-    an_eager_copy,
-    to_channels_last,
-)
+from trace_builders import a_generated_copy, a_permuted_copy, an_eager_copy, finder_in_trace, to_channels_last
 
 from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Conversion, Finding
+from layoutdoctor.records import Finding
 from layoutdoctor.rules.ld110_permuted_copy import check
 
-
-def findings(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
+findings = finder_in_trace(check)
 
 
 def test_copies_of_attention_are_a_note_that_keeps_them_apart_from_layout_conversions() -> None:
@@ -46,33 +37,26 @@ def test_below_one_percent_of_the_time_nothing_is_told() -> None:
     assert findings(a_permuted_copy("p0", seconds=1.49e-4)) == []
 
 
-def test_without_times_nothing_is_told() -> None:
+def test_what_is_no_finding() -> None:
+    # Without times nothing is told.
     assert findings(a_permuted_copy("p0", seconds=None)) == []
 
-
-def test_a_copy_in_the_same_order_is_none_of_them() -> None:
+    # A copy in the same order is none of them.
     sliced = strided_layout((8, 12, 197, 64), (12 * 200 * 64, 200 * 64, 64, 1))
-
     assert findings(a_permuted_copy("p0", source=sliced, seconds=1e-3)) == []
 
-
-def test_dimensions_of_size_one_have_no_order() -> None:
+    # Dimensions of size one have no order.
     shape = (8, 1, 197, 64)
     strided = strided_layout(shape, (197 * 64, 64, 64, 1))
-
     assert findings(a_permuted_copy("p0", source=strided, target=contiguous(shape), seconds=1e-3)) == []
 
-
-def test_a_copy_whose_layouts_were_not_recorded_proves_nothing() -> None:
+    # A copy whose layouts were not recorded proves nothing.
     assert findings(a_permuted_copy("p0", source=None, seconds=1e-3)) == []
     assert findings(a_permuted_copy("p0", target=None, seconds=1e-3)) == []
 
-
-def test_what_changes_a_layout_is_told_elsewhere() -> None:
+    # What changes a layout is told elsewhere.
     assert findings(an_eager_copy("c0"), a_generated_copy("g0"), to_channels_last("k0", direction="none")) == []
 
-
-def test_in_the_diagnosis_of_a_model_nothing_is_told() -> None:
+    # In the diagnosis of a model nothing is told.
     trial = a_trial(kernels=kernels(), graphs=(a_graph(conversions=(a_permuted_copy("p0", seconds=1e-3),)),))
-
     assert list(check(a_diagnosis(trial))) == []

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from builders import (
     a_comparison,
     a_configuration,
     a_conversion,
     a_convolution,
     a_decision,
-    a_diagnosis,
     a_graph,
     a_location,
     a_ratio,
@@ -17,13 +15,16 @@ from builders import (
     a_trial,
     channels_last,
     contiguous,
+    finder,
 )
 
 from layoutdoctor.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld201_layout_optimization_without_effect import check
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Conversion, Convolution, Decision
+    from layoutdoctor.records import Convolution, Decision
+
+findings = finder(check)
 
 BY_HAND = "convert the parameters and the input to torch.channels_last_3d by hand"
 SPEED = "inductor-channels-last runs at 1.52x the speed of inductor (99 % interval 1.49x to 1.55x)"
@@ -45,10 +46,6 @@ def same_as(name: str, other: str) -> Trial:
     return Trial(configuration=a_configuration(name), status="same_as", same_as=other)
 
 
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
-
-
 def test_conv3d_left_alone_by_an_applied_optimization_is_a_note_that_says_why() -> None:
     assert findings(a_trial_of(IDLE)) == [
         Finding(
@@ -66,64 +63,78 @@ def test_conv3d_left_alone_by_an_applied_optimization_is_a_note_that_says_why() 
     ]
 
 
-def test_one_convolution_made_channels_last_is_an_effect() -> None:
+def test_what_is_no_finding() -> None:
+    # One convolution made channels last is an effect.
     some = a_decision(a_convolution(), *some_convolutions(3))
-
     assert findings(a_trial_of(some)) == []
 
-
-def test_a_model_already_in_channels_last_left_nothing_to_do() -> None:
+    # A model already in channels last left nothing to do.
     already = a_decision(a_convolution(rank=3, channels_last=True), channels_last_convolution_count=0)
-
     assert findings(a_trial_of(already)) == []
 
+    # Without a decision or a convolution there is nothing to say.
+    none = a_decision(convolution_count=0, channels_last_convolution_count=0, convolutions=())
+    assert findings(a_trial_of(None, none, a_decision(*some_convolutions(), applied=None))) == []
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+    # The same code where the decision was against it is another rules matter.
+    vetoed = a_decision(applied=False, rule="small-channels")
+    assert findings(a_trial_of(vetoed), same_as("inductor-layout-opt-off", "inductor")) == []
+
+    # Other code with the optimization is an effect.
+    assert findings(a_trial_of(ACTIVE), a_trial("inductor-layout-opt-off")) == []
+
+    # A configuration that decides the layouts itself is excused.
+    for changes in (
         {"inductor_options": {"freezing": True}},
         {"model_format": "channels_last", "input_format": "channels_last"},
         {"layout_optimization": "off"},
         {"backend": "eager", "layout_optimization": None},
-    ],
-)
-def test_a_configuration_that_decides_the_layouts_itself_is_excused(changes: dict[str, Any]) -> None:
-    configuration = a_configuration("other", **changes)
+    ):
+        configuration = a_configuration("other", **changes)
+        assert findings(a_trial_of(IDLE, configuration=configuration)) == []
 
-    assert findings(a_trial_of(IDLE, configuration=configuration)) == []
-
-
-def test_without_a_decision_or_a_convolution_there_is_nothing_to_say() -> None:
-    none = a_decision(convolution_count=0, channels_last_convolution_count=0, convolutions=())
-
-    assert findings(a_trial_of(None, none, a_decision(*some_convolutions(), applied=None))) == []
+    # Convolutions that are all 1 d are another rules matter.
+    for others in ((), (same_as("inductor-layout-opt-off", "inductor"),)):
+        assert findings(a_trial_of(a_decision(*some_convolutions(rank=1))), *others) == []
 
 
-def test_it_is_a_warning_where_channels_last_by_hand_was_measured_faster() -> None:
+def test_what_it_suggests() -> None:
+    # It is a warning where channels last by hand was measured faster.
     found = findings(a_trial_of(IDLE), comparison=a_comparison(a_ratio("inductor-channels-last", 1.52)))
-
     assert [(f.severity, f.suggestion) for f in found] == [("warning", f"{BY_HAND}: {SPEED}")]
 
-
-def test_times_too_noisy_to_tell_say_so() -> None:
+    # Times too noisy to tell say so.
     noisy = a_comparison(a_ratio("inductor-channels-last", 1.0, width=0.5))
-
     assert [f.suggestion for f in findings(a_trial_of(IDLE), comparison=noisy)] == [
         f"{BY_HAND}; the times are too noisy to tell what it gains: inductor-channels-last runs at 1.00x the speed of "
         "inductor (99 % interval 0.50x to 1.50x)"
     ]
 
-
-def test_a_faster_configuration_that_computes_something_else_does_not_count() -> None:
+    # A faster configuration that computes something else does not count.
     other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
     found = findings(a_trial_of(IDLE), other, comparison=a_comparison(a_ratio("inductor-channels-last", 1.52)))
-
     assert [(f.severity, f.suggestion) for f in found] == [("note", f"nothing to gain by hand either: {SPEED}")]
 
+    # What the compiler brings back from channels last 3d is counted where it does so.
+    graph = a_graph(IDLE, conversions=(RETURNED,))
+    found = findings(a_trial_of(IDLE), a_trial("inductor-channels-last", graphs=(graph,)))
+    assert [(f.message, f.suggestion) for f in found] == [
+        (
+            "layout optimization applied, 0 of 4 convolutions made channels-last: all are 3-D and Inductor's rule "
+            "covers 2-D only, so toggling layout_optimization changes nothing; under inductor-channels-last the "
+            "compiler brings 1 tensor from channels_last_3d back to contiguous, 2.00 MiB",
+            f"{BY_HAND}, and measure: the flag will not do it",
+        )
+    ]
 
-@pytest.mark.parametrize(
-    ("ranks", "reason", "suggestion"),
-    [
+    # A graph lowered for a device that is not there is told too.
+    trial = a_trial_of(IDLE, is_static=True, kernels=None, measurement=None, equivalence=None)
+    assert [(f.severity, f.suggestion) for f in findings(trial)] == [
+        ("note", f"{BY_HAND}, and measure: the flag will not do it")
+    ]
+
+    # The reason is given only where the ranks explain it.
+    for ranks, reason, suggestion in (
         (
             (1, 3),
             ": all are 1-D or 3-D and Inductor's rule covers 2-D only, so toggling layout_optimization changes nothing",
@@ -139,21 +150,20 @@ def test_a_faster_configuration_that_computes_something_else_does_not_count() ->
             "",
             "convert the parameters and the input to torch.channels_last by hand, and measure: the flag will not do it",
         ),
-    ],
-)
-def test_the_reason_is_given_only_where_the_ranks_explain_it(
-    ranks: tuple[int | None, ...], reason: str, suggestion: str
-) -> None:
-    decision = a_decision(*(some_convolutions(1, rank)[0] for rank in ranks))
+    ):
+        decision = a_decision(*(some_convolutions(1, rank)[0] for rank in ranks))
+        assert [(f.message, f.suggestion) for f in findings(a_trial_of(decision))] == [
+            (f"layout optimization applied, 0 of 2 convolutions made channels-last{reason}", suggestion)
+        ]
 
-    assert [(f.message, f.suggestion) for f in findings(a_trial_of(decision))] == [
-        (f"layout optimization applied, 0 of 2 convolutions made channels-last{reason}", suggestion)
-    ]
-
-
-@pytest.mark.parametrize("others", [(), (same_as("inductor-layout-opt-off", "inductor"),)])
-def test_convolutions_that_are_all_1_d_are_another_rules_matter(others: tuple[Trial, ...]) -> None:
-    assert findings(a_trial_of(a_decision(*some_convolutions(rank=1))), *others) == []
+    # Parameters in channels last 3d need nothing unless the compiler undoes it.
+    for conversions, suggestion in (
+        ((), "nothing: the parameters are in torch.channels_last_3d already, which does what the flag cannot"),
+        ((RETURNED,), "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"),
+    ):
+        trial = a_trial(graphs=(a_graph(IDLE, conversions=conversions),))
+        subject = a_subject(parameter_formats={"channels_last_3d": 4})
+        assert [f.suggestion for f in findings(trial, subject=subject)] == [suggestion]
 
 
 SHAPE = (2, 16, 8, 32, 32)
@@ -168,49 +178,11 @@ RETURNED = a_conversion(
 )
 
 
-def test_what_the_compiler_brings_back_from_channels_last_3d_is_counted_where_it_does_so() -> None:
-    graph = a_graph(IDLE, conversions=(RETURNED,))
-    found = findings(a_trial_of(IDLE), a_trial("inductor-channels-last", graphs=(graph,)))
-
-    assert [(f.message, f.suggestion) for f in found] == [
-        (
-            "layout optimization applied, 0 of 4 convolutions made channels-last: all are 3-D and Inductor's rule "
-            "covers 2-D only, so toggling layout_optimization changes nothing; under inductor-channels-last the "
-            "compiler brings 1 tensor from channels_last_3d back to contiguous, 2.00 MiB",
-            f"{BY_HAND}, and measure: the flag will not do it",
-        )
-    ]
-
-
-@pytest.mark.parametrize(
-    ("conversions", "suggestion"),
-    [
-        ((), "nothing: the parameters are in torch.channels_last_3d already, which does what the flag cannot"),
-        ((RETURNED,), "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"),
-    ],
-)
-def test_parameters_in_channels_last_3d_need_nothing_unless_the_compiler_undoes_it(
-    conversions: tuple[Conversion, ...], suggestion: str
-) -> None:
-    trial = a_trial(graphs=(a_graph(IDLE, conversions=conversions),))
-    subject = a_subject(parameter_formats={"channels_last_3d": 4})
-
-    assert [f.suggestion for f in findings(trial, subject=subject)] == [suggestion]
-
-
-def test_a_graph_lowered_for_a_device_that_is_not_there_is_told_too() -> None:
-    trial = a_trial_of(IDLE, is_static=True, kernels=None, measurement=None, equivalence=None)
-
-    assert [(f.severity, f.suggestion) for f in findings(trial)] == [
-        ("note", f"{BY_HAND}, and measure: the flag will not do it")
-    ]
-
-
-def test_graphs_without_effect_are_counted_together_and_told_once() -> None:
+def test_what_it_says() -> None:
+    # Graphs without effect are counted together and told once.
     other = a_trial_of(IDLE, name="inductor-layout-opt-forced")
     listless = a_decision(convolution_count=2, channels_last_convolution_count=0, convolutions=())
     found = findings(other, a_trial_of(IDLE, ACTIVE, listless))
-
     assert [(f.configuration, f.message) for f in found] == [
         (
             "inductor",
@@ -219,34 +191,20 @@ def test_graphs_without_effect_are_counted_together_and_told_once() -> None:
         )
     ]
 
-
-def test_a_count_without_a_list_of_convolutions_has_no_place_and_no_reason() -> None:
+    # A count without a list of convolutions has no place and no reason.
     listless = a_decision(convolution_count=1, channels_last_convolution_count=0, convolutions=())
-
     assert [(f.message, f.location, f.module) for f in findings(a_trial_of(listless))] == [
         ("layout optimization applied, 0 of 1 convolution made channels-last", None, None)
     ]
 
-
-@pytest.mark.parametrize("first", ["inductor", "inductor-layout-opt-off"])
-def test_the_same_code_with_and_without_is_told_whichever_was_measured(first: str) -> None:
-    on = a_trial_of(ACTIVE) if first == "inductor" else a_trial_of(ACTIVE, status="same_as", same_as=first)
-    off = a_trial(first) if first != "inductor" else same_as("inductor-layout-opt-off", "inductor")
-
-    assert [(f.configuration, f.severity, f.message) for f in findings(on, off)] == [
-        (
-            "inductor",
-            "note",
-            "layout optimization applied, but the generated code is the same without it (inductor-layout-opt-off)",
-        )
-    ]
-
-
-def test_the_same_code_where_the_decision_was_against_it_is_another_rules_matter() -> None:
-    vetoed = a_decision(applied=False, rule="small-channels")
-
-    assert findings(a_trial_of(vetoed), same_as("inductor-layout-opt-off", "inductor")) == []
-
-
-def test_other_code_with_the_optimization_is_an_effect() -> None:
-    assert findings(a_trial_of(ACTIVE), a_trial("inductor-layout-opt-off")) == []
+    # The same code with and without is told whichever was measured.
+    for first in ("inductor", "inductor-layout-opt-off"):
+        on = a_trial_of(ACTIVE) if first == "inductor" else a_trial_of(ACTIVE, status="same_as", same_as=first)
+        off = a_trial(first) if first != "inductor" else same_as("inductor-layout-opt-off", "inductor")
+        assert [(f.configuration, f.severity, f.message) for f in findings(on, off)] == [
+            (
+                "inductor",
+                "note",
+                "layout optimization applied, but the generated code is the same without it (inductor-layout-opt-off)",
+            )
+        ]

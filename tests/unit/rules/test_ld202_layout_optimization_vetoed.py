@@ -2,23 +2,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from builders import (
-    a_comparison,
-    a_convolution,
-    a_decision,
-    a_diagnosis,
-    a_graph,
-    a_location,
-    a_ratio,
-    a_trial,
-)
+from builders import a_comparison, a_convolution, a_decision, a_graph, a_location, a_ratio, a_trial, finder
 
 from layoutdoctor.records import Finding, Trial
 from layoutdoctor.rules.ld202_layout_optimization_vetoed import check
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Graph
+
+findings = finder(check)
 
 SMALL = a_convolution("convolution_1", module="body.1", weight_shape=(64, 16, 3, 3), groups=4, channels_last=False)
 VETO = a_decision(
@@ -33,10 +25,6 @@ ALL_MEASURES = "--configurations all measures what the veto costs (inductor-layo
 
 def a_trial_of(*graphs: Graph, name: str = "inductor", **changes: Any) -> Trial:
     return a_trial(name, graphs=graphs, **changes)
-
-
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
 
 
 def test_a_veto_names_its_rule_and_the_convolution_that_made_it() -> None:
@@ -56,28 +44,14 @@ def test_a_veto_names_its_rule_and_the_convolution_that_made_it() -> None:
     ]
 
 
-@pytest.mark.parametrize("rule", ["config-off", "no-convolution", "set-from-outside", "not-recorded"])
-def test_a_decision_that_no_convolution_made_is_no_veto(rule: str) -> None:
-    assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []
-
-
-@pytest.mark.parametrize("applied", [True, None])
-def test_an_applied_or_unrecorded_decision_is_no_veto(applied: bool | None) -> None:
-    assert findings(a_trial_of(a_graph(a_decision(applied=applied, rule="small-channels")), a_graph(None))) == []
-
-
-@pytest.mark.parametrize("name", ["eager", "inductor-layout-opt-off", "inductor-layout-opt-forced"])
-def test_a_configuration_that_does_not_leave_the_decision_to_inductor_is_excused(name: str) -> None:
-    assert findings(a_trial_of(a_graph(VETO), name=name)) == []
-
-
 def test_a_veto_is_told_once_though_every_configuration_repeats_it() -> None:
     last = a_trial_of(a_graph(VETO), name="inductor-channels-last")
 
     assert [f.configuration for f in findings(last, a_trial_of(a_graph(VETO), a_graph(VETO)))] == ["inductor"]
 
 
-def test_what_was_not_recorded_of_a_convolution_is_left_out_and_long_lists_are_cut() -> None:
+def test_what_it_says() -> None:
+    # What was not recorded of a convolution is left out and long lists are cut.
     convolutions = tuple(
         a_convolution(f"c{i}", module=None, location=None, weight_shape=None, groups=None) for i in range(8)
     )
@@ -85,7 +59,6 @@ def test_what_was_not_recorded_of_a_convolution_is_left_out_and_long_lists_are_c
     decision = a_decision(
         *convolutions, applied=False, rule="small-channels", explanation="all are small", deciding_nodes=names
     )
-
     assert [(f.message, f.evidence) for f in findings(a_trial_of(a_graph(decision, direction="forward")))] == [
         (
             "layout optimization vetoed in the forward by small-channels: all are small; "
@@ -94,21 +67,34 @@ def test_what_was_not_recorded_of_a_convolution_is_left_out_and_long_lists_are_c
         )
     ]
 
+    # A rule that vetoed forward and backward is told once.
+    graphs = (a_graph(VETO, direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
+    assert [f.message[:46] for f in findings(a_trial_of(*graphs))] == ["layout optimization vetoed in the forward by s"]
 
-def test_it_is_a_warning_where_forcing_was_measured_faster() -> None:
+    # A rule about the whole graph is told.
+    for rule in ("few-convolutions", "small-channels", "weighted-flops", "not-said"):
+        decision = a_decision(applied=False, rule=rule, explanation="so torch says")
+        assert [f.message for f in findings(a_trial_of(a_graph(decision)))] == [
+            f"layout optimization vetoed by {rule}: so torch says"
+        ]
+
+
+def test_what_it_suggests() -> None:
+    # It is a warning where forcing was measured faster.
     found = findings(a_trial_of(a_graph(VETO)), comparison=a_comparison(a_ratio("inductor-layout-opt-forced", 1.2)))
-
     assert [(f.severity, f.suggestion) for f in found] == [
-        (
-            "warning",
-            "inductor-layout-opt-forced runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)",
-        )
+        ("warning", "inductor-layout-opt-forced runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)")
     ]
 
+    # A comparison without the ways around leaves the veto unjudged.
+    assert [f.suggestion for f in findings(a_trial_of(a_graph(VETO)), comparison=a_comparison())] == [ALL_MEASURES]
 
-@pytest.mark.parametrize(
-    ("median", "words"),
-    [
+    # On a device that is not there the device itself has to measure.
+    trial = a_trial_of(a_graph(VETO), is_static=True, kernels=None, measurement=None, equivalence=None)
+    assert [(f.severity, f.suggestion) for f in findings(trial)] == [("note", f"on the device itself, {ALL_MEASURES}")]
+
+    # A veto that was measured to be right says so.
+    for median, words in (
         (
             0.8,
             "the veto is right here: inductor-layout-opt-forced runs at 0.80x the speed of inductor "
@@ -119,55 +105,34 @@ def test_it_is_a_warning_where_forcing_was_measured_faster() -> None:
             "the veto costs nothing here: inductor-layout-opt-forced runs at 1.00x the speed of inductor "
             "(99 % interval 0.97x to 1.03x)",
         ),
-    ],
-)
-def test_a_veto_that_was_measured_to_be_right_says_so(median: float, words: str) -> None:
-    comparison = a_comparison(a_ratio("inductor-layout-opt-forced", median))
-
-    assert [(f.severity, f.suggestion) for f in findings(a_trial_of(a_graph(VETO)), comparison=comparison)] == [
-        ("note", words)
-    ]
+    ):
+        comparison = a_comparison(a_ratio("inductor-layout-opt-forced", median))
+        assert [(f.severity, f.suggestion) for f in findings(a_trial_of(a_graph(VETO)), comparison=comparison)] == [
+            ("note", words)
+        ]
 
 
-def test_a_comparison_without_the_ways_around_leaves_the_veto_unjudged() -> None:
-    assert [f.suggestion for f in findings(a_trial_of(a_graph(VETO)), comparison=a_comparison())] == [ALL_MEASURES]
-
-
-@pytest.mark.parametrize(
-    "rule", ["grouped-convolution", "smaller-out-channels", "dynamic-shape", "only-backward-convolutions"]
-)
-def test_a_rule_that_has_its_own_finding_is_left_to_it(rule: str) -> None:
-    assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []
-
-
-@pytest.mark.parametrize("rule", ["few-convolutions", "small-channels", "weighted-flops", "not-said"])
-def test_a_rule_about_the_whole_graph_is_told(rule: str) -> None:
-    decision = a_decision(applied=False, rule=rule, explanation="so torch says")
-
-    assert [f.message for f in findings(a_trial_of(a_graph(decision)))] == [
-        f"layout optimization vetoed by {rule}: so torch says"
-    ]
-
-
-def test_convolutions_that_are_all_1_d_had_nothing_to_lose() -> None:
+def test_what_is_no_finding() -> None:
+    # Convolutions that are all 1 d had nothing to lose.
     decision = a_decision(a_convolution(rank=1), applied=False, rule="small-channels")
-
     assert findings(a_trial_of(a_graph(decision))) == []
 
-
-def test_a_rule_that_vetoed_forward_and_backward_is_told_once() -> None:
-    graphs = (a_graph(VETO, direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
-
-    assert [f.message[:46] for f in findings(a_trial_of(*graphs))] == ["layout optimization vetoed in the forward by s"]
-
-
-def test_a_backward_under_an_applied_forward_is_a_mismatch_and_no_veto() -> None:
+    # A backward under an applied forward is a mismatch and no veto.
     graphs = (a_graph(a_decision(), direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
-
     assert findings(a_trial_of(*graphs)) == []
 
+    # A decision that no convolution made is no veto.
+    for rule in ("config-off", "no-convolution", "set-from-outside", "not-recorded"):
+        assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []
 
-def test_on_a_device_that_is_not_there_the_device_itself_has_to_measure() -> None:
-    trial = a_trial_of(a_graph(VETO), is_static=True, kernels=None, measurement=None, equivalence=None)
+    # An applied or unrecorded decision is no veto.
+    for applied in (True, None):
+        assert findings(a_trial_of(a_graph(a_decision(applied=applied, rule="small-channels")), a_graph(None))) == []
 
-    assert [(f.severity, f.suggestion) for f in findings(trial)] == [("note", f"on the device itself, {ALL_MEASURES}")]
+    # A configuration that does not leave the decision to inductor is excused.
+    for name in ("eager", "inductor-layout-opt-off", "inductor-layout-opt-forced"):
+        assert findings(a_trial_of(a_graph(VETO), name=name)) == []
+
+    # A rule that has its own finding is left to it.
+    for rule in ("grouped-convolution", "smaller-out-channels", "dynamic-shape", "only-backward-convolutions"):
+        assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []

@@ -39,23 +39,25 @@ def test_only_eager_in_channels_last_faster_is_worded_as_a_matter_of_layout() ->
     ]
 
 
-def test_both_faster_is_one_finding_about_eager() -> None:
+def test_which_facts_it_gives() -> None:
+    # Both faster is one finding about eager.
     assert [f.evidence for f in findings(EAGER_LAST, EAGER)] == [("eager",)]
 
+    # Without raw times of the baseline the loss in seconds is unknown.
+    diagnosis = a_diagnosis(a_trial(measurement=None), comparison=a_comparison(EAGER))
+    assert [f.seconds for f in check(diagnosis)] == [None]
 
-def test_a_difference_that_could_be_noise_is_no_finding() -> None:
+
+def test_what_is_no_finding() -> None:
+    # A difference that could be noise is no finding.
     assert findings(a_ratio("eager", 1.02)) == []
 
-
-def test_a_faster_eager_that_computes_something_else_is_no_finding() -> None:
+    # A faster eager that computes something else is no finding.
     other = a_trial("eager-channels-last", equivalence=Equivalence(status="different"))
-
     assert findings(EAGER_LAST, trials=(other,)) == []
 
-
-def test_a_baseline_that_is_not_compiled_is_excused() -> None:
+    # A baseline that is not compiled is excused.
     comparison = a_comparison(a_ratio("eager", 1.25), baseline="eager-channels-last")
-
     assert list(check(a_diagnosis(a_trial("eager-channels-last"), comparison=comparison))) == []
 
 
@@ -76,9 +78,3 @@ def test_a_recommendation_of_the_baseline_is_no_cure() -> None:
     assert [f.severity for f in findings(EAGER, recommendation=a_recommendation("inductor", verified=True))] == [
         "warning"
     ]
-
-
-def test_without_raw_times_of_the_baseline_the_loss_in_seconds_is_unknown() -> None:
-    diagnosis = a_diagnosis(a_trial(measurement=None), comparison=a_comparison(EAGER))
-
-    assert [f.seconds for f in check(diagnosis)] == [None]

@@ -33,53 +33,46 @@ def test_faster_without_the_optimization_that_was_applied_is_a_warning() -> None
     ]
 
 
-def test_a_difference_that_could_be_noise_is_no_finding() -> None:
+def test_what_is_no_finding() -> None:
+    # A difference that could be noise is no finding.
     assert findings(a_ratio("inductor-layout-opt-off", 1.02)) == []
 
-
-@pytest.mark.parametrize("graphs", [(), (a_graph(None),), (a_graph(a_decision(applied=False)),)])
-def test_an_optimization_that_was_not_applied_cannot_be_to_blame(graphs: Any) -> None:
-    assert findings(OFF, baseline=a_trial(graphs=graphs)) == []
-
-
-def test_an_optimization_applied_to_no_convolution_cannot_be_to_blame() -> None:
+    # An optimization applied to no convolution cannot be to blame.
     none = a_decision(convolution_count=0, channels_last_convolution_count=0, convolutions=())
-
     assert findings(OFF, baseline=a_trial(graphs=(a_graph(none),))) == []
 
+    # An optimization that was not applied cannot be to blame.
+    for graphs in ((), (a_graph(None),), (a_graph(a_decision(applied=False)),)):
+        assert findings(OFF, baseline=a_trial(graphs=graphs)) == []
 
-def test_an_output_left_in_another_layout_is_told_as_part_of_the_gain() -> None:
+
+def test_what_it_says() -> None:
+    # An output left in another layout is told as part of the gain.
     off = a_trial("inductor-layout-opt-off", equivalence=Equivalence(status="equal", output_layouts_differ=True))
-
     assert [f.message for f in findings(OFF, trials=(off,))] == [
         "layout optimization was applied and costs more than it gains: "
         "inductor-layout-opt-off runs at 1.25x the speed of inductor (99 % interval 1.22x to 1.28x); "
         "part of that may be a conversion left to the reader of the output, which has another layout than eager's"
     ]
 
+    # An output whose layout was not compared is not suspected.
+    off = a_trial("inductor-layout-opt-off", equivalence=None)
+    assert [f.message for f in findings(OFF, trials=(off,))] == [f.message for f in findings(OFF)]
 
-def test_channels_last_is_advised_where_it_gains_clearly_more() -> None:
+
+def test_what_it_suggests() -> None:
+    # Channels last is advised where it gains clearly more.
     assert [f.suggestion for f in findings(OFF, a_ratio("inductor-channels-last", 1.5))] == [
         "give the model and its input channels_last: "
         "inductor-channels-last runs at 1.50x the speed of inductor (99 % interval 1.47x to 1.53x)"
     ]
 
-
-def test_a_gain_of_channels_last_that_could_be_the_same_is_not_advised() -> None:
+    # A gain of channels last that could be the same is not advised.
     assert [f.suggestion for f in findings(OFF, a_ratio("inductor-channels-last", 1.27))] == [SWITCH_OFF]
 
 
-@pytest.mark.parametrize(
-    ("name", "severity"), [("inductor-layout-opt-off", "error"), ("inductor-channels-last", "warning")]
-)
-def test_it_is_an_error_where_switching_it_off_was_verified(name: str, severity: str) -> None:
-    trials = (a_trial("inductor-layout-opt-off"), a_trial("inductor-channels-last"))
-    advice = a_recommendation(name, verified=True)
-
-    assert [f.severity for f in findings(OFF, trials=trials, recommendation=advice)] == [severity]
-
-
-def test_an_output_whose_layout_was_not_compared_is_not_suspected() -> None:
-    off = a_trial("inductor-layout-opt-off", equivalence=None)
-
-    assert [f.message for f in findings(OFF, trials=(off,))] == [f.message for f in findings(OFF)]
+def test_it_is_an_error_where_switching_it_off_was_verified() -> None:
+    for name, severity in (("inductor-layout-opt-off", "error"), ("inductor-channels-last", "warning")):
+        trials = (a_trial("inductor-layout-opt-off"), a_trial("inductor-channels-last"))
+        advice = a_recommendation(name, verified=True)
+        assert [f.severity for f in findings(OFF, trials=trials, recommendation=advice)] == [severity]

@@ -64,51 +64,49 @@ def test_contiguous_input_where_channels_last_is_faster_is_a_warning_with_what_i
     ]
 
 
-def test_without_recorded_conversions_the_gain_alone_is_told() -> None:
+def test_what_it_says() -> None:
+    # Without recorded conversions the gain alone is told.
     assert [(f.message, f.location, f.module, f.bytes_moved) for f in findings(LAST)] == [
         (f"x (4x3x56x56) is not channels_last, and {SPEED}", None, None, None)
     ]
 
-
-def test_conversions_without_times_are_counted() -> None:
+    # Conversions without times are counted.
     baseline = a_trial(kernels=kernels(a_conversion(seconds=None)))
-
     assert [f.message for f in findings(LAST, baseline=baseline)] == [
         f"x (4x3x56x56) is not channels_last, and {SPEED}; inductor has 1 conversion of activations"
     ]
 
 
-def test_a_gain_that_could_be_noise_is_no_finding() -> None:
+def test_what_is_no_finding() -> None:
+    # A gain that could be noise is no finding.
     assert findings(a_ratio("inductor-channels-last", 1.02)) == []
 
+    # A model whose outputs differ is excused.
+    other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
+    assert findings(LAST, trials=(other,)) == []
 
-@pytest.mark.parametrize(
-    "layout",
-    [
+    # An input that needs no conversion is excused.
+    for layout in (
         channels_last((4, 3, 56, 56)),
         contiguous((4, 1, 56, 56)),  # one channel: both formats at once
         contiguous((4, 128)),
-    ],
-)
-def test_an_input_that_needs_no_conversion_is_excused(layout: Any) -> None:
-    assert findings(LAST, inputs=(an_input(layout),)) == []
+    ):
+        assert findings(LAST, inputs=(an_input(layout),)) == []
 
 
-def test_a_model_whose_outputs_differ_is_excused() -> None:
-    other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
-
-    assert findings(LAST, trials=(other,)) == []
-
-
-def test_of_both_channels_last_configurations_the_faster_one_is_named() -> None:
+def test_which_facts_it_gives() -> None:
+    # Of both channels last configurations the faster one is named.
     found = findings(LAST, a_ratio("inductor-channels-last-opt-off", 1.5))
-
     assert [f.evidence for f in found] == [("inductor-channels-last-opt-off",)]
 
+    # Without times the place is that of the conversion that moves most.
+    small = a_conversion("a", seconds=None, bytes_moved=8, module="body.0")
+    large = a_conversion("b", seconds=None, bytes_moved=16, module="body.1")
+    assert [f.module for f in findings(LAST, baseline=a_trial(kernels=kernels(small, large)))] == ["body.1"]
 
-@pytest.mark.parametrize(
-    ("layouts", "message", "suggestion"),
-    [
+
+def test_each_rank_has_its_own_format() -> None:
+    for layouts, message, suggestion in (
         ([(2, 4, 8, 32, 32)], "an input (2x4x8x32x32) is not channels_last_3d", TO_3D),
         ([(4, 3, 8, 8), (4, 3, 9, 9)], "an input (4x3x8x8) and an input (4x3x9x9) are not channels_last", TO_2D),
         (
@@ -116,28 +114,15 @@ def test_of_both_channels_last_configurations_the_faster_one_is_named() -> None:
             "an input (4x3x8x8) and an input (2x4x8x32x32) are not channels_last or channels_last_3d",
             "convert each input and each parameter to the channels-last format of its rank, the parameters once",
         ),
-    ],
-)
-def test_each_rank_has_its_own_format(layouts: Any, message: str, suggestion: str) -> None:
-    inputs = tuple(an_input(contiguous(shape), name=None) for shape in layouts)
-
-    assert [(f.message, f.suggestion) for f in findings(LAST, inputs=inputs)] == [
-        (f"{message}, and {SPEED}", suggestion)
-    ]
+    ):
+        inputs = tuple(an_input(contiguous(shape), name=None) for shape in layouts)
+        assert [(f.message, f.suggestion) for f in findings(LAST, inputs=inputs)] == [
+            (f"{message}, and {SPEED}", suggestion)
+        ]
 
 
-@pytest.mark.parametrize(
-    ("name", "severity"), [("inductor-channels-last", "error"), ("inductor-layout-opt-off", "warning")]
-)
-def test_it_is_an_error_where_channels_last_input_was_verified(name: str, severity: str) -> None:
-    trials = (a_trial("inductor-channels-last"), a_trial("inductor-layout-opt-off"))
-    advice = a_recommendation(name, verified=True)
-
-    assert [f.severity for f in findings(LAST, trials=trials, recommendation=advice)] == [severity]
-
-
-def test_without_times_the_place_is_that_of_the_conversion_that_moves_most() -> None:
-    small = a_conversion("a", seconds=None, bytes_moved=8, module="body.0")
-    large = a_conversion("b", seconds=None, bytes_moved=16, module="body.1")
-
-    assert [f.module for f in findings(LAST, baseline=a_trial(kernels=kernels(small, large)))] == ["body.1"]
+def test_it_is_an_error_where_channels_last_input_was_verified() -> None:
+    for name, severity in (("inductor-channels-last", "error"), ("inductor-layout-opt-off", "warning")):
+        trials = (a_trial("inductor-channels-last"), a_trial("inductor-layout-opt-off"))
+        advice = a_recommendation(name, verified=True)
+        assert [f.severity for f in findings(LAST, trials=trials, recommendation=advice)] == [severity]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_comparison,
     a_configuration,
@@ -101,65 +100,66 @@ def test_a_backward_without_layout_optimization_is_told_with_what_is_laid_out_an
     ]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"tensor": "weight"},
-        {"role": "exit"},
-        {"direction": "none"},
-        {"owner": "library", "port": "output 1"},
-        {"required_by": ("mm_3",)},
-    ],
-)
-def test_what_is_not_laid_out_for_a_backward_convolution_is_not_counted(changes: dict[str, Any]) -> None:
-    assert [(f.severity, f.message) for f in findings(a_step(laid_out_anew("buf1", **changes)))] == [
-        ("note", f"{NOT_COUNTED}; {NONE_SEEN}")
-    ]
-
-
-def test_a_conversion_of_the_library_in_another_graph_is_not_counted() -> None:
+def test_which_facts_it_gives() -> None:
+    # A conversion of the library in another graph is not counted.
     reorder = laid_out_anew("reorder 0", owner="library", graph="graph 0")
-
     assert [f.evidence for f in findings(a_step(library=(reorder,)))] == [("graph 1",)]
 
+    # It is told once.
+    on = a_step(laid_out_anew("buf1"), name="inductor-layout-opt-on")
+    assert [f.configuration for f in findings(on, a_step(laid_out_anew("buf1")))] == ["inductor"]
 
-def test_it_is_silent_where_channels_last_input_left_nothing_to_lay_out() -> None:
+
+def test_what_is_no_finding() -> None:
+    # It is silent where channels last input left nothing to lay out.
     given = a_subject(mode="training", inputs=(an_input(channels_last((4, 3, 56, 56))),))
-
     assert findings(a_step(name="inductor-channels-last")) == []
     assert findings(a_step(), subject=given) == []
 
-
-def test_a_backward_that_follows_a_vetoed_forward_is_no_mismatch() -> None:
+    # A backward that follows a vetoed forward is no mismatch.
     assert findings(a_step(laid_out_anew("buf1"), forward=VETO)) == []
 
-
-def test_both_halves_with_layout_optimization_are_no_mismatch() -> None:
+    # Both halves with layout optimization are no mismatch.
     assert findings(a_step(laid_out_anew("buf1"), backward=a_decision())) == []
 
-
-def test_a_forward_whose_decision_was_not_recorded_is_compared_with_nothing() -> None:
+    # A forward whose decision was not recorded is compared with nothing.
     assert findings(a_step(laid_out_anew("buf1"), forward=a_decision(applied=None))) == []
 
+    # A configuration with layout optimization off is excused.
+    off = a_configuration("other", layout_optimization="off")
+    assert findings(a_step(laid_out_anew("buf1"), configuration=off)) == []
 
-def test_a_forward_off_and_a_backward_on_are_a_mismatch_too() -> None:
+
+def test_what_it_says() -> None:
+    # A forward off and a backward on are a mismatch too.
     assert [f.message for f in findings(a_step(forward=VETO, backward=a_decision(rule="no-veto")))] == [
         "layout optimization is off in the forward and on in the backward: every convolution runs on a CPU with "
         f"oneDNN, where Inductor always chooses channels-last; {NONE_SEEN}"
     ]
 
-
-def test_a_backward_that_another_rule_vetoed_says_which() -> None:
+    # A backward that another rule vetoed says which.
     assert [f.message for f in findings(a_step(backward=VETO))] == [
         "layout optimization is on in the forward and off in the backward, by grouped-convolution: "
         f"a grouped convolution vetoes it; {NONE_SEEN}"
     ]
 
+    # A graph lowered for a device that is not there is told with bytes only.
+    trial = a_step(laid_out_anew("buf1"), is_static=True, kernels=None, measurement=None, equivalence=None)
+    assert [(f.severity, f.message) for f in findings(trial)] == [
+        ("note", f"{NOT_COUNTED}; 1 tensor is laid out anew for them (1 by the compiler), 1.00 MiB")
+    ]
 
-def test_a_configuration_with_layout_optimization_off_is_excused() -> None:
-    off = a_configuration("other", layout_optimization="off")
-
-    assert findings(a_step(laid_out_anew("buf1"), configuration=off)) == []
+    # What is not laid out for a backward convolution is not counted.
+    for changes in (
+        {"tensor": "weight"},
+        {"role": "exit"},
+        {"direction": "none"},
+        {"owner": "library", "port": "output 1"},
+        {"required_by": ("mm_3",)},
+    ):
+        assert [(f.severity, f.message) for f in findings(a_step(laid_out_anew("buf1", **changes)))] == [
+            ("note", f"{NOT_COUNTED}; {NONE_SEEN}")
+        ]
 
 
 def test_what_cannot_be_felt_is_a_note() -> None:
@@ -177,17 +177,3 @@ def test_a_measured_gain_of_channels_last_makes_it_a_warning_and_follows_the_adv
             f"{ADVICE}; inductor-channels-last runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)",
         )
     ]
-
-
-def test_a_graph_lowered_for_a_device_that_is_not_there_is_told_with_bytes_only() -> None:
-    trial = a_step(laid_out_anew("buf1"), is_static=True, kernels=None, measurement=None, equivalence=None)
-
-    assert [(f.severity, f.message) for f in findings(trial)] == [
-        ("note", f"{NOT_COUNTED}; 1 tensor is laid out anew for them (1 by the compiler), 1.00 MiB")
-    ]
-
-
-def test_it_is_told_once() -> None:
-    on = a_step(laid_out_anew("buf1"), name="inductor-layout-opt-on")
-
-    assert [f.configuration for f in findings(on, a_step(laid_out_anew("buf1")))] == ["inductor"]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from builders import a_comparison, a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_ratio, a_trial
 
 from layoutdoctor.records import Equivalence, Finding, Trial
@@ -71,9 +70,9 @@ def test_the_convolution_that_vetoed_is_named_with_the_others_that_suffer_from_i
     ]
 
 
-@pytest.mark.parametrize(
-    ("deciding", "others", "words"),
-    [
+def test_what_it_says() -> None:
+    # What is known of the deciding convolutions is said.
+    for deciding, others, words in (
         (
             (GROUPED,),
             OTHERS[:1],
@@ -96,68 +95,35 @@ def test_the_convolution_that_vetoed_is_named_with_the_others_that_suffer_from_i
             (),
             f"m (weight 8x16x3x3): {WHY_NARROWING}; there is no other convolution",
         ),
-    ],
-)
-def test_what_is_known_of_the_deciding_convolutions_is_said(
-    deciding: tuple[Convolution, ...], others: tuple[Convolution, ...], words: str
-) -> None:
-    assert [f.message for f in findings(a_training(a_veto(*deciding, others=others)))] == [
-        f"layout optimization vetoed in training by {words}"
-    ]
+    ):
+        assert [f.message for f in findings(a_training(a_veto(*deciding, others=others)))] == [
+            f"layout optimization vetoed in training by {words}"
+        ]
 
-
-def test_without_a_deciding_node_torchs_own_reason_stands() -> None:
+    # Without a deciding node torchs own reason stands.
     assert [(f.message, f.location) for f in findings(a_graph(a_veto()))] == [
         ("layout optimization vetoed by smaller-out-channels: torch says so", None)
     ]
 
 
-@pytest.mark.parametrize("rule", ["small-channels", "weighted-flops", "dynamic-shape", "config-off"])
-def test_a_veto_by_something_else_is_not_told_here(rule: str) -> None:
-    assert findings(a_training(a_veto(NARROWING, rule=rule))) == []
+def test_what_is_no_finding() -> None:
+    # A veto by something else is not told here.
+    for rule in ("small-channels", "weighted-flops", "dynamic-shape", "config-off"):
+        assert findings(a_training(a_veto(NARROWING, rule=rule))) == []
 
-
-def test_a_decision_that_was_applied_is_no_veto() -> None:
+    # A decision that was applied is no veto.
     assert findings(a_training(a_veto(NARROWING, applied=True))) == []
 
 
-@pytest.mark.parametrize("name", ["inductor-layout-opt-forced", "inductor-channels-last"])
-def test_it_is_a_warning_only_where_a_way_around_was_measured_faster(name: str) -> None:
-    found = findings(a_training(a_veto(GROUPED)), comparison=a_comparison(a_ratio(name, 1.2)))
-
-    assert [(f.severity, f.suggestion) for f in found] == [
-        ("warning", f"{name} runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)")
-    ]
-
-
-def test_a_faster_way_around_that_computes_something_else_does_not_count() -> None:
+def test_what_it_suggests() -> None:
+    # A faster way around that computes something else does not count.
     other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
     trials: tuple[Trial, ...] = (a_trial(graphs=(a_training(a_veto(GROUPED)),)), other)
     diagnosis = a_diagnosis(*trials, comparison=a_comparison(a_ratio("inductor-channels-last", 1.2)))
-
     assert [(f.severity, f.suggestion) for f in check(diagnosis)] == [("note", ALL_MEASURES)]
 
-
-@pytest.mark.parametrize(
-    ("median", "start"), [(0.8, "the veto is right here: "), (1.0, "the veto costs nothing here: ")]
-)
-def test_a_veto_that_was_measured_to_be_right_says_so(median: float, start: str) -> None:
-    found = findings(
-        a_training(a_veto(GROUPED)), comparison=a_comparison(a_ratio("inductor-layout-opt-forced", median))
-    )
-
-    assert [(f.severity, f.suggestion) for f in found] == [
-        (
-            "note",
-            f"{start}inductor-layout-opt-forced runs at {median:.2f}x the speed of inductor "
-            f"(99 % interval {median - 0.03:.2f}x to {median + 0.03:.2f}x)",
-        )
-    ]
-
-
-def test_times_too_noisy_to_tell_say_so() -> None:
+    # Times too noisy to tell say so.
     noisy = a_comparison(a_ratio("inductor-layout-opt-forced", 1.0, width=0.5))
-
     assert [(f.severity, f.suggestion) for f in findings(a_training(a_veto(GROUPED)), comparison=noisy)] == [
         (
             "note",
@@ -166,10 +132,28 @@ def test_times_too_noisy_to_tell_say_so() -> None:
         )
     ]
 
-
-def test_on_a_device_that_is_not_there_nothing_measured_is_said() -> None:
+    # On a device that is not there nothing measured is said.
     static = {"is_static": True, "kernels": None, "measurement": None, "equivalence": None}
-
     assert [(f.severity, f.suggestion) for f in findings(a_training(a_veto(GROUPED)), trial=static)] == [
         ("note", f"on the device itself, {ALL_MEASURES}")
     ]
+
+    # It is a warning only where a way around was measured faster.
+    for name in ("inductor-layout-opt-forced", "inductor-channels-last"):
+        found = findings(a_training(a_veto(GROUPED)), comparison=a_comparison(a_ratio(name, 1.2)))
+        assert [(f.severity, f.suggestion) for f in found] == [
+            ("warning", f"{name} runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)")
+        ]
+
+    # A veto that was measured to be right says so.
+    for median, start in ((0.8, "the veto is right here: "), (1.0, "the veto costs nothing here: ")):
+        found = findings(
+            a_training(a_veto(GROUPED)), comparison=a_comparison(a_ratio("inductor-layout-opt-forced", median))
+        )
+        assert [(f.severity, f.suggestion) for f in found] == [
+            (
+                "note",
+                f"{start}inductor-layout-opt-forced runs at {median:.2f}x the speed of inductor "
+                f"(99 % interval {median - 0.03:.2f}x to {median + 0.03:.2f}x)",
+            )
+        ]

@@ -75,10 +75,10 @@ def test_an_input_that_could_be_one_of_two_keeps_the_graphs_name() -> None:
     ]
 
 
-def test_without_a_symbolic_input_torchs_own_reason_stands() -> None:
+def test_what_it_suggests() -> None:
+    # Without a symbolic input torchs own reason stands.
     weight = placeholder("arg1_1", symbolic("s1", 3, 3, 3), tensor="weight")
     decision = a_decision(applied=False, rule="dynamic-shape", explanation="the input of convolution has the size s77")
-
     assert [(f.message, f.suggestion) for f in findings(weight, decision=decision)] == [
         (
             "layout optimization skipped for 1 convolution because of dynamic shapes: the input of convolution has the "
@@ -87,21 +87,19 @@ def test_without_a_symbolic_input_torchs_own_reason_stands() -> None:
         )
     ]
 
-
-def test_symbolic_sizes_without_a_veto_are_no_finding() -> None:
-    assert findings(IMAGE, decision=a_decision()) == []
-
-
-def test_another_veto_is_another_rules_matter() -> None:
-    assert findings(IMAGE, decision=a_decision(applied=False, rule="small-channels")) == []
-
-
-def test_it_is_a_warning_where_a_way_around_was_measured_faster() -> None:
+    # It is a warning where a way around was measured faster.
     found = findings(IMAGE, comparison=a_comparison(a_ratio("inductor-channels-last", 1.2)))
-
     assert [(f.severity, f.suggestion) for f in found] == [
         (
             "warning",
             f"{ADVICE}; inductor-channels-last runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)",
         )
     ]
+
+
+def test_what_is_no_finding() -> None:
+    # Symbolic sizes without a veto are no finding.
+    assert findings(IMAGE, decision=a_decision()) == []
+
+    # Another veto is another rules matter.
+    assert findings(IMAGE, decision=a_decision(applied=False, rule="small-channels")) == []

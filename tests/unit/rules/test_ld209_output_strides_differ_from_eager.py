@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from builders import a_configuration, a_diagnosis, a_graph, a_location, a_node, a_trial, channels_last, contiguous
+from builders import a_configuration, a_graph, a_location, a_node, a_trial, channels_last, contiguous, finder
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Equivalence, Finding, LayoutBreaker, Trial
@@ -12,6 +11,8 @@ from layoutdoctor.rules.ld209_output_strides_differ_from_eager import check
 if TYPE_CHECKING:
     from layoutdoctor.layout import Layout
 
+findings = finder(check)
+
 LAST = "inductor-channels-last"
 LAST_OFF = "inductor-channels-last-opt-off"
 EAGER_LAST = "eager-channels-last"
@@ -19,10 +20,6 @@ EAGER_LAST = "eager-channels-last"
 
 def returning(name: str, *layouts: Layout, status: Any = "equal", **changes: Any) -> Trial:
     return a_trial(name, equivalence=Equivalence(status=status, output_layouts=layouts), **changes)
-
-
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
 
 
 def a_breaker(**changes: Any) -> LayoutBreaker:
@@ -77,88 +74,74 @@ def test_a_configuration_that_leaves_the_conversion_back_to_its_caller_is_named(
     ]
 
 
-@pytest.mark.parametrize(
-    ("expected", "returned"),
-    [
-        (contiguous((4, 8, 1, 1)), channels_last((4, 8, 1, 1))),
-        (strided_layout((4, 8, 1, 1), (8, 1, 8, 8)), strided_layout((4, 8, 1, 1), (8, 1, 1, 1))),
-        (contiguous((4, 1, 8, 8)), channels_last((4, 1, 8, 8))),
-        (contiguous((4, 8)), contiguous((4, 8))),
-        (contiguous((4, 8, 8, 8)), contiguous((4, 16, 8, 8))),
-    ],
-)
-def test_the_same_bytes_under_other_strides_or_another_shape_are_no_finding(expected: Layout, returned: Layout) -> None:
-    assert findings(returning("eager", expected), returning("inductor", returned)) == []
-
-
-def test_a_layout_in_no_memory_format_is_compared_by_its_stride_order() -> None:
+def test_what_it_says() -> None:
+    # A layout in no memory format is compared by its stride order.
     shape = (2, 5, 3, 7, 2)
     eager = strided_layout(shape, (210, 1, 70, 10, 5))
     permuted = strided_layout(shape, (210, 1, 14, 42, 7))
     same_order = strided_layout(shape, (420, 1, 140, 20, 10))
-
     assert [f.message.split(";")[0] for f in findings(returning("eager", permuted), returning("inductor", eager))] == [
         "inductor returns output 0 as channels_last_3d where eager returns strides (210, 1, 14, 42, 7), with equal "
         "values (pytorch #197109 is such a case)"
     ]
     assert findings(returning("eager", same_order), returning("inductor", eager)) == []
 
-
-def test_other_values_or_other_formats_of_model_and_input_are_not_compared() -> None:
-    different = returning("inductor", channels_last(), status="different")
-
-    assert findings(returning("eager", contiguous()), different) == []
-    assert findings(returning("eager", contiguous()), returning(LAST, channels_last())) == []
-    assert findings(returning("eager", contiguous()), returning("eager-channels-last", channels_last())) == []
-
-
-def test_what_did_not_run_is_not_compared() -> None:
-    static = a_trial("inductor", equivalence=None, is_static=True)
-
-    assert findings(a_trial("eager", equivalence=None), static) == []
-
-
-def test_several_outputs_are_told_together() -> None:
+    # Several outputs are told together.
     small = (4, 8, 6, 6)
     eager = returning("eager", contiguous(), contiguous((4, 8)), contiguous(small))
     compiled = returning("inductor", channels_last(), contiguous((4, 8)), channels_last(small))
-
     assert [f.message[:66] for f in findings(eager, compiled)] == [
         "inductor returns outputs 0 and 2 as channels_last where eager retu"
     ]
 
-
-@pytest.mark.parametrize(
-    ("called", "words"), [("channel_shuffle", "channel_shuffle (model.py:5)"), (None, "clone (model.py:5)")]
-)
-def test_without_a_breaker_the_last_operation_that_sets_a_layout_is_named(called: str | None, words: str) -> None:
-    nodes = (
-        a_node("clone", "aten.clone.default", ("x",), called=called, location=a_location(5)),
-        a_node("relu", "aten.relu.default", ("clone",)),
-    )
-    graph = a_graph(nodes=nodes, output_names=("relu",))
-    found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
-
-    assert [f.message.split("; ")[1] for f in found] == [
-        f"the last operation that sets a layout is {words} (pytorch #197109 is such a case)"
-    ]
+    # Without a breaker the last operation that sets a layout is named.
+    for called, words in (("channel_shuffle", "channel_shuffle (model.py:5)"), (None, "clone (model.py:5)")):
+        nodes = (
+            a_node("clone", "aten.clone.default", ("x",), called=called, location=a_location(5)),
+            a_node("relu", "aten.relu.default", ("clone",)),
+        )
+        graph = a_graph(nodes=nodes, output_names=("relu",))
+        found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
+        assert [f.message.split("; ")[1] for f in found] == [
+            f"the last operation that sets a layout is {words} (pytorch #197109 is such a case)"
+        ]
 
 
-@pytest.mark.parametrize("names", [(), ("relu",), ("small",)])
-def test_a_place_that_the_graph_does_not_tell_is_not_guessed(names: tuple[str, ...]) -> None:
-    nodes = (
-        a_node("x", "x", op="placeholder"),
-        a_node("relu", "aten.relu.default", ("x",)),
-        a_node("small", layout=contiguous((4, 8))),
-    )
-    graph = a_graph(nodes=nodes, output_names=names, breakers=(a_breaker(target=channels_last()),))
-    found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
+def test_what_is_no_finding() -> None:
+    # Other values or other formats of model and input are not compared.
+    different = returning("inductor", channels_last(), status="different")
+    assert findings(returning("eager", contiguous()), different) == []
+    assert findings(returning("eager", contiguous()), returning(LAST, channels_last())) == []
+    assert findings(returning("eager", contiguous()), returning("eager-channels-last", channels_last())) == []
 
-    assert [f.location for f in found] == [None]
+    # What did not run is not compared.
+    static = a_trial("inductor", equivalence=None, is_static=True)
+    assert findings(a_trial("eager", equivalence=None), static) == []
+
+    # The same bytes under other strides or another shape are no finding.
+    for expected, returned in (
+        (contiguous((4, 8, 1, 1)), channels_last((4, 8, 1, 1))),
+        (strided_layout((4, 8, 1, 1), (8, 1, 8, 8)), strided_layout((4, 8, 1, 1), (8, 1, 1, 1))),
+        (contiguous((4, 1, 8, 8)), channels_last((4, 1, 8, 8))),
+        (contiguous((4, 8)), contiguous((4, 8))),
+        (contiguous((4, 8, 8, 8)), contiguous((4, 16, 8, 8))),
+    ):
+        assert findings(returning("eager", expected), returning("inductor", returned)) == []
 
 
-def test_a_configuration_of_ones_own_is_compared_with_the_eager_one_of_its_formats() -> None:
+def test_which_facts_it_gives() -> None:
+    # A place that the graph does not tell is not guessed.
+    for names in ((), ("relu",), ("small",)):
+        nodes = (
+            a_node("x", "x", op="placeholder"),
+            a_node("relu", "aten.relu.default", ("x",)),
+            a_node("small", layout=contiguous((4, 8))),
+        )
+        graph = a_graph(nodes=nodes, output_names=names, breakers=(a_breaker(target=channels_last()),))
+        found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
+        assert [f.location for f in found] == [None]
+
+    # A configuration of ones own is compared with the eager one of its formats.
     own = a_configuration("mine", model_format="channels_last", input_format="channels_last")
     trials = (returning(EAGER_LAST, channels_last()), returning("mine", contiguous(), configuration=own))
-
     assert [f.configuration for f in findings(*trials)] == ["mine"]

@@ -70,39 +70,54 @@ def test_convolutions_that_are_all_1_d_are_counted() -> None:
     ]
 
 
-@pytest.mark.parametrize("applied", [True, False])
-def test_it_is_told_whatever_the_decision_was_and_on_a_device_that_is_not_there(applied: bool) -> None:
-    decision = a_decision(*convolutions(), applied=applied)
+def test_it_is_told_whatever_the_decision_was_and_on_a_device_that_is_not_there() -> None:
+    for applied in (True, False):
+        decision = a_decision(*convolutions(), applied=applied)
+        assert len(findings(a_graph(decision), is_static=True, kernels=None, measurement=None)) == 1
 
-    assert len(findings(a_graph(decision), is_static=True, kernels=None, measurement=None)) == 1
 
-
-def test_a_graph_of_1_d_convolutions_beside_one_of_2_d_is_a_part_of_all() -> None:
+def test_what_it_says() -> None:
+    # A graph of 1 d convolutions beside one of 2 d is a part of all.
     found = findings(a_graph(a_decision(*convolutions(1))), a_graph(a_decision(*convolutions(3, rank=2))))
-
     assert [f.message for f in found] == [f"1 of 4 convolutions is {CANNOT}"]
 
-
-@pytest.mark.parametrize("rank", [2, 3, None])
-def test_a_graph_with_another_convolution_too_is_silent(rank: int | None) -> None:
-    other = a_convolution("other", rank=rank)
-
-    assert findings(a_graph(a_decision(*convolutions(), other))) == []
-    assert findings(a_graph(None)) == []
-
-
-def test_a_configuration_that_decides_the_layouts_itself_is_excused() -> None:
-    off = a_configuration("other", layout_optimization="off")
-
-    assert findings(a_graph(ONE_D), configuration=off) == []
-
-
-def test_the_backward_is_not_counted_again() -> None:
+    # The backward is not counted again.
     backward = a_graph(ONE_D, name="graph 1", direction="backward")
-
     assert [f.message for f in findings(a_graph(ONE_D, direction="forward"), backward)] == [
         f"3 of 3 convolutions are {CANNOT}"
     ]
+
+    # Several copies are told together.
+    second = a_conversion("buf1", owner="compiler", module=None, required_by=("c1_1",), source=None, target=None)
+    eager = an_eager(a_conversion("copy", owner="framework", module="m1", source=None, target=None))
+    assert [f.message for f in findings(a_graph(ONE_D, conversions=(TURNED, second)), others=(eager,))] == [
+        f"3 of 3 convolutions are {CANNOT}; copies in front of m0 and buf1 are needed by the kernel, and eager makes "
+        "them too: not redundant"
+    ]
+
+    # A copy that eager does not make is not called needed.
+    for eager in (
+        (),
+        (an_eager(),),
+        (an_eager(a_conversion(module="elsewhere")),),
+        (an_eager(a_conversion(module="m0")),),  # oneDNN's own blocked format
+        (an_eager(a_conversion(module="m0", tensor="weight", source=None, target=None)),),
+    ):
+        assert [f.message for f in findings(a_graph(ONE_D, conversions=(TURNED,)), others=eager)] == [
+            f"3 of 3 convolutions are {CANNOT}"
+        ]
+
+
+def test_what_is_no_finding() -> None:
+    # A graph with another convolution too is silent.
+    for rank in (2, 3, None):
+        other = a_convolution("other", rank=rank)
+        assert findings(a_graph(a_decision(*convolutions(), other))) == []
+        assert findings(a_graph(None)) == []
+
+    # A configuration that decides the layouts itself is excused.
+    off = a_configuration("other", layout_optimization="off")
+    assert findings(a_graph(ONE_D), configuration=off) == []
 
 
 @pytest.mark.parametrize("changes", [{}, {"node": None, "module": None, "required_by": ("convolution",)}])
@@ -117,30 +132,4 @@ def test_a_copy_that_eager_makes_too_is_said_to_be_needed(changes: dict[str, Any
             "too: not redundant",
             ("c1_0", "c1_1", "c1_2", "buf0"),
         )
-    ]
-
-
-def test_several_copies_are_told_together() -> None:
-    second = a_conversion("buf1", owner="compiler", module=None, required_by=("c1_1",), source=None, target=None)
-    eager = an_eager(a_conversion("copy", owner="framework", module="m1", source=None, target=None))
-
-    assert [f.message for f in findings(a_graph(ONE_D, conversions=(TURNED, second)), others=(eager,))] == [
-        f"3 of 3 convolutions are {CANNOT}; copies in front of m0 and buf1 are needed by the kernel, and eager makes "
-        "them too: not redundant"
-    ]
-
-
-@pytest.mark.parametrize(
-    "eager",
-    [
-        (),
-        (an_eager(),),
-        (an_eager(a_conversion(module="elsewhere")),),
-        (an_eager(a_conversion(module="m0")),),  # oneDNN's own blocked format
-        (an_eager(a_conversion(module="m0", tensor="weight", source=None, target=None)),),
-    ],
-)
-def test_a_copy_that_eager_does_not_make_is_not_called_needed(eager: tuple[Trial, ...]) -> None:
-    assert [f.message for f in findings(a_graph(ONE_D, conversions=(TURNED,)), others=eager)] == [
-        f"3 of 3 convolutions are {CANNOT}"
     ]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_conversion,
     a_decision,
@@ -81,29 +80,26 @@ def test_a_region_left_and_entered_again_at_a_break_is_told_with_what_it_costs()
     ]
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
+def test_what_is_no_finding() -> None:
+    # A break without a conversion there and back is fine.
+    for first, second in (
         (an_exit(role="interior"), an_entry()),
         (an_exit(), an_entry(role="interior")),
         (an_exit(), an_entry(source=contiguous((4, 8, 6, 6)), target=channels_last((4, 8, 6, 6)))),
         (an_exit(source=contiguous((4, 1, 6, 6))), an_entry()),
         (an_exit(), an_entry(source=None)),
-    ],
-)
-def test_a_break_without_a_conversion_there_and_back_is_fine(first: Conversion, second: Conversion) -> None:
-    assert findings(*graphs(first, second)) == []
+    ):
+        assert findings(*graphs(first, second)) == []
 
+    # A part without convolutions or of another direction is no region.
+    for changes in (
+        {"decision": None},
+        {"decision": a_decision(convolution_count=0, convolutions=())},
+        {"direction": "backward"},
+    ):
+        assert findings(*graphs(an_exit(), an_entry(), **changes)) == []
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"decision": None}, {"decision": a_decision(convolution_count=0, convolutions=())}, {"direction": "backward"}],
-)
-def test_a_part_without_convolutions_or_of_another_direction_is_no_region(changes: dict[str, Any]) -> None:
-    assert findings(*graphs(an_exit(), an_entry(), **changes)) == []
-
-
-def test_two_graphs_without_a_break_are_no_cut() -> None:
+    # Two graphs without a break are no cut.
     assert findings(*graphs(an_exit(), an_entry()), graph_break_reasons=()) == []
 
 

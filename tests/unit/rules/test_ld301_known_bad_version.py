@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_convolution,
     a_decision,
@@ -25,12 +24,7 @@ from layoutdoctor.rules.ld301_known_bad_version import check
 
 VIDEO = contiguous((2, 16, 8, 32, 32))
 CONV3D = a_node(
-    "convolution",
-    "aten.convolution.default",
-    layout=VIDEO,
-    dtype="bfloat16",
-    module="patch",
-    location=a_location(14),
+    "convolution", "aten.convolution.default", layout=VIDEO, dtype="bfloat16", module="patch", location=a_location(14)
 )
 FALLBACK = "a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time"
 
@@ -102,60 +96,14 @@ def test_a_half_precision_conv3d_on_torch_2_9_without_a_new_cudnn_is_told() -> N
     ]
 
 
-def test_torch_2_9_0_uses_no_cudnn_for_it_whatever_its_version() -> None:
+def test_what_it_suggests() -> None:
+    # Torch 2 9 0 uses no cudnn for it whatever its version.
     assert [f.suggestion for f in findings(a_model(CONV3D, torch="2.9.0", cudnn="91500"))] == [
         "use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later, or torch 2.8"
     ]
 
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"cudnn": "91500"},
-        {"cudnn": "90701"},
-        {"cudnn": None},
-        {"cudnn": "91002", "torch": "2.8.0"},
-        {"cudnn": "91002", "torch": "2.10.0"},
-        {"cudnn": "91002", "torch": "unknown"},
-        {"cudnn": "91002", "device": "cpu"},
-        {"cudnn": "91002", "device": None},
-    ],
-)
-def test_another_version_or_device_is_no_finding(changes: dict[str, Any]) -> None:
-    assert findings(a_model(CONV3D, **changes)) == []
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        a_node("convolution", "aten.convolution.default", layout=VIDEO, dtype="float32"),
-        a_node("convolution", "aten.convolution.default", layout=contiguous(), dtype="bfloat16"),
-        a_node("relu", layout=VIDEO, dtype="bfloat16"),
-    ],
-)
-def test_another_convolution_or_dtype_is_no_finding(node: FxNode) -> None:
-    assert findings(a_model(node, cudnn="91002")) == []
-
-
-def test_a_conv3d_with_a_kernel_of_one_is_not_concerned() -> None:
-    pointwise = a_decision(a_convolution("convolution", rank=3, weight_shape=(64, 64, 1, 1, 1)))
-    patch = a_decision(a_convolution("convolution", rank=3, weight_shape=(64, 3, 2, 16, 16)))
-
-    assert findings(a_model(CONV3D, decision=pointwise, cudnn="91002")) == []
-    assert len(findings(a_model(CONV3D, decision=patch, cudnn="91002"))) == 1
-
-
-UPSAMPLING = (
-    a_node("convolution", "aten.convolution.default", ("x", "w")),
-    a_node("up", "aten.upsample_bilinear2d.vec", ("convolution",), location=a_location(8)),
-    a_node("relu", "aten.relu.default", ("up",)),
-    a_node("convolution_1", "aten.convolution.default", ("relu", "w")),
-)
-
-
-def test_upsampling_between_convolutions_on_an_old_cpu_build_is_a_note() -> None:
+    # Upsampling between convolutions on an old cpu build is a note.
     found = findings(a_model(*UPSAMPLING, decision=a_decision(), torch="2.7.1", device="cpu"))
-
     assert [(f.severity, f.message, f.suggestion, f.location) for f in found] == [
         (
             "note",
@@ -166,33 +114,122 @@ def test_upsampling_between_convolutions_on_an_old_cpu_build_is_a_note() -> None
         )
     ]
 
+    # Training on mps is advised to go without layout optimization.
+    step: dict[str, Any] = {"device": "mps", "mode": "training", "torch": "2.13.0"}
+    found = findings(a_model(decision=a_decision(), **step))
+    assert [(f.severity, f.message, f.suggestion) for f in found] == [
+        (
+            "warning",
+            "torch 2.13.0: on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the "
+            "forward faster; seen here: layout optimization applied for 1 convolution (pytorch #192551, #193349)",
+            'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 '
+            "(August 2026) fixes the kernel, so measure again with a later one",
+        )
+    ]
+    assert findings(a_model(decision=a_decision(), **{**step, "mode": "inference"})) == []
+    assert findings(a_model(decision=a_decision(), **{**step, "torch": "2.15.0"})) == []
+    assert findings(a_model(decision=a_decision(applied=False), **step)) == []
 
-def test_upsampling_between_convolutions_is_found_through_branches_that_meet_again() -> None:
-    branches = tuple(a_node(name, "aten.relu.default", ("convolution",)) for name in ("left", "right"))
-    added = a_node("add", "aten.add.Tensor", ("left", "right"))
-    up = a_node("up", "aten.upsample_bilinear2d.vec", ("add",))
-    nodes = (UPSAMPLING[0], *branches, added, up, *UPSAMPLING[2:])
 
-    assert len(findings(a_model(*nodes, decision=a_decision(), torch="2.7.1", device="cpu"))) == 1
-    assert findings(a_model(*nodes[1:], decision=a_decision(), torch="2.7.1", device="cpu")) == []
+def test_what_is_no_finding() -> None:
+    # Another version or device is no finding.
+    for changes in (
+        {"cudnn": "91500"},
+        {"cudnn": "90701"},
+        {"cudnn": None},
+        {"cudnn": "91002", "torch": "2.8.0"},
+        {"cudnn": "91002", "torch": "2.10.0"},
+        {"cudnn": "91002", "torch": "unknown"},
+        {"cudnn": "91002", "device": "cpu"},
+        {"cudnn": "91002", "device": None},
+    ):
+        assert findings(a_model(CONV3D, **changes)) == []
 
+    # Another convolution or dtype is no finding.
+    for node in (
+        a_node("convolution", "aten.convolution.default", layout=VIDEO, dtype="float32"),
+        a_node("convolution", "aten.convolution.default", layout=contiguous(), dtype="bfloat16"),
+        a_node("relu", layout=VIDEO, dtype="bfloat16"),
+    ):
+        assert findings(a_model(node, cudnn="91002")) == []
 
-@pytest.mark.parametrize(
-    ("nodes", "changes"),
-    [
+    # Upsampling elsewhere or on a newer torch is no finding.
+    for nodes, changes in (
         (UPSAMPLING, {"torch": "2.13.0"}),
         (UPSAMPLING, {"device": "cuda"}),
         (UPSAMPLING, {"decision": a_decision(applied=False)}),
         (UPSAMPLING[1:], {}),
         (UPSAMPLING[:-1], {}),
-    ],
-)
-def test_upsampling_elsewhere_or_on_a_newer_torch_is_no_finding(
-    nodes: tuple[FxNode, ...], changes: dict[str, Any]
-) -> None:
-    fields: dict[str, Any] = {"decision": a_decision(), "torch": "2.7.1", "device": "cpu"}
+    ):
+        fields: dict[str, Any] = {"decision": a_decision(), "torch": "2.7.1", "device": "cpu"}
+        assert findings(a_model(*nodes, **{**fields, **changes})) == []
 
-    assert findings(a_model(*nodes, **{**fields, **changes})) == []
+    # Padding without an output that differs or on a torch with the fix is no finding.
+    assert findings(with_outputs("equal", "equal", PAD, torch="2.13.0")) == []
+    assert findings(with_outputs("equal", "equal", PAD, torch="2.10.0", same=True)) == []
+    assert findings(with_outputs("equal", "equal", torch="2.10.0")) == []
+
+
+def test_which_facts_it_gives() -> None:
+    # A conv3d with a kernel of one is not concerned.
+    pointwise = a_decision(a_convolution("convolution", rank=3, weight_shape=(64, 64, 1, 1, 1)))
+    patch = a_decision(a_convolution("convolution", rank=3, weight_shape=(64, 3, 2, 16, 16)))
+    assert findings(a_model(CONV3D, decision=pointwise, cudnn="91002")) == []
+    assert len(findings(a_model(CONV3D, decision=patch, cudnn="91002"))) == 1
+
+    # Upsampling between convolutions is found through branches that meet again.
+    branches = tuple(a_node(name, "aten.relu.default", ("convolution",)) for name in ("left", "right"))
+    added = a_node("add", "aten.add.Tensor", ("left", "right"))
+    up = a_node("up", "aten.upsample_bilinear2d.vec", ("add",))
+    nodes = (UPSAMPLING[0], *branches, added, up, *UPSAMPLING[2:])
+    assert len(findings(a_model(*nodes, decision=a_decision(), torch="2.7.1", device="cpu"))) == 1
+    assert findings(a_model(*nodes[1:], decision=a_decision(), torch="2.7.1", device="cpu")) == []
+
+    # As strided with wrong values under the compiler only is told.
+    strided = a_node("as_strided", "aten.as_strided.default", ("x",))
+    assert sources(with_outputs("equal", "different", strided, torch="2.11.0")) == ["pytorch #174963"]
+    assert sources(with_outputs("different", "different", strided, torch="2.11.0")) == []
+    assert sources(with_outputs("equal", "different", torch="2.11.0")) == []
+    assert sources(with_outputs("equal", "different", strided, torch="2.13.0")) == []
+
+    # A version of torch is read with whether it is a release.
+    for text, version in (
+        ("2.9.1+cu128", (2, 9, 1, 1)),
+        ("2.13.0+cpu", (2, 13, 0, 1)),
+        ("2.13.0.dev20260514+cu130", (2, 13, 0, 0)),
+        ("2.6.0a0+gitdeb1da1", (2, 6, 0, 0)),
+        ("2.10.0rc1", (2, 10, 0, 0)),
+        ("v2.9", (2, 9, 0, 1)),
+        ("main", None),
+        ("", None),
+        (None, None),
+    ):
+        assert parse_torch(text) == version
+
+    # A version of cudnn is read with and without dots.
+    for text, version in (
+        ("91002", (9, 10, 2, 1)),
+        ("91500", (9, 15, 0, 1)),
+        ("8907", (8, 9, 7, 1)),
+        ("9.10.2", (9, 10, 2, 1)),
+        ("none", None),
+        (None, None),
+    ):
+        assert parse_cudnn(text) == version
+
+    # Every entry names an issue or release note and says what to do.
+    for fault in KNOWN_FAULTS:
+        assert "#" in fault.source
+        assert fault.advice
+        assert fault.is_of_cudnn or (fault.first_cudnn is None and fault.before_cudnn is None)
+
+
+UPSAMPLING = (
+    a_node("convolution", "aten.convolution.default", ("x", "w")),
+    a_node("up", "aten.upsample_bilinear2d.vec", ("convolution",), location=a_location(8)),
+    a_node("relu", "aten.relu.default", ("up",)),
+    a_node("convolution_1", "aten.convolution.default", ("relu", "w")),
+)
 
 
 PAD = a_node("pad", "aten.reflection_pad2d.default", ("x",), location=a_location(6))
@@ -211,9 +248,9 @@ def with_outputs(eager_status: Any, status: Any, *nodes: FxNode, torch: str, sam
     return a_diagnosis(*trials, environment=an_environment(torch=torch))
 
 
-def test_strides_lost_when_padding_is_decomposed_are_told_where_an_output_shows_it() -> None:
+def test_what_it_says() -> None:
+    # Strides lost when padding is decomposed are told where an output shows it.
     found = findings(with_outputs("equal", "equal", PAD, torch="2.13.0.dev20260514"))
-
     assert [(f.severity, f.configuration, f.message, f.location) for f in found] == [
         (
             "warning",
@@ -225,26 +262,9 @@ def test_strides_lost_when_padding_is_decomposed_are_told_where_an_output_shows_
         )
     ]
 
-
-def test_padding_without_an_output_that_differs_or_on_a_torch_with_the_fix_is_no_finding() -> None:
-    assert findings(with_outputs("equal", "equal", PAD, torch="2.13.0")) == []
-    assert findings(with_outputs("equal", "equal", PAD, torch="2.10.0", same=True)) == []
-    assert findings(with_outputs("equal", "equal", torch="2.10.0")) == []
-
-
-def test_as_strided_with_wrong_values_under_the_compiler_only_is_told() -> None:
-    strided = a_node("as_strided", "aten.as_strided.default", ("x",))
-
-    assert sources(with_outputs("equal", "different", strided, torch="2.11.0")) == ["pytorch #174963"]
-    assert sources(with_outputs("different", "different", strided, torch="2.11.0")) == []
-    assert sources(with_outputs("equal", "different", torch="2.11.0")) == []
-    assert sources(with_outputs("equal", "different", strided, torch="2.13.0")) == []
-
-
-def test_a_forced_configuration_that_fails_on_a_stride_assertion_is_a_note() -> None:
+    # A forced configuration that fails on a stride assertion is a note.
     message = "AssertionError: expected size 512==512, stride 1==512 at dim=0"
     failed = a_failed_trial("inductor-layout-opt-forced", message)
-
     assert [(f.severity, f.configuration, f.message) for f in findings(a_diagnosis(failed))] == [
         (
             "note",
@@ -255,28 +275,3 @@ def test_a_forced_configuration_that_fails_on_a_stride_assertion_is_a_note() -> 
     ]
     assert findings(a_diagnosis(a_failed_trial("inductor-layout-opt-forced", "RuntimeError: boom"))) == []
     assert findings(a_diagnosis(a_failed_trial("inductor", message))) == []
-
-
-def test_training_on_mps_is_advised_to_go_without_layout_optimization() -> None:
-    step: dict[str, Any] = {"device": "mps", "mode": "training", "torch": "2.13.0"}
-    found = findings(a_model(decision=a_decision(), **step))
-
-    assert [(f.severity, f.message, f.suggestion) for f in found] == [
-        (
-            "warning",
-            "torch 2.13.0: on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the "
-            "forward faster; seen here: layout optimization applied for 1 convolution (pytorch #192551, #193349)",
-            'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 '
-            "(August 2026) fixes the kernel, so measure again with a later one",
-        )
-    ]
-    assert findings(a_model(decision=a_decision(), **{**step, "mode": "inference"})) == []
-    assert findings(a_model(decision=a_decision(), **{**step, "torch": "2.15.0"})) == []
-    assert findings(a_model(decision=a_decision(applied=False), **step)) == []
-
-
-@pytest.mark.parametrize("fault", KNOWN_FAULTS, ids=lambda fault: fault.source)
-def test_every_entry_names_an_issue_or_release_note_and_says_what_to_do(fault: Any) -> None:
-    assert "#" in fault.source
-    assert fault.advice
-    assert fault.is_of_cudnn or (fault.first_cudnn is None and fault.before_cudnn is None)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_diagnosis,
     a_graph,
@@ -94,55 +93,46 @@ def test_operations_that_keep_the_layout_are_seen_through_and_further_norms_coun
     ]
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["aten.cudnn_batch_norm.default", "aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default"],
-)
-def test_every_kind_of_batch_norm_counts(target: str) -> None:
-    assert len(findings(*unfolded(), a_node("norm", target, ("view",)))) == 1
+def test_which_facts_it_gives() -> None:
+    # Every kind of batch norm counts.
+    for target in (
+        "aten.cudnn_batch_norm.default",
+        "aten.batch_norm.default",
+        "aten._native_batch_norm_legit_no_training.default",
+    ):
+        assert len(findings(*unfolded(), a_node("norm", target, ("view",)))) == 1
+
+    # Parameters that satisfy both formats are contiguous.
+    subject = a_subject(parameter_formats={"channels_last": 2, "contiguous_format": 4})
+    assert len(findings(*unfolded(), a_norm("view"), subject=subject)) == 1
 
 
-@pytest.mark.parametrize("layout", [contiguous(SHAPE), channels_last((4, 16, 1, 1)), channels_last((4, 1, 30, 30))])
-def test_a_contiguous_layout_or_one_that_is_both_is_fine(layout: Any) -> None:
-    assert findings(*unfolded(layout), a_norm("view")) == []
-
-
-def test_a_convolutions_own_result_is_fine() -> None:
+def test_what_is_no_finding() -> None:
+    # A convolutions own result is fine.
     convolution = a_node("convolution", "aten.convolution.default", ("x", "w"), layout=channels_last(SHAPE))
-
     assert findings(convolution, a_norm("convolution")) == []
 
-
-def test_a_graph_input_a_backward_and_an_unknown_or_flat_layout_are_fine() -> None:
+    # A graph input a backward and an unknown or flat layout are fine.
     given = a_node("x", "x", op="placeholder", layout=channels_last(SHAPE))
     bare = a_node("view", "aten.view.default", ("product",), layout=None)
     flat = strided_layout((4, 16, 30), (480, 1, 16))
-
     assert findings(given, a_norm("x")) == []
     assert findings(*unfolded(), a_norm("view", backward=True)) == []
     assert findings(bare, a_norm("view")) == []
     assert findings(*unfolded(flat), a_norm("view")) == []
     assert findings(a_norm("elsewhere"), a_node("empty", "aten.batch_norm.default")) == []
 
+    # A channels last configuration is excused.
+    trial = an_eager(*unfolded(), a_norm("view"), name="eager-channels-last")
+    assert list(check(a_diagnosis(trial))) == []
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+    # A contiguous layout or one that is both is fine.
+    for layout in (contiguous(SHAPE), channels_last((4, 16, 1, 1)), channels_last((4, 1, 30, 30))):
+        assert findings(*unfolded(layout), a_norm("view")) == []
+
+    # A model or input in channels last is excused.
+    for changes in (
         {"inputs": (an_input(channels_last()),)},
         {"parameter_formats": {"channels_last": 4, "contiguous_format": 1}},
-    ],
-)
-def test_a_model_or_input_in_channels_last_is_excused(changes: dict[str, Any]) -> None:
-    assert findings(*unfolded(), a_norm("view"), subject=a_subject(**changes)) == []
-
-
-def test_parameters_that_satisfy_both_formats_are_contiguous() -> None:
-    subject = a_subject(parameter_formats={"channels_last": 2, "contiguous_format": 4})
-
-    assert len(findings(*unfolded(), a_norm("view"), subject=subject)) == 1
-
-
-def test_a_channels_last_configuration_is_excused() -> None:
-    trial = an_eager(*unfolded(), a_norm("view"), name="eager-channels-last")
-
-    assert list(check(a_diagnosis(trial))) == []
+    ):
+        assert findings(*unfolded(), a_norm("view"), subject=a_subject(**changes)) == []

@@ -6,7 +6,6 @@ import pytest
 from builders import (
     a_convolution,
     a_decision,
-    a_diagnosis,
     a_graph,
     a_kernel,
     a_location,
@@ -14,11 +13,14 @@ from builders import (
     a_node,
     a_subject,
     a_trial,
+    finder,
     kernels,
 )
 
 from layoutdoctor.records import Finding, Kernel, Trial
 from layoutdoctor.rules.ld303_convolution_slower_in_one_format import check
+
+findings = finder(check)
 
 GROUPED = "g32mb4_ic256oc256_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1"
 PLAIN = "mb4_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1"
@@ -35,10 +37,6 @@ def ran(name: str, *conv: Kernel, seconds: float = 15e-3) -> Trial:
 
 def a_conv(seconds: float, implementation: str = "jit_dw:avx512_core", **changes: Any) -> Kernel:
     return a_kernel("convolution", seconds, **{"problem": GROUPED, "implementation": implementation, **changes})
-
-
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
 
 
 def test_a_grouped_convolution_that_falls_back_in_channels_last_is_told_with_both_times() -> None:
@@ -62,9 +60,9 @@ def test_a_grouped_convolution_that_falls_back_in_channels_last_is_told_with_bot
     ]
 
 
-def test_it_may_be_the_contiguous_format_and_the_module_unknown() -> None:
+def test_what_it_says() -> None:
+    # It may be the contiguous format and the module unknown.
     found = findings(ran("inductor", a_conv(4e-3, "ref:any")), ran("inductor-channels-last", a_conv(1e-3)))
-
     assert [(f.configuration, f.module, f.message) for f in found] == [
         (
             "inductor",
@@ -72,6 +70,31 @@ def test_it_may_be_the_contiguous_format_and_the_module_unknown() -> None:
             f"a convolution (32 groups, {GROUPED}) takes 4.00 ms in inductor (ref:any) and 1.00 ms in "
             "inductor-channels-last (jit_dw:avx512_core): 4.00x slower, in one profiled iteration each",
         )
+    ]
+
+    # Calls of one problem are taken together and only where they are as many.
+    there = ran("eager", a_conv(1e-3, backward=True), a_conv(1e-3, backward=True))
+    here = ran("eager-channels-last", a_conv(2e-3, "a", backward=True), a_conv(3e-3, "b", backward=True))
+    assert [f.message for f in findings(there, here)] == [
+        f"a convolution (2 calls, backward, 32 groups, {GROUPED}) takes 5.00 ms in eager-channels-last (a and b) and "
+        "2.00 ms in eager (jit_dw:avx512_core): 2.50x slower, in one profiled iteration each"
+    ]
+    assert findings(ran("eager", a_conv(1e-3, backward=True)), here) == []
+
+    # A kernel of cudnn is matched by its module and takes its groups from the card.
+    card = a_decision(a_convolution("convolution", module="body.1", groups=8))
+    kernel = {"library": "cudnn", "op": "aten::cudnn_convolution", "node": "convolution", "graph": "graph 0"}
+    trials = [
+        a_trial(
+            name,
+            graphs=(a_graph(card, nodes=(NODE,)),),
+            kernels=kernels(kernels=(a_kernel(f"conv2d_grouped_{name}", seconds, **kernel),)),
+        )
+        for name, seconds in (("inductor", 1e-3), ("inductor-channels-last", 9e-3))
+    ]
+    assert [f.message for f in findings(*trials)] == [
+        "body.1 (8 groups) takes 9.00 ms in inductor-channels-last (conv2d_grouped_inductor-channels-last) and 1.00 ms "
+        "in inductor (conv2d_grouped_inductor): 9.00x slower, in one profiled iteration each"
     ]
 
 
@@ -93,80 +116,51 @@ def test_a_difference_that_noise_could_make_is_no_finding(slow: float, fast: flo
     assert findings(ran("eager", a_conv(fast)), here) == []
 
 
-@pytest.mark.parametrize(("first", "second"), [(5e-3, 1e-3), (1e-3, 5e-3)])
-def test_a_plain_convolution_is_the_usual_case(first: float, second: float) -> None:
-    there, here = a_conv(first, "a", problem=PLAIN), a_conv(second, "b", problem=PLAIN)
-
-    assert findings(ran("eager", there), ran("eager-channels-last", here)) == []
-
-
-def test_the_same_kernel_in_both_formats_is_noise() -> None:
+def test_what_is_no_finding() -> None:
+    # The same kernel in both formats is noise.
     assert findings(ran("eager", a_conv(1e-3)), ran("eager-channels-last", a_conv(9e-3))) == []
 
+    # A single trial or one without kernels is not compared.
+    assert findings(ran("eager", a_conv(1e-3))) == []
+    assert findings(ran("eager", a_conv(1e-3)), a_trial("eager-channels-last", kernels=None)) == []
 
-def test_an_iteration_that_took_far_longer_than_the_rounds_is_not_trusted() -> None:
-    disturbed = ran("eager-channels-last", a_conv(5e-3, "ref"), seconds=16e-3)
-    unmeasured = a_trial("eager-channels-last", kernels=disturbed.kernels, measurement=None)
+    # A grouped convolution left alone or a depthwise one or another device is fine.
+    left = a_convolution("c", class_="grouped", groups=4, channels_last=False)
+    depthwise = a_convolution("c", class_="small", weight_shape=(64, 1, 3, 3), groups=64)
+    assert a_static(left, depthwise) == []
+    assert a_static(WIDE, target="cpu") == []
+    assert a_static(WIDE, target=None) == []
+    assert a_static(WIDE, is_static=False) == []
 
-    assert findings(ran("eager", a_conv(1e-3)), disturbed) == []
-    assert len(findings(ran("eager", a_conv(1e-3)), unmeasured)) == 1
+    # A plain convolution is the usual case.
+    for first, second in ((5e-3, 1e-3), (1e-3, 5e-3)):
+        there, here = a_conv(first, "a", problem=PLAIN), a_conv(second, "b", problem=PLAIN)
+        assert findings(ran("eager", there), ran("eager-channels-last", here)) == []
 
-
-@pytest.mark.parametrize(
-    "other",
-    [
+    # Another problem is not compared.
+    for other in (
         a_conv(1e-3, problem=GROUPED.replace("mb4", "mb8")),
         a_conv(1e-3, backward=True),
         a_kernel("reorder", 1e-3, problem=GROUPED),
         a_conv(1e-3, library="aten"),
         a_conv(1e-3, problem=None),
-    ],
-)
-def test_another_problem_is_not_compared(other: Kernel) -> None:
-    assert findings(ran("eager", other), ran("eager-channels-last", a_conv(5e-3, "ref"))) == []
+    ):
+        assert findings(ran("eager", other), ran("eager-channels-last", a_conv(5e-3, "ref"))) == []
 
 
-def test_calls_of_one_problem_are_taken_together_and_only_where_they_are_as_many() -> None:
-    there = ran("eager", a_conv(1e-3, backward=True), a_conv(1e-3, backward=True))
-    here = ran("eager-channels-last", a_conv(2e-3, "a", backward=True), a_conv(3e-3, "b", backward=True))
+def test_which_facts_it_gives() -> None:
+    # An iteration that took far longer than the rounds is not trusted.
+    disturbed = ran("eager-channels-last", a_conv(5e-3, "ref"), seconds=16e-3)
+    unmeasured = a_trial("eager-channels-last", kernels=disturbed.kernels, measurement=None)
+    assert findings(ran("eager", a_conv(1e-3)), disturbed) == []
+    assert len(findings(ran("eager", a_conv(1e-3)), unmeasured)) == 1
 
-    assert [f.message for f in findings(there, here)] == [
-        f"a convolution (2 calls, backward, 32 groups, {GROUPED}) takes 5.00 ms in eager-channels-last (a and b) and "
-        "2.00 ms in eager (jit_dw:avx512_core): 2.50x slower, in one profiled iteration each"
-    ]
-    assert findings(ran("eager", a_conv(1e-3, backward=True)), here) == []
-
-
-def test_the_same_problem_in_eager_and_compiled_is_told_once() -> None:
+    # The same problem in eager and compiled is told once.
     trials = [
         ran(name, a_conv(5e-3, "ref") if "channels-last" in name else a_conv(1e-3))
         for name in ("eager", "eager-channels-last", "inductor", "inductor-channels-last")
     ]
-
     assert [f.configuration for f in findings(*trials)] == ["inductor-channels-last"]
-
-
-def test_a_kernel_of_cudnn_is_matched_by_its_module_and_takes_its_groups_from_the_card() -> None:
-    card = a_decision(a_convolution("convolution", module="body.1", groups=8))
-    kernel = {"library": "cudnn", "op": "aten::cudnn_convolution", "node": "convolution", "graph": "graph 0"}
-    trials = [
-        a_trial(
-            name,
-            graphs=(a_graph(card, nodes=(NODE,)),),
-            kernels=kernels(kernels=(a_kernel(f"conv2d_grouped_{name}", seconds, **kernel),)),
-        )
-        for name, seconds in (("inductor", 1e-3), ("inductor-channels-last", 9e-3))
-    ]
-
-    assert [f.message for f in findings(*trials)] == [
-        "body.1 (8 groups) takes 9.00 ms in inductor-channels-last (conv2d_grouped_inductor-channels-last) and 1.00 ms "
-        "in inductor (conv2d_grouped_inductor): 9.00x slower, in one profiled iteration each"
-    ]
-
-
-def test_a_single_trial_or_one_without_kernels_is_not_compared() -> None:
-    assert findings(ran("eager", a_conv(1e-3))) == []
-    assert findings(ran("eager", a_conv(1e-3)), a_trial("eager-channels-last", kernels=None)) == []
 
 
 def a_static(*convolutions: Any, target: str | None = "cuda:90", is_static: bool = True) -> list[Finding]:
@@ -188,13 +182,3 @@ def test_a_grouped_convolution_that_would_run_channels_last_on_cuda_is_a_note() 
             ("c",),
         )
     ]
-
-
-def test_a_grouped_convolution_left_alone_or_a_depthwise_one_or_another_device_is_fine() -> None:
-    left = a_convolution("c", class_="grouped", groups=4, channels_last=False)
-    depthwise = a_convolution("c", class_="small", weight_shape=(64, 1, 3, 3), groups=64)
-
-    assert a_static(left, depthwise) == []
-    assert a_static(WIDE, target="cpu") == []
-    assert a_static(WIDE, target=None) == []
-    assert a_static(WIDE, is_static=False) == []

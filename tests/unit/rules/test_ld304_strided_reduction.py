@@ -3,10 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import a_conversion, a_diagnosis, a_graph, a_kernel, a_location, a_node, a_trial, contiguous, kernels
+from builders import a_conversion, a_graph, a_kernel, a_location, a_node, a_trial, contiguous, finder, kernels
 
 from layoutdoctor.records import Buffer, BufferRead, Finding, Graph, Trial
 from layoutdoctor.rules.ld304_strided_reduction import check
+
+findings = finder(check)
 
 LAST = "inductor-channels-last"
 NORM = a_node(
@@ -47,10 +49,6 @@ def ran(
     return a_trial(name, graphs=graphs or (a_graph_of(own),), kernels=kernels(kernels=listed))
 
 
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
-
-
 def test_a_reduction_that_is_slower_for_the_same_elements_is_a_note() -> None:
     assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, kernel="cpp_fused_native_group_norm_1")) == [
         Finding(
@@ -70,50 +68,24 @@ def test_a_reduction_that_is_slower_for_the_same_elements_is_a_note() -> None:
     ]
 
 
-def test_the_contiguous_format_may_be_the_slower() -> None:
+def test_which_facts_it_gives() -> None:
+    # The contiguous format may be the slower.
     assert [f.configuration for f in findings(ran("inductor", 6e-3, run=8), ran(LAST, 2e-3, run=64))] == ["inductor"]
 
-
-@pytest.mark.parametrize("run", [3136, 4000])
-def test_a_slow_reduction_that_reads_no_more_strided_than_the_other_is_no_finding(run: int) -> None:
-    assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, run=run)) == []
-
-
-@pytest.mark.parametrize(
-    ("slow", "fast"),
-    [(2.9e-3, 2e-3), (1.4e-3, 0.5e-3), (6e-3, 0.0)],
-)
-def test_a_small_difference_or_a_small_kernel_is_no_finding(slow: float, fast: float) -> None:
-    assert findings(ran("inductor", fast), ran(LAST, slow)) == []
+    # Two reductions of one name are told apart by their graph or not at all.
+    graphs = (a_graph_of(a_reduction(run=8)), a_graph_of(a_reduction(run=8), name="graph 1", direction="backward"))
+    assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, *graphs)) == []
+    assert len(findings(ran("inductor", 2e-3), ran(LAST, 6e-3, *graphs, graph="graph 0"))) == 1
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"is_reduction": False},
-        {"origins": ()},
-        {"origins": ("unknown",)},
-        {"reads": ("x", "y")},
-        {"reads": ()},
-        {"kernel": None},
-    ],
-)
-def test_no_reduction_or_one_of_something_else_is_not_compared(changes: dict[str, Any]) -> None:
-    other = a_graph_of(a_reduction(**{"run": 8, **changes}))
-
-    assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, other)) == []
-
-
-def test_a_kernel_that_converts_a_layout_besides_is_left_out() -> None:
+def test_what_is_no_finding() -> None:
+    # A kernel that converts a layout besides is left out.
     inside = a_conversion("buf1", owner="compiler", kernel="cpp_fused_var_mean_0", fused=True)
-
     assert findings(ran("inductor", 2e-3, a_graph_of(a_reduction(), conversions=(inside,))), ran(LAST, 6e-3)) == []
 
-
-def test_other_elements_another_module_or_another_direction_is_not_compared() -> None:
+    # Other elements another module or another direction is not compared.
     larger = a_node("x", "x", op="placeholder", layout=contiguous((8, 64, 56, 56)))
     elsewhere = a_node("var_mean", "aten.var_mean.correction", ("x",), module="norm2")
-
     for graph in (
         a_graph_of(a_reduction(run=8), nodes=(larger, NORM)),
         a_graph_of(a_reduction(run=8), nodes=(IMAGE, elsewhere)),
@@ -121,22 +93,32 @@ def test_other_elements_another_module_or_another_direction_is_not_compared() ->
     ):
         assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, graph)) == []
 
-
-def test_two_reductions_of_one_name_are_told_apart_by_their_graph_or_not_at_all() -> None:
-    graphs = (a_graph_of(a_reduction(run=8)), a_graph_of(a_reduction(run=8), name="graph 1", direction="backward"))
-
-    assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, *graphs)) == []
-    assert len(findings(ran("inductor", 2e-3), ran(LAST, 6e-3, *graphs, graph="graph 0"))) == 1
-
-
-def test_two_reductions_that_look_the_same_are_not_compared() -> None:
+    # Two reductions that look the same are not compared.
     twice = a_graph_of(a_reduction(), a_reduction("cpp_fused_var_mean_1", name="buf1"))
     listed = kernels(kernels=tuple(a_kernel(f"cpp_fused_var_mean_{i}", 6e-3, library="inductor") for i in range(2)))
-
     assert findings(ran("inductor", 2e-3), a_trial(LAST, graphs=(twice,), kernels=listed)) == []
 
-
-def test_eager_and_trials_without_kernels_are_not_compared() -> None:
+    # Eager and trials without kernels are not compared.
     assert findings(ran("eager", 2e-3), ran("eager-channels-last", 6e-3)) == []
     assert findings(ran("inductor", 2e-3), a_trial(LAST, kernels=None)) == []
     assert findings(ran("inductor", 2e-3), a_trial(LAST, graphs=(a_graph_of(a_reduction()),))) == []
+
+    # A slow reduction that reads no more strided than the other is no finding.
+    for run in (3136, 4000):
+        assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, run=run)) == []
+
+    # A small difference or a small kernel is no finding.
+    for slow, fast in ((2.9e-3, 2e-3), (1.4e-3, 0.5e-3), (6e-3, 0.0)):
+        assert findings(ran("inductor", fast), ran(LAST, slow)) == []
+
+    # No reduction or one of something else is not compared.
+    for changes in (
+        {"is_reduction": False},
+        {"origins": ()},
+        {"origins": ("unknown",)},
+        {"reads": ("x", "y")},
+        {"reads": ()},
+        {"kernel": None},
+    ):
+        other = a_graph_of(a_reduction(**{"run": 8, **changes}))
+        assert findings(ran("inductor", 2e-3), ran(LAST, 6e-3, other)) == []

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import a_comparison, a_diagnosis, a_measurement, a_ratio, a_subject, a_trial
 
 from layoutdoctor.records import Finding, Trial
@@ -36,37 +35,23 @@ def test_a_wide_interval_is_a_note_about_the_whole_diagnosis() -> None:
     ]
 
 
-def test_beyond_twenty_five_percent_it_is_a_warning() -> None:
+def test_how_severe_it_is() -> None:
+    # Beyond twenty five percent it is a warning.
     assert [f.severity for f in findings(ratios=(a_wide_ratio(high=1.26),))] == ["warning"]
 
+    # The worst doubt gives the severity.
+    trial = a_trial(measurement=a_measurement(*SCATTERED))
+    assert [f.severity for f in findings(trial, ratios=(a_wide_ratio(high=1.3),))] == ["warning"]
 
-@pytest.mark.parametrize("high", [1.05, 1.099])
-def test_an_interval_of_up_to_ten_percent_is_good_enough(high: float) -> None:
-    assert findings(ratios=(a_wide_ratio(high=high),)) == []
 
-
-def test_rounds_that_scatter_are_told_with_their_quartiles() -> None:
+def test_what_it_says() -> None:
+    # Rounds that scatter are told with their quartiles.
     assert [(f.severity, f.message) for f in findings(a_trial(measurement=a_measurement(*SCATTERED)))] == [
         ("note", "the rounds of inductor scatter by 18 % (interquartile range over median)")
     ]
 
-
-@pytest.mark.parametrize(("first", "last", "change"), [(10e-3, 12e-3, "20 % slower"), (13e-3, 10e-3, "23 % faster")])
-def test_rounds_that_become_slower_or_faster_are_a_drift(first: float, last: float, change: str) -> None:
-    trial = a_trial(measurement=a_measurement(*(first,) * 3, *(last,) * 12))
-
-    assert [f.message for f in findings(trial)] == [
-        f"inductor became {change} from the first third of its rounds to the last"
-    ]
-
-
-def test_one_slow_round_is_neither_scatter_nor_drift() -> None:
-    assert findings(a_trial(measurement=a_measurement(20e-3, *(10e-3,) * 11))) == []
-
-
-def test_all_doubts_are_one_finding_with_the_worst_of_each_kind() -> None:
+    # All doubts are one finding with the worst of each kind.
     trials = (a_trial(measurement=a_measurement(*SCATTERED)), a_trial("eager", measurement=a_measurement(*WARMING)))
-
     assert [(f.message, f.evidence) for f in findings(*trials, ratios=(a_wide_ratio("eager"), a_wide_ratio()))] == [
         (
             "the interval of eager is 20 % wide (1.00x to 1.20x) (and 1 more); "
@@ -76,18 +61,30 @@ def test_all_doubts_are_one_finding_with_the_worst_of_each_kind() -> None:
         )
     ]
 
+    # Rounds that become slower or faster are a drift.
+    for first, last, change in ((10e-3, 12e-3, "20 % slower"), (13e-3, 10e-3, "23 % faster")):
+        trial = a_trial(measurement=a_measurement(*(first,) * 3, *(last,) * 12))
+        assert [f.message for f in findings(trial)] == [
+            f"inductor became {change} from the first third of its rounds to the last"
+        ]
 
-def test_a_configuration_dropped_early_as_clearly_slower_is_excused() -> None:
+
+def test_what_is_no_finding() -> None:
+    # One slow round is neither scatter nor drift.
+    assert findings(a_trial(measurement=a_measurement(20e-3, *(10e-3,) * 11))) == []
+
+    # A configuration dropped early as clearly slower is excused.
     dropped = a_trial("eager", measurement=a_measurement(*SCATTERED, dropped_after_round=12))
-
     assert findings(a_trial(), dropped, ratios=(a_wide_ratio("eager"),)) == []
 
-
-def test_too_few_rounds_and_times_of_zero_are_not_judged() -> None:
+    # Too few rounds and times of zero are not judged.
     few = a_trial(measurement=a_measurement(10e-3, 20e-3, 30e-3, 10e-3, 20e-3))
     zero = a_trial("eager", measurement=a_measurement(0.0, *SCATTERED))
-
     assert findings(few, zero, a_trial(LAST, measurement=None), ratios=(a_ratio("eager", 1.1, low=0.0),)) == []
+
+    # An interval of up to ten percent is good enough.
+    for high in (1.05, 1.099):
+        assert findings(ratios=(a_wide_ratio(high=high),)) == []
 
 
 def test_on_a_gpu_the_advice_is_about_its_clocks() -> None:
@@ -96,9 +93,3 @@ def test_on_a_gpu_the_advice_is_about_its_clocks() -> None:
     assert [f.suggestion for f in findings(ratios=(a_wide_ratio(),), subject=subject)] == [
         "leave the device to this run alone, fix its clocks and measure longer (--budget)"
     ]
-
-
-def test_the_worst_doubt_gives_the_severity() -> None:
-    trial = a_trial(measurement=a_measurement(*SCATTERED))
-
-    assert [f.severity for f in findings(trial, ratios=(a_wide_ratio(high=1.3),))] == ["warning"]

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_diagnosis, a_trial
+from builders import a_trial, finder
 
 from layoutdoctor.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld402_outputs_differ import check
+
+findings = finder(check)
 
 REPORT = "do not use this configuration; the saved diagnosis belongs into a bug report to PyTorch"
 KEEP = "keep the input's layout, or replace as_strided() by indexing that does not see strides"
@@ -15,10 +17,6 @@ FIXED = "make the model deterministic (no dropout, a fixed seed) before its conf
 def a_different(name: str, **changes: Any) -> Trial:
     fields = {"status": "different", "max_abs_error": 0.5, "tolerance": 1e-4, "reference": "float64"}
     return a_trial(name, equivalence=Equivalence(**{**fields, **changes}))
-
-
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
 
 
 def test_a_compiled_configuration_that_differs_alone_is_a_warning_and_a_bug_to_report() -> None:
@@ -48,9 +46,9 @@ def test_a_trial_that_is_the_same_as_another_is_not_told_again() -> None:
     assert [f.configuration for f in findings(a_different("inductor"), same)] == ["inductor"]
 
 
-def test_channels_last_that_differs_in_eager_as_well_is_the_models_own_doing() -> None:
+def test_what_it_suggests() -> None:
+    # Channels last that differs in eager as well is the models own doing.
     trials = (a_trial("eager"), a_different("eager-channels-last"), a_different("inductor-channels-last"))
-
     assert [(f.message, f.suggestion) for f in findings(*trials)] == [
         (
             "the outputs of eager-channels-last differ from the float64 reference by up to 0.5, where 0.0001 is "
@@ -65,8 +63,7 @@ def test_channels_last_that_differs_in_eager_as_well_is_the_models_own_doing() -
         ),
     ]
 
-
-def test_with_eager_off_as_well_no_configuration_is_to_blame() -> None:
+    # With eager off as well no configuration is to blame.
     assert [(f.message, f.suggestion) for f in findings(a_different("inductor"), a_different("eager"))] == [
         (
             "the outputs of inductor differ from the float64 reference by up to 0.5, where 0.0001 is allowed; "
@@ -80,6 +77,13 @@ def test_with_eager_off_as_well_no_configuration_is_to_blame() -> None:
         ),
     ]
 
+    # A contiguous configuration is not excused by an eager that differs in channels last.
+    found = findings(a_different("inductor-layout-opt-off"), a_trial("eager"), a_different("eager-channels-last"))
+    assert [(f.configuration, f.suggestion) for f in found] == [
+        ("inductor-layout-opt-off", REPORT),
+        ("eager-channels-last", KEEP),
+    ]
+
 
 def test_what_was_not_recorded_is_left_out_and_a_detail_is_told() -> None:
     bare = a_different("inductor", max_abs_error=None, reference=None, detail="output 1 has another shape")
@@ -88,13 +92,4 @@ def test_what_was_not_recorded_is_left_out_and_a_detail_is_told() -> None:
     assert [f.message for f in findings(bare, no_tolerance)] == [
         "the outputs of inductor differ from the eager reference (output 1 has another shape)",
         "the outputs of inductor-layout-opt-off differ from the float64 reference by up to 0.5",
-    ]
-
-
-def test_a_contiguous_configuration_is_not_excused_by_an_eager_that_differs_in_channels_last() -> None:
-    found = findings(a_different("inductor-layout-opt-off"), a_trial("eager"), a_different("eager-channels-last"))
-
-    assert [(f.configuration, f.suggestion) for f in found] == [
-        ("inductor-layout-opt-off", REPORT),
-        ("eager-channels-last", KEEP),
     ]

@@ -55,10 +55,10 @@ def test_few_conversions_and_nothing_faster_is_said_with_the_reason() -> None:
     ]
 
 
-def test_a_model_without_convolution_says_so_also_without_kernels() -> None:
+def test_what_it_says() -> None:
+    # A model without convolution says so also without kernels.
     for summary, seconds in ((kernels(), 0.0), (None, None)):
         found = findings(a_model(summary=summary, decision=NO_CONVOLUTION, modules=0))
-
         assert [(f.message, f.seconds) for f in found] == [
             (
                 "layouts do not matter to this model: it has no convolution; nothing measured is faster than inductor",
@@ -66,17 +66,15 @@ def test_a_model_without_convolution_says_so_also_without_kernels() -> None:
             )
         ]
 
-
-def test_no_conversion_at_all_is_a_reason() -> None:
+    # No conversion at all is a reason.
     assert [f.message for f in findings(a_model(ratio=0.8, summary=kernels()))] == [
         "layouts do not matter to this model: 1 convolution; it runs no layout conversion; nothing measured is faster "
         "than inductor"
     ]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_something_faster_many_conversions_or_too_little_recorded_is_no_finding() -> None:
+    for changes in (
         {"ratio": 1.2},
         {"summary": None},
         {"summary": kernels(lacks=("the log",))},
@@ -85,29 +83,23 @@ def test_no_conversion_at_all_is_a_reason() -> None:
         {"comparison": a_comparison()},
         {"comparison": a_comparison(a_ratio(OFF, 1.0, width=0.2))},
         {"interrupted": "Ctrl-C"},
-    ],
-)
-def test_something_faster_many_conversions_or_too_little_recorded_is_no_finding(changes: dict[str, Any]) -> None:
-    assert findings(a_model(**changes)) == []
+    ):
+        assert findings(a_model(**changes)) == []
 
 
-@pytest.mark.parametrize("status", ["failed", "crashed", "timed_out"])
-def test_a_configuration_without_a_result_might_have_been_faster(status: str) -> None:
-    broken = msgspec.structs.replace(a_failed_trial("inductor-channels-last"), status=status)
-    known, without = a_model(), a_model(decision=NO_CONVOLUTION, modules=0)
-
-    assert findings(msgspec.structs.replace(known, trials=(*known.trials, broken))) == []
-    assert len(findings(msgspec.structs.replace(without, trials=(*without.trials, broken)))) == 1
-
-
-def test_times_too_noisy_to_exclude_a_gain_do_not_matter_without_a_convolution() -> None:
+def test_which_facts_it_gives() -> None:
+    # Times too noisy to exclude a gain do not matter without a convolution.
     noisy = a_model(decision=NO_CONVOLUTION, modules=0, comparison=a_comparison(a_ratio(OFF, 1.0, width=0.5)))
-
     assert len(findings(noisy)) == 1
 
-
-def test_fused_conversions_do_not_count() -> None:
+    # Fused conversions do not count.
     fused = a_conversion("buf0", owner="compiler", fused=True, seconds=None)
     trial = a_trial(graphs=(a_graph(a_decision(), conversions=(fused,)),))
-
     assert len(findings(a_diagnosis(trial, comparison=a_comparison(a_ratio(OFF, 1.0))))) == 1
+
+    # A configuration without a result might have been faster.
+    for status in ("failed", "crashed", "timed_out"):
+        broken = msgspec.structs.replace(a_failed_trial("inductor-channels-last"), status=status)
+        known, without = a_model(), a_model(decision=NO_CONVOLUTION, modules=0)
+        assert findings(msgspec.structs.replace(known, trials=(*known.trials, broken))) == []
+        assert len(findings(msgspec.structs.replace(without, trials=(*without.trials, broken)))) == 1

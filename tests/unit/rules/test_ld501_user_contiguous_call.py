@@ -2,11 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_comparison,
     a_conversion,
-    a_diagnosis,
     a_failed_trial,
     a_graph,
     a_location,
@@ -15,13 +13,18 @@ from builders import (
     a_trial,
     channels_last,
     contiguous,
+    finder,
     kernels,
 )
-from trace_builders import a_recorded_trial, a_trace_diagnosis, an_eager_copy, to_channels_last
+from trace_builders import an_eager_copy, finder_in_trace, to_channels_last
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Conversion, Finding, FxNode, Trial
 from layoutdoctor.rules.ld501_user_contiguous_call import check
+
+in_trace = finder_in_trace(check)
+
+findings = finder(check)
 
 CODE = "y = torch.relu(self.a(x)).contiguous()"
 NODE = a_node("relu")
@@ -53,10 +56,6 @@ def a_trial_of(
     return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=20e-3), **changes})
 
 
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **changes)))
-
-
 def test_a_call_on_a_channels_last_tensor_is_a_warning_with_its_part_and_where_it_does_nothing() -> None:
     last = a_trial_of(a_call(), a_call("u1", line=16), BY_TORCH)
     others = (a_trial_of(name="inductor"), a_trial_of(name="eager"))
@@ -78,46 +77,41 @@ def test_a_call_on_a_channels_last_tensor_is_a_warning_with_its_part_and_where_i
     )
 
 
-def test_each_line_is_a_finding() -> None:
+def test_which_facts_it_gives() -> None:
+    # Each line is a finding.
     found = findings(a_trial_of(a_call(), a_call("u1", line=16), a_call("u2"), BY_TORCH))
+    assert [(f.location.line if f.location else None, f.evidence) for f in found] == [(15, ("u0", "u2")), (16, ("u1",))]
 
-    assert [(f.location.line if f.location else None, f.evidence) for f in found] == [
-        (15, ("u0", "u2")),
-        (16, ("u1",)),
-    ]
+    # The baseline is preferred where it pays a step of its own.
+    inductor, eager = a_trial_of(a_call(seconds=1e-3), name="inductor"), a_trial_of(a_call())
+    assert [f.configuration for f in findings(eager, inductor)] == ["inductor"]
+
+    # Else the trial where it costs most is told.
+    inductor = a_trial_of(a_call(seconds=None, fused=True), name="inductor")
+    cheap, dear = a_trial_of(a_call(seconds=1e-3), name="eager"), a_trial_of(a_call())
+    assert [f.configuration for f in findings(inductor, cheap, dear)] == ["eager-channels-last"]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_what_is_no_finding() -> None:
+    # What is no loss of channels last by the model is excused.
+    for changes in (
         {"owner": "framework"},
         {"direction": "none"},
         {"direction": "to_channels_last", "role": "entry", "source": contiguous(), "target": channels_last()},
         {"direction": "to_channels_last", "source": contiguous(), "target": channels_last()},
         {"source": strided_layout((4, 64, 56), (3584, 1, 64)), "target": contiguous((4, 64, 56))},
         {"source": None},
-    ],
-)
-def test_what_is_no_loss_of_channels_last_by_the_model_is_excused(changes: dict[str, Any]) -> None:
-    assert findings(a_trial_of(a_call(**changes))) == []
+    ):
+        assert findings(a_trial_of(a_call(**changes))) == []
+
+    # In a trace a strided tensor is left to the eager copies.
+    strided = strided_layout((4, 64, 56, 56), (64 * 56 * 56, 56 * 56, 1, 56))
+    assert in_trace(a_recorded_call("c0", source=strided, seconds=9e-3)) == []
 
 
-def test_the_baseline_is_preferred_where_it_pays_a_step_of_its_own() -> None:
-    inductor, eager = a_trial_of(a_call(seconds=1e-3), name="inductor"), a_trial_of(a_call())
-
-    assert [f.configuration for f in findings(eager, inductor)] == ["inductor"]
-
-
-def test_else_the_trial_where_it_costs_most_is_told() -> None:
-    inductor = a_trial_of(a_call(seconds=None, fused=True), name="inductor")
-    cheap, dear = a_trial_of(a_call(seconds=1e-3), name="eager"), a_trial_of(a_call())
-
-    assert [f.configuration for f in findings(inductor, cheap, dear)] == ["eager-channels-last"]
-
-
-def test_a_call_in_a_fused_kernel_alone_is_a_note_that_says_so() -> None:
+def test_what_it_says() -> None:
+    # A call in a fused kernel alone is a note that says so.
     found = findings(a_trial_of(a_call(seconds=None, fused=True), name="inductor"))
-
     assert [(f.severity, f.message) for f in found] == [
         (
             "note",
@@ -126,20 +120,44 @@ def test_a_call_in_a_fused_kernel_alone_is_a_note_that_says_so() -> None:
         )
     ]
 
-
-def test_a_call_of_which_neither_time_nor_bytes_are_known_is_told_without_a_cost() -> None:
+    # A call of which neither time nor bytes are known is told without a cost.
     found = findings(a_trial_of(a_call(seconds=None, bytes_moved=None), name="inductor"))
-
     assert [f.message for f in found] == [
         "model.py:15 calls .contiguous() on a channels_last tensor (4x64x56x56): the only conversion of activations in "
         "inductor"
     ]
 
+    # Where it does nothing is said of captured trials only.
+    broken = a_trial("inductor", graphs=(a_graph(nodes=(NODE,), hook_failure="boom"),))
+    found = findings(broken, a_trial("eager"), a_failed_trial(), a_trial_of(a_call()))
+    assert "converts nothing" not in found[0].message
 
-def test_a_layout_that_something_else_needs_is_a_note() -> None:
+    # A copy of the same line that another is said to have made is not nothing.
+    found = findings(a_trial_of(a_call(owner="framework"), name="eager"), a_trial_of(a_call()))
+    assert "converts nothing" not in found[0].message
+
+    # Without a line the module stands for it.
+    found = findings(
+        a_trial_of(a_call(location=None, module="block.1")),
+        comparison=a_comparison(a_ratio("eager-channels-last", 1.0)),
+    )
+    assert found[0].message.startswith("block.1 calls .contiguous() on a channels_last tensor")
+
+    # In a trace a call is told by its line with its launches and exposed time.
+    calls = [a_recorded_call(f"c{i}", seconds=2e-4) for i in range(2)]
+    (found,) = in_trace(*calls, a_recorded_call("c2", location=None, module=None), to_channels_last("k0"))[:1]
+    assert (found.severity, found.seconds, found.evidence) == ("warning", 4e-4, ("c0", "c1"))
+    assert found.message == (
+        "model.py:9 calls .contiguous() on a channels_last tensor (4x64x56x56): 2 of the 4 conversions of activations "
+        "in the trace (3 with the model's other calls), 400 us of 15.0 ms kernel time (2.7 %), 80.0 us of it while "
+        "nothing else ran"
+    )
+
+
+def test_what_it_suggests() -> None:
+    # A layout that something else needs is a note.
     view = a_node("view", "aten.view.default", ("clone",))
     found = findings(a_trial_of(a_call(required_by=("view", "convolution_1")), nodes=(NODE, view)))
-
     assert [(f.severity, f.message, f.suggestion) for f in found] == [
         (
             "note",
@@ -149,72 +167,42 @@ def test_a_layout_that_something_else_needs_is_a_note() -> None:
         )
     ]
 
-
-def test_a_layout_that_only_convolutions_read_is_a_loss() -> None:
-    assert [f.severity for f in findings(a_trial_of(a_call(required_by=("convolution_1",))))] == ["warning"]
-
-
-def test_a_call_at_the_exit_may_be_wanted_by_the_reader() -> None:
+    # A call at the exit may be wanted by the reader.
     assert str(findings(a_trial_of(a_call(role="exit")))[0].suggestion).endswith(
         "; keep it where the reader of the output needs contiguous"
     )
 
-
-@pytest.mark.parametrize(
-    ("called", "words"), [("to", ".to(memory_format=...)"), ("clone", ".clone(memory_format=...)")]
-)
-def test_other_calls_are_named_as_they_stand(called: str, words: str) -> None:
-    node = a_node("clone", "aten.clone.default", ("relu",), called=called)
-    found = findings(a_trial_of(a_call(), nodes=(NODE, node)))[0]
-
-    assert found.message.startswith(f"model.py:15 calls {words} on a channels_last tensor")
-    assert found.suggestion == f"delete the call, or write .{called}(memory_format=torch.channels_last)"
-
-
-def test_five_dimensions_have_their_own_format() -> None:
+    # Five dimensions have their own format.
     shape = (2, 8, 4, 16, 16)
     found = findings(a_trial_of(a_call(source=channels_last(shape), target=contiguous(shape))))
-
     assert [f.suggestion for f in found] == [
         "delete the call, or write .contiguous(memory_format=torch.channels_last_3d)"
     ]
 
-
-STRIDED = strided_layout((4, 64, 56, 56), (200704, 56, 3584, 1))
-
-
-def test_a_strided_tensor_is_a_note_where_it_can_be_felt() -> None:
+    # A strided tensor is a note where it can be felt.
     assert [(f.severity, f.suggestion) for f in findings(a_trial_of(a_call(source=STRIDED)))] == [
         ("note", "delete the call where the operation behind it takes a strided tensor, and measure again")
     ]
     assert findings(a_trial_of(a_call(source=STRIDED, seconds=1e-4))) == []
     assert findings(a_trial_of(a_call(source=STRIDED, seconds=None))) == []
 
-
-def test_where_it_does_nothing_is_said_of_captured_trials_only() -> None:
-    broken = a_trial("inductor", graphs=(a_graph(nodes=(NODE,), hook_failure="boom"),))
-    found = findings(broken, a_trial("eager"), a_failed_trial(), a_trial_of(a_call()))
-
-    assert "converts nothing" not in found[0].message
-
-
-def test_a_copy_of_the_same_line_that_another_is_said_to_have_made_is_not_nothing() -> None:
-    found = findings(a_trial_of(a_call(owner="framework"), name="eager"), a_trial_of(a_call()))
-
-    assert "converts nothing" not in found[0].message
+    # Other calls are named as they stand.
+    for called, words in (("to", ".to(memory_format=...)"), ("clone", ".clone(memory_format=...)")):
+        node = a_node("clone", "aten.clone.default", ("relu",), called=called)
+        found = findings(a_trial_of(a_call(), nodes=(NODE, node)))[0]
+        assert found.message.startswith(f"model.py:15 calls {words} on a channels_last tensor")
+        assert found.suggestion == f"delete the call, or write .{called}(memory_format=torch.channels_last)"
 
 
-def test_a_static_trial_gives_a_note() -> None:
+def test_how_severe_it_is() -> None:
+    # A layout that only convolutions read is a loss.
+    assert [f.severity for f in findings(a_trial_of(a_call(required_by=("convolution_1",))))] == ["warning"]
+
+    # A static trial gives a note.
     assert [f.severity for f in findings(a_trial_of(a_call(), is_static=True))] == ["note"]
 
 
-def test_without_a_line_the_module_stands_for_it() -> None:
-    found = findings(
-        a_trial_of(a_call(location=None, module="block.1")),
-        comparison=a_comparison(a_ratio("eager-channels-last", 1.0)),
-    )
-
-    assert found[0].message.startswith("block.1 calls .contiguous() on a channels_last tensor")
+STRIDED = strided_layout((4, 64, 56, 56), (200704, 56, 3584, 1))
 
 
 def a_recorded_call(id: str, **changes: Any) -> Conversion:
@@ -226,26 +214,3 @@ def a_recorded_call(id: str, **changes: Any) -> Conversion:
         "direction": "to_contiguous",
     }
     return an_eager_copy(id, **{**fields, **changes})
-
-
-def in_trace(*conversions: Conversion) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_recorded_trial(*conversions))))
-
-
-def test_in_a_trace_a_call_is_told_by_its_line_with_its_launches_and_exposed_time() -> None:
-    calls = [a_recorded_call(f"c{i}", seconds=2e-4) for i in range(2)]
-
-    (found,) = in_trace(*calls, a_recorded_call("c2", location=None, module=None), to_channels_last("k0"))[:1]
-
-    assert (found.severity, found.seconds, found.evidence) == ("warning", 4e-4, ("c0", "c1"))
-    assert found.message == (
-        "model.py:9 calls .contiguous() on a channels_last tensor (4x64x56x56): 2 of the 4 conversions of activations "
-        "in the trace (3 with the model's other calls), 400 us of 15.0 ms kernel time (2.7 %), 80.0 us of it while "
-        "nothing else ran"
-    )
-
-
-def test_in_a_trace_a_strided_tensor_is_left_to_the_eager_copies() -> None:
-    strided = strided_layout((4, 64, 56, 56), (64 * 56 * 56, 56 * 56, 1, 56))
-
-    assert in_trace(a_recorded_call("c0", source=strided, seconds=9e-3)) == []

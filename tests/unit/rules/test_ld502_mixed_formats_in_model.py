@@ -92,59 +92,57 @@ def test_the_first_flip_is_named_with_what_follows_it() -> None:
     ]
 
 
-def test_a_flip_is_found_where_the_format_began_not_where_a_convolution_first_reads_it() -> None:
+def test_which_facts_it_gives() -> None:
+    # A flip is found where the format began not where a convolution first reads it.
     relu = a_node("relu_0", inputs=("permute",), layout=channels_last())
     added = a_node("add", "aten.add.Tensor", ("relu_0", "permute"), layout=channels_last())
     nodes = (*NODES[:5], relu, added, a_convolution_of("c1", "add", channels_last()))
-
     assert [f.evidence[:2] for f in findings(an_eager(*nodes))] == [("permute", "c1")]
 
-
-def test_what_channels_last_was_measured_to_do_is_told() -> None:
-    comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", 0.8))
-
-    found = findings(an_eager(), a_trial("eager-channels-last"), comparison=comparison)
-
-    assert found[0].suggestion == (
-        f"{TO_CHANNELS_LAST}; eager-channels-last runs at 0.80x the speed of inductor (99 % interval 0.77x to 0.83x) "
-        "and eager runs at 0.60x the speed of inductor (99 % interval 0.57x to 0.63x)"
-    )
-
-
-def test_a_contiguous_model_that_stays_so_is_no_finding() -> None:
-    assert findings(an_eager(*NODES[:3])) == []
-
-
-def test_an_input_given_in_channels_last_was_chosen() -> None:
-    subject = a_subject(inputs=(an_input(channels_last()),))
-
-    assert findings(an_eager(), subject=subject) == []
-
-
-def test_an_input_in_both_formats_was_not_chosen() -> None:
+    # An input in both formats was not chosen.
     subject = a_subject(inputs=(an_input(channels_last((4, 1, 28, 28))), an_input(contiguous((4, 10)))))
-
     assert len(findings(an_eager(), subject=subject)) == 1
 
-
-def test_a_call_of_the_model_to_channels_last_was_chosen() -> None:
+    # A call of the model to channels last was chosen.
     clone = a_node("clone", "aten.clone.default", ("x",), layout=channels_last(), called="contiguous")
     nodes = (NODES[0], NODES[1], clone, a_convolution_of("c1", "clone", channels_last()))
     asked = a_conversion("u0", owner="user", graph="eager", node="clone", direction="to_channels_last")
     unnamed = (*nodes[:2], a_node("clone", "aten.clone.default", ("x",), layout=channels_last()), nodes[3])
-
     assert findings(an_eager(*nodes)) == []
     assert findings(an_eager(*unnamed, kernels=kernels(asked))) == []
     assert len(findings(an_eager(*unnamed))) == 1
 
 
-def test_a_placeholder_in_channels_last_was_chosen() -> None:
-    nodes = (a_weight("w"), a_placeholder("x", channels_last()), a_convolution_of("c1", "x"))
+def test_what_it_suggests() -> None:
+    # What channels last was measured to do is told.
+    comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", 0.8))
+    found = findings(an_eager(), a_trial("eager-channels-last"), comparison=comparison)
+    assert found[0].suggestion == (
+        f"{TO_CHANNELS_LAST}; eager-channels-last runs at 0.80x the speed of inductor (99 % interval 0.77x to 0.83x) "
+        "and eager runs at 0.60x the speed of inductor (99 % interval 0.57x to 0.63x)"
+    )
 
+    # Without eager the baselines graph inputs say what the parameters are.
+    shape = (8, 8, 3, 3, 3)
+    graph = a_graph(nodes=(a_weight("w1", contiguous(shape)), a_weight("w2", channels_last(shape))))
+    assert [(f.configuration, f.suggestion) for f in findings(a_trial(graphs=(graph,), is_static=True))] == [
+        ("inductor", "convert all of them to one format: each parameter to the channels-last format of its rank")
+    ]
+
+
+def test_what_is_no_finding() -> None:
+    # A contiguous model that stays so is no finding.
+    assert findings(an_eager(*NODES[:3])) == []
+
+    # An input given in channels last was chosen.
+    subject = a_subject(inputs=(an_input(channels_last()),))
+    assert findings(an_eager(), subject=subject) == []
+
+    # A placeholder in channels last was chosen.
+    nodes = (a_weight("w"), a_placeholder("x", channels_last()), a_convolution_of("c1", "x"))
     assert findings(an_eager(*nodes)) == []
 
-
-def test_pointwise_weights_and_single_channels_never_count() -> None:
+    # Pointwise weights and single channels never count.
     both = channels_last((4, 1, 56, 56))
     nodes = (
         a_weight("w", channels_last((64, 64, 1, 1))),
@@ -152,19 +150,20 @@ def test_pointwise_weights_and_single_channels_never_count() -> None:
         a_placeholder("x", both),
         a_convolution_of("stem", "x"),
     )
-
     assert findings(an_eager(*nodes)) == []
 
-
-def test_the_backward_is_not_looked_at() -> None:
+    # The backward is not looked at.
     nodes = (*NODES[:4], PERMUTE, a_node("c1", "aten.convolution.default", ("permute", "w"), backward=True))
+    assert findings(an_eager(*nodes)) == []
 
+    # A channels last model is no mixture.
+    nodes = (a_weight("w", channels_last(WEIGHT)), *NODES[1:])
     assert findings(an_eager(*nodes)) == []
 
 
-def test_without_times_it_is_a_note_and_without_conversions_there_are_none_told() -> None:
+def test_what_it_says() -> None:
+    # Without times it is a note and without conversions there are none told.
     found = findings(an_eager(kernels=None))
-
     assert [(f.severity, f.message) for f in found] == [
         (
             "note",
@@ -173,11 +172,9 @@ def test_without_times_it_is_a_note_and_without_conversions_there_are_none_told(
         )
     ]
 
-
-def test_a_flip_without_a_module_or_a_line_is_named_by_its_operation() -> None:
+    # A flip without a module or a line is named by its operation.
     bare = a_node("permute", "aten.permute.default", ("x",), layout=channels_last())
     nodes = (NODES[0], NODES[1], bare, a_convolution_of("c1", "permute", channels_last()))
-
     assert findings(an_eager(*nodes, kernels=None))[0].message == (
         "the contiguous model runs channels_last after permute: 1 of 1 convolution reads it"
     )
@@ -198,18 +195,3 @@ def test_parameters_in_both_formats_are_a_note() -> None:
             evidence=("2 contiguous", "1 channels-last"),
         )
     ]
-
-
-def test_without_eager_the_baselines_graph_inputs_say_what_the_parameters_are() -> None:
-    shape = (8, 8, 3, 3, 3)
-    graph = a_graph(nodes=(a_weight("w1", contiguous(shape)), a_weight("w2", channels_last(shape))))
-
-    assert [(f.configuration, f.suggestion) for f in findings(a_trial(graphs=(graph,), is_static=True))] == [
-        ("inductor", "convert all of them to one format: each parameter to the channels-last format of its rank")
-    ]
-
-
-def test_a_channels_last_model_is_no_mixture() -> None:
-    nodes = (a_weight("w", channels_last(WEIGHT)), *NODES[1:])
-
-    assert findings(an_eager(*nodes)) == []

@@ -2,21 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import (
-    a_decision,
-    a_diagnosis,
-    a_graph,
-    a_location,
-    a_node,
-    a_placeholder,
-    a_trial,
-    channels_last,
-    contiguous,
-)
+from builders import a_decision, a_graph, a_location, a_node, a_placeholder, a_trial, channels_last, contiguous, finder
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Finding, FxNode, GradientLayout, Trial
 from layoutdoctor.rules.ld504_ambiguous_format import check
+
+findings = finder(check)
 
 POINTWISE = (64, 64, 1, 1)
 NOMINAL = GradientLayout(
@@ -32,10 +24,6 @@ NODES = (
     a_node("mean", "aten.mean.dim", ("stem",), layout=contiguous((4, 64, 1, 1)), location=a_location(12), module="se"),
     a_node("squeeze", "aten.convolution.default", ("mean", "w"), layout=contiguous((4, 64, 1, 1))),
 )
-
-
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
 
 
 def a_trial_of(*nodes: FxNode, **changes: Any) -> Trial:
@@ -61,15 +49,26 @@ def test_gradients_with_nominally_other_strides_are_the_same_bytes() -> None:
     ]
 
 
-def test_gradients_in_really_another_order_are_not_told() -> None:
+def test_what_is_no_finding() -> None:
+    # Gradients in really another order are not told.
     assert findings(a_trial_of(gradient_layouts=(REAL,))) == []
 
+    # Pointwise weights alone are excused.
+    nodes = (NODES[0], a_placeholder("x"), a_node("convolution", "aten.convolution.default", ("x", "w")))
+    assert findings(a_trial_of(*nodes)) == []
 
-def test_layout_optimization_is_not_blamed_where_it_was_not_seen_to_do_it() -> None:
+    # Ambiguous values that enter no convolution or have no elements are not told.
+    empty = a_placeholder("e", contiguous((0, 1, 8, 8)))
+    reader = a_node("convolution", "aten.convolution.default", ("e", "w"))
+    backward = a_node("again", "aten.convolution.default", ("x", "w"), backward=True)
+    assert findings(a_trial_of(NODES[1], empty, reader, backward, a_node("relu", inputs=("x",)))) == []
+
+
+def test_what_it_says() -> None:
+    # Layout optimization is not blamed where it was not seen to do it.
     message = findings(a_trial_of(gradient_layouts=(NOMINAL,)))[0].message
     off = a_trial("inductor-layout-opt-off", gradient_layouts=(NOMINAL,))
     unknown = a_trial("inductor-layout-opt-off", measurement=None)
-
     assert message.endswith("is spurious here")
     assert findings(a_trial_of(gradient_layouts=(NOMINAL,)), off)[0].message == message
     assert findings(a_trial_of(gradient_layouts=(NOMINAL,)), unknown)[0].message == message
@@ -77,14 +76,22 @@ def test_layout_optimization_is_not_blamed_where_it_was_not_seen_to_do_it() -> N
         message
     )
 
-
-def test_several_gradients_are_one_finding() -> None:
+    # Several gradients are one finding.
     found = findings(a_trial_of(gradient_layouts=(NOMINAL, NOMINAL, NOMINAL, NOMINAL)), a_trial("eager"))
-
     assert len(found) == 1
     assert found[0].message.startswith(
         "4 gradients have nominally other strides than the parameter, but the same bytes"
     )
+
+    # One input read twice is one.
+    nodes = (*NODES[:3], a_node("again", "aten.convolution.default", ("x", "w")))
+    assert [(f.message, f.location) for f in findings(a_trial_of(*nodes))] == [
+        (
+            "an input of convolutions satisfies contiguous_format and channels_last at once (x 4x1x28x28): "
+            "the same bytes in both, so no conversion of it can be due",
+            None,
+        )
+    ]
 
 
 def test_inputs_of_convolutions_in_both_formats_are_a_note() -> None:
@@ -101,32 +108,6 @@ def test_inputs_of_convolutions_in_both_formats_are_a_note() -> None:
             evidence=("x", "mean"),
         )
     ]
-
-
-def test_one_input_read_twice_is_one() -> None:
-    nodes = (*NODES[:3], a_node("again", "aten.convolution.default", ("x", "w")))
-
-    assert [(f.message, f.location) for f in findings(a_trial_of(*nodes))] == [
-        (
-            "an input of convolutions satisfies contiguous_format and channels_last at once (x 4x1x28x28): "
-            "the same bytes in both, so no conversion of it can be due",
-            None,
-        )
-    ]
-
-
-def test_pointwise_weights_alone_are_excused() -> None:
-    nodes = (NODES[0], a_placeholder("x"), a_node("convolution", "aten.convolution.default", ("x", "w")))
-
-    assert findings(a_trial_of(*nodes)) == []
-
-
-def test_ambiguous_values_that_enter_no_convolution_or_have_no_elements_are_not_told() -> None:
-    empty = a_placeholder("e", contiguous((0, 1, 8, 8)))
-    reader = a_node("convolution", "aten.convolution.default", ("e", "w"))
-    backward = a_node("again", "aten.convolution.default", ("x", "w"), backward=True)
-
-    assert findings(a_trial_of(NODES[1], empty, reader, backward, a_node("relu", inputs=("x",)))) == []
 
 
 def test_each_kind_is_told_once_over_all_trials() -> None:

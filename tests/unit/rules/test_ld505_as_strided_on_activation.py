@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from builders import a_diagnosis, a_graph, a_location, a_node, a_placeholder, a_trial, contiguous
+from builders import a_graph, a_location, a_node, a_placeholder, a_trial, contiguous, finder
 
 from layoutdoctor.records import Equivalence, Finding, FxNode, GraphDirection, Trial
 from layoutdoctor.rules.ld505_as_strided_on_activation import check
+
+findings = finder(check)
 
 ROLL = a_node("roll", "aten.roll.default", ("x",), layout=contiguous((2, 5, 3, 4)))
 
@@ -20,10 +21,6 @@ def a_call(
 
 def a_trial_of(*nodes: FxNode, name: str = "eager", direction: GraphDirection = "inference", **changes: Any) -> Trial:
     return a_trial(name, **{"graphs": (a_graph(name="graph 0", direction=direction, nodes=nodes),), **changes})
-
-
-def findings(*trials: Trial) -> list[Finding]:
-    return list(check(a_diagnosis(*trials)))
 
 
 def test_as_strided_on_an_activation_is_a_warning() -> None:
@@ -43,53 +40,18 @@ def test_as_strided_on_an_activation_is_a_warning() -> None:
     ]
 
 
-def test_several_calls_are_one_finding_and_configurations_that_differ_are_named() -> None:
+def test_what_it_says() -> None:
+    # Several calls are one finding and configurations that differ are named.
     last = a_trial("eager-channels-last", equivalence=Equivalence(status="different"))
     calls = (a_call(), a_call("as_strided_1", location=a_location(9)))
-
     assert findings(a_trial_of(ROLL, *calls), last)[0].message == (
         "comparing memory formats is unsafe for this model: 2 calls of as_strided at model.py:7 and model.py:9 read "
         "the raw storage of activations; results are compared only with eager on the same input format; "
         "the outputs of eager-channels-last differ"
     )
 
-
-@pytest.mark.parametrize(
-    "target", ["aten.as_strided_.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"]
-)
-def test_its_other_forms_count_as_well(target: str) -> None:
-    assert len(findings(a_trial_of(ROLL, a_call(target=target)))) == 1
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"backward": True},
-        {"called": "adaptive_avg_pool2d", "is_called_directly": False},
-        {"called": None, "is_called_directly": False},
-        {"called": None, "location": a_location(7, code="y = self.pool(x)")},
-        {"target": "aten.view.default"},
-    ],
-)
-def test_what_autograd_or_a_library_calls_is_excused(changes: dict[str, Any]) -> None:
-    assert findings(a_trial_of(ROLL, a_call(**changes))) == []
-
-
-def test_a_backward_graph_is_not_looked_at() -> None:
-    assert findings(a_trial_of(ROLL, a_call(), name="inductor", direction="backward")) == []
-
-
-def test_a_view_of_a_parameter_is_excused() -> None:
-    weight = a_placeholder("w", contiguous((64, 64)), "weight")
-    nodes = (weight, a_node("t", "aten.t.default", ("w",)), a_call(source="t"))
-
-    assert findings(a_trial_of(*nodes)) == []
-    assert findings(a_trial_of(weight, a_call(source="w"))) == []
-
-
-def test_a_compiled_graph_tells_where_eager_was_not_recorded_but_only_what_the_model_called() -> None:
+    # A compiled graph tells where eager was not recorded but only what the model called.
     unknown = a_call(called=None, is_called_directly=None, location=None)
-
     assert [f.configuration for f in findings(a_trial_of(ROLL, a_call(), name="inductor"))] == ["inductor"]
     assert findings(a_trial_of(ROLL, unknown, name="inductor")) == []
     assert [f.message for f in findings(a_trial_of(unknown))] == [
@@ -98,9 +60,34 @@ def test_a_compiled_graph_tells_where_eager_was_not_recorded_but_only_what_the_m
     ]
 
 
-def test_the_text_of_the_line_says_who_called_it() -> None:
+def test_which_facts_it_gives() -> None:
+    # Its other forms count as well.
+    for target in ("aten.as_strided_.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"):
+        assert len(findings(a_trial_of(ROLL, a_call(target=target)))) == 1
+
+    # The text of the line says who called it.
     node = a_call(
         called=None, is_called_directly=None, location=a_location(7, code="return torch.as_strided(y, (6, 8))")
     )
-
     assert len(findings(a_trial_of(ROLL, node, name="inductor"))) == 1
+
+
+def test_what_is_no_finding() -> None:
+    # A backward graph is not looked at.
+    assert findings(a_trial_of(ROLL, a_call(), name="inductor", direction="backward")) == []
+
+    # A view of a parameter is excused.
+    weight = a_placeholder("w", contiguous((64, 64)), "weight")
+    nodes = (weight, a_node("t", "aten.t.default", ("w",)), a_call(source="t"))
+    assert findings(a_trial_of(*nodes)) == []
+    assert findings(a_trial_of(weight, a_call(source="w"))) == []
+
+    # What autograd or a library calls is excused.
+    for changes in (
+        {"backward": True},
+        {"called": "adaptive_avg_pool2d", "is_called_directly": False},
+        {"called": None, "is_called_directly": False},
+        {"called": None, "location": a_location(7, code="y = self.pool(x)")},
+        {"target": "aten.view.default"},
+    ):
+        assert findings(a_trial_of(ROLL, a_call(**changes))) == []

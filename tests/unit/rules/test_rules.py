@@ -22,11 +22,34 @@ if TYPE_CHECKING:
 each_rule = pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
 
 
-def test_rules_stand_in_the_order_of_their_codes_and_no_code_or_name_stands_twice() -> None:
+def test_which_facts_it_gives() -> None:
+    # Rules stand in the order of their codes and no code or name stands twice.
     codes = [rule.code for rule in ALL_RULES]
-
     assert codes == sorted(set(codes))
     assert len({rule.name for rule in ALL_RULES}) == len(ALL_RULES)
+
+    # Without a docstring the name documents the rule.
+    rule = document_rule("LD901", "some-pattern", _finds(), None)
+    assert (rule.summary, rule.documentation) == ("some-pattern", "some-pattern")
+
+    # A quiet diagnosis has no finding.
+    assert run_rules(a_diagnosis()) == ()
+
+    # Findings are sorted by severity then cost then code then configuration.
+    wanted = [
+        a_finding("LD205", "error"),
+        a_finding("LD103", "warning", seconds=2e-3),
+        a_finding("LD101", "warning", seconds=1e-3),
+        a_finding("LD102", "warning", seconds=1e-3, configuration="eager"),
+        a_finding("LD102", "warning", seconds=1e-3, configuration="inductor"),
+        a_finding("LD401", "note"),
+    ]
+    rules = [document_rule("LD901", "some-pattern", _finds(finding), None) for finding in reversed(wanted)]
+    assert run_rules(a_diagnosis(), rules) == tuple(wanted)
+
+    # Rules run without torch.
+    code = "import sys, layoutdoctor.rules; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @each_rule
@@ -57,30 +80,6 @@ def test_a_record_in_which_nothing_was_recorded_gives_no_finding(rule: Rule) -> 
     assert list(rule.check(a_diagnosis(trial))) == []
 
 
-def test_without_a_docstring_the_name_documents_the_rule() -> None:
-    rule = document_rule("LD901", "some-pattern", _finds(), None)
-
-    assert (rule.summary, rule.documentation) == ("some-pattern", "some-pattern")
-
-
-def test_a_quiet_diagnosis_has_no_finding() -> None:
-    assert run_rules(a_diagnosis()) == ()
-
-
-def test_findings_are_sorted_by_severity_then_cost_then_code_then_configuration() -> None:
-    wanted = [
-        a_finding("LD205", "error"),
-        a_finding("LD103", "warning", seconds=2e-3),
-        a_finding("LD101", "warning", seconds=1e-3),
-        a_finding("LD102", "warning", seconds=1e-3, configuration="eager"),
-        a_finding("LD102", "warning", seconds=1e-3, configuration="inductor"),
-        a_finding("LD401", "note"),
-    ]
-    rules = [document_rule("LD901", "some-pattern", _finds(finding), None) for finding in reversed(wanted)]
-
-    assert run_rules(a_diagnosis(), rules) == tuple(wanted)
-
-
 def test_a_rule_that_raises_is_a_note_and_loses_no_finding_of_the_others() -> None:
     def fail(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield a_finding("LD901", "error")
@@ -100,12 +99,6 @@ def test_a_rule_that_raises_is_a_note_and_loses_no_finding_of_the_others() -> No
             suggestion="please report this with the saved diagnosis; the other findings are not affected",
         ),
     )
-
-
-def test_rules_run_without_torch() -> None:
-    code = "import sys, layoutdoctor.rules; sys.exit('torch' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def a_finding(

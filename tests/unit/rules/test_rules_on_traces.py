@@ -76,10 +76,14 @@ def place_of(i: int) -> dict[str, Any]:
     return {"module": f"Conv2d_{i}", "location": a_location(i + 1)}
 
 
-def test_a_trace_without_conversions_has_no_finding() -> None:
+def test_what_is_no_finding() -> None:
+    # A trace without conversions has no finding.
     trial = a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel(), a_recorded_kernel("volta_sgemm"))))
-
     assert codes(a_trace_diagnosis(trial)) == []
+
+    # Library conversions that nobody feels are in the ledger and no finding.
+    few = (to_channels_last("a", seconds=3e-5), to_contiguous("b", seconds=3e-5))
+    assert codes(a_trace_diagnosis(a_recorded_trial(*few))) == []
 
 
 @pytest.mark.parametrize("seconds", [0.0, None])
@@ -101,20 +105,40 @@ def test_a_trace_without_kernels_has_no_finding(seconds: float | None) -> None:
     assert codes(a_trace_diagnosis(a_recorded_trial(kernels=None, graphs=()))) == []
 
 
-def test_library_conversions_that_nothing_undoes_or_repeats_are_told_as_what_they_cost_and_nothing_else() -> None:
+def test_which_facts_it_gives() -> None:
+    # Library conversions that nothing undoes or repeats are told as what they cost and nothing else.
     assert codes(a_trace_diagnosis(a_recorded_trial(to_channels_last("a"), to_contiguous("b")))) == ["LD111"]
 
-
-def test_library_conversions_that_nobody_feels_are_in_the_ledger_and_no_finding() -> None:
-    few = (to_channels_last("a", seconds=3e-5), to_contiguous("b", seconds=3e-5))
-
-    assert codes(a_trace_diagnosis(a_recorded_trial(*few))) == []
-
-
-def test_every_rule_for_traces_speaks_once_and_the_models_own_calls_once_per_line() -> None:
+    # Every rule for traces speaks once and the models own calls once per line.
     found = codes(everything(6))
-
     assert found == ["LD101", "LD102", "LD103", "LD106", "LD107", "LD108", "LD109", "LD110", "LD111", *["LD501"] * 6]
+
+    # A table of totals is told by what its names prove.
+    unknown: dict[str, Any] = {
+        "tensor": "unknown",
+        "source": None,
+        "target": None,
+        "op": None,
+        "location": None,
+        "module": None,
+        "confidence": None,
+        "exposed_seconds": None,
+        "bytes_moved": None,
+    }
+    lines = (
+        to_channels_last("row 0", kernel=TO_NHWC, count=7210, seconds=2.0, **unknown),
+        to_contiguous("row 1", kernel=TO_NCHW, count=5918, seconds=1.5, **unknown),
+    )
+    padding = to_channels_last("row 2", **{**unknown, "kernel": PADDING, "direction": "none", "count": 24})
+    totals = (a_total(TO_NHWC, 2.0, count=7210), a_total("sm90_xmma_wgrad_nhwc", 4.0))
+    alone = a_recorded_trial(kernels=recorded_kernels(*lines, seconds=20.0, totals=totals), graphs=())
+    padded = a_recorded_trial(kernels=recorded_kernels(*lines, padding, seconds=20.0, totals=totals), graphs=())
+    assert codes(a_trace_diagnosis(alone)) == ["LD111"]
+    assert codes(a_trace_diagnosis(padded)) == ["LD107", "LD111"]
+
+    # Ten times the conversions are ten times the work.
+    small, large = (_steps_of(everything(count)) for count in (40, 400))
+    assert large < 12 * small
 
 
 @pytest.mark.parametrize(
@@ -141,31 +165,6 @@ def test_a_conversion_alone_is_told_by_one_rule(conversion: Conversion, code: st
 )
 def test_what_a_rule_tells_of_a_library_is_in_the_sum_as_well(conversion: Conversion, code: str) -> None:
     assert codes(a_trace_diagnosis(a_recorded_trial(conversion))) == [code, "LD111"]
-
-
-def test_a_table_of_totals_is_told_by_what_its_names_prove() -> None:
-    unknown: dict[str, Any] = {
-        "tensor": "unknown",
-        "source": None,
-        "target": None,
-        "op": None,
-        "location": None,
-        "module": None,
-        "confidence": None,
-        "exposed_seconds": None,
-        "bytes_moved": None,
-    }
-    lines = (
-        to_channels_last("row 0", kernel=TO_NHWC, count=7210, seconds=2.0, **unknown),
-        to_contiguous("row 1", kernel=TO_NCHW, count=5918, seconds=1.5, **unknown),
-    )
-    padding = to_channels_last("row 2", **{**unknown, "kernel": PADDING, "direction": "none", "count": 24})
-    totals = (a_total(TO_NHWC, 2.0, count=7210), a_total("sm90_xmma_wgrad_nhwc", 4.0))
-    alone = a_recorded_trial(kernels=recorded_kernels(*lines, seconds=20.0, totals=totals), graphs=())
-    padded = a_recorded_trial(kernels=recorded_kernels(*lines, padding, seconds=20.0, totals=totals), graphs=())
-
-    assert codes(a_trace_diagnosis(alone)) == ["LD111"]
-    assert codes(a_trace_diagnosis(padded)) == ["LD107", "LD111"]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu", "mps", None])
@@ -196,12 +195,6 @@ def test_a_trace_whose_kernels_have_no_total_time_is_told_without_shares() -> No
     trial = a_recorded_trial(an_eager_copy("copy"), a_permuted_copy("permuted", seconds=1e-3), kernels=None)
 
     assert [(f.code, f.severity) for f in run_rules(a_trace_diagnosis(trial))] == [("LD108", "note")]
-
-
-def test_ten_times_the_conversions_are_ten_times_the_work() -> None:
-    small, large = (_steps_of(everything(count)) for count in (40, 400))
-
-    assert large < 12 * small
 
 
 def _steps_of(diagnosis: Diagnosis) -> int:
