@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_location, a_pair, a_subject, a_trial, kernels
+from loops import for_each
 
 from layoutdoctor.accepted import (
     MOST_BYTES,
@@ -70,7 +71,7 @@ def test_folders_and_white_space_do_not_matter() -> None:
     assert accept(found(elsewhere), accepted, DAY).count == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [
         {"code": "LD102"},

@@ -9,6 +9,7 @@ import warnings
 import zipfile
 
 import pytest
+from loops import for_each
 
 from layoutdoctor import archives
 from layoutdoctor.archives import Archive, DamagedFileError, ForbiddenPartError, open_archive
@@ -62,9 +63,7 @@ def test_a_part_that_is_too_long_is_not_read() -> None:
         opened(made_of(("x", b"123"))).read("x", 2)
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "a/../x", "/x", "a//x", "./x", "a/", "a\\x", "C:/x", "a\0b", "a\nb", "a\x1b[31m", ""]
-)
+@for_each("name", ["../x", "a/../x", "/x", "a//x", "./x", "a/", "a\\x", "C:/x", "a\0b", "a\nb", "a\x1b[31m", ""])
 def test_a_name_that_is_no_plain_path_is_forbidden(name: str) -> None:
     # zipfile does not write all of them as they are: the name is put in afterwards, in both places.
     stand_in = "q" * max(1, len(name.encode()))
@@ -99,7 +98,7 @@ def test_a_bomb_is_forbidden() -> None:
         opened(made_of(("x", bytes(100 << 20)), kind=zipfile.ZIP_DEFLATED))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "said"),
     [
         (b"", "is cut off or damaged"),
@@ -112,7 +111,6 @@ def test_a_bomb_is_forbidden() -> None:
         (changed(made_of(("x", b"1")), 10, b"\x0c"), "packed in a way that torch does not use"),
         (changed(made_of(("x", b"1")), 24, b"\x02"), "has two lengths"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_no_whole_archive_is_damaged(data: bytes, said: str) -> None:
     with pytest.raises(DamagedFileError, match=said):

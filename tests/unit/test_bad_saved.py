@@ -23,6 +23,7 @@ from builders import (
     contiguous,
 )
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
@@ -50,7 +51,7 @@ def refusal(data: bytes) -> str:
     return str(caught.value).removeprefix("cannot read 'd.json': ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "message"),
     [
         (b"", f"it is empty; {SAVED_BY}"),
@@ -87,7 +88,6 @@ def refusal(data: bytes) -> str:
         ),
         (b'{"schema_version": 1, "a": NaN}', f"JSON is malformed: invalid character (byte 27); {SAVED_BY}"),
     ],
-    ids=lambda value: None if isinstance(value, str) else repr(value[:12]),
 )
 def test_what_is_no_diagnosis_is_told_as_what_it_is(data: bytes, message: str) -> None:
     assert refusal(data) == message
@@ -113,7 +113,7 @@ def changed(place: str, value: object, story: str = "gain_with_findings") -> byt
     return json.dumps(record).replace('"1e999"', "1e999").encode()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("place", "value", "message"),
     [
         ("trials.0.measurement.median_seconds", -1.0, "Expected `float` >= 1e-12 - at `$.trials[0].measurement."),
@@ -141,7 +141,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_field(place: str, value: objec
     assert refusal(changed(place, value)).endswith("; it is no diagnosis of schema_version 1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("place", "value", "message"),
     [
         ("trials.4.same_as", "nowhere", "$.trials[4].same_as is 'nowhere', expected the name of a trial"),
@@ -210,7 +210,7 @@ def test_nodes_that_read_each_other_are_refused() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("story", "place", "value", "message"),
     [
         ("tie", "subject.inputs.0.stride", [1], "$.subject.inputs[0] has strides in 1 and sizes in 4 dimensions"),
@@ -288,7 +288,7 @@ def test_what_python_built_wrongly_is_refused_where_it_is_read(broken: Diagnosis
     assert "expected the" in refusal(to_json(broken))
 
 
-@pytest.mark.parametrize("report_format", RENDERERS)
+@for_each("report_format", RENDERERS)
 def test_a_diagnosis_without_any_trial_is_rendered_from_python(report_format: str) -> None:
     """No file can hold one; code can make one."""
     assert render(Diagnosis(**{**fields_of(a_diagnosis()), "trials": ()}), report_format)

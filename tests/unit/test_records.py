@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_trial
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.errors import RecordError
 from layoutdoctor.privacy import scrub
@@ -19,7 +20,7 @@ from layoutdoctor.records import Configuration, SourceLocation, from_json, load,
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parents[1] / "diagnosis.schema.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_every_story_keeps_the_contract_of_the_json(story: str) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(to_json(STORIES[story]())))
 
@@ -32,7 +33,7 @@ def test_the_schema_refuses_a_record_that_breaks_the_contract() -> None:
         jsonschema.Draft202012Validator(SCHEMA).validate(record)
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_a_saved_diagnosis_is_read_as_it_was(story: str, tmp_path: Path) -> None:
     diagnosis = STORIES[story]()
     diagnosis.save(tmp_path / "d.json")
@@ -48,7 +49,7 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     assert from_json(json.dumps(record).encode()) == a_diagnosis()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "message"),
     [
         (b"", "cannot read 'd.json': it is empty; expected a diagnosis saved by layoutdoctor"),

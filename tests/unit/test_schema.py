@@ -13,6 +13,7 @@ import jsonschema
 import msgspec
 import pytest
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
@@ -58,7 +59,7 @@ def test_it_is_a_schema_of_the_dialect_it_names(kind: str) -> None:
     assert schema["$id"] == f"urn:layoutdoctor:schema:{kind}:1"
 
 
-@pytest.mark.parametrize("path", SAVED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@for_each("path", SAVED)
 def test_every_saved_example_is_valid_by_our_schema_and_by_the_contract(path: Path) -> None:
     saved = json.loads(path.read_text(encoding="utf-8"))
 
@@ -71,7 +72,7 @@ def test_there_are_saved_examples_of_both_kinds() -> None:
     assert COMPARISONS
 
 
-@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+@for_each("path", COMPARISONS)
 def test_every_saved_comparison_is_valid(path: Path) -> None:
     validator("comparison").validate(json.loads(path.read_text(encoding="utf-8")))
 

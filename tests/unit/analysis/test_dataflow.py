@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from builders import a_conversion, a_graph, a_node, blocked, channels_last, contiguous
+from loops import for_each
 
 from layoutdoctor.analysis.dataflow import redundant_pairs
 
@@ -169,7 +170,7 @@ def test_an_output_node_pins_as_output_names_do() -> None:
     assert found(msgspec.structs.replace(CHAIN, nodes=returned, output_names=()), *around("a", "b")) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "target",
     [
         "aten.view.default",

@@ -26,6 +26,7 @@ from builders import (
     contiguous,
     kernels,
 )
+from loops import for_each
 
 from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.comparison_records import ModelComparison, comparison_to_json
@@ -237,7 +238,7 @@ def test_the_diagnosed_file_under_another_name_is_the_same_file() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("finding", "counts"),
     [
         ({}, True),
@@ -248,7 +249,6 @@ def test_the_diagnosed_file_under_another_name_is_the_same_file() -> None:
         ({"code": "LD205"}, False),
         ({"configuration": "inductor-freezing"}, False),
     ],
-    ids=["warning", "whole diagnosis", "error", "note", "accepted", "rests on times", "configuration in one only"],
 )
 def test_a_new_finding_is_a_regression_where_it_can_be_one(finding: dict[str, Any], *, counts: bool) -> None:
     new = a_diagnosis(a_trial(), a_trial("inductor-freezing"), findings=(a_finding(**finding),))

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from loops import for_each
 from recorded_builders import (
     DATA_GRADIENT,
     FILL,
@@ -209,7 +210,7 @@ def test_a_cast_within_the_next_convolution_does_not_end_it() -> None:
     assert confidences(record) == ["shapes"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "aten::mm",
@@ -484,7 +485,7 @@ def random_record(seed: int) -> Recorder:
     return record
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_a_conversion_is_in_one_round_trip_at_most_and_never_both_ends_of_one(seed: int) -> None:
     conversions, pairs = found_in(random_record(seed).trace())
 
@@ -510,7 +511,7 @@ def test_a_name_without_namespace_and_underscore(name: str, base: str) -> None:
     assert base_name_of(name) == base
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "is_agnostic"),
     [
         ("aten::relu_", True),

@@ -27,6 +27,7 @@ from builders import (
     kernels,
     recorded,
 )
+from loops import for_each
 
 from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.analysis.trace_comparison import compare_traces
@@ -337,8 +338,8 @@ def test_all_formats_say_the_same(comparison: Any) -> None:
     assert str(comparison) == text
 
 
-@pytest.mark.parametrize("comparison", [saving(), models()], ids=["traces", "models"])
-@pytest.mark.parametrize("width", [1, 60, 100, 140])
+@for_each("comparison", [saving(), models()])
+@for_each("width", [1, 60, 100, 140])
 def test_no_line_ends_in_a_space_or_is_too_wide(comparison: Any, width: int) -> None:
     lines = render_comparison(comparison, "text", width).splitlines()
 

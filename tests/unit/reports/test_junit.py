@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from builders import a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.examination import RECORDED
 from layoutdoctor.records import Diagnosis, Failure, Finding, Trial
@@ -54,7 +55,7 @@ def outcome_of(diagnosis: Diagnosis, name: str = "LD101") -> str:
     return next((tag for tag in OUTCOMES if case.find(tag) is not None), "passed")
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_every_report_has_the_form_that_jenkins_reads(story: str) -> None:
     diagnosis = STORIES[story]()
 
@@ -76,7 +77,7 @@ def test_every_report_has_the_form_that_jenkins_reads(story: str) -> None:
     assert {rule.code for rule in ALL_RULES} <= {name.split()[0] for name in names}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("finding", "outcome"),
     [
         (a_finding(severity="error"), "failure"),
@@ -135,7 +136,7 @@ def test_a_configuration_is_a_case_with_the_time_of_a_step() -> None:
     assert outcome_of(diagnosis, "inductor-freezing") == "skipped"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("diagnosis", "name", "reason"),
     [
         (a_diagnosis(a_failed_trial("inductor")), "LD205", "not judged: no configuration ran"),

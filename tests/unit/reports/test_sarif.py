@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.accepted import fingerprint_of
 from layoutdoctor.records import Diagnosis, Failure, Finding
@@ -49,7 +50,7 @@ def result_of(finding: Finding) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_every_report_has_what_code_scanning_asks_for(story: str) -> None:
     diagnosis = STORIES[story]()
     run = run_of(diagnosis)
@@ -119,7 +120,7 @@ def test_the_fingerprint_does_not_move_with_the_line() -> None:
     assert result_of(other)["partialFingerprints"] != result_of(a_finding())["partialFingerprints"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "uri"),
     [
         ("net/model.py", "net/model.py"),
@@ -145,7 +146,7 @@ def test_a_path_is_a_relative_uri_without_folders_of_this_machine(file: str, uri
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
 
 
-@pytest.mark.parametrize("file", ["", "<string>", "<eval_with_key>.7", "net/", "..", "/", ".", "net/.."])
+@for_each("file", ["", "<string>", "<eval_with_key>.7", "net/", "..", "/", ".", "net/.."])
 def test_what_is_no_file_is_no_path(file: str) -> None:
     assert project_path(file) is None
 
