@@ -12,9 +12,7 @@ import pytest
 Test = Callable[..., None]
 
 
-def for_each(
-    names: str | tuple[str, ...], cases: Iterable[Any]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def for_each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Test], Test]:
     """
     Takes what ``pytest.mark.parametrize`` takes and makes one test: it runs over all cases and names each that failed.
 
