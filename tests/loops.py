@@ -16,7 +16,7 @@ def for_each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Te
     """
     Takes what ``pytest.mark.parametrize`` takes and makes one test: it runs over all cases and names each that failed.
 
-    Fixtures are the same for all cases.
+    Fixtures are the same for all cases. Where a case is to be skipped, the test says so after all others ran.
     """
     wanted = (names,) if isinstance(names, str) else names
     rows = [{names: case} if isinstance(names, str) else dict(zip(names, case, strict=True)) for case in cases]
@@ -28,14 +28,19 @@ def for_each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Te
         def over_all(**fixtures: Any) -> None:
             failed: list[str] = []
             first: BaseException | None = None
+            skipped: pytest.skip.Exception | None = None
             for row in rows:
                 try:
                     test(**row, **fixtures)
+                except pytest.skip.Exception as skip:
+                    skipped = skip
                 except (Exception, pytest.fail.Exception) as error:
                     first = first or error
                     failed.append(f"{', '.join(f'{k}={v!r:.200}' for k, v in row.items())}: {error!s:.2000}")
             if failed:
                 raise AssertionError(f"{len(failed)} of {len(rows)} failed:\n" + "\n".join(failed)) from first
+            if skipped is not None:
+                raise skipped
 
         signature = inspect.signature(test)
         kept = [parameter for name, parameter in signature.parameters.items() if name not in wanted]
