@@ -194,6 +194,7 @@ def test_a_module_says_what_is_in_it() -> None:
     assert [module for module in MODULES if not ast.get_docstring(tree_of(module))] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "statement",
     [

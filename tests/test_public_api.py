@@ -19,6 +19,7 @@ def test_public_names_are_few_sorted_and_listed() -> None:
     assert dir(layoutdoctor) == sorted(layoutdoctor.__all__)
 
 
+@pytest.mark.thorough
 def test_every_public_name_can_be_had() -> None:
     assert [name for name in layoutdoctor.__all__ if getattr(layoutdoctor, name) is None] == []
 

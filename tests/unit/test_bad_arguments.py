@@ -15,6 +15,8 @@ from layoutdoctor.errors import SubjectError, UsageError
 if TYPE_CHECKING:
     from layoutdoctor.progress import Progress
 
+pytestmark = pytest.mark.thorough
+
 IMAGE = torch.randn(1, 4, 6, 6)
 
 

@@ -417,6 +417,7 @@ NUMBERS: tuple[object, ...] = (-1, 0, 1, 3, 2**63 - 1, 1e-12, 1e15, -1e15, 0.5, 
 VALUES: tuple[object, ...] = (None, True, [], {}, ["x"], [1], *WORDS, *NUMBERS)
 
 
+@pytest.mark.thorough
 def test_a_mutated_diagnosis_is_refused_or_rendered_and_nothing_else() -> None:
     """Values, types and keys changed, dropped, doubled or moved, in every story; a failure shows the JSON."""
     chance = random.Random(20261121)

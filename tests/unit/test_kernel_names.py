@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from loops import for_each
 
 from layoutdoctor.kernel_names import (
@@ -221,6 +222,7 @@ def test_every_entry_is_anchored_and_says_what_it_proves_and_where_it_was_seen()
 # Names that a table cut
 
 
+@pytest.mark.thorough
 @for_each("name", [*CONVERSIONS, *OTHERS, *DECOYS])
 def test_a_name_cut_anywhere_has_its_own_role_or_none_and_is_never_certain(name: str) -> None:
     whole = kernel_entry(name)

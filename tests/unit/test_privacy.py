@@ -305,6 +305,7 @@ def test_a_story_is_unchanged_but_for_settings(story: str) -> None:
         assert new == old or (place == "Environment.settings" and new == "<set>")
 
 
+@pytest.mark.thorough
 @for_each("story", STORIES)
 def test_nothing_planted_anywhere_comes_out(story: str) -> None:
     diagnosis = planted(STORIES[story]())
@@ -316,6 +317,7 @@ def test_nothing_planted_anywhere_comes_out(story: str) -> None:
     assert len(strings_of(result)) == len(strings_of(diagnosis))
 
 
+@pytest.mark.thorough
 @for_each("story", ["gain_with_findings", "failures_and_same", "trace_with_round_trips"])
 @for_each("report_format", RENDERERS)
 @pytest.mark.usefixtures("here")
@@ -387,6 +389,7 @@ def test_what_needs_no_change_stays_the_same_object() -> None:
     assert scrub(diagnosis, HERE).trials is diagnosis.trials
 
 
+@pytest.mark.thorough
 @for_each(
     "trace",
     [
@@ -465,6 +468,7 @@ def test_a_user_without_a_name_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         surroundings._this_user_and_host.cache_clear()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clean", [scrub, privacy.redact], ids=["scrub", "redact"])
 def test_long_texts_take_no_longer_than_their_length(clean: Callable[..., Blob]) -> None:
     pieces = [

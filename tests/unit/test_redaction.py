@@ -135,6 +135,7 @@ KEPT = re.compile(
 )
 
 
+@pytest.mark.thorough
 @for_each("form", ["{} tumor", "{}.tumor", "tumor_{}", "{}/tumor.py", "Tumor{}", "{}::tumor"])
 def test_a_name_planted_in_any_field_goes(form: str) -> None:
     left: set[str] = set()
@@ -298,6 +299,7 @@ def redacted_file(path: str) -> str:
     return summary.conversions[0].location.file
 
 
+@pytest.mark.thorough
 def test_the_word_list_knows_torch() -> None:
     torch = pytest.importorskip("torch")
     operators = {

@@ -117,6 +117,7 @@ def real_output(input: Shape, weight: Shape, fields: dict[str, Any]) -> Shape:
     return tuple(getattr(torch.nn.functional, f"conv{rank}d")(x, w, **plain).shape)
 
 
+@pytest.mark.thorough
 @given(convolutions())
 @settings(max_examples=300, deadline=None)
 def test_output_sizes_are_those_of_torch(case: tuple[Shape, Shape, dict[str, Any]]) -> None:

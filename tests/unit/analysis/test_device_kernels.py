@@ -562,6 +562,7 @@ def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() ->
     assert device_seconds(trace, attribute(trace)) == {2: pytest.approx(6.5e-6)}
 
 
+@pytest.mark.thorough
 @for_each("name", RECORDED)
 def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> None:
     trace = read_trace(TRACES / f"{name}.json.gz")

@@ -116,6 +116,7 @@ def test_the_lines_for_one_rank_run_on_a_model_of_that_rank() -> None:
     assert scope["asked"] == [{"layout_optimization": False}]
 
 
+@pytest.mark.thorough
 def test_the_lines_for_freezing_set_it_while_the_model_is_called() -> None:
     import torch._inductor.config as inductor_config
 

@@ -253,6 +253,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.thorough
 @for_each("channels_last_model", [False, True])
 @for_each("name", CONVOLUTIONS)
 def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(name: str, channels_last_model: bool) -> None:

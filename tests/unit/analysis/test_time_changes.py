@@ -130,6 +130,7 @@ def unstable(*names: str) -> Finding:
 NEW_CODE = dict.fromkeys(MILLISECONDS, "b")
 
 
+@pytest.mark.thorough
 @for_each("codes", [None, NEW_CODE])
 @for_each("names", [("inductor", "eager", CHANGED), tuple(MILLISECONDS)])
 @for_each("where", ["common", "own"])

@@ -309,6 +309,7 @@ def test_a_file_of_neither_kind_is_no_bug(tmp_path: Path) -> None:
         compare(path, a_run())
 
 
+@pytest.mark.thorough
 def test_it_starts_without_torch(tmp_path: Path) -> None:
     paths = [saved(tmp_path, f"{n}.json", a_run(n)) for n in (1, 4)]
     code = (

@@ -213,6 +213,7 @@ def test_python_and_the_command_say_the_same(capsys: pytest.CaptureFixture[str])
     assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_it_runs_without_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"

@@ -377,6 +377,7 @@ def test_a_name_from_outside_cannot_act(comparison: Any) -> None:
     assert not [line for line in tables if not line.endswith("|")]
 
 
+@pytest.mark.thorough
 def test_a_report_fits_into_an_issue_however_long_the_record() -> None:
     many = tuple(
         a_conversion(f"c{n}", module=f"{'deep.' * 30}{n}", op=f"aten::op_{n}{'y' * 90}", source=contiguous((n + 1, 3)))
@@ -414,6 +415,7 @@ def test_what_says_who_ran_it_and_where_is_left_out() -> None:
         assert "model.py" in report
 
 
+@pytest.mark.thorough
 def test_a_comparison_of_models_fits_into_an_issue_however_long_the_record() -> None:
     many = tuple(
         Finding(

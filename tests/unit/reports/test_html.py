@@ -84,6 +84,7 @@ def chart_data(page: str) -> Any:
     return json.loads(found)
 
 
+@pytest.mark.thorough
 @for_each("story", STORIES)
 def test_a_page_is_valid_html(story: str) -> None:
     tree = parse(render_html(STORIES[story]()))
@@ -155,6 +156,7 @@ def body_of(diagnosis: Diagnosis) -> str:
     return page[page.index("<body>") : page.index('<script type="application/json"')]
 
 
+@pytest.mark.thorough
 @for_each("story", [story for story in STORIES if story not in TRACE_STORIES])
 def test_every_detail_of_a_usual_record_is_in_the_page(story: str) -> None:
     diagnosis = STORIES[story]()
@@ -165,6 +167,7 @@ def test_every_detail_of_a_usual_record_is_in_the_page(story: str) -> None:
             assert tuple(" ".join(cell.split()) for cell in row) in rows
 
 
+@pytest.mark.thorough
 @for_each("name", HOSTILE)
 @for_each("story", ["gain_with_findings", "failures_and_same", "trace_with_round_trips"])
 def test_no_name_changes_what_the_page_is_made_of(story: str, name: str) -> None:
@@ -395,6 +398,7 @@ def test_the_same_diagnosis_gives_the_same_page() -> None:
     assert render_html(gain_with_findings()) == render_html(gain_with_findings())
 
 
+@pytest.mark.thorough
 def test_long_lists_are_cut_and_say_so() -> None:
     conversions = tuple(a_conversion(f"reorder {i}") for i in range(5_000))
     finding = gain_with_findings().findings[0]
