@@ -23,7 +23,7 @@ demo: $(STAMP) compiler ## diagnose examples/conv3d_stack.py
 	$(BIN)/python -m layoutdoctor examples/conv3d_stack.py
 
 quick: $(STAMP) ## run the tests that need no compiler and no second each: a minute
-	$(BIN)/python -m pytest $(PYTEST) -m "not compile and not slow and not thorough" $(QUICK)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compile and not slow and not thorough" $(QUICK)
 
 test: $(STAMP) compiler ## run the tests without the long sweeps, a few compiles among them
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow"

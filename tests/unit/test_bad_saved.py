@@ -63,6 +63,12 @@ def refusal(data: bytes) -> str:
         ),
         (b"[" + GOOD + b"]", f"it is a list; {SAVED_BY}, one in each file"),
         (b"\x7fELF\x02\x01", f"JSON is malformed: invalid character (byte 0); {SAVED_BY}"),
+        (b"{", f"Input data was truncated; {SAVED_BY}"),
+        (b"{}", f"Object missing required field `schema_version`; {SAVED_BY}"),
+        (
+            b'{"schema_version": 1}',
+            "Object missing required field `layoutdoctor_version`; it is no diagnosis of schema_version 1",
+        ),
         (b"null", f"Expected `object`, got `null`; {SAVED_BY}"),
         (b'"' + b"x" * 10_000_000 + b'"', f"Expected `object`, got `str`; {SAVED_BY}"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", f"it is nested too deeply; {SAVED_BY}"),
