@@ -17,6 +17,7 @@ from layoutdoctor.records import (
     Environment,
     Equivalence,
     Failure,
+    Finding,
     FxNode,
     Graph,
     InputTensor,
@@ -275,6 +276,18 @@ def a_diagnosis(*trials: Trial, **changes: Any) -> Diagnosis:
         "trials": trials or (a_trial(),),
     }
     return Diagnosis(**{**fields, **changes})
+
+
+def a_finding(code: str = "LD101", **changes: Any) -> Finding:
+    """A warning about a round trip."""
+    fields: dict[str, Any] = {
+        "rule": "round-trip-conversion",
+        "severity": "warning",
+        "configuration": "inductor",
+        "message": "3 round trips",
+        "module": "body.1",
+    }
+    return Finding(code=code, **{**fields, **changes})
 
 
 def a_breaker(node: str = "instance_norm", **changes: Any) -> LayoutBreaker:

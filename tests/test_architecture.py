@@ -10,6 +10,7 @@ from pathlib import Path
 
 import networkx
 import pytest
+from loops import for_each
 
 PACKAGE = Path(__file__).parents[1] / "layoutdoctor"
 LONGEST_MODULE = 400
@@ -195,7 +196,7 @@ def test_a_module_says_what_is_in_it() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
+@for_each(
     "statement",
     [
         "import layoutdoctor",
@@ -203,6 +204,9 @@ def test_a_module_says_what_is_in_it() -> None:
         "from layoutdoctor.__main__ import main; assert main(['explain', 'LD101']) == 0",
         "from layoutdoctor.__main__ import main; assert main(['render', {saved!r}, '--recheck']) == 0",
         "from layoutdoctor.__main__ import main; assert main(['m.py', '--budget', '-1']) == 2",
+        "from layoutdoctor.__main__ import main; assert main(['schema']) == 0",
+        "from layoutdoctor.__main__ import main; assert main(['schema', 'accepted']) == 0",
+        "from layoutdoctor.__main__ import main; assert main(['explain', '--all', '--format', 'markdown']) == 0",
         "from layoutdoctor.__main__ import main; assert main(['trace', {trace!r}]) == 0",
         "from layoutdoctor.__main__ import main; assert main(['compare', {saved!r}, {saved!r}]) == 0",
         "from layoutdoctor.__main__ import main; assert main(['compare', {trace!r}, {trace!r}]) == 0",
@@ -215,7 +219,7 @@ def test_it_starts_without_torch(statement: str) -> None:
     trace = str(tests / "traces" / "h100_vit_patch_embed.json.gz")
     code = (
         f"{statement.format(saved=saved, trace=trace)}\nimport sys\n"
-        "assert not {'torch', 'triton', 'networkx'} & set(sys.modules)"
+        "assert not {'torch', 'triton', 'networkx', 'pandas'} & set(sys.modules)"
     )
 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -288,19 +288,6 @@ def test_another_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("words", [["schema"], ["schema", "accepted"], ["explain", "--all", "--format", "markdown"]])
-def test_documentation_is_printed_without_torch(words: list[str]) -> None:
-    code = (
-        f"from layoutdoctor.__main__ import main; assert main({words!r}) == 0; import sys; "
-        "assert not {'torch', 'networkx', 'pandas'} & set(sys.modules)"
-    )
-
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert ended.returncode == 0, ended.stderr
-
-
-@pytest.mark.thorough
 def test_another_validator_agrees() -> None:
     """As ``docs/schema/README.md`` says it."""
     command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(COPIES / "diagnosis-1.json")]

@@ -13,6 +13,7 @@ from builders import (
     a_decision,
     a_diagnosis,
     a_failed_trial,
+    a_finding,
     a_graph,
     a_measurement,
     a_pair,
@@ -30,7 +31,7 @@ from loops import for_each
 
 from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.comparison_records import ModelComparison, comparison_to_json
-from layoutdoctor.records import Finding, SourceLocation
+from layoutdoctor.records import SourceLocation
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Conversion, Convolution, Diagnosis
@@ -44,17 +45,6 @@ def conversions(count: int) -> tuple[Conversion, ...]:
 
 def with_conversions(count: int, **changes: Any) -> Diagnosis:
     return a_diagnosis(a_trial("inductor", kernels=kernels(*conversions(count)), **changes))
-
-
-def a_finding(code: str = "LD101", **changes: Any) -> Finding:
-    fields: dict[str, Any] = {
-        "rule": "round-trip-conversion",
-        "severity": "warning",
-        "configuration": "inductor",
-        "message": "there and back",
-        "module": "body.1",
-    }
-    return Finding(code=code, **{**fields, **changes})
 
 
 def test_trials_are_matched_by_the_name_of_their_configuration() -> None:

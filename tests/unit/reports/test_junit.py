@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import builders
 import pytest
 from builders import a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
 from golden.stories import STORIES
@@ -19,19 +21,8 @@ from layoutdoctor.rules import ALL_RULES
 OUTCOMES = ("failure", "error", "skipped")
 
 
-def a_finding(**changes: Any) -> Finding:
-    fields: dict[str, Any] = {
-        "code": "LD101",
-        "rule": "round-trip-conversion",
-        "severity": "warning",
-        "configuration": "inductor",
-        "message": "3 round trips",
-        "suggestion": "give it channels_last",
-        "location": a_location(9, "/home/ada/net/model.py", "x = f(x)"),
-        "module": "body.1",
-        "seconds": 2e-3,
-    }
-    return Finding(**{**fields, **changes})
+PLACE = a_location(9, "/home/ada/net/model.py", "x = f(x)")
+a_finding = partial(builders.a_finding, suggestion="give it channels_last", location=PLACE, seconds=2e-3)
 
 
 def an_examined_trial(name: str = "inductor", **changes: Any) -> Trial:

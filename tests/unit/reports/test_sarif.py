@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import builders
 import msgspec
 import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
@@ -21,19 +23,8 @@ from layoutdoctor.rules import ALL_RULES
 LEVELS = {"error", "warning", "note", "none"}
 
 
-def a_finding(**changes: Any) -> Finding:
-    fields: dict[str, Any] = {
-        "code": "LD101",
-        "rule": "round-trip-conversion",
-        "severity": "warning",
-        "configuration": "inductor",
-        "message": "3 round trips",
-        "location": a_location(9, "net/model.py", "x = f(x)"),
-        "module": "body.1",
-        "seconds": 2e-3,
-        "bytes_moved": 1024,
-    }
-    return Finding(**{**fields, **changes})
+PLACE = a_location(9, "net/model.py", "x = f(x)")
+a_finding = partial(builders.a_finding, location=PLACE, seconds=2e-3, bytes_moved=1024)
 
 
 def run_of(diagnosis: Diagnosis) -> dict[str, Any]:
