@@ -5,9 +5,14 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+# Tests in one xdist_group share what a fixture compiled or started; all others go to whoever is free.
+PYTEST := -n $(JOBS) --dist loadgroup
+# What works on torch itself has folders of its own.
+QUICK := tests/unit tests/test_architecture.py tests/test_public_api.py tests/test_readme.py \
+  $(addprefix --ignore=tests/unit/,capture measure subjects isolation)
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiler demo test test-all coverage check format house notebooks golden
+.PHONY: help install compiler demo quick test test-all coverage check format house notebooks golden
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,11 +22,14 @@ install: $(STAMP) ## make .venv and install layoutdoctor with its test tools int
 demo: $(STAMP) compiler ## diagnose examples/conv3d_stack.py
 	$(BIN)/python -m layoutdoctor examples/conv3d_stack.py
 
-test: $(STAMP) compiler ## run the tests without the slow ones
-	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
+quick: $(STAMP) ## run the tests that need no compiler and no second each: a minute
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compile and not slow and not thorough" $(QUICK)
+
+test: $(STAMP) compiler ## run the tests without the long sweeps, a few compiles among them
+	$(BIN)/python -m pytest $(PYTEST) -m "not slow"
 
 test-all: $(STAMP) compiler ## run all tests, the long sweeps too
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest $(PYTEST)
 
 coverage: $(STAMP) compiler ## run the tests under coverage and hold it: all branches below the torch line, 90 % above it
 	$(BIN)/python .ci/coverage.py

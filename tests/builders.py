@@ -21,6 +21,7 @@ from layoutdoctor.records import (
     Environment,
     Equivalence,
     Failure,
+    Finding,
     FxNode,
     Graph,
     InputTensor,
@@ -40,8 +41,6 @@ from layoutdoctor.records import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from layoutdoctor.records import Finding
 
 
 IMAGE = (4, 64, 56, 56)
@@ -297,6 +296,18 @@ def recordings_of(diagnosis: Diagnosis) -> tuple[Recording, ...]:
 
 def a_kept(*trials: Trial, memos: dict[str, TrialMemo] | None = None) -> Kept:
     return Kept(recordings=recordings_of(a_diagnosis(*trials)), memos=memos or {})
+
+
+def a_finding(code: str = "LD101", **changes: Any) -> Finding:
+    """A warning about a round trip."""
+    fields: dict[str, Any] = {
+        "rule": "round-trip-conversion",
+        "severity": "warning",
+        "configuration": "inductor",
+        "message": "3 round trips",
+        "module": "body.1",
+    }
+    return Finding(code=code, **{**fields, **changes})
 
 
 def a_breaker(node: str = "instance_norm", **changes: Any) -> LayoutBreaker:

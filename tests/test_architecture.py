@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import networkx
 import pytest
+from loops import for_each
 
 PACKAGE = Path(__file__).parents[1] / "layoutdoctor"
 LONGEST_MODULE = 600
@@ -86,11 +88,21 @@ MODULES = {
 }
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
 def imports_of(module: str, *, for_annotations: bool = False) -> dict[str, bool]:
     """What a module imports when it runs, and whether only late: within a function; for annotations where asked."""
     found: dict[str, bool] = {}
-    _collect(ast.parse(MODULES[module].read_text(encoding="utf-8")), found, for_annotations, late=False)
+    _collect(tree_of(module), found, for_annotations, late=False)
     return found
+
+
+def libraries_of(module: str) -> set[str]:
+    return {name.split(".")[0] for name in imports_of(module)}
 
 
 def _collect(node: ast.AST, found: dict[str, bool], for_annotations: bool, *, late: bool) -> None:
@@ -119,15 +131,14 @@ def line_of(module: str) -> int:
     return next((number for number, line in enumerate(LINES) if part_of(module) in line), -1)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_stands_in_a_line(module: str) -> None:
-    assert line_of(module) >= 0
+def test_every_module_stands_in_a_line() -> None:
+    assert [module for module in MODULES if line_of(module) < 0] == []
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_from_lower_lines_only(module: str) -> None:
+def test_every_module_imports_from_lower_lines_only() -> None:
     upward = [
-        name
+        (module, name)
+        for module in MODULES
         for name, late in imports_of(module).items()
         if name in MODULES and line_of(name) < line_of(module) and not (late and (module, name) in LATE_IMPORTS_UPWARD)
     ]
@@ -168,37 +179,43 @@ def test_no_module_imports_itself_through_others() -> None:
     assert list(networkx.simple_cycles(graph)) == []
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if line_of(name) >= TORCH_LINE])
-def test_nothing_below_the_torch_line_imports_torch(module: str) -> None:
-    assert not {name.split(".")[0] for name in imports_of(module)} & {"torch", "triton"}
+def test_nothing_below_the_torch_line_imports_torch() -> None:
+    below = [module for module in MODULES if line_of(module) >= TORCH_LINE]
+
+    assert below
+    assert [module for module in below if libraries_of(module) & {"torch", "triton"}] == []
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_inner_names_of_the_compiler_live_in_compat_and_in_what_lowers_for_another_device(module: str) -> None:
+def test_inner_names_of_the_compiler_live_in_compat_and_in_what_lowers_for_another_device() -> None:
     inner = {"torch._inductor.graph", "torch._inductor.scheduler", "torch._inductor.ir", "torch._dynamo.utils"}
     homes = ("layoutdoctor.capture.compat", "layoutdoctor.capture.retarget")
 
-    assert module.startswith(homes) or not inner & set(imports_of(module))
+    assert [module for module in MODULES if not module.startswith(homes) and inner & set(imports_of(module))] == []
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_library_stays_in_its_part_of_the_house(module: str) -> None:
-    used = {name.split(".")[0] for name in imports_of(module)} & set(ONE_HOME)
+def test_a_library_stays_in_its_part_of_the_house() -> None:
+    astray = [
+        (module, library)
+        for module in MODULES
+        for library in libraries_of(module) & set(ONE_HOME)
+        if part_of(module) != ONE_HOME[library]
+    ]
 
-    assert {library for library in used if part_of(module) != ONE_HOME[library]} == set()
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_can_be_read_in_one_sitting(module: str) -> None:
-    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= LONGER_MODULES.get(module, LONGEST_MODULE)
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_says_what_is_in_it(module: str) -> None:
-    assert ast.get_docstring(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+    assert astray == []
 
 
-@pytest.mark.parametrize(
+def test_a_module_can_be_read_in_one_sitting() -> None:
+    lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
+
+    assert {name: long for name, long in lengths.items() if long > LONGER_MODULES.get(name, LONGEST_MODULE)} == {}
+
+
+def test_a_module_says_what_is_in_it() -> None:
+    assert [module for module in MODULES if not ast.get_docstring(tree_of(module))] == []
+
+
+@pytest.mark.thorough
+@for_each(
     "statement",
     [
         "import layoutdoctor",
@@ -206,6 +223,9 @@ def test_a_module_says_what_is_in_it(module: str) -> None:
         "from layoutdoctor.__main__ import main; assert main(['explain', 'LD101']) == 0",
         "from layoutdoctor.__main__ import main; assert main(['render', {saved!r}, '--recheck']) == 0",
         "from layoutdoctor.__main__ import main; assert main(['m.py', '--budget', '-1']) == 2",
+        "from layoutdoctor.__main__ import main; assert main(['schema']) == 0",
+        "from layoutdoctor.__main__ import main; assert main(['schema', 'accepted']) == 0",
+        "from layoutdoctor.__main__ import main; assert main(['explain', '--all', '--format', 'markdown']) == 0",
         "from layoutdoctor.__main__ import main; assert main(['trace', {trace!r}]) == 0",
         "from layoutdoctor.__main__ import main; assert main(['compare', {saved!r}, {saved!r}]) == 0",
         "from layoutdoctor.__main__ import main; assert main(['examine', {saved!r}]) == 3",
@@ -219,7 +239,7 @@ def test_it_starts_without_torch(statement: str) -> None:
     trace = str(tests / "traces" / "h100_vit_patch_embed.json.gz")
     code = (
         f"{statement.format(saved=saved, trace=trace)}\nimport sys\n"
-        "assert not {'torch', 'triton', 'networkx'} & set(sys.modules)"
+        "assert not {'torch', 'triton', 'networkx', 'pandas'} & set(sys.modules)"
     )
 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -53,6 +53,7 @@ def test_no_placeholder_is_left() -> None:
     assert not re.search(r"[A-Z]+_HERE|TODO|FIXME", README)
 
 
+@pytest.mark.smoke
 @pytest.mark.compile
 def test_the_python_snippet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

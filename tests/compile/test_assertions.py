@@ -50,6 +50,7 @@ def test_a_compiled_model_without_round_trips_passes() -> None:
     assert diagnosis.trials[0].graphs[0].nodes
 
 
+@pytest.mark.smoke
 def test_round_trips_fail_with_where_and_how_much() -> None:
     model = RoundTrips().eval()
 

@@ -158,6 +158,7 @@ def test_an_interrupt_while_timing_leaves_a_valid_record(model: Callable[..., st
     assert "Traceback" not in said
 
 
+@pytest.mark.smoke
 @pytest.mark.compile
 def test_an_operator_the_compiler_cannot_trace_says_why(model: Callable[..., str], tmp_path: Path) -> None:
     define = (

@@ -36,6 +36,7 @@ CASEBOOK = Path(__file__).parent.parent / "casebook"
 # Whether these are told, and how severe, depends on what was measured in this run.
 BY_TIME = frozenset({"LD103", "LD203", "LD204", "LD205", "LD303", "LD304", "LD401", "LD403"})
 
+SMOKE = {("01", "inference"), ("36", "inference")}
 ALL = "all"
 CHANNELS_LAST_ONLY = ("channels_last",)
 
@@ -57,7 +58,6 @@ class Row:
         expectations: Each takes the diagnosis and asserts; its name says what is expected.
         target: A GPU that is not there, to lower for.
         prepare: What is done to the loaded subject first.
-        is_slow: Whether the compiles of this row take more than some 15 s on two idle cores.
     """
 
     case: str
@@ -66,7 +66,6 @@ class Row:
     expectations: tuple[Callable[[Diagnosis], None], ...]
     target: str | None = None
     prepare: Callable[[LoadedSubject], None] | None = None
-    is_slow: bool = False
 
 
 def diagnose_row(row: Row) -> Diagnosis:
@@ -947,7 +946,6 @@ ROWS = (
             "inductor",
             (the_gpu_rules_apply_layout_optimization, what_was_not_measured_is_a_note, *more),
             target="cuda:90",
-            is_slow=mode == "training",
         )
         for case, mode, more in TARGETED
     ),
@@ -974,7 +972,7 @@ def diagnosed() -> Callable[[Row], Diagnosis]:
             row,
             expectation,
             id=f"C{row.case}-{row.mode}-{expectation.__name__}",
-            marks=[pytest.mark.slow] if row.is_slow else [],
+            marks=[pytest.mark.smoke] if (row.case, row.mode) in SMOKE else [],
         )
         for row in ROWS
         for expectation in row.expectations

@@ -166,6 +166,7 @@ def test_the_round_trips_of_the_conv_chain_name_both_conversions_the_operations_
     assert pair.bytes_moved == 4 * (4 * 64 * 56 * 56 * 4)  # two conversions, each read and written once, 4 bytes each
 
 
+@pytest.mark.smoke
 def test_conv3d_is_applied_to_none_of_four_convolutions_and_on_and_off_give_the_same_code(
     diagnosed: Callable[[str, str], Diagnosis],
 ) -> None:

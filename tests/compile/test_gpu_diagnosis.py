@@ -25,6 +25,7 @@ class Chain(nn.Module):
         return self.second(torch.relu(self.first(x))).tanh()
 
 
+@pytest.mark.smoke
 def test_compiled_graphs_are_joined_with_the_kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpu(monkeypatch)
     diagnosis = layoutdoctor.diagnose(

@@ -40,12 +40,11 @@ def test_the_program_shows_what_it_is_to_show(undisturbed: dict[str, Any]) -> No
     assert compiles["another shape"]["code"] != compiles["before"]["code"]
 
 
-@pytest.mark.parametrize("diagnosis", ["target", pytest.param("inference", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("diagnosis", ["target", "inference"])
 def test_later_compiles_are_what_they_would_have_been(undisturbed: dict[str, Any], diagnosis: str) -> None:
     check(undisturbed, run(diagnosis))
 
 
-@pytest.mark.slow
 def test_later_compiles_are_what_they_would_have_been_after_training(undisturbed: dict[str, Any]) -> None:
     check(undisturbed, run("training"))
 

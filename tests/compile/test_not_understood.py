@@ -155,6 +155,7 @@ def test_symbolic_sizes_claim_nothing_but_what_is_known() -> None:
     assert all(isinstance(size, int) for c in graph.conversions for size in (c.target.shape if c.target else ()))
 
 
+@pytest.mark.smoke
 def test_a_region_through_a_custom_operation_is_no_round_trip() -> None:
     trial = trial_of(
         diagnosed(Around(doubled), image(), configurations="inductor-layout-opt-off"), "inductor-layout-opt-off"

@@ -56,6 +56,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.smoke
 @pytest.mark.compile
 def test_what_is_written_says_not_who_and_where(written: Path) -> None:
     for path in written.iterdir():
@@ -65,6 +66,7 @@ def test_what_is_written_says_not_who_and_where(written: Path) -> None:
     assert "tumor_net.py" in (written / "d.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.smoke
 @pytest.mark.compile
 def test_the_failure_stays_readable(written: Path) -> None:
     failure = next(trial.failure for trial in load(written / "d.json").trials if trial.failure is not None)
@@ -74,6 +76,7 @@ def test_the_failure_stays_readable(written: Path) -> None:
     assert 'File "site-packages/torch/nn/modules/module.py"' in (failure.log or "")
 
 
+@pytest.mark.smoke
 @pytest.mark.compile
 def test_what_is_redacted_says_not_what_either(written: Path) -> None:
     for name in ("redacted.json", "redacted.md"):

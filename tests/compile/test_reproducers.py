@@ -54,7 +54,7 @@ class Case:
         finding: Code of a finding that the diagnosis holds, so that the cases show different ones.
         mode: ``inference`` or ``training``.
         is_cut: Whether the script holds a part of the model only.
-        is_slow: Whether it is left to ``make test-all``.
+        is_smoke: Whether it runs in ``make test``.
         configurations: Names, separated by commas.
     """
 
@@ -62,19 +62,19 @@ class Case:
     finding: str
     mode: Mode = "inference"
     is_cut: bool = False
-    is_slow: bool = True
+    is_smoke: bool = False
     configurations: str = CONFIGURATIONS
 
 
 CASES = (
     Case("examples/conv_bn_relu.py", "LD101"),
-    Case("examples/conv3d_stack.py", "LD101", is_slow=False),
+    Case("examples/conv3d_stack.py", "LD101", is_smoke=True),
     Case("examples/unfold_conv_batch_norm.py", "LD302"),
     Case("examples/conv2d_vs_conv3d.py:conv3d", "LD503", "training"),
     Case("tests/casebook/04_mps_training_convnet.py", "LD101", "training"),
     Case("tests/casebook/06_backward_without_conv_nodes.py", "LD206", "training"),
     Case("tests/casebook/07_conv3d_chain.py", "LD201"),
-    Case("tests/casebook/13_channel_shuffle.py", "LD209", is_slow=False),
+    Case("tests/casebook/13_channel_shuffle.py", "LD209"),
     Case("tests/casebook/15_instance_norm.py", "LD104"),
     Case("tests/casebook/19_reflect_pad.py", "LD101"),
     Case("tests/casebook/24_transpose_grouped_conv1d.py", "LD210"),
@@ -117,7 +117,9 @@ def output_of(reproducer: Reproducer, folder: Path) -> str:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=f"{Path(case.target).stem}-{case.mode}", marks=[pytest.mark.slow] if case.is_slow else [])
+        pytest.param(
+            case, id=f"{Path(case.target).stem}-{case.mode}", marks=[pytest.mark.smoke] if case.is_smoke else []
+        )
         for case in CASES
     ],
 )

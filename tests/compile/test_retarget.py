@@ -273,6 +273,7 @@ def small_net() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 72, 3), nn.ReLU(), nn.Conv2d(72, 72, 3))
 
 
+@pytest.mark.smoke
 def test_a_static_diagnosis_has_no_times_and_says_why_eager_and_freezing_are_left_out() -> None:
     diagnosis = lower(small_net(), 1, 3, 12, 12, configurations="all")
 
@@ -403,6 +404,7 @@ def _refuse_device(name: str) -> None:
     static._check_on_cpu(subject, find_target("cuda:90"))
 
 
+@pytest.mark.smoke
 def test_an_unknown_target_is_refused_before_the_model_is_looked_at() -> None:
     with pytest.raises(UsageError, match="cannot lower for target 'cuda:1'"):
         layoutdoctor.diagnose(nn.Linear(2, 2), torch.empty(1, 2, device="meta"), target="cuda:1")
@@ -466,6 +468,7 @@ def test_the_command_ends_with_4_where_nothing_was_lowered() -> None:
     assert main([case, "--target", "cuda:90", "--configurations", "eager", "-q"]) == 4
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -57,8 +57,7 @@ DECISIONS = {
     "36_depthwise_mobile": (GAIN, CLEAR),
     "38_half_precision_backbone": (GAIN, CLEAR),
 }
-# These generate about 50 kernels each, which takes several seconds on two cores.
-SLOW = {("36_depthwise_mobile", "training"), ("38_half_precision_backbone", "training")}
+SMOKE = {("07_conv3d_chain", "inference")}
 
 CASES = [
     pytest.param(
@@ -66,7 +65,7 @@ CASES = [
         mode,
         expected[number],
         id=f"{case.split('_')[0]} {mode}",
-        marks=[pytest.mark.slow] if (case, mode) in SLOW else [],
+        marks=[pytest.mark.smoke] if (case, mode) in SMOKE else [],
     )
     for case, expected in DECISIONS.items()
     for number, mode in enumerate(("inference", "training"))

@@ -168,7 +168,7 @@ def test_eager_configurations_leave_everything_as_it_was(mode: Mode) -> None:
 
 @pytest.mark.compile
 @pytest.mark.usefixtures("_compiled_before")
-@pytest.mark.parametrize("mode", ["training", pytest.param("inference", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", MODES)
 def test_compiled_configurations_leave_everything_as_it_was(mode: Mode) -> None:
     diagnosis = diagnose(mode, "inductor-channels-last")
 
@@ -207,7 +207,6 @@ def test_a_case_of_the_casebook_leaves_everything_as_it_was(case: str, mode: Mod
     leave_a_case_alone(case, mode, EAGER, walk=False)
 
 
-@pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.usefixtures("_compiled_before")
 @pytest.mark.parametrize("mode", MODES)

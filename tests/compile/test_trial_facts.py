@@ -128,6 +128,7 @@ def test_a_cast_that_travels_with_a_conversion_has_both_types() -> None:
     assert all(c.target_dtype is None for c in graph.conversions if c.role == "exit")
 
 
+@pytest.mark.smoke
 def test_a_gradient_with_other_strides_than_its_parameter_is_recorded_in_training() -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 1))
     diagnosis = diagnosed(model, torch.randn(2, 3, 16, 16), "inductor,inductor-layout-opt-off", "training")

@@ -57,7 +57,6 @@ def test_the_accepted_file_of_the_guide_can_be_read() -> None:
 
 
 @pytest.mark.compile
-@pytest.mark.slow
 def test_the_steps_of_the_workflow_run(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "tests" / "layouts").mkdir(parents=True)

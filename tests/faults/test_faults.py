@@ -56,7 +56,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def marked(fault: Fault) -> object:
-    marks = [pytest.mark.slow] if fault.is_slow else []
+    marks = [pytest.mark.slow if fault.is_slow else pytest.mark.smoke]
     if "inductor" in fault.configurations:
         marks.append(pytest.mark.compile)
     return pytest.param(fault, id=fault.name, marks=marks)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.output import without_workflow_commands
@@ -31,7 +32,7 @@ def assert_harmless(text: str) -> None:
     assert "\r" not in text
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         ["render", EVIL],
@@ -59,7 +60,6 @@ def assert_harmless(text: str) -> None:
         ["m.py", "--output", f"/no/{EVIL}/x.json"],
         ["m.py", "--write-accepted", f"/no/{EVIL}"],
     ],
-    ids=lambda words: " ".join(word if word.isprintable() else "EVIL" for word in words),
 )
 def test_an_error_shows_names_in_one_harmless_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) in (2, 3)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import builders
 import msgspec
 import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_location, a_pair, a_subject, a_trial, kernels
+from loops import for_each
 
 from layoutdoctor.accepted import (
     MOST_BYTES,
@@ -23,26 +26,17 @@ from layoutdoctor.accepted import (
     save_accepted,
 )
 from layoutdoctor.errors import RecordError
-from layoutdoctor.records import Diagnosis, Finding
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from layoutdoctor.records import Diagnosis, Finding
+
 DAY = datetime.date(2026, 11, 21)
 
 
-def a_finding(**changes: Any) -> Finding:
-    fields: dict[str, Any] = {
-        "code": "LD101",
-        "rule": "round-trip-conversion",
-        "severity": "warning",
-        "configuration": "inductor",
-        "message": "3 round trips",
-        "location": a_location(9, "/home/me/project/model.py", "x = self.body(x)"),
-        "module": "body.1",
-        "evidence": ("reorder 0", "reorder 1"),
-    }
-    return Finding(**{**fields, **changes})
+PLACE = a_location(9, "/home/me/project/model.py", "x = self.body(x)")
+a_finding = partial(builders.a_finding, location=PLACE, evidence=("reorder 0", "reorder 1"))
 
 
 def found(*findings: Finding, **changes: Any) -> Diagnosis:
@@ -70,7 +64,7 @@ def test_folders_and_white_space_do_not_matter() -> None:
     assert accept(found(elsewhere), accepted, DAY).count == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [
         {"code": "LD102"},

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from loops import for_each
 from torch import nn
 
 import layoutdoctor
@@ -14,10 +15,12 @@ from layoutdoctor.errors import SubjectError, UsageError
 if TYPE_CHECKING:
     from layoutdoctor.progress import Progress
 
+pytestmark = pytest.mark.thorough
+
 IMAGE = torch.randn(1, 4, 6, 6)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         ({"mode": None}, "cannot diagnose in mode None: expected inference or training"),

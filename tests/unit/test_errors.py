@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from loops import for_each
 
 from layoutdoctor import errors
 from layoutdoctor.errors import (
@@ -13,7 +14,7 @@ from layoutdoctor.errors import (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "status"),
     [
         ("LayoutDoctorError", 3),

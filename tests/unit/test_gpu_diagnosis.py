@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Diagnosis, Trial
 
+pytestmark = pytest.mark.thorough
+
 IMAGES = (2, 8, 16, 16)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from loops import for_each
 
 from layoutdoctor.kernel_names import (
     CONVERSION_KERNELS,
@@ -171,7 +172,7 @@ def described(name: str, *, is_cut: bool = False) -> str | None:
     return f"{found.entry.library} {found.entry.role} {found.entry.direction}" if found is not None else None
 
 
-@pytest.mark.parametrize("name", CONVERSIONS)
+@for_each("name", CONVERSIONS)
 def test_a_name_that_proves_a_conversion(name: str) -> None:
     known = conversion_kernel(name)
 
@@ -180,13 +181,13 @@ def test_a_name_that_proves_a_conversion(name: str) -> None:
     assert library_of(name) == known.library
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@for_each("name", OTHERS)
 def test_a_name_that_proves_less_has_a_role_of_its_own(name: str) -> None:
     assert described(name) == OTHERS[name]
     assert conversion_kernel(name) is None
 
 
-@pytest.mark.parametrize("name", DECOYS)
+@for_each("name", DECOYS)
 def test_a_name_that_only_sounds_like_a_conversion_is_a_decoy(name: str) -> None:
     found = kernel_entry(name)
 
@@ -195,7 +196,7 @@ def test_a_name_that_only_sounds_like_a_conversion_is_a_decoy(name: str) -> None
     assert conversion_kernel(name) is None
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@for_each("name", UNKNOWN)
 def test_a_name_nobody_knows_proves_nothing(name: str) -> None:
     assert kernel_entry(name) is None
     assert conversion_kernel(name) is None
@@ -221,7 +222,8 @@ def test_every_entry_is_anchored_and_says_what_it_proves_and_where_it_was_seen()
 # Names that a table cut
 
 
-@pytest.mark.parametrize("name", [*CONVERSIONS, *OTHERS, *DECOYS])
+@pytest.mark.thorough
+@for_each("name", [*CONVERSIONS, *OTHERS, *DECOYS])
 def test_a_name_cut_anywhere_has_its_own_role_or_none_and_is_never_certain(name: str) -> None:
     whole = kernel_entry(name)
     assert whole is not None
@@ -235,7 +237,7 @@ def test_a_name_cut_anywhere_has_its_own_role_or_none_and_is_never_certain(name:
             assert conversion_kernel(f"{name[:length]}...") is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("beginning", "expected"),
     [
         ("void cudnn::", None),
@@ -278,7 +280,7 @@ def test_a_whole_name_is_certain_and_the_same_name_at_a_tables_edge_is_not() -> 
 # What else a name says
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "expected"),
     [
         (CUDNN_9_NAME, ("bfloat16", "bfloat16")),
@@ -301,7 +303,7 @@ def test_the_template_arguments_tell_the_data_types(name: str, expected: tuple[s
     assert dtypes_of(name) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "layout"),
     [
         (FPROP_TO_CONTIGUOUS, "contiguous"),
@@ -346,7 +348,7 @@ def test_a_convolution_by_its_name_and_the_layout_it_writes(name: str, layout: s
     assert output_layout_of(name) == layout
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         *CONVERSIONS,
@@ -370,7 +372,7 @@ def test_no_convolution_by_its_name_writes_no_layout(name: str) -> None:
     assert output_layout_of(name) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "library"),
     [
         ("triton_poi_fused_relu_0", "inductor"),
@@ -421,7 +423,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@for_each("name", HOSTILE)
 def test_a_name_made_to_be_slow_is_looked_up_at_once(name: str) -> None:
     started = time.process_time()
 

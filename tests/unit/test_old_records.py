@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
+from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
@@ -14,16 +15,21 @@ from layoutdoctor.records import Diagnosis, load, to_json
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
 
+if TYPE_CHECKING:
+    import pytest
+
 RECORDS = Path(__file__).parents[1] / "records"
 SAVED = sorted(RECORDS.glob("*.json"))
 
-pytestmark = pytest.mark.parametrize("path", SAVED, ids=lambda path: path.stem)
+each_record = for_each("path", SAVED)
 
 
+@each_record
 def test_it_is_named_in_the_table(path: Path) -> None:
     assert f"| `{path.name}` |" in (RECORDS / "README.md").read_text(encoding="utf-8")
 
 
+@each_record
 def test_no_value_of_it_is_lost(path: Path) -> None:
     """A field that went would be ignored in silence."""
     lost = list(differences(json.loads(path.read_text(encoding="utf-8")), json.loads(to_json(load(path))), "$"))
@@ -44,11 +50,13 @@ def differences(old: object, new: object, place: str) -> list[str]:
     return [] if old == new else [place]
 
 
-@pytest.mark.parametrize("report_format", RENDERERS)
+@each_record
+@for_each("report_format", RENDERERS)
 def test_it_is_rendered(path: Path, report_format: str) -> None:
     assert render(load(path), report_format).strip()
 
 
+@each_record
 def test_todays_rules_run_over_it(path: Path) -> None:
     diagnosis = load(path)
     findings = run_rules(diagnosis)
@@ -57,10 +65,12 @@ def test_todays_rules_run_over_it(path: Path) -> None:
     assert isinstance(msgspec.structs.replace(diagnosis, findings=findings), Diagnosis)
 
 
+@each_record
 def test_it_is_the_same_as_itself(path: Path) -> None:
     assert compare(load(path), load(path)).is_same
 
 
+@each_record
 def test_the_command_renders_it_with_todays_rules(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", str(path), "--recheck"]) == 0
     assert capsys.readouterr().out.startswith(f"layoutdoctor 0.1.0 · {load(path).subject.name}")

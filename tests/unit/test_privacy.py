@@ -14,6 +14,7 @@ from builders import a_comparison, a_conversion, a_diagnosis, a_location, a_subj
 from golden.stories import STORIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import for_each
 
 from layoutdoctor import privacy
 from layoutdoctor.privacy import Surroundings, scrub, surroundings
@@ -194,22 +195,22 @@ def secrets_in(text: str) -> list[str]:
     return [secret for secret in SECRETS if secret.lower() in text.lower()]
 
 
-@pytest.mark.parametrize("text", HARMLESS)
+@for_each("text", HARMLESS)
 def test_what_says_nothing_about_anybody_stays(text: str) -> None:
     assert scrubbed(text) == text
 
 
-@pytest.mark.parametrize("text", SHORT)
+@for_each("text", SHORT)
 def test_what_says_who_and_where_is_made_short(text: str) -> None:
     assert scrubbed(text) == SHORT[text]
 
 
-@pytest.mark.parametrize("text", [*HARMLESS, *SHORT, *SHORT.values(), *(text for text, _ in PLANTED.values())])
+@for_each("text", [*HARMLESS, *SHORT, *SHORT.values(), *(text for text, _ in PLANTED.values())])
 def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     assert scrubbed(scrubbed(text)) == scrubbed(text)
 
 
-@pytest.mark.parametrize("name", ["conv", "root", "runner", "data", "bob", "gpu01", "torch", "unet"])
+@for_each("name", ["conv", "root", "runner", "data", "bob", "gpu01", "torch", "unet"])
 def test_a_common_or_short_name_costs_no_sentence(name: str) -> None:
     common = Surroundings(home=f"/home/{name}", user=name, hosts=(name,), working_directory="/srv/w")
     sentence = f"{name} takes {name}2d of {name}.weight in {name}_1, torch.utils.data and {name}"
@@ -267,7 +268,7 @@ def test_two_files_of_one_name_stay_two() -> None:
     assert [str(c.location) for c in trial.kernels.conversions] == ["<path>/net.py:3", "<path-2>/net.py:3"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "kept"),
     [
         ("1", True),
@@ -296,7 +297,7 @@ def test_settings_whose_names_become_equal_are_all_kept() -> None:
     assert sorted(scrub(diagnosis, HERE).environment.settings.values()) == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_a_story_is_unchanged_but_for_settings(story: str) -> None:
     for (place, old), (_, new) in zip(
         strings_of(STORIES[story]()), strings_of(scrub(STORIES[story](), HERE)), strict=True
@@ -304,7 +305,8 @@ def test_a_story_is_unchanged_but_for_settings(story: str) -> None:
         assert new == old or (place == "Environment.settings" and new == "<set>")
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.thorough
+@for_each("story", STORIES)
 def test_nothing_planted_anywhere_comes_out(story: str) -> None:
     diagnosis = planted(STORIES[story]())
     result = scrub(diagnosis, HERE)
@@ -315,8 +317,9 @@ def test_nothing_planted_anywhere_comes_out(story: str) -> None:
     assert len(strings_of(result)) == len(strings_of(diagnosis))
 
 
-@pytest.mark.parametrize("story", ["gain_with_findings", "failures_and_same", "trace_with_round_trips"])
-@pytest.mark.parametrize("report_format", RENDERERS)
+@pytest.mark.thorough
+@for_each("story", ["gain_with_findings", "failures_and_same", "trace_with_round_trips"])
+@for_each("report_format", RENDERERS)
 @pytest.mark.usefixtures("here")
 def test_no_format_shows_what_was_planted(report_format: str, story: str) -> None:
     assert secrets_in(render(planted(STORIES[story]()), report_format)) == []
@@ -386,7 +389,8 @@ def test_what_needs_no_change_stays_the_same_object() -> None:
     assert scrub(diagnosis, HERE).trials is diagnosis.trials
 
 
-@pytest.mark.parametrize(
+@pytest.mark.thorough
+@for_each(
     "trace",
     [
         "a100_alexnet.json.gz",
@@ -395,7 +399,7 @@ def test_what_needs_no_change_stays_the_same_object() -> None:
         "v100_resnet50_2021_06.json.gz",
     ],
 )
-@pytest.mark.parametrize("clean", [scrub, privacy.redact], ids=["scrub", "redact"])
+@for_each("clean", [scrub, privacy.redact])
 def test_a_cleaned_trace_is_readable_and_has_the_same_findings(clean: Callable[..., Diagnosis], trace: str) -> None:
     diagnosis = examine_trace(TRACES / trace)
     result = clean(diagnosis, HERE)
@@ -405,7 +409,7 @@ def test_a_cleaned_trace_is_readable_and_has_the_same_findings(clean: Callable[.
     assert not re.search(r"/home/|/Users/|/root/|\byangu\b", repr(result))
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_a_cleaned_story_is_readable_and_has_the_same_findings(story: str) -> None:
     diagnosis = STORIES[story]()
     for result in (scrub(diagnosis, HERE), privacy.redact(diagnosis, HERE)):
@@ -464,6 +468,7 @@ def test_a_user_without_a_name_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         surroundings._this_user_and_host.cache_clear()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clean", [scrub, privacy.redact], ids=["scrub", "redact"])
 def test_long_texts_take_no_longer_than_their_length(clean: Callable[..., Blob]) -> None:
     pieces = [

@@ -11,17 +11,13 @@ import msgspec
 import pytest
 from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_trial
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.errors import RecordError
 from layoutdoctor.privacy import scrub
 from layoutdoctor.records import Configuration, SourceLocation, from_json, load, to_json
 
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parents[1] / "diagnosis.schema.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("story", STORIES)
-def test_every_story_keeps_the_contract_of_the_json(story: str) -> None:
-    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(to_json(STORIES[story]())))
 
 
 def test_the_schema_refuses_a_record_that_breaks_the_contract() -> None:
@@ -32,7 +28,7 @@ def test_the_schema_refuses_a_record_that_breaks_the_contract() -> None:
         jsonschema.Draft202012Validator(SCHEMA).validate(record)
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_a_saved_diagnosis_is_read_as_it_was(story: str, tmp_path: Path) -> None:
     diagnosis = STORIES[story]()
     diagnosis.save(tmp_path / "d.json")
@@ -46,24 +42,6 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     record["trials"][0]["later"] = 1
 
     assert from_json(json.dumps(record).encode()) == a_diagnosis()
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "cannot read 'd.json': it is empty; expected a diagnosis saved by layoutdoctor"),
-        (b"{", "cannot read 'd.json': Input data was truncated; expected a diagnosis saved by layoutdoctor"),
-        (b"{}", "cannot read 'd.json': Object missing required field `schema_version`; expected a diagnosis"),
-        (b'{"schema_version": 2}', "cannot read 'd.json': it has schema_version 2, expected 1; update"),
-        (b'{"schema_version": 0}', "cannot read 'd.json': it has schema_version 0, expected 1; read it with the"),
-        (b'{"schema_version": 1}', "cannot read 'd.json': Object missing required field `layoutdoctor_version`"),
-    ],
-)
-def test_what_is_no_diagnosis_is_refused(data: bytes, message: str) -> None:
-    with pytest.raises(RecordError) as caught:
-        from_json(data, "'d.json'")
-
-    assert str(caught.value).startswith(message)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

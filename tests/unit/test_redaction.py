@@ -25,6 +25,7 @@ from builders import (
     kernels,
 )
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.privacy import Surroundings, redact, scrub, vocabulary
 from layoutdoctor.privacy.walking import rewrite_record
@@ -120,7 +121,7 @@ def test_no_name_of_the_users_own_is_left() -> None:
     assert "cohort" not in rest
 
 
-@pytest.mark.parametrize("report_format", RENDERERS)
+@for_each("report_format", RENDERERS)
 def test_no_format_shows_a_name(report_format: str) -> None:
     report = render(redacted(), report_format).replace("void at::native::tumor", "").replace("at::native::tumor", "")
 
@@ -134,7 +135,8 @@ KEPT = re.compile(
 )
 
 
-@pytest.mark.parametrize("form", ["{} tumor", "{}.tumor", "tumor_{}", "{}/tumor.py", "Tumor{}", "{}::tumor"])
+@pytest.mark.thorough
+@for_each("form", ["{} tumor", "{}.tumor", "tumor_{}", "{}/tumor.py", "Tumor{}", "{}::tumor"])
 def test_a_name_planted_in_any_field_goes(form: str) -> None:
     left: set[str] = set()
     for story in STORIES.values():
@@ -255,7 +257,7 @@ def test_a_redacted_record_is_readable_and_has_the_same_findings() -> None:
     assert [(f.code, f.severity) for f in run_rules(after)] == [(f.code, f.severity) for f in run_rules(before)]
 
 
-@pytest.mark.parametrize("story", sorted(STORIES.keys() - {"hostile_names"}))
+@for_each("story", sorted(STORIES.keys() - {"hostile_names"}))
 def test_layoutdoctors_own_sentences_stay_readable(story: str) -> None:
     result = redact(STORIES[story](), HERE)
     unknown: list[str] = []
@@ -297,6 +299,7 @@ def redacted_file(path: str) -> str:
     return summary.conversions[0].location.file
 
 
+@pytest.mark.thorough
 def test_the_word_list_knows_torch() -> None:
     torch = pytest.importorskip("torch")
     operators = {

@@ -13,6 +13,7 @@ import jsonschema
 import msgspec
 import pytest
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
@@ -58,7 +59,8 @@ def test_it_is_a_schema_of_the_dialect_it_names(kind: str) -> None:
     assert schema["$id"] == f"urn:layoutdoctor:schema:{kind}:1"
 
 
-@pytest.mark.parametrize("path", SAVED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.thorough
+@for_each("path", SAVED)
 def test_every_saved_example_is_valid_by_our_schema_and_by_the_contract(path: Path) -> None:
     saved = json.loads(path.read_text(encoding="utf-8"))
 
@@ -71,7 +73,7 @@ def test_there_are_saved_examples_of_both_kinds() -> None:
     assert COMPARISONS
 
 
-@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+@for_each("path", COMPARISONS)
 def test_every_saved_comparison_is_valid(path: Path) -> None:
     validator("comparison").validate(json.loads(path.read_text(encoding="utf-8")))
 
@@ -112,6 +114,7 @@ def is_field(place: str) -> bool:
     return place in OUR_FIELDS
 
 
+@pytest.mark.thorough
 def test_a_mutated_diagnosis_is_valid_exactly_where_it_can_be_decoded() -> None:
     """The schema promises a reader what msgspec checks: neither more nor less, beyond what agrees between fields."""
     chance = random.Random(5)
@@ -284,18 +287,7 @@ def test_another_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "invalid choice: 'report'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["schema"], ["schema", "accepted"], ["explain", "--all", "--format", "markdown"]])
-def test_documentation_is_printed_without_torch(words: list[str]) -> None:
-    code = (
-        f"from layoutdoctor.__main__ import main; assert main({words!r}) == 0; import sys; "
-        "assert not {'torch', 'networkx', 'pandas'} & set(sys.modules)"
-    )
-
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert ended.returncode == 0, ended.stderr
-
-
+@pytest.mark.thorough
 def test_another_validator_agrees() -> None:
     """As ``docs/schema/README.md`` says it."""
     command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(COPIES / "diagnosis-1.json")]

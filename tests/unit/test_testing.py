@@ -22,6 +22,7 @@ from builders import (
     contiguous,
     kernels,
 )
+from loops import for_each
 
 from layoutdoctor.accepted import accept_all, save_accepted
 from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
@@ -136,7 +137,7 @@ def test_a_file_of_accepted_findings_may_be_named(tmp_path: Path) -> None:
         assert_no_redundant_conversions(diagnosis, accepted="none.json")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("diagnosis", "reason"),
     [
         (a_diagnosis(a_failed_trial("inductor", "g++ is missing")), "inductor: it failed (compile): g++ is missing"),
@@ -204,7 +205,7 @@ def test_a_trace_is_checked_as_it_is() -> None:
         assert_no_redundant_conversions(a_trace(a_pair(confidence="order")))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "options", "message"),
     [
         ((), {"max_share": 1.5}, "cannot allow a share of 1.5"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import for_each
 
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, format_significant
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "text"),
     [
         (0, "0 s"),
@@ -28,7 +29,7 @@ def test_a_duration_has_three_digits_and_the_unit_that_fits(seconds: float, text
     assert format_seconds(seconds) == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("count", "text"),
     [(0, "0 B"), (12, "12 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1_605_632, "1.53 MiB"), (3 << 30, "3.00 GiB")],
 )
@@ -41,7 +42,7 @@ def test_a_size_just_below_a_unit_is_shown_in_the_larger_one() -> None:
     assert format_bytes((1 << 40) - 1) == "1.00 TiB"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("share", "text"),
     [(0, "0 %"), (0.004, "0.4 %"), (0.026, "2.6 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (0.19, "19 %"), (1, "100 %")],
 )

@@ -19,6 +19,7 @@ from builders import (
     channels_last,
     contiguous,
 )
+from loops import for_each
 
 from layoutdoctor.analysis.breakers import (
     compiled_breakers,
@@ -122,7 +123,7 @@ def test_an_operation_that_a_convolution_reads_contiguous_breaks_where_it_is_con
     assert (breaker.node, breaker.conversions) == ("norm", ("graph 0 conversion 0",))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("why", "buffers"),
     [
         ("nothing reads it", (A, NORM)),

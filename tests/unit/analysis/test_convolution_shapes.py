@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import for_each
 
 from layoutdoctor.analysis.convolution_shapes import (
     SIGNATURES,
@@ -58,7 +59,7 @@ def schema_of(name: str) -> Any:
     return getattr(packet, "default" if "default" in packet.overloads() else packet.overloads()[0])._schema
 
 
-@pytest.mark.parametrize("name", sorted(set(SIGNATURES) - GONE))
+@for_each("name", sorted(set(SIGNATURES) - GONE))
 def test_arguments_stand_where_the_schema_of_torch_has_them(name: str) -> None:
     names = [argument.name for argument in schema_of(name).arguments]
     signature = SIGNATURES[name]
@@ -116,6 +117,7 @@ def real_output(input: Shape, weight: Shape, fields: dict[str, Any]) -> Shape:
     return tuple(getattr(torch.nn.functional, f"conv{rank}d")(x, w, **plain).shape)
 
 
+@pytest.mark.thorough
 @given(convolutions())
 @settings(max_examples=300, deadline=None)
 def test_output_sizes_are_those_of_torch(case: tuple[Shape, Shape, dict[str, Any]]) -> None:
@@ -223,7 +225,7 @@ def test_without_values_a_forward_convolution_has_no_output() -> None:
     assert found.of_role("output") is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "recorded"),
     [
         ("aten::relu", arguments([(2, 3, 9, 9)])),
@@ -238,7 +240,7 @@ def test_what_is_not_recorded_has_no_tensors(name: str, recorded: OperationArgum
     assert convolution_tensors(name, recorded) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "shapes"),
     [
         (b"", ()),
@@ -270,7 +272,7 @@ def test_values_are_read_as_far_as_they_are_texts(text: bytes, texts: tuple[str,
 
 
 # Recorded on H100 and V100: the input, weight and output of one convolution each.
-@pytest.mark.parametrize(
+@for_each(
     ("shape", "grid"),
     [
         ((4, 3, 224, 224), (1568, 1, 4)),
@@ -298,7 +300,7 @@ LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "shape", "threads", "to_channels_last"), LAUNCHES)
+@for_each(("name", "shape", "threads", "to_channels_last"), LAUNCHES)
 def test_the_launch_grid_of_miopen_is_made_from_the_tile_and_the_sizes(
     name: str, shape: Shape, threads: int, to_channels_last: bool
 ) -> None:

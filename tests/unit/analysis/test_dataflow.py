@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from builders import a_conversion, a_graph, a_node, blocked, channels_last, contiguous
+from loops import for_each
+from msgspec.structs import replace
 
 from layoutdoctor.analysis.dataflow import redundant_pairs
 
@@ -111,7 +112,7 @@ def test_an_alias_between_is_no_operation() -> None:
 def test_an_unmeasured_pair_has_no_seconds() -> None:
     first, *rest = [c for c in around("a", "b") if c.id in ("a out", "b input 0")]
 
-    assert only_pair(CHAIN, msgspec.structs.replace(first, seconds=None), *rest).seconds is None
+    assert only_pair(CHAIN, replace(first, seconds=None), *rest).seconds is None
 
 
 def test_a_chain_of_three_convolutions_has_two_pairs() -> None:
@@ -152,24 +153,7 @@ def test_residual_blocks_that_end_in_the_output_keep_one_conversion_for_it() -> 
     assert len(found(network, *conversions)) == 3
 
 
-def test_a_sum_of_two_results_that_one_convolution_reads_is_one_pair_only() -> None:
-    nodes = argument(), convolution("a", "x"), convolution("b", "x"), value("s", ADD, "a", "b"), convolution("c", "s")
-
-    assert len(found(graph(*nodes, outputs=("c",)), *around("a", "b", "c"))) == 1
-
-
-def test_a_value_that_is_also_returned_keeps_its_conversion() -> None:
-    assert found(msgspec.structs.replace(CHAIN, output_names=("b", "r")), *around("a", "b")) == []
-    assert found(msgspec.structs.replace(CHAIN, output_names=("b", "a")), *around("a", "b")) == []
-
-
-def test_an_output_node_pins_as_output_names_do() -> None:
-    returned = (*CHAIN.nodes, a_node("output", "output", ("b", "a"), op="output", layout=None, dtype=None))
-
-    assert found(msgspec.structs.replace(CHAIN, nodes=returned, output_names=()), *around("a", "b")) == []
-
-
-@pytest.mark.parametrize(
+@for_each(
     "target",
     [
         "aten.view.default",
@@ -230,22 +214,6 @@ def test_a_gate_of_one_element_per_channel_has_no_layout_to_keep() -> None:
     assert found(graph(*nodes, outputs=("b",)), *around("a"), *gate, *around("b")) == [("a out", "b input 0")]
 
 
-def test_values_without_extent_are_never_claimed() -> None:
-    small = contiguous((4, 32, 1, 1))
-    nodes = argument(layout=small), convolution("a", "x", layout=small), convolution("b", "a", layout=small)
-    conversions = [leaving("a", (4, 32, 1, 1)), entering("b", (4, 32, 1, 1))]
-
-    assert found(graph(*nodes, outputs=("b",)), *conversions) == []
-
-
-def test_a_value_one_convolution_reads_plainly_keeps_its_conversion() -> None:
-    nodes = argument(), convolution("a", "x"), value("z", "aten.relu.default", "a"), convolution("b", "a")
-
-    assert found(graph(*nodes, outputs=("b", "z")), *around("a", "b")) == []
-    both = graph(argument(), convolution("a", "x"), convolution("b", "a"), convolution("c", "a"), outputs=("b", "c"))
-    assert found(both, *around("a", "b"), weighed("c"), leaving("c")) == []  # c reads it as it is
-
-
 def test_three_convolutions_that_read_one_value_make_one_pair() -> None:
     nodes = argument(), convolution("a", "x"), *(convolution(name, "a") for name in "bcd")
 
@@ -267,10 +235,6 @@ def test_a_pair_reaches_through_an_operation_that_changes_the_size(target: str, 
     pair = only_pair(graph(*nodes, outputs=("b",)), leaving("a"), entering("b", shape))
 
     assert (pair.kind, pair.between, pair.tensor_shape) == ("through", (target,), shape)
-
-
-def test_conversions_of_different_sizes_do_not_pair_where_nothing_changes_the_size() -> None:
-    assert found(CHAIN, leaving("a"), entering("b", (4, 32, 8, 8))) == []
 
 
 @pytest.mark.parametrize(("uses_running_statistics", "count"), [(True, 1), (False, 0), (None, 0)])
@@ -313,88 +277,151 @@ def backward_chain() -> Graph:
     )
 
 
-def test_a_gradient_that_comes_with_a_plain_mask_is_no_pair_where_it_is_read_once() -> None:
-    assert found(backward_chain(), leaving("b2"), entering("b1")) == []
+def summed(*operand: FxNode) -> Graph:
+    """``a`` and another operand, added for ``b``; without a node, the operand is not in the graph."""
+    nodes = argument(), *operand, convolution("a", "x"), value("s", ADD, "a", "f"), convolution("b", "s")
+    return graph(*nodes, outputs=("b",))
+
+
+def again(*nodes: str) -> list[Conversion]:
+    return [replace(c, id=f"{c.id} again") for c in around(*nodes)]
+
+
+A_AND_B = argument(), convolution("a", "x"), convolution("b", "x"), value("s", ADD, "a", "b")
+A_THEN_B = argument(), convolution("a", "x"), convolution("b", "a")
+POINT = (4, 32, 1, 1)
+RETURNED = a_node("output", "output", ("b", "a"), op="output", layout=None, dtype=None)
+
+
+@for_each(
+    ("why", "own", "conversions"),
+    [
+        *(("it is returned too", replace(CHAIN, output_names=("b", other)), around("a", "b")) for other in ("r", "a")),
+        (
+            "an output node returns it",
+            replace(CHAIN, nodes=(*CHAIN.nodes, RETURNED), output_names=()),
+            around("a", "b"),
+        ),
+        (
+            "values have no extent",
+            graph(
+                argument(layout=contiguous(POINT)),
+                convolution("a", "x", layout=contiguous(POINT)),
+                convolution("b", "a", layout=contiguous(POINT)),
+                outputs=("b",),
+            ),
+            [leaving("a", POINT), entering("b", POINT)],
+        ),
+        (
+            "something else reads it plainly",
+            graph(*A_THEN_B, value("z", "aten.relu.default", "a"), outputs=("b", "z")),
+            around("a", "b"),
+        ),
+        (
+            "one of two convolutions reads it as it is",
+            graph(*A_THEN_B, convolution("c", "a"), outputs=("b", "c")),
+            [*around("a", "b"), weighed("c"), leaving("c")],
+        ),
+        ("the sizes differ and nothing changes them", CHAIN, [leaving("a"), entering("b", (4, 32, 8, 8))]),
+        ("a gradient comes with a plain mask and is read once", backward_chain(), [leaving("b2"), entering("b1")]),
+        (
+            "a weight's gradient is an output",
+            backward_chain(),
+            [leaving("b2", (32, 32, 3, 3), "ABcd16b16a", "output 1"), weighed("b1")],
+        ),
+        *(
+            ("a plain operand from elsewhere needs the conversion that goes", summed(*operand), around("a", "b"))
+            for operand in (
+                [argument("f")],
+                [argument("f", layout=contiguous((32, 16, 16)))],
+                [argument("f", layout=contiguous((1, 32, 16, 16)))],
+                [argument("f", layout=None)],
+                [],
+            )
+        ),
+        (
+            "the second run of a graph does not pay for it either",
+            summed(argument("f")),
+            [*around("a", "b"), *again("a", "b")],
+        ),
+        (
+            "two foreign values and two reads leave nothing to remove",
+            graph(
+                argument(),
+                argument("f"),
+                argument("g"),
+                convolution("a", "x"),
+                value("s", ADD, "a", "f"),
+                value("t", ADD, "s", "g"),
+                convolution("b", "t"),
+                convolution("c", "t"),
+                outputs=("b", "c"),
+            ),
+            around("a", "b", "c"),
+        ),
+        ("the blocked formats differ", CHAIN, [leaving("a", tag="aBcd16b"), entering("b", tag="aBcd8b")]),
+        (
+            "a region lives in one format only",
+            graph(*A_AND_B, convolution("c", "s"), convolution("d", "s"), outputs=("c", "d")),
+            [leaving("a"), leaving("b", tag="aBcd8b"), entering("c"), entering("d", tag="aBcd8b")],
+        ),
+        *(
+            ("a format is not known", CHAIN, [replace(leaving("a"), **first), replace(entering("b"), **second)])
+            for first, second in (
+                ({"source": None}, {}),
+                ({"target": None}, {}),
+                ({}, {"source": None}),
+                ({}, {"target": None}),
+            )
+        ),
+        (
+            "it arrives in another format than it left in",
+            CHAIN,
+            [leaving("a"), replace(entering("b"), source=channels_last(IMAGE))],
+        ),
+        *(
+            (f"the {lost} is not known", CHAIN, [replace(c, **{lost: None}) for c in (leaving("a"), entering("b"))])
+            for lost in ("port", "node")
+        ),
+    ],
+)
+def test_there_is_no_pair_where(why: str, own: Graph, conversions: list[Conversion]) -> None:
+    assert found(own, *conversions) == []
+
+
+@for_each(
+    ("why", "own", "conversions"),
+    [
+        (
+            "a sum of two results is read by one convolution",
+            graph(*A_AND_B, convolution("c", "s"), outputs=("c",)),
+            around("a", "b", "c"),
+        ),
+        *(
+            ("a bias has no layout to keep", summed(argument("f", layout=contiguous(shape))), around("a", "b"))
+            for shape in ((32,), (1, 32, 1, 1), (16, 16), (32, 1, 1))
+        ),
+        (
+            "a symbolic size is no tensor",
+            summed(a_node("f", "aten.sym_size.int", ("x",), layout=None, dtype=None)),
+            around("a", "b"),
+        ),
+    ],
+)
+def test_there_is_one_pair_where(why: str, own: Graph, conversions: list[Conversion]) -> None:
+    assert len(found(own, *conversions)) == 1
 
 
 def test_a_gradient_read_twice_by_the_next_backward_pairs_with_one_of_the_two() -> None:
-    twice = msgspec.structs.replace(entering("b1"), id="b1 again")
+    twice = replace(entering("b1"), id="b1 again")
 
     assert found(backward_chain(), leaving("b2"), entering("b1"), twice) == [("b2 out", "b1 input 0")]
-
-
-def test_a_weight_gradient_is_an_output_and_no_region() -> None:
-    shape = (32, 32, 3, 3)
-    gradient = leaving("b2", shape, "ABcd16b16a", "output 1")
-
-    assert found(backward_chain(), gradient, weighed("b1")) == []
 
 
 def test_an_operation_in_place_is_the_same_operation() -> None:
     nodes = argument(), convolution("a", "x"), value("r", "aten.relu_.default", "a"), convolution("b", "r")
 
     assert only_pair(graph(*nodes, outputs=("b",)), *around("a", "b")).between == ("aten.relu_.default",)
-
-
-def test_a_plain_operand_from_elsewhere_would_need_the_conversion_that_goes() -> None:
-    nodes = argument(), argument("f"), convolution("a", "x"), value("s", ADD, "a", "f"), convolution("b", "s")
-
-    assert found(graph(*nodes, outputs=("b",)), *around("a", "b")) == []
-
-
-@pytest.mark.parametrize("shape", [(32, 16, 16), (1, 32, 16, 16)])
-def test_a_plain_operand_that_is_broadcast_over_the_batch_counts_as_well(shape: tuple[int, ...]) -> None:
-    position = argument("f", layout=contiguous(shape))
-    nodes = argument(), position, convolution("a", "x"), value("s", ADD, "a", "f"), convolution("b", "s")
-
-    assert found(graph(*nodes, outputs=("b",)), *around("a", "b")) == []
-
-
-@pytest.mark.parametrize(
-    "layout", [contiguous((32,)), contiguous((1, 32, 1, 1)), contiguous((16, 16)), contiguous((32, 1, 1))]
-)
-def test_a_bias_has_no_layout_to_keep(layout: Layout) -> None:
-    nodes = argument(), argument("f", layout=layout), convolution("a", "x"), value("s", ADD, "a", "f")
-
-    assert len(found(graph(*nodes, convolution("b", "s"), outputs=("b",)), *around("a", "b"))) == 1
-
-
-def test_an_operand_whose_layout_was_not_recorded_claims_nothing() -> None:
-    nodes = argument(), argument("f", layout=None), convolution("a", "x"), value("s", ADD, "a", "f")
-
-    assert found(graph(*nodes, convolution("b", "s"), outputs=("b",)), *around("a", "b")) == []
-
-
-def test_an_operand_that_the_graph_does_not_have_claims_nothing() -> None:
-    nodes = argument(), convolution("a", "x"), value("s", ADD, "a", "lost"), convolution("b", "s")
-
-    assert found(graph(*nodes, outputs=("b",)), *around("a", "b")) == []
-
-
-def test_a_symbolic_size_among_the_operands_is_no_tensor() -> None:
-    size = a_node("n", "aten.sym_size.int", ("x",), layout=None, dtype=None)
-    nodes = argument(), size, convolution("a", "x"), value("s", ADD, "a", "n"), convolution("b", "s")
-
-    assert len(found(graph(*nodes, outputs=("b",)), *around("a", "b"))) == 1
-
-
-def test_two_foreign_values_and_two_reads_leave_nothing_to_remove() -> None:
-    nodes = (
-        argument(),
-        argument("f"),
-        argument("g"),
-        convolution("a", "x"),
-        value("s", ADD, "a", "f"),
-        value("t", ADD, "s", "g"),
-        convolution("b", "t"),
-        convolution("c", "t"),
-    )
-
-    assert found(graph(*nodes, outputs=("b", "c")), *around("a", "b", "c")) == []
-
-
-def test_different_blocked_formats_do_not_pair() -> None:
-    assert found(CHAIN, leaving("a", tag="aBcd16b"), entering("b", tag="aBcd8b")) == []
 
 
 def test_a_result_in_another_blocked_format_does_not_pay_for_what_pins_the_region() -> None:
@@ -404,44 +431,6 @@ def test_a_result_in_another_blocked_format_does_not_pay_for_what_pins_the_regio
 
     assert found(mixed, leaving("a"), leaving("b", tag="aBcd8b"), entering("c")) == []
     assert len(found(mixed, leaving("a"), leaving("b"), entering("c"))) == 1  # both in aBcd16b: one goes, one stays
-
-
-def test_a_region_lives_in_one_format_only() -> None:
-    nodes = (
-        argument(),
-        convolution("a", "x"),
-        convolution("b", "x"),
-        value("s", ADD, "a", "b"),
-        convolution("c", "s"),
-        convolution("d", "s"),
-    )
-    reads = entering("c"), entering("d", tag="aBcd8b")
-
-    assert found(graph(*nodes, outputs=("c", "d")), leaving("a"), leaving("b", tag="aBcd8b"), *reads) == []
-
-
-def test_a_format_that_is_not_known_does_not_pair() -> None:
-    unknown = msgspec.structs.replace(leaving("a"), source=None)
-
-    assert found(CHAIN, unknown, entering("b")) == []
-    assert found(CHAIN, leaving("a"), msgspec.structs.replace(entering("b"), target=None)) == []
-
-
-@pytest.mark.parametrize("unknown", ["first", "second"])
-def test_a_format_between_that_is_not_known_does_not_pair(unknown: str) -> None:
-    first, second = leaving("a"), entering("b")
-    if unknown == "first":
-        first = msgspec.structs.replace(first, target=None)
-    else:
-        second = msgspec.structs.replace(second, source=None)
-
-    assert found(CHAIN, first, second) == []
-
-
-def test_what_arrives_in_another_format_than_it_left_in_does_not_pair() -> None:
-    arriving = msgspec.structs.replace(entering("b"), source=channels_last(IMAGE))
-
-    assert found(CHAIN, leaving("a"), arriving) == []
 
 
 def test_a_strided_round_trip_is_a_pair_too() -> None:
@@ -460,13 +449,13 @@ def test_a_small_pair_is_not_claimed_where_a_large_output_would_be_converted_ins
 
     returned = graph(*nodes, convolution("c", "u", layout=contiguous(large)), outputs=("c", "u"))
     assert found(returned, *conversions) == []
-    assert len(found(msgspec.structs.replace(returned, output_names=("c",)), *conversions)) == 1
+    assert len(found(replace(returned, output_names=("c",)), *conversions)) == 1
 
 
 def test_graphs_with_the_same_node_names_are_kept_apart() -> None:
-    other = msgspec.structs.replace(CHAIN, name="graph 1", output_names=("b", "r"))
+    other = replace(CHAIN, name="graph 1", output_names=("b", "r"))
     conversions = around("a", "b")
-    elsewhere = [msgspec.structs.replace(c, graph="graph 1", id=f"{c.id} 1") for c in conversions]
+    elsewhere = [replace(c, graph="graph 1", id=f"{c.id} 1") for c in conversions]
 
     pairs = redundant_pairs([CHAIN, other], [*conversions, *elsewhere])
 
@@ -475,16 +464,10 @@ def test_graphs_with_the_same_node_names_are_kept_apart() -> None:
 
 
 def test_a_graph_that_runs_twice_is_balanced_once_for_each_run() -> None:
-    again = [msgspec.structs.replace(c, id=f"{c.id} again") for c in around("a", "b")]
-
-    assert found(CHAIN, *around("a", "b"), *again) == [("a out", "b input 0"), ("a out again", "b input 0 again")]
-
-
-def test_the_second_run_of_a_graph_does_not_pay_for_a_foreign_value() -> None:
-    nodes = argument(), argument("f"), convolution("a", "x"), value("s", ADD, "a", "f"), convolution("b", "s")
-    again = [msgspec.structs.replace(c, id=f"{c.id} again") for c in around("a", "b")]
-
-    assert found(graph(*nodes, outputs=("b",)), *around("a", "b"), *again) == []
+    assert found(CHAIN, *around("a", "b"), *again("a", "b")) == [
+        ("a out", "b input 0"),
+        ("a out again", "b input 0 again"),
+    ]
 
 
 def test_the_ports_of_a_fused_convolution_with_another_operand_are_not_taken_for_its_inputs() -> None:
@@ -496,17 +479,8 @@ def test_the_ports_of_a_fused_convolution_with_another_operand_are_not_taken_for
     assert found(packed, *around("a"), entering("b")) == []
 
 
-def test_conversions_without_a_port_or_a_node_prove_nothing() -> None:
-    conversions = [c for c in around("a", "b") if c.id in ("a out", "b input 0")]
-    without_port = [msgspec.structs.replace(c, port=None) for c in conversions]
-    without_node = [msgspec.structs.replace(c, node=None) for c in conversions]
-
-    assert found(CHAIN, *without_port) == []
-    assert found(CHAIN, *without_node) == []
-
-
 def test_an_output_whose_size_is_symbolic_claims_nothing() -> None:
-    symbolic = msgspec.structs.replace(contiguous(IMAGE), shape=("s0", 32, 16, 16))
+    symbolic = replace(contiguous(IMAGE), shape=("s0", 32, 16, 16))
     nodes = (
         argument(),
         convolution("a", "x"),

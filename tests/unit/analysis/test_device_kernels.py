@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
+from loops import for_each
 from recorded_builders import (
     DATA_GRADIENT,
     FILL,
@@ -561,7 +562,8 @@ def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() ->
     assert device_seconds(trace, attribute(trace)) == {2: pytest.approx(6.5e-6)}
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.thorough
+@for_each("name", RECORDED)
 def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> None:
     trace = read_trace(TRACES / f"{name}.json.gz")
     expected = examine_recorded(trace).kernels

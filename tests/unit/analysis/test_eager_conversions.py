@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import a_conversion, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
+from loops import for_each
 
 from layoutdoctor.analysis.eager_conversions import with_copies_in_calls, with_eager_conversions
 from layoutdoctor.analysis.kernel_list import HostOperation, operation_tree
@@ -96,7 +97,7 @@ def test_a_contiguous_that_the_model_calls_is_the_users_conversion() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("why", "operation"),
     [
         ("the order is equal", copied(LAST, LAST)),

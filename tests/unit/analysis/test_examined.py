@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_node, a_pair, a_subject, a_trial, kernels
+from loops import for_each
 
 from layoutdoctor.analysis.examined import examination_of
 from layoutdoctor.recording.reading import RECORDED
@@ -28,7 +29,7 @@ def test_a_trial_with_graphs_and_kernels_is_examined() -> None:
     assert examination_of(a_diagnosis(an_examined_trial()), "inductor").is_complete
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("trial", "blocker"),
     [
         (a_failed_trial("inductor", "g++ is missing"), "it failed (compile): g++ is missing"),

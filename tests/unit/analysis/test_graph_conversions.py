@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, a_read, channels_last, contiguous
+from loops import for_each
 
 from layoutdoctor.analysis.graph_conversions import graph_conversions, layout_change, with_graph_conversions
 from layoutdoctor.layout import blocked_layout, strided_layout
@@ -104,7 +105,7 @@ def test_a_move_between_shapes_or_within_one_order_is_no_conversion() -> None:
     assert graph_conversions(graph(larger, same, unknown, without)) == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("what", "stride", "shape"),
     [
         ("a slice", (576, 36, 6, 1), (2, 8, 6, 6)),
@@ -382,7 +383,7 @@ def test_what_could_not_be_read_is_never_a_conversion() -> None:
 WINDOW = (2, 3, 4, 5, 6)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "target", "direction"),
     [
         (PLAIN, LAST, "to_channels_last"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from loops import for_each
 from torch import nn
 
 from layoutdoctor.analysis.how_to_apply import effective_options, global_options, how_to_apply
@@ -14,7 +15,7 @@ BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIG
 MIXED = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "options", "settings"),
     [
         ("eager", {}, {}),
@@ -31,7 +32,7 @@ def test_freezing_is_a_global_setting_and_the_rest_are_options(
     assert (effective_options(BY_NAME[name]), global_options(BY_NAME[name])) == (options, settings)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "ranks", "lines"),
     [
         ("eager", {4}, ["# nothing to change: call the model as it is, without torch.compile"]),
@@ -115,6 +116,7 @@ def test_the_lines_for_one_rank_run_on_a_model_of_that_rank() -> None:
     assert scope["asked"] == [{"layout_optimization": False}]
 
 
+@pytest.mark.thorough
 def test_the_lines_for_freezing_set_it_while_the_model_is_called() -> None:
     import torch._inductor.config as inductor_config
 

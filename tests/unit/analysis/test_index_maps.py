@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import pytest
+from loops import for_each
 
 from layoutdoctor.analysis.index_maps import Loop, is_relayout, reduction_run, seen_strides
 
@@ -48,7 +48,7 @@ def test_a_loop_cut_across_two_dimensions_is_not_followed() -> None:
     assert seen_strides((2, 3), (3, 1), [Loop(3, 2, 2), Loop(2, 1, 1)]) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("what", "source", "target"),
     [
         ("the same dimensions", (SHAPE, PLAIN), (SHAPE, PLAIN)),
@@ -69,7 +69,7 @@ def test_the_same_elements_in_the_same_dimensions_are_the_tensor_itself(
     assert is_relayout(*source, *target), what
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("what", "source", "target"),
     [
         ("a slice", (SHAPE, PLAIN), ((2, 4, 6, 5), PLAIN)),
@@ -102,7 +102,7 @@ def test_a_load_that_rearranges_elements_is_not_the_tensor_itself(
     assert not is_relayout(*source, *target), what
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("what", "loops", "run"),
     [
         ("nothing is reduced", [Loop(8, 1, 1)], None),

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from builders import a_graph, a_node, contiguous
+from loops import for_each
 
 from layoutdoctor.analysis.join import is_convolution, join_compiled, join_eager, scheduled_convolutions
 from layoutdoctor.analysis.kernel_list import operation_tree
@@ -49,7 +49,7 @@ def extern(name: str, node: str, kernel: str = "extern_kernels.convolution") -> 
     return Buffer(name=name, layout=contiguous(IMAGE), dtype="float32", kernel=kernel, is_extern=True, source_node=node)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("target", "expected"),
     [
         ("aten.convolution.default", True),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from builders import a_node
+from loops import for_each
 
 from layoutdoctor.analysis.layout_agnostic import (
     ALIASES,
@@ -88,7 +89,7 @@ def is_only_channels_last(result: object) -> bool:
     return tensor.is_contiguous(memory_format=FORMATS[tensor.dim()]) and not tensor.is_contiguous()
 
 
-@pytest.mark.parametrize("name", sorted(PER_CHANNEL - INDUCTORS_OWN))
+@for_each("name", sorted(PER_CHANNEL - INDUCTORS_OWN))
 def test_an_operation_said_to_keep_the_layout_returns_channels_last_for_channels_last(name: str) -> None:
     result = getattr(aten, name)(image(5 if "3d" in name else 4), *ARGUMENTS[name])
 
@@ -105,7 +106,7 @@ def test_three_dimensional_poolings_that_return_a_contiguous_result_end_a_region
     assert not is_layout_agnostic(a_node("p", f"aten.{name}.default"))
 
 
-@pytest.mark.parametrize("name", sorted(POINTWISE - PRIMS - {"where", "elu_backward"}))
+@for_each("name", sorted(POINTWISE - PRIMS - {"where", "elu_backward"}))
 def test_a_pointwise_operation_keeps_the_operands_layout(name: str) -> None:
     function = getattr(aten, name)
     x, y = image(), image()
@@ -125,7 +126,7 @@ def test_operations_with_arguments_in_another_order_keep_the_layout_too() -> Non
     assert is_only_channels_last(aten.where(image() > 0.5, image(), image()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("target", "name"),
     [
         ("aten.relu.default", "relu"),

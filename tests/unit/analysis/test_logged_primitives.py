@@ -176,6 +176,7 @@ def test_a_log_without_primitives_has_an_empty_list() -> None:
     assert (found.count, found.seconds, found.share, found.totals) == (0, 0, None, ())
 
 
+@pytest.mark.thorough
 def test_a_long_run_of_reorders_prepares_weights_and_is_not_searched() -> None:
     started = time.perf_counter()
     found = summary(*[reorder("abcd", "ABcd16b16a", "64x32x3x3")] * 20_000, convolution())
@@ -199,6 +200,7 @@ def residual() -> torch.nn.Module:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("channels_last_model", [False, True])
 @pytest.mark.parametrize("is_training", [False, True])
 def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(

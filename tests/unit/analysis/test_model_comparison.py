@@ -13,6 +13,7 @@ from builders import (
     a_decision,
     a_diagnosis,
     a_failed_trial,
+    a_finding,
     a_graph,
     a_measurement,
     a_pair,
@@ -26,10 +27,11 @@ from builders import (
     contiguous,
     kernels,
 )
+from loops import for_each
 
 from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.comparison_records import ModelComparison, comparison_to_json
-from layoutdoctor.records import Finding, SourceLocation
+from layoutdoctor.records import SourceLocation
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Conversion, Convolution, Diagnosis
@@ -43,17 +45,6 @@ def conversions(count: int) -> tuple[Conversion, ...]:
 
 def with_conversions(count: int, **changes: Any) -> Diagnosis:
     return a_diagnosis(a_trial("inductor", kernels=kernels(*conversions(count)), **changes))
-
-
-def a_finding(code: str = "LD101", **changes: Any) -> Finding:
-    fields: dict[str, Any] = {
-        "rule": "round-trip-conversion",
-        "severity": "warning",
-        "configuration": "inductor",
-        "message": "there and back",
-        "module": "body.1",
-    }
-    return Finding(code=code, **{**fields, **changes})
 
 
 def test_trials_are_matched_by_the_name_of_their_configuration() -> None:
@@ -237,7 +228,7 @@ def test_the_diagnosed_file_under_another_name_is_the_same_file() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("finding", "counts"),
     [
         ({}, True),
@@ -248,7 +239,6 @@ def test_the_diagnosed_file_under_another_name_is_the_same_file() -> None:
         ({"code": "LD205"}, False),
         ({"configuration": "inductor-freezing"}, False),
     ],
-    ids=["warning", "whole diagnosis", "error", "note", "accepted", "rests on times", "configuration in one only"],
 )
 def test_a_new_finding_is_a_regression_where_it_can_be_one(finding: dict[str, Any], *, counts: bool) -> None:
     new = a_diagnosis(a_trial(), a_trial("inductor-freezing"), findings=(a_finding(**finding),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from loops import for_each
 
 from layoutdoctor.analysis.name_matching import loose_name, match_exact_names, match_kernel_names
 
@@ -18,7 +18,7 @@ def matched(old: list[str], new: list[str]) -> dict[str, tuple[str | None, int, 
     return {m.name: (m.match, len(m.old_names), len(m.new_names)) for m in match_kernel_names(old, new)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "expected"),
     [
         (f"void cudnn::ops::{TO_NHWC}", "nchwToNhwcKernel"),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from builders import blocked, channels_last, contiguous
+from loops import for_each
 
 from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives
 from layoutdoctor.analysis.primitives import annotate_primitives, conversion_direction, problem_shapes
@@ -179,7 +180,7 @@ def test_a_problem_text_that_says_less_gives_no_sizes(problem: str) -> None:
     assert problem_shapes(primitive) == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "expected"),
     [
         (reorder("abcd", "aBcd16b"), "to_blocked"),
@@ -213,7 +214,7 @@ def test_a_reorder_without_sizes_or_formats_is_not_described() -> None:
     assert (item.source, item.target, item.direction, item.bytes_moved) == (None, None, "other", None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "target", "expected"),
     [
         (contiguous(), channels_last(), "to_channels_last"),
@@ -252,8 +253,9 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("channels_last_model", [False, True], ids=["contiguous", "channels_last"])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.thorough
+@for_each("channels_last_model", [False, True])
+@for_each("name", CONVOLUTIONS)
 def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(name: str, channels_last_model: bool) -> None:
     """Forward and backward of one convolution: what each reorder is said to convert has that tensor's element count."""
     make, shape = CONVOLUTIONS[name]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from builders import a_conversion, blocked, channels_last, contiguous
+from loops import for_each
 
 from layoutdoctor.analysis.regions import Region, known_sum, same_format, shortest_ways
 from layoutdoctor.layout import strided_layout
@@ -39,7 +39,7 @@ def test_in_one_layout_what_comes_in_another_is_foreign_and_what_is_read_so_is_p
     assert region.in_layout(LAST) == Region({"a", "b", "c"}, {"a": ours}, [("a", wanted)], {"x", "c"}, {"y", "b"})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("leaving", "entering", "pinned", "foreign", "count"),
     [
         (1, 1, 0, 0, 1),
@@ -75,7 +75,7 @@ def test_bytes_that_are_not_known_make_no_balance() -> None:
     assert Region(leaving={"a": out("0")}, pinned={"a"}).saved_bytes(lambda name: None) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "other", "same"),
     [
         (PLAIN, PLAIN, True),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from builders import a_configuration, a_diagnosis, a_graph, a_measurement, a_node, a_trial, an_environment
+from loops import for_each
 
 from layoutdoctor.analysis.comparison import compare
 from layoutdoctor.analysis.model_comparison import compare_models
@@ -129,10 +130,11 @@ def unstable(*names: str) -> Finding:
 NEW_CODE = dict.fromkeys(MILLISECONDS, "b")
 
 
-@pytest.mark.parametrize("codes", [None, NEW_CODE], ids=["same code", "other code"])
-@pytest.mark.parametrize("names", [("inductor", "eager", CHANGED), tuple(MILLISECONDS)], ids=["three", "five"])
-@pytest.mark.parametrize("where", ["common", "own"])
-@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.thorough
+@for_each("codes", [None, NEW_CODE])
+@for_each("names", [("inductor", "eager", CHANGED), tuple(MILLISECONDS)])
+@for_each("where", ["common", "own"])
+@for_each("noise", NOISES)
 def test_nothing_changed_is_never_a_change(
     noise: str, where: str, names: tuple[str, ...], codes: Mapping[str, str] | None
 ) -> None:

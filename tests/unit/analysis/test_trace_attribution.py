@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from loops import for_each
 from recorded_builders import FORWARD, GEMM, HOST_CALL, POINTWISE, Recorder, name_of_operation
 
 from layoutdoctor.analysis.trace_attribution import Attribution, attribute, innermost, is_convolution
@@ -166,7 +167,7 @@ def test_an_id_that_two_threads_of_one_process_use_names_the_first() -> None:
 
 
 # An operation from 10 to 40 with one from 20 to 30 in it, and one from 40 to 50 behind.
-@pytest.mark.parametrize(
+@for_each(
     ("moment", "name"),
     [
         (9, None),
@@ -313,9 +314,7 @@ def test_a_kernel_belongs_to_the_step_in_which_it_was_launched_not_in_which_it_r
 
 
 # Steps from 10 to 20 and from 20 to 40, and one more from 60 to 70.
-@pytest.mark.parametrize(
-    ("moment", "step"), [(9, None), (10, 1), (19, 1), (20, 2), (40, 2), (41, None), (59, None), (60, 3), (70, 3)]
-)
+@for_each(("moment", "step"), [(9, None), (10, 1), (19, 1), (20, 2), (40, 2), (41, None), (59, None), (60, 3), (70, 3)])
 def test_the_edges_of_steps(moment: int, step: int | None) -> None:
     record = Recorder()
     for number, (start, duration) in enumerate([(10, 10), (20, 20), (60, 10)], start=1):
@@ -362,7 +361,7 @@ def test_an_empty_trace_has_nothing_to_attribute() -> None:
     assert (found.replayed_count, found.unlaunched_count, found.is_external_degenerate) == (0, 0, False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "aten::conv2d",
@@ -380,7 +379,7 @@ def test_convolutions_of_every_version_are_known(name: str) -> None:
     assert is_convolution(name)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "aten::batch_norm",

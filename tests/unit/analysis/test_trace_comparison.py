@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from builders import a_conversion, a_pair, a_total, a_trace, channels_last, contiguous, recorded
+from loops import for_each
 
 from layoutdoctor.analysis.trace_comparison import compare_traces
 from layoutdoctor.comparison_records import TraceComparison, comparison_to_json
@@ -91,7 +92,7 @@ def test_what_is_in_one_only_is_kept() -> None:
     assert all((change.old is None) == (change.change == "came") for change in comparison.conversions)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [
         {"op": "aten::convolution_backward"},

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_builders import GEMM, TO_NHWC, Recorder
@@ -105,6 +106,7 @@ def painted(intervals: list[Interval], device: int) -> np.ndarray:
     return line
 
 
+@pytest.mark.thorough
 @given(asked=INTERVALS, others=INTERVALS, transfers=INTERVALS)
 @settings(max_examples=300, deadline=None)
 def test_every_nanosecond_is_judged_as_on_a_painted_timeline(

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from loops import for_each
 from recorded_builders import (
     DATA_GRADIENT,
     FILL,
@@ -26,14 +27,20 @@ from layoutdoctor.analysis.trace_pairs import TracePair, base_name_of, find_pair
 from layoutdoctor.layout import contiguous_stride, dense_stride
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from layoutdoctor.analysis.trace_convolutions import LibraryConversion
     from layoutdoctor.traces.recorded import RecordedTrace
+
+    Step = Callable[[Recorder], object]
 
 SMALL, IMAGE, WIDE = (4, 32, 28, 28), (4, 64, 28, 28), (4, 96, 28, 28)
 GROW, KEEP = (64, 32, 3, 3), (64, 64, 3, 3)  # weights: SMALL to IMAGE, IMAGE to IMAGE
 ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
 ALL_MIOPEN = (TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE)
 BATCH_NORM = "void at::native::batch_norm_transform_input_kernel<float, float, float, true, int>(x)"
+ELSEWHERE: tuple[dict[str, int], ...] = ({"stream": 9}, {"device": 1}, {"process": 1})
+VALUES = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
 COUNT = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctorOnSelf_add<long>, x>(int, x)"
 
 
@@ -52,14 +59,63 @@ def confidences(record: Recorder) -> list[str]:
     return [pair.confidence for pair in pairs_of(record)]
 
 
-def chain(*between: str, kernels: tuple[str, ...] = ALL, record: Recorder | None = None) -> Recorder:
-    """Two convolutions of the same sizes, with operations on the value between."""
-    record = record or Recorder()
-    record.convolution(IMAGE, KEEP, *kernels)
-    for name in between:
-        record.pointwise(name, IMAGE)
-    record.convolution(IMAGE, KEEP, *kernels)
+def step(name: str, *arguments: Any, **options: Any) -> Step:
+    """A call of one of the recorder's methods, to be made later."""
+    return lambda record: getattr(record, name)(*arguments, **options)
+
+
+def conv(image: tuple[int, ...] = IMAGE, weight: tuple[int, ...] = KEEP, kernels: tuple[str, ...] = ALL) -> Step:
+    return step("convolution", image, weight, *kernels)
+
+
+def on_value(*names: str) -> tuple[Step, ...]:
+    return tuple(step("pointwise", name, IMAGE) for name in names)
+
+
+def copy_between(source: tuple[int, ...], target: tuple[int, ...]) -> Step:
+    return step("pointwise", "aten::copy_", IMAGE, IMAGE, strides=[target, source], kernel=STRIDED_COPY)
+
+
+def inside(operation: str, *steps: Step, **options: Any) -> Step:
+    def run(record: Recorder) -> None:
+        with record.operation(operation, **options):
+            for each in steps:
+                each(record)
+
+    return run
+
+
+def kernel(name: str, shape: tuple[int, ...] | None = None, **options: Any) -> Step:
+    """A kernel; of a conversion with the grid that cuDNN gives a tensor of this shape."""
+    return step("kernel", name, grid=cudnn_grid(shape) if shape else None, **options)
+
+
+def unlaunched(*names: str, **options: Any) -> tuple[Step, ...]:
+    return tuple(kernel(name, is_launched=False, **options) for name in names)
+
+
+def in_step(number: int, *steps: Step) -> Step:
+    def run(record: Recorder) -> None:
+        with record.annotation(f"ProfilerStep#{number}"):
+            for each in steps:
+                each(record)
+
+    return run
+
+
+(RELU,) = on_value("aten::relu")
+
+
+def recorded(*steps: Step, has_shapes: bool = True) -> Recorder:
+    record = Recorder(has_shapes=has_shapes)
+    for each in steps:
+        each(record)
     return record
+
+
+def chain(*between: str, kernels: tuple[str, ...] = ALL, has_shapes: bool = True) -> Recorder:
+    """Two convolutions of the same sizes, with operations on the value between."""
+    return recorded(conv(kernels=kernels), *on_value(*between), conv(kernels=kernels), has_shapes=has_shapes)
 
 
 def test_out_and_back_around_a_pointwise_operation_is_a_round_trip() -> None:
@@ -75,141 +131,221 @@ def test_out_and_back_around_a_pointwise_operation_is_a_round_trip() -> None:
 
 
 def test_an_operation_of_several_kernels_is_named_once() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, KEEP, *ALL)
-    with record.operation("aten::native_batch_norm", shapes=[IMAGE]):
-        record.kernel(BATCH_NORM)
-        record.kernel(POINTWISE)
-    record.pointwise("aten::relu", IMAGE)
-    record.convolution(IMAGE, KEEP, *ALL)
+    norm = inside("aten::native_batch_norm", kernel(BATCH_NORM), kernel(POINTWISE), shapes=[IMAGE])
 
-    assert pairs_of(record)[0].between == ("aten::native_batch_norm", "aten::relu")
+    assert pairs_of(recorded(conv(), norm, RELU, conv()))[0].between == ("aten::native_batch_norm", "aten::relu")
 
 
 def test_a_channels_last_model_whose_convolutions_run_contiguous_makes_round_trips_the_other_way() -> None:
-    record = Recorder()
-    for image in (IMAGE, IMAGE):
-        values = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
-        with record.operation("aten::conv2d", shapes=[image, KEEP], values=values):
-            for name, shape in ((TO_NCHW, IMAGE), (TO_NCHW, KEEP), (FORWARD, None), (TO_NHWC, IMAGE)):
-                record.kernel(name, grid=cudnn_grid(shape) if shape else None)
-        record.pointwise("aten::relu", IMAGE)
+    kernels = kernel(TO_NCHW, IMAGE), kernel(TO_NCHW, KEEP), kernel(FORWARD), kernel(TO_NHWC, IMAGE)
+    convolution = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
 
-    conversions, pairs = found_in(record.trace())
+    conversions, pairs = found_in(recorded(convolution, RELU, convolution, RELU).trace())
 
     assert [(conversions[p.first].direction, conversions[p.second].direction) for p in pairs] == [
         ("to_channels_last", "to_contiguous")
     ]
 
 
-def test_what_a_convolution_reads_and_what_the_next_one_reads_are_no_round_trip() -> None:
-    record = Recorder(has_shapes=False)
-    record.convolution(IMAGE, KEEP, TO_NCHW, FORWARD, TO_NHWC)
-    record.pointwise("aten::relu", IMAGE)
-    record.convolution(IMAGE, KEEP, TO_NHWC, FORWARD)
-
-    assert pairs_of(record) == []
-
-
-def test_other_sizes_are_another_value() -> None:
-    record = Recorder()
-    record.convolution(SMALL, GROW, *ALL)
-    record.pointwise("aten::relu", IMAGE)
-    record.convolution(WIDE, (64, 96, 3, 3), *ALL)
-
-    assert pairs_of(record) == []
-
-
-def test_other_sizes_are_another_value_also_where_the_kernel_says_nothing_of_them() -> None:
-    record = Recorder()
-    record.convolution(SMALL, GROW, *ALL)
-    record.pointwise("aten::relu", IMAGE)
-    with record.operation("aten::conv2d", shapes=[WIDE, (64, 96, 3, 3)]):
-        record.kernel(TO_NHWC, grid=(9, 9, 9))
-        record.kernel(FORWARD)
-
-    assert pairs_of(record) == []
-
-
-def test_without_shapes_equal_grids_speak_for_it() -> None:
-    assert confidences(chain("aten::relu", record=Recorder(has_shapes=False))) == ["grid"]
-
-
-def test_without_shapes_other_grids_speak_against_it() -> None:
-    record = Recorder(has_shapes=False)
-    record.convolution(SMALL, GROW, *ALL)
-    record.pointwise("aten::relu")
-    record.convolution(WIDE, (64, 96, 3, 3), *ALL)
-
-    assert pairs_of(record) == []
-
-
 def test_without_shapes_and_grids_the_order_is_all_there_is() -> None:
-    (pair,) = pairs_of(chain("aten::relu", kernels=ALL_MIOPEN, record=Recorder(has_shapes=False)))
+    (pair,) = pairs_of(chain("aten::relu", kernels=ALL_MIOPEN, has_shapes=False))
 
     assert (pair.confidence, pair.shape) == ("order", None)
 
 
-def test_in_miopen_shapes_speak_as_well() -> None:
-    assert confidences(chain("aten::relu", kernels=ALL_MIOPEN)) == ["shapes"]
-
-
 def test_a_conversion_of_the_weight_between_does_not_hide_that_of_the_input() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, KEEP, *ALL)
-    record.pointwise("aten::relu", IMAGE)
-    values = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
-    with record.operation("aten::conv2d", shapes=[IMAGE, KEEP], values=values):
-        record.kernel(TO_NHWC, grid=cudnn_grid(KEEP))
-        record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE))
-        record.kernel(FORWARD)
+    kernels = kernel(TO_NHWC, KEEP), kernel(TO_NHWC, IMAGE), kernel(FORWARD)
+    second = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
 
-    conversions, pairs = found_in(record.trace())
+    conversions, pairs = found_in(recorded(conv(), RELU, second).trace())
 
     assert [conversions[p.second].row for p in pairs] == [6]
 
 
-def test_a_convolution_that_converts_its_weight_alone_makes_none() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, KEEP, *ALL)
-    record.pointwise("aten::relu", IMAGE)
-    with record.operation("aten::conv2d", shapes=[IMAGE, KEEP]):
-        record.kernel(TO_NHWC, grid=cudnn_grid(KEEP))
-        record.kernel(FORWARD)
-    record.convolution(IMAGE, KEEP, *ALL)
+BACKWARD = inside(
+    "aten::convolution_backward",
+    kernel(TO_NHWC, IMAGE),
+    kernel(DATA_GRADIENT),
+    shapes=[IMAGE, SMALL, GROW, (), (), (), ()],
+)
+BACKWARD_WITH_RESULT = inside(
+    "aten::convolution_backward",
+    kernel(TO_NHWC, IMAGE),
+    kernel(DATA_GRADIENT),
+    kernel(TO_NCHW, SMALL),
+    shapes=[IMAGE, SMALL, GROW, (), (), (), ()],
+)
+STRIDES, LAST_STRIDES = contiguous_stride(IMAGE), dense_stride(IMAGE, (0, 2, 3, 1))
+WIDER, BRANCH = (64, 96, 3, 3), (64, 64, 1, 1)
 
+
+@for_each(
+    ("why", "record"),
+    [
+        (
+            "what a convolution reads and what the next one reads is no round trip",
+            recorded(
+                conv(kernels=(TO_NCHW, FORWARD, TO_NHWC)), RELU, conv(kernels=(TO_NHWC, FORWARD)), has_shapes=False
+            ),
+        ),
+        ("other sizes are another value", recorded(conv(SMALL, GROW), RELU, conv(WIDE, WIDER))),
+        (
+            "also where the kernel says nothing of them",
+            recorded(
+                conv(SMALL, GROW),
+                RELU,
+                inside("aten::conv2d", step("kernel", TO_NHWC, grid=(9, 9, 9)), kernel(FORWARD), shapes=[WIDE, WIDER]),
+            ),
+        ),
+        (
+            "without shapes other grids speak against it",
+            recorded(conv(SMALL, GROW), step("pointwise", "aten::relu"), conv(WIDE, WIDER), has_shapes=False),
+        ),
+        (
+            "a convolution that converts its weight alone",
+            recorded(
+                conv(),
+                RELU,
+                inside("aten::conv2d", kernel(TO_NHWC, KEEP), kernel(FORWARD), shapes=[IMAGE, KEEP]),
+                conv(),
+            ),
+        ),
+        (
+            "a convolution that runs as it is ends the search",
+            recorded(conv(), RELU, conv(kernels=(FORWARD,)), RELU, conv()),
+        ),
+        (
+            "a kernel between the conversions of the next convolution",
+            recorded(
+                conv(),
+                step("pointwise", "aten::relu"),
+                inside("aten::conv2d", kernel(TO_NHWC, KEEP), external=1),
+                step("pointwise", "aten::relu"),
+                kernel(TO_NHWC, IMAGE, external=1),
+                kernel(FORWARD, external=1),
+                has_shapes=False,
+            ),
+        ),
+        ("a copy that changes the strides", recorded(conv(), copy_between(STRIDES, LAST_STRIDES), conv())),
+        ("a copy without strides", chain("aten::relu", "aten::copy_")),
+        (
+            "the result of a backward does not start one",
+            recorded(BACKWARD_WITH_RESULT, step("pointwise", "aten::mul", SMALL), conv(SMALL, GROW)),
+        ),
+        # A block recomputed for its backward ends in a convolution; what comes next is the gradient of its result.
+        *(
+            (
+                "a gradient does not end one",
+                recorded(conv(SMALL, GROW), step("pointwise", "aten::div", IMAGE), BACKWARD, has_shapes=has_shapes),
+            )
+            for has_shapes in (True, False)
+        ),
+        (
+            "without operations the kernel that computes tells a backward",
+            recorded(
+                *(
+                    each
+                    for main in (MIOPEN_DATA_GRADIENT, MIOPEN_FORWARD, MIOPEN_DATA_GRADIENT)
+                    for each in unlaunched(TRANSPOSE, main, TRANSPOSE, POINTWISE)
+                )
+            ),
+        ),
+        # Queries, keys and values of an attention: three 1x1 convolutions of the same tensor, one after the other.
+        *(
+            (
+                "two readers of one input",
+                recorded(*[conv(IMAGE, BRANCH, kernels)] * 3, has_shapes=has_shapes),
+            )
+            for has_shapes in (True, False)
+            for kernels in (ALL, ALL_MIOPEN)
+        ),
+        (
+            "an operation on another tensor does not take the value on",
+            recorded(conv(), step("pointwise", "aten::silu", (4, 1280)), conv()),
+        ),
+        # The last convolution of a residual block and its norm, then the one that scales the block's input down.
+        (
+            "where the order is all there is a norm alone says nothing",
+            recorded(conv(kernels=ALL_MIOPEN), kernel(BATCH_NORM), conv(IMAGE, BRANCH, ALL_MIOPEN), has_shapes=False),
+        ),
+        *(
+            (
+                "what runs elsewhere makes none with it",
+                recorded(*unlaunched(*ALL_MIOPEN, POINTWISE), *unlaunched(*ALL_MIOPEN, POINTWISE, **other)),
+            )
+            for other in ELSEWHERE
+        ),
+        (
+            "the last convolution of a step and the first of the next",
+            recorded(
+                *(
+                    in_step(number, conv(SMALL, (32, 32, 3, 3)), step("pointwise", "aten::mul", SMALL))
+                    for number in (1, 2)
+                )
+            ),
+        ),
+    ],
+)
+def test_no_round_trip(why: str, record: Recorder) -> None:
     assert pairs_of(record) == []
 
 
-def test_a_convolution_that_runs_as_it_is_ends_the_search() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, KEEP, *ALL)
-    record.pointwise("aten::relu", IMAGE)
-    record.convolution(IMAGE, KEEP, FORWARD)
-    record.pointwise("aten::relu", IMAGE)
-    record.convolution(IMAGE, KEEP, *ALL)
+@for_each(
+    ("why", "record", "confidence"),
+    [
+        ("in MIOpen shapes speak as well", chain("aten::relu", kernels=ALL_MIOPEN), "shapes"),
+        ("without shapes equal grids speak for it", chain("aten::relu", has_shapes=False), "grid"),
+        ("a fill of the next convolution does not end it", chain("aten::relu", kernels=(FILL, *ALL_MIOPEN)), "shapes"),
+        (
+            "a cast within the next convolution does not end it",
+            recorded(
+                conv(),
+                RELU,
+                inside(
+                    "aten::conv2d",
+                    inside(
+                        "aten::to",
+                        step("pointwise", "aten::copy_", KEEP, KEEP, strides=[contiguous_stride(KEEP)] * 2),
+                    ),
+                    conv(),
+                ),
+            ),
+            "shapes",
+        ),
+        ("within one step", recorded(in_step(1, conv(), RELU, conv())), "shapes"),
+        (
+            "launch grids exclude a second reader of the first input",
+            recorded(conv(SMALL, GROW), conv(), has_shapes=False),
+            "grid",
+        ),
+        # A block with a 3x3 and a 1x1 branch of one input, each with its batch norm.
+        (
+            "where only a norm took the value on the order is all there is",
+            recorded(
+                conv(),
+                step("pointwise", "aten::add_", (), kernel=COUNT),
+                *on_value("aten::cudnn_batch_norm"),
+                conv(IMAGE, BRANCH),
+            ),
+            "order",
+        ),
+        (
+            "the same holds without shapes",
+            recorded(conv(), kernel(COUNT), kernel(BATCH_NORM), conv(), has_shapes=False),
+            "order",
+        ),
+        (
+            "around a norm between other sizes shapes speak",
+            recorded(conv(SMALL, GROW), *on_value("aten::cudnn_batch_norm"), conv()),
+            "shapes",
+        ),
+    ],
+)
+def test_one_round_trip_and_what_speaks_for_it(why: str, record: Recorder, confidence: str) -> None:
+    assert confidences(record) == [confidence]
 
-    assert pairs_of(record) == []
 
-
-def test_a_fill_of_the_next_convolution_does_not_end_it() -> None:
-    assert confidences(chain("aten::relu", kernels=(FILL, *ALL_MIOPEN))) == ["shapes"]
-
-
-def test_a_cast_within_the_next_convolution_does_not_end_it() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, KEEP, *ALL)
-    record.pointwise("aten::relu", IMAGE)
-    with record.operation("aten::conv2d"):
-        with record.operation("aten::to"):
-            stride = contiguous_stride(KEEP)
-            record.pointwise("aten::copy_", KEEP, KEEP, strides=[stride, stride])
-        record.convolution(IMAGE, KEEP, *ALL)
-
-    assert confidences(record) == ["shapes"]
-
-
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "aten::mm",
@@ -227,239 +363,49 @@ def test_an_operation_that_is_not_known_to_keep_each_element_in_its_place_ends_i
     assert pairs_of(chain("aten::relu", name)) == []
 
 
-def test_a_kernel_of_no_operation_ends_it_unless_its_name_is_known() -> None:
-    for name, count in ((GEMM, 0), (POINTWISE, 1), (STRIDED_COPY, 0), (BATCH_NORM, 1)):
-        record = Recorder(has_shapes=False)
-        record.convolution(IMAGE, KEEP, *ALL)
-        record.kernel(POINTWISE)
-        record.kernel(name)
-        record.convolution(IMAGE, KEEP, *ALL)
-
-        assert len(pairs_of(record)) == count, name
-
-
-def a_copy(record: Recorder, source: tuple[int, ...], target: tuple[int, ...]) -> None:
-    record.pointwise("aten::copy_", IMAGE, IMAGE, strides=[target, source], kernel=STRIDED_COPY)
+@for_each(("name", "count"), [(GEMM, 0), (POINTWISE, 1), (STRIDED_COPY, 0), (BATCH_NORM, 1)])
+def test_a_kernel_of_no_operation_ends_it_unless_its_name_is_known(name: str, count: int) -> None:
+    assert len(pairs_of(recorded(conv(), kernel(POINTWISE), kernel(name), conv(), has_shapes=False))) == count
 
 
 def test_a_copy_that_keeps_the_strides_takes_the_value_on() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, KEEP, *ALL)
-    a_copy(record, contiguous_stride(IMAGE), contiguous_stride(IMAGE))
-    record.pointwise("aten::relu", IMAGE)
-    record.convolution(IMAGE, KEEP, *ALL)
+    pairs = pairs_of(recorded(conv(), copy_between(STRIDES, STRIDES), RELU, conv()))
 
-    assert pairs_of(record)[0].between == ("aten::copy_", "aten::relu")
-
-
-def test_a_copy_that_changes_the_strides_ends_it() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, KEEP, *ALL)
-    a_copy(record, contiguous_stride(IMAGE), dense_stride(IMAGE, (0, 2, 3, 1)))
-    record.convolution(IMAGE, KEEP, *ALL)
-
-    assert pairs_of(record) == []
-
-
-def test_a_copy_without_strides_ends_it() -> None:
-    assert pairs_of(chain("aten::relu", "aten::copy_")) == []
-
-
-def test_a_kernel_between_the_conversions_of_the_next_convolution_ends_it() -> None:
-    record = Recorder(has_shapes=False)
-    record.convolution(IMAGE, KEEP, *ALL)
-    record.pointwise("aten::relu")
-    with record.operation("aten::conv2d", external=1):
-        record.kernel(TO_NHWC, grid=cudnn_grid(KEEP))
-    record.pointwise("aten::relu")
-    record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE), external=1)
-    record.kernel(FORWARD, external=1)
-
-    assert pairs_of(record) == []
-
-
-def test_the_result_of_a_backward_does_not_start_one() -> None:
-    record = Recorder()
-    with record.operation("aten::convolution_backward", shapes=[IMAGE, SMALL, GROW, (), (), (), ()]):
-        record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE))
-        record.kernel(DATA_GRADIENT)
-        record.kernel(TO_NCHW, grid=cudnn_grid(SMALL))
-    record.pointwise("aten::mul", SMALL)
-    record.convolution(SMALL, GROW, *ALL)
-
-    assert pairs_of(record) == []
-
-
-@pytest.mark.parametrize("has_shapes", [True, False])
-def test_a_gradient_does_not_end_one(has_shapes: bool) -> None:
-    """A block recomputed for its backward ends in a convolution; what comes next is the gradient of its result."""
-    record = Recorder(has_shapes=has_shapes)
-    record.convolution(SMALL, GROW, *ALL)
-    record.pointwise("aten::div", IMAGE)
-    with record.operation("aten::convolution_backward", shapes=[IMAGE, SMALL, GROW, (), (), (), ()]):
-        record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE))
-        record.kernel(DATA_GRADIENT)
-
-    assert pairs_of(record) == []
-
-
-def test_without_operations_the_kernel_that_computes_tells_a_backward() -> None:
-    record = Recorder()
-    for main in (MIOPEN_DATA_GRADIENT, MIOPEN_FORWARD, MIOPEN_DATA_GRADIENT):
-        for name in (TRANSPOSE, main, TRANSPOSE, POINTWISE):
-            record.kernel(name, is_launched=False)
-
-    assert pairs_of(record) == []
+    assert pairs[0].between == ("aten::copy_", "aten::relu")
 
 
 def test_kernels_without_operations_make_round_trips_too() -> None:
-    record = Recorder()
-    for _ in range(2):
-        for name in (*ALL_MIOPEN, BATCH_NORM, POINTWISE):
-            record.kernel(name, is_launched=False)
+    (pair,) = pairs_of(recorded(*unlaunched(*ALL_MIOPEN, BATCH_NORM, POINTWISE) * 2))
 
-    (pair,) = pairs_of(record)
     assert (pair.between, pair.confidence) == ((BATCH_NORM, POINTWISE), "order")
 
 
 def test_nothing_between_is_a_round_trip_where_the_sizes_exclude_a_second_reader_of_the_first_input() -> None:
-    record = Recorder()
-    record.convolution(SMALL, GROW, *ALL)
-    record.convolution(IMAGE, KEEP, *ALL)
+    (pair,) = pairs_of(recorded(conv(SMALL, GROW), conv()))
 
-    (pair,) = pairs_of(record)
     assert (pair.between, pair.confidence) == ((), "shapes")
 
 
-def test_launch_grids_exclude_it_as_well() -> None:
-    record = Recorder(has_shapes=False)
-    record.convolution(SMALL, GROW, *ALL)
-    record.convolution(IMAGE, KEEP, *ALL)
-
-    assert confidences(record) == ["grid"]
-
-
-@pytest.mark.parametrize("has_shapes", [True, False])
-@pytest.mark.parametrize("kernels", [ALL, ALL_MIOPEN])
-def test_two_readers_of_one_input_are_no_round_trip(has_shapes: bool, kernels: tuple[str, ...]) -> None:
-    """Queries, keys and values of an attention: three 1x1 convolutions of the same tensor, one after the other."""
-    record = Recorder(has_shapes=has_shapes)
-    for _ in range(3):
-        record.convolution(IMAGE, (64, 64, 1, 1), *kernels)
-
-    assert pairs_of(record) == []
-
-
-def test_an_operation_on_another_tensor_does_not_take_the_value_on() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, KEEP, *ALL)
-    record.pointwise("aten::silu", (4, 1280))
-    record.convolution(IMAGE, KEEP, *ALL)
-
-    assert pairs_of(record) == []
-
-
-def test_where_only_a_norm_took_the_value_on_the_order_is_all_there_is() -> None:
-    """A block with a 3x3 and a 1x1 branch of one input, each with its batch norm."""
-    record = Recorder()
-    record.convolution(IMAGE, KEEP, *ALL)
-    record.pointwise("aten::add_", (), kernel=COUNT)
-    record.pointwise("aten::cudnn_batch_norm", IMAGE)
-    record.convolution(IMAGE, (64, 64, 1, 1), *ALL)
-
-    assert confidences(record) == ["order"]
-
-
-def test_the_same_holds_without_shapes() -> None:
-    record = Recorder(has_shapes=False)
-    record.convolution(IMAGE, KEEP, *ALL)
-    record.kernel(COUNT)
-    record.kernel(BATCH_NORM)
-    record.convolution(IMAGE, KEEP, *ALL)
-
-    assert confidences(record) == ["order"]
-
-
-def test_where_the_order_is_all_there_is_a_norm_alone_says_nothing() -> None:
-    """The last convolution of a residual block and its batch norm, then the one that scales the block's input down."""
-    record = Recorder(has_shapes=False)
-    record.convolution(IMAGE, KEEP, *ALL_MIOPEN)
-    record.kernel(BATCH_NORM)
-    record.convolution(IMAGE, (64, 64, 1, 1), *ALL_MIOPEN)
-
-    assert pairs_of(record) == []
-
-
-def test_around_a_norm_between_other_sizes_shapes_speak() -> None:
-    record = Recorder()
-    record.convolution(SMALL, GROW, *ALL)
-    record.pointwise("aten::cudnn_batch_norm", IMAGE)
-    record.convolution(IMAGE, KEEP, *ALL)
-
-    assert confidences(record) == ["shapes"]
-
-
-@pytest.mark.parametrize("other", [{"stream": 9}, {"device": 1}, {"process": 1}])
+@for_each("other", ELSEWHERE)
 def test_what_runs_elsewhere_is_not_mixed_in(other: dict[str, int]) -> None:
     record = Recorder()
-    names = (*ALL_MIOPEN, POINTWISE, *ALL_MIOPEN)
-    for place, name in enumerate(names):
+    for place, name in enumerate((*ALL_MIOPEN, POINTWISE, *ALL_MIOPEN)):
         record.kernel(name, is_launched=False, at=1000 * place, takes=900)
         record.kernel(GEMM, is_launched=False, at=1000 * place + 500, takes=900, **other)
 
     assert len(pairs_of(record)) == 1
 
 
-@pytest.mark.parametrize("other", [{"stream": 9}, {"device": 1}, {"process": 1}])
-def test_what_runs_elsewhere_makes_no_round_trip_with_it(other: dict[str, int]) -> None:
-    record = Recorder()
-    for changes in ({}, other):
-        for name in (*ALL_MIOPEN, POINTWISE):
-            record.kernel(name, is_launched=False, **changes)
-
-    assert pairs_of(record) == []
-
-
-def stepped(numbers: tuple[int, int]) -> Recorder:
-    record = Recorder()
-    for number in numbers:
-        with record.annotation(f"ProfilerStep#{number}"):
-            record.convolution(SMALL, (32, 32, 3, 3), *ALL)
-            record.pointwise("aten::mul", SMALL)
-    return record
-
-
-def test_the_last_convolution_of_a_step_and_the_first_of_the_next_make_none() -> None:
-    assert len(pairs_of(stepped((1, 2)))) == 0
-
-
-def test_within_one_step_they_make_one() -> None:
-    record = Recorder()
-    with record.annotation("ProfilerStep#1"):
-        chain("aten::relu", record=record)
-
-    assert len(pairs_of(record)) == 1
-
-
 def test_a_result_with_two_readers_is_one_round_trip() -> None:
-    record = Recorder()
-    record.convolution(SMALL, GROW, *ALL)
-    record.pointwise("aten::relu", IMAGE)
-    record.convolution(IMAGE, (96, 64, 3, 3), *ALL)
-    record.convolution(IMAGE, (96, 64, 1, 1), *ALL)
+    readers = conv(IMAGE, (96, 64, 3, 3)), conv(IMAGE, (96, 64, 1, 1))
 
-    conversions, pairs = found_in(record.trace())
+    conversions, pairs = found_in(recorded(conv(SMALL, GROW), RELU, *readers).trace())
 
     assert [conversions[p.second].group for p in pairs] == [2]
 
 
 def test_a_chain_of_convolutions_is_one_round_trip_for_each_link() -> None:
-    record = Recorder()
-    for _ in range(4):
-        record.convolution(IMAGE, KEEP, *ALL)
-        record.pointwise("aten::relu", IMAGE)
-
-    pairs = pairs_of(record)
+    pairs = pairs_of(recorded(*[conv(), RELU] * 4))
 
     assert len(pairs) == 3
     assert [p.first for p in pairs] == sorted(p.first for p in pairs)
@@ -484,7 +430,7 @@ def random_record(seed: int) -> Recorder:
     return record
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_a_conversion_is_in_one_round_trip_at_most_and_never_both_ends_of_one(seed: int) -> None:
     conversions, pairs = found_in(random_record(seed).trace())
 
@@ -510,7 +456,7 @@ def test_a_name_without_namespace_and_underscore(name: str, base: str) -> None:
     assert base_name_of(name) == base
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "is_agnostic"),
     [
         ("aten::relu_", True),

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, TO_NHWC, Recorder
 
 from layoutdoctor.analysis import trace_sums
@@ -79,7 +80,7 @@ def test_kernels_alone_are_said_to_be_somebodys() -> None:
     assert found["operation", "aten::conv2d"] is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_sums_by_kernel_are_the_whole(seed: int) -> None:
     generator = np.random.default_rng(seed)
     record = Recorder()

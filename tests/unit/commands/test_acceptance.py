@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import types
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import builders
 import msgspec
 import pytest
 from builders import a_diagnosis, a_failed_trial, a_location, a_recommendation, a_trial
@@ -17,7 +19,7 @@ from layoutdoctor.accepted import load_accepted
 from layoutdoctor.commands import diagnose as diagnose_module
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.isolation import Isolation
-from layoutdoctor.records import Diagnosis, Finding, load, to_json
+from layoutdoctor.records import Diagnosis, load, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,18 +27,10 @@ if TYPE_CHECKING:
 PATCH_EMBED = Path(__file__).parents[2] / "traces" / "h100_vit_patch_embed.json.gz"
 
 
-def a_finding(code: str = "LD101", severity: Any = "warning", module: str = "body.1", **changes: Any) -> Finding:
-    return Finding(
-        code=code,
-        rule="round-trip-conversion",
-        severity=severity,
-        configuration="inductor",
-        module=module,
-        **{"message": "3 round trips", "location": a_location(9, "/home/ada/net/model.py", "x = f(x)"), **changes},
-    )
+a_finding = partial(builders.a_finding, location=a_location(9, "/home/ada/net/model.py", "x = f(x)"))
 
 
-FOUND = a_diagnosis(a_trial("inductor"), findings=(a_finding(), a_finding("LD103", "note", "stem")))
+FOUND = a_diagnosis(a_trial("inductor"), findings=(a_finding(), a_finding("LD103", severity="note", module="stem")))
 
 
 @pytest.fixture
@@ -151,7 +145,9 @@ def test_entries_that_accept_nothing_any_more_are_told(
     content["accepted"][0]["until"] = "2020-01-01"
     content["accepted"][1]["evidence_count"] = 0
     path.write_text(json.dumps(content))
-    grown = msgspec.structs.replace(FOUND, findings=(a_finding("LD103", "note", "stem", evidence=("a",)),))
+    grown = msgspec.structs.replace(
+        FOUND, findings=(a_finding("LD103", severity="note", module="stem", evidence=("a",)),)
+    )
 
     assert main(["render", save(grown), "--accepted", str(path), "--fail-on", "LD103"]) == 1
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_trial, recordings_of
+from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
@@ -94,7 +95,7 @@ def test_how_long_a_configuration_may_take(supervisor: FakeSupervisor, words: li
     assert supervisor.timeouts == [seconds]
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan", ""])
+@for_each("text", ["0", "-1", "soon", "inf", "nan", ""])
 def test_a_timeout_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["m.py", f"--timeout={text}"]) == 2
     assert f"cannot use {text!r} as seconds: expected a number above 0" in capsys.readouterr().err

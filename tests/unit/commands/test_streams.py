@@ -14,12 +14,14 @@ from layoutdoctor.commands.streams import lossy_stderr, silence
 COMMAND = [sys.executable, "-m", "layoutdoctor", "render", "missing.json"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_standard_error_changes_no_exit_status() -> None:
     with Path("/dev/full").open("wb") as full:
         assert subprocess.run(COMMAND, stderr=full, check=False).returncode == 3
 
 
+@pytest.mark.thorough
 def test_a_reader_of_standard_error_that_went_away_changes_no_exit_status() -> None:
     reading, writing = os.pipe()
     os.close(reading)

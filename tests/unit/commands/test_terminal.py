@@ -7,8 +7,8 @@ import re
 from collections import Counter
 
 import msgspec
-import pytest
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.commands.terminal import render_terminal, wants_colour
 from layoutdoctor.reports.text import render_text
@@ -28,7 +28,7 @@ class Stream(io.StringIO):
         return self._is_terminal
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("is_terminal", "variables", "expected"),
     [
         (True, {}, True),
@@ -51,8 +51,8 @@ def words(text: str) -> list[str]:
     return sorted(re.findall(r"[^\s─·]+", ESCAPE.sub("", text)))
 
 
-@pytest.mark.parametrize("width", [100, 140])
-@pytest.mark.parametrize("story", STORIES)
+@for_each("width", [100, 140])
+@for_each("story", STORIES)
 def test_a_terminal_gets_the_words_of_the_text_report(story: str, width: int) -> None:
     diagnosis = STORIES[story]()
 
@@ -64,8 +64,8 @@ def test_a_terminal_gets_the_words_of_the_text_report(story: str, width: int) ->
     assert not missing
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100])
-@pytest.mark.parametrize("story", STORIES)
+@for_each("width", [40, 60, 80, 100])
+@for_each("story", STORIES)
 def test_no_line_is_wider_than_the_terminal_but_those_to_paste(story: str, width: int) -> None:
     diagnosis = STORIES[story]()
     to_paste = {f"  {line}" for line in build_view(diagnosis).answer.how}
@@ -76,7 +76,7 @@ def test_no_line_is_wider_than_the_terminal_but_those_to_paste(story: str, width
     assert to_paste <= set(lines)
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_without_colours_there_is_no_escape_sequence_at_all(story: str) -> None:
     report = render_terminal(STORIES[story](), 100, is_coloured=False)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
+from loops import for_each
 from recorded_builders import GEMM, Recorder
 
 from layoutdoctor.recording.environment import describe_environment, device_of
@@ -39,14 +39,14 @@ def test_without_kernels_all_devices_are_named() -> None:
     assert describe_environment(a_trace({"deviceProperties": GPUS})).device_name == "NVIDIA A100, NVIDIA H100"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "listed", [None, [], {}, "NVIDIA", [None, 3], [{"id": 0}], [{"id": 0, "name": 5}], [{"id": [0], "name": None}]]
 )
 def test_a_list_of_devices_that_is_none_names_none(listed: object) -> None:
     assert describe_environment(a_trace({"deviceProperties": listed}, 0)).device_name is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("metadata", "version"),
     [
         ({"torch_version": "2.13.0"}, "2.13.0"),
@@ -61,7 +61,7 @@ def test_the_version_of_torch_is_given_where_somebody_wrote_it(metadata: dict[st
     assert describe_environment(a_trace(metadata, 0)).torch == version
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "version"),
     [(12040, "12.4"), (11080, "11.8"), (13000, "13.0"), ("12040", None), (True, None), (3, None), (None, None)],
 )

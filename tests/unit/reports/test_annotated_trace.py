@@ -142,6 +142,7 @@ def dropped_by_perfetto(events: list[dict[str, Any]]) -> int:
     return count
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", REAL_TRACES, ids=lambda path: path.name)
 def test_every_conversion_of_a_real_trace_is_marked_where_its_kernel_ran(path: Path, tmp_path: Path) -> None:
     diagnosis = examine_trace(path)
@@ -164,6 +165,7 @@ def test_every_conversion_of_a_real_trace_is_marked_where_its_kernel_ran(path: P
     assert dropped_by_perfetto(events) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", REAL_TRACES, ids=lambda path: path.name)
 def test_an_annotated_trace_is_examined_like_the_original(path: Path, tmp_path: Path) -> None:
     once, twice = tmp_path / "once.json.gz", tmp_path / "twice.json.gz"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 from golden.comparison_stories import COMPARISON_STORIES
+from loops import for_each
 
 from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.comparison_records import ModelComparison
@@ -18,8 +18,8 @@ SUFFIXES = {"json": "json", "markdown": "md", "text": "txt"}
 ANSWERS = ("Regression: ", "No regression: ", "Cannot be judged: ")
 
 
-@pytest.mark.parametrize("report_format", COMPARISON_FORMATS)
-@pytest.mark.parametrize("story", COMPARISON_STORIES)
+@for_each("report_format", COMPARISON_FORMATS)
+@for_each("story", COMPARISON_STORIES)
 def test_comparison_is_as_reviewed(story: str, report_format: str, update_golden: bool) -> None:
     report = render_comparison(compare_models(*COMPARISON_STORIES[story]()), report_format)
     path = GOLDEN / f"{story}.{SUFFIXES[report_format]}"
@@ -35,7 +35,7 @@ def test_every_golden_file_belongs_to_a_story() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == expected
 
 
-@pytest.mark.parametrize("story", COMPARISON_STORIES)
+@for_each("story", COMPARISON_STORIES)
 def test_the_first_sentence_answers(story: str) -> None:
     comparison = compare_models(*COMPARISON_STORIES[story]())
     text, markdown = render_comparison(comparison), render_comparison(comparison, "markdown")
@@ -45,15 +45,15 @@ def test_the_first_sentence_answers(story: str) -> None:
     assert len(markdown) < MOST_CHARACTERS
 
 
-@pytest.mark.parametrize("story", COMPARISON_STORIES)
-@pytest.mark.parametrize("width", [40, 80, 100, 140])
+@for_each("story", COMPARISON_STORIES)
+@for_each("width", [40, 80, 100, 140])
 def test_no_line_is_too_wide_or_ends_in_a_space(story: str, width: int) -> None:
     lines = render_comparison(compare_models(*COMPARISON_STORIES[story]()), "text", width).splitlines()
 
     assert not [line for line in lines if len(line) > width or line != line.rstrip()]
 
 
-@pytest.mark.parametrize("story", COMPARISON_STORIES)
+@for_each("story", COMPARISON_STORIES)
 def test_the_json_is_the_comparison_itself(story: str) -> None:
     comparison = compare_models(*COMPARISON_STORIES[story]())
 

@@ -27,6 +27,7 @@ from builders import (
     kernels,
     recorded,
 )
+from loops import for_each
 
 from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.analysis.trace_comparison import compare_traces
@@ -337,8 +338,8 @@ def test_all_formats_say_the_same(comparison: Any) -> None:
     assert str(comparison) == text
 
 
-@pytest.mark.parametrize("comparison", [saving(), models()], ids=["traces", "models"])
-@pytest.mark.parametrize("width", [1, 60, 100, 140])
+@for_each("comparison", [saving(), models()])
+@for_each("width", [1, 60, 100, 140])
 def test_no_line_ends_in_a_space_or_is_too_wide(comparison: Any, width: int) -> None:
     lines = render_comparison(comparison, "text", width).splitlines()
 
@@ -376,6 +377,7 @@ def test_a_name_from_outside_cannot_act(comparison: Any) -> None:
     assert not [line for line in tables if not line.endswith("|")]
 
 
+@pytest.mark.thorough
 def test_a_report_fits_into_an_issue_however_long_the_record() -> None:
     many = tuple(
         a_conversion(f"c{n}", module=f"{'deep.' * 30}{n}", op=f"aten::op_{n}{'y' * 90}", source=contiguous((n + 1, 3)))
@@ -413,6 +415,7 @@ def test_what_says_who_ran_it_and_where_is_left_out() -> None:
         assert "model.py" in report
 
 
+@pytest.mark.thorough
 def test_a_comparison_of_models_fits_into_an_issue_however_long_the_record() -> None:
     many = tuple(
         Finding(

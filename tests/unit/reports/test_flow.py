@@ -26,6 +26,7 @@ from builders import (
     recorded,
 )
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph
 from layoutdoctor.reports.flow import Flow, build_flows
@@ -408,7 +409,7 @@ def test_an_estimated_time_is_called_so() -> None:
     assert flow.about == "k: 1.00 ms (estimated), 6.12 MiB moved, asked for; 1 further conversion of this kind"
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_every_story_has_flows_of_a_readable_size_that_hang_together(story: str) -> None:
     for flow in build_flows(STORIES[story]()):
         keys = [node.key for node in flow.nodes]

@@ -23,6 +23,7 @@ from builders import (
     kernels,
 )
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.errors import RecordError, UsageError
 from layoutdoctor.layout import Layout
@@ -54,7 +55,7 @@ def conversions_of(diagnosis: Diagnosis) -> list[Conversion]:
     return found
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_trials_are_the_records(story: str) -> None:
     diagnosis = STORIES[story]()
     frame = diagnosis.to_pandas()
@@ -77,7 +78,7 @@ def test_trials_are_the_records(story: str) -> None:
     )
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_rounds_are_the_records_in_order(story: str) -> None:
     diagnosis = STORIES[story]()
     frame = diagnosis.to_pandas("rounds")
@@ -91,7 +92,7 @@ def test_rounds_are_the_records_in_order(story: str) -> None:
     assert [tuple(row) for row in frame.itertuples(index=False)] == expected
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_conversions_are_the_records(story: str) -> None:
     diagnosis = STORIES[story]()
     frame = diagnosis.to_pandas("conversions")
@@ -105,7 +106,7 @@ def test_conversions_are_the_records(story: str) -> None:
     assert known(frame, "evidence").count("kernels") == in_kernels
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_pairs_and_findings_are_the_records(story: str) -> None:
     diagnosis = STORIES[story]()
     pairs, findings = diagnosis.to_pandas("redundant_pairs"), diagnosis.to_pandas("findings")
@@ -117,7 +118,7 @@ def test_pairs_and_findings_are_the_records(story: str) -> None:
     assert known(findings, "evidence") == ["; ".join(finding.evidence) for finding in diagnosis.findings]
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_convolutions_are_the_records(story: str) -> None:
     diagnosis = STORIES[story]()
     frame = diagnosis.to_pandas("convolutions")
@@ -130,7 +131,7 @@ def test_convolutions_are_the_records(story: str) -> None:
     assert known(frame, "direction") == [graph.direction for graph, card in cards for _ in card.convolutions]
 
 
-@pytest.mark.parametrize("table", TABLES)
+@for_each("table", TABLES)
 def test_columns_and_dtypes_are_the_same_for_every_diagnosis(table: str) -> None:
     empty = msgspec.structs.replace(a_diagnosis(), trials=()).to_pandas(table)
 

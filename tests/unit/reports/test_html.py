@@ -34,6 +34,7 @@ from builders import (
 from golden.stories import STORIES, gain_with_findings
 from golden.trace_stories import TRACE_STORIES, trace_with_round_trips
 from hostile_records import hostile_diagnosis
+from loops import for_each
 
 from layoutdoctor.records import Diagnosis, Finding, Kernel
 from layoutdoctor.reports import render
@@ -83,7 +84,8 @@ def chart_data(page: str) -> Any:
     return json.loads(found)
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.thorough
+@for_each("story", STORIES)
 def test_a_page_is_valid_html(story: str) -> None:
     tree = parse(render_html(STORIES[story]()))
     ids = [element.attrib["id"] for element in tree.iter() if "id" in element.attrib]
@@ -100,7 +102,7 @@ def test_a_page_is_valid_html(story: str) -> None:
             assert element.attrib["href"][1:] in ids
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_a_page_needs_nothing_from_elsewhere(story: str) -> None:
     page = render_html(STORIES[story]())
     tree = parse(page)
@@ -112,7 +114,7 @@ def test_a_page_needs_nothing_from_elsewhere(story: str) -> None:
     assert {e.attrib["href"][0] for e in elements(tree, "a")} == {"#"}
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_its_policy_allows_the_scripts_and_the_style_sheet_of_the_page_and_no_other(story: str) -> None:
     page = render_html(STORIES[story]())
     (policy,) = re.findall('<meta http-equiv="Content-Security-Policy" content="(.*?)">', page)
@@ -130,7 +132,7 @@ def sha256_of(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_a_page_says_all_that_the_shared_view_says(story: str) -> None:
     diagnosis = STORIES[story]()
     view, page = build_view(diagnosis), " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body_of(diagnosis))).split())
@@ -154,7 +156,8 @@ def body_of(diagnosis: Diagnosis) -> str:
     return page[page.index("<body>") : page.index('<script type="application/json"')]
 
 
-@pytest.mark.parametrize("story", [story for story in STORIES if story not in TRACE_STORIES])
+@pytest.mark.thorough
+@for_each("story", [story for story in STORIES if story not in TRACE_STORIES])
 def test_every_detail_of_a_usual_record_is_in_the_page(story: str) -> None:
     diagnosis = STORIES[story]()
     rows = {tuple(text_of(cell) for cell in row) for row in elements(parse(render_html(diagnosis)), "tr")}
@@ -164,8 +167,9 @@ def test_every_detail_of_a_usual_record_is_in_the_page(story: str) -> None:
             assert tuple(" ".join(cell.split()) for cell in row) in rows
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("story", ["gain_with_findings", "failures_and_same", "trace_with_round_trips"])
+@pytest.mark.thorough
+@for_each("name", HOSTILE)
+@for_each("story", ["gain_with_findings", "failures_and_same", "trace_with_round_trips"])
 def test_no_name_changes_what_the_page_is_made_of(story: str, name: str) -> None:
     plain, hostile = (parse(render_html(hostile_diagnosis(story, text))) for text in ("plain", name))
 
@@ -378,7 +382,7 @@ def test_a_page_without_charts_comes_without_the_library() -> None:
     assert "/* charts.js */" not in without_library(page)
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_without_the_library_a_page_is_small_and_without_what_all_pages_share(story: str) -> None:
     page = render(STORIES[story](), "html")
     small = without_library(page)
@@ -394,6 +398,7 @@ def test_the_same_diagnosis_gives_the_same_page() -> None:
     assert render_html(gain_with_findings()) == render_html(gain_with_findings())
 
 
+@pytest.mark.thorough
 def test_long_lists_are_cut_and_say_so() -> None:
     conversions = tuple(a_conversion(f"reorder {i}") for i in range(5_000))
     finding = gain_with_findings().findings[0]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import builders
 import pytest
 from builders import a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.records import Diagnosis, Failure, Finding, Trial
@@ -18,19 +21,8 @@ from layoutdoctor.rules import ALL_RULES
 OUTCOMES = ("failure", "error", "skipped")
 
 
-def a_finding(**changes: Any) -> Finding:
-    fields: dict[str, Any] = {
-        "code": "LD101",
-        "rule": "round-trip-conversion",
-        "severity": "warning",
-        "configuration": "inductor",
-        "message": "3 round trips",
-        "suggestion": "give it channels_last",
-        "location": a_location(9, "/home/ada/net/model.py", "x = f(x)"),
-        "module": "body.1",
-        "seconds": 2e-3,
-    }
-    return Finding(**{**fields, **changes})
+PLACE = a_location(9, "/home/ada/net/model.py", "x = f(x)")
+a_finding = partial(builders.a_finding, suggestion="give it channels_last", location=PLACE, seconds=2e-3)
 
 
 def an_examined_trial(name: str = "inductor", **changes: Any) -> Trial:
@@ -54,7 +46,7 @@ def outcome_of(diagnosis: Diagnosis, name: str = "LD101") -> str:
     return next((tag for tag in OUTCOMES if case.find(tag) is not None), "passed")
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_every_report_has_the_form_that_jenkins_reads(story: str) -> None:
     diagnosis = STORIES[story]()
 
@@ -76,7 +68,7 @@ def test_every_report_has_the_form_that_jenkins_reads(story: str) -> None:
     assert {rule.code for rule in ALL_RULES} <= {name.split()[0] for name in names}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("finding", "outcome"),
     [
         (a_finding(severity="error"), "failure"),
@@ -135,7 +127,7 @@ def test_a_configuration_is_a_case_with_the_time_of_a_step() -> None:
     assert outcome_of(diagnosis, "inductor-freezing") == "skipped"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("diagnosis", "name", "reason"),
     [
         (a_diagnosis(a_failed_trial("inductor")), "LD205", "not judged: no configuration ran"),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import cmarkgfm
 import msgspec
-import pytest
 from builders import (
     a_breaker,
     a_comparison,
@@ -36,6 +35,7 @@ from builders import (
 )
 from github_markdown import check_form, code_blocks, parse, text_of, without_code
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.records import Diagnosis, Failure, Finding
 from layoutdoctor.reports import reproducer as reproducers
@@ -45,6 +45,8 @@ from layoutdoctor.reports.markdown_text import code_block, code_name, escape, pa
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
+
+    import pytest
 
 NAMES = (
     "</details></pre></script><img src=x onerror=alert(1)>",
@@ -76,7 +78,7 @@ def machine_block(report: str) -> dict[str, object]:
     return dict(json.loads(found[1])["layoutdoctor"])
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_github_draws_every_story_as_meant(story: str) -> None:
     diagnosis = STORIES[story]()
     report = render_markdown(diagnosis)
@@ -99,7 +101,7 @@ def test_github_draws_every_story_as_meant(story: str) -> None:
     assert (markdown_parts(diagnosis, "a.md")[1] is None) is ("Lists are cut" not in report)
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_the_machine_block_is_the_record(story: str) -> None:
     diagnosis = STORIES[story]()
     report = render_markdown(diagnosis)
@@ -212,7 +214,7 @@ def named(name: str) -> Diagnosis:
     )
 
 
-@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+@for_each("name", NAMES)
 def test_no_name_is_read_as_markdown_or_html(name: str) -> None:
     report = render_markdown(named(name))
     document = check_form(report)
@@ -288,7 +290,7 @@ def test_the_report_does_not_send_its_reader_to_itself() -> None:
     assert "Made by layoutdoctor 0.1.0. More: layoutdoctor explain · --output d.json" in report
 
 
-@pytest.mark.parametrize("text", ["# a", "- a", "+ a", "1. a", "12) a", "= a", "-", "===", "a", "# - 1. a", "1", ""])
+@for_each("text", ["# a", "- a", "+ a", "1. a", "12) a", "= a", "-", "===", "a", "# - 1. a", "1", ""])
 def test_a_line_starts_no_block(text: str) -> None:
     html = cmarkgfm.github_flavored_markdown_to_html(f"before\n\n{paragraph(text)}\n\nafter\n")
 

@@ -61,6 +61,7 @@ def check_size(report: str) -> None:
     assert report.count("<details>") == report.count("</details>")
 
 
+@pytest.mark.thorough
 def test_a_huge_record_fits_and_the_rest_is_whole_in_the_file_beside() -> None:
     report, details = markdown_parts(huge(), DETAILS)
 

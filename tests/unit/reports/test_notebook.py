@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from builders import a_diagnosis, a_failed_trial, a_recommendation, a_subject
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.records import Diagnosis, Finding
 from layoutdoctor.reports.notebook import LENGTHS, MOST_CHARACTERS, render_fragment
@@ -76,7 +77,7 @@ def hostile_diagnosis(count: int = 3) -> Diagnosis:
     )
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_the_fragment_says_what_the_view_says(story: str) -> None:
     diagnosis = STORIES[story]()
     view, fragment = build_view(diagnosis), render_fragment(diagnosis)
@@ -106,7 +107,7 @@ def test_the_fragment_says_what_the_view_says(story: str) -> None:
         assert plain(line) in text
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_the_fragment_is_strict_html_of_plain_elements_with_styles_of_its_own(story: str) -> None:
     fragment = render_fragment(STORIES[story]())
     elements = Elements(fragment)
@@ -120,7 +121,7 @@ def test_the_fragment_is_strict_html_of_plain_elements_with_styles_of_its_own(st
     assert len(fragment) < MOST_CHARACTERS
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_the_fragment_takes_its_colours_from_the_page(story: str) -> None:
     fragment = render_fragment(STORIES[story]())
 

@@ -24,6 +24,7 @@ from builders import (
     kernels,
 )
 from golden.stories import STORIES, gain_with_findings, no_convolution, small_share
+from loops import for_each
 
 from layoutdoctor.analysis.costs import conversion_share, convolution_count, counted_conversions
 from layoutdoctor.errors import UsageError
@@ -68,8 +69,8 @@ def test_an_unknown_suffix_is_refused_with_those_that_are_known(name: str, suffi
     )
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
-@pytest.mark.parametrize("story", STORIES)
+@for_each("width", [60, 80, 100, 140])
+@for_each("story", STORIES)
 def test_no_line_is_wider_than_the_terminal_except_code(story: str, width: int) -> None:
     diagnosis = STORIES[story]()
     code = {f"  {line}" for line in build_answer(diagnosis).how}
@@ -446,7 +447,7 @@ def stack(count: int) -> str:
     return f"Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f3a (most recent call first):\n{frames}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("log", "first", "last"),
     [
         ("short\n  log", "short", "  log"),
@@ -468,7 +469,6 @@ def stack(count: int) -> str:
             '  File "site-packages/torch/fx/frame_23.py", line 23 in call',
         ),
     ],
-    ids=["whole", "end", "one line", "short stack", "long stack", "several threads"],
 )
 def test_of_a_long_log_the_telling_part_is_shown(log: str, first: str, last: str) -> None:
     failed = msgspec.structs.replace(a_failed_trial(), failure=Failure(kind="run", message="it died", log=log))
@@ -478,7 +478,7 @@ def test_of_a_long_log_the_telling_part_is_shown(log: str, first: str, last: str
     assert len(shown) <= 1500
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("decisions", "expected"),
     [
         ((a_decision(),), "on, 1 of 1 convs channels-last"),
@@ -576,7 +576,7 @@ def test_what_a_graph_could_not_follow_is_named_with_its_configuration() -> None
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("equivalence", "cell", "remark"),
     [
         (None, "not checked", None),

@@ -25,6 +25,7 @@ from builders import (
     recorded,
 )
 from golden.stories import STORIES
+from loops import for_each
 from reproducer_builders import (
     BUILTIN,
     FEATURES,
@@ -85,7 +86,7 @@ def test_a_tie_is_contradicted_only_by_an_interval_beyond_the_recorded_one() -> 
     assert "counts == recorded and (low <= 1.050 and high >= 0.950)" in script
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text"),
     [
         ("inductor-layout-opt-off", 'dynamic=False, options={"layout_optimization": False})'),
@@ -348,7 +349,7 @@ def test_the_same_record_gives_the_same_text() -> None:
     assert render_reproducer(record) == render_reproducer(from_json(to_json(record)))
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_every_story_gives_python(story: str) -> None:
     reproducer = build_reproducer(STORIES[story]())
 
@@ -419,7 +420,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@for_each("text", HOSTILE)
 def test_hostile_arguments_reach_no_script(text: str) -> None:
     recorder = Recorder()
     x = recorder.placeholder(IMAGES)
@@ -435,7 +436,7 @@ def test_hostile_arguments_reach_no_script(text: str) -> None:
         assert "value_0" not in reproducer.script
 
 
-@pytest.mark.parametrize(
+@for_each(
     "target",
     [
         "aten.relu.default(x); __import__('os').system('x'); aten.relu.default",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from builders import a_location, a_subject, an_input, channels_last, contiguous
+from loops import for_each
 from reproducer_builders import FEATURES, IMAGES, Recorder, a_builtin, a_chain, a_record, reason_of, script_of
 
 from layoutdoctor.layout import strided_layout
@@ -59,7 +60,7 @@ def sequential_of(script: str) -> str:
     return made[1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layer", "target", "arguments", "x"),
     [
         (
@@ -135,7 +136,7 @@ def test_an_operation_with_weights_or_several_results_is_its_layer(
     assert sequential_of(script) == layer
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layer", "target", "arguments", "x"),
     [
         ('nn.Upsample(size=112, mode="nearest")', "upsample_nearest2d", "x, [112, 112]", FEATURES),
@@ -176,7 +177,7 @@ def test_an_operation_without_weights_is_its_layer_in_a_chain(
     assert sequential_of(written_call(f"aten.{target}.default", arguments, x)) == layer
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "target", "arguments", "x"),
     [
         ("F.pad(x, (1, 1, 1, 1), value=0.5)", "constant_pad_nd", "x, [1, 1, 1, 1], 0.5", FEATURES),
@@ -252,7 +253,7 @@ def test_what_no_layer_runs_exactly_so_is_called_as_it_was(
     assert f"        return {code}\n" in written_call(f"aten.{target}.default", arguments, x)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "target", "arguments", "x"),
     [
         ("native_batch_norm.default(x, 0.1)", "native_batch_norm", "x, 0.1", FEATURES),
@@ -383,7 +384,7 @@ def test_an_instance_norm_is_a_layer_also_where_it_copied_its_input(copied: bool
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [
         {"view": "[2, 128, 56, 56]"},
@@ -393,7 +394,6 @@ def test_an_instance_norm_is_a_layer_also_where_it_copied_its_input(copied: bool
         {"back": (4, 64, 56 * 56)},
         {"bias": False},
     ],
-    ids=lambda changes: next(iter(changes)),
 )
 def test_what_only_looks_like_an_instance_norm_is_none(changes: dict[str, object]) -> None:
     recorder = InstanceNorm()
@@ -402,8 +402,8 @@ def test_what_only_looks_like_an_instance_norm_is_none(changes: dict[str, object
     assert "InstanceNorm" not in chosen(recorder, output)
 
 
-@pytest.mark.parametrize("part", ["flat", "repeats", "first"])
-@pytest.mark.parametrize("as_output", [True, False])
+@for_each("part", ["flat", "repeats", "first"])
+@for_each("as_output", [True, False])
 def test_what_something_else_needs_is_not_swallowed_by_a_layer(part: str, as_output: bool) -> None:
     recorder = InstanceNorm()
     output = recorder.norm()

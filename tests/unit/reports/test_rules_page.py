@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cmarkgfm
 import html5lib
-import pytest
 from cmarkgfm.cmark import Options
+from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.reports.rules_page import rule_anchor, rule_section, rules_page
 from layoutdoctor.rules import ALL_RULES, Rule
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS, document_rule
+
+if TYPE_CHECKING:
+    import pytest
 
 PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
 NAMESPACE = "{http://www.w3.org/1999/xhtml}"
@@ -66,7 +70,7 @@ def test_the_anchor_of_a_rule_is_its_code_and_name() -> None:
     assert rule_anchor(ALL_RULES[0]) == "ld101-round-trip-conversion"
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
+@for_each("rule", ALL_RULES)
 def test_a_reader_of_the_page_sees_the_words_of_the_docstring(rule: Rule) -> None:
     shown = text_of(parsed(rule_section(rule, ALL_RULES)))
     words = " ".join(rule.documentation.replace("``", "").split())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import builders
 import msgspec
 import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
 from golden.stories import STORIES
+from loops import for_each
 
 from layoutdoctor.accepted import fingerprint_of
 from layoutdoctor.records import Diagnosis, Failure, Finding
@@ -20,19 +23,8 @@ from layoutdoctor.rules import ALL_RULES
 LEVELS = {"error", "warning", "note", "none"}
 
 
-def a_finding(**changes: Any) -> Finding:
-    fields: dict[str, Any] = {
-        "code": "LD101",
-        "rule": "round-trip-conversion",
-        "severity": "warning",
-        "configuration": "inductor",
-        "message": "3 round trips",
-        "location": a_location(9, "net/model.py", "x = f(x)"),
-        "module": "body.1",
-        "seconds": 2e-3,
-        "bytes_moved": 1024,
-    }
-    return Finding(**{**fields, **changes})
+PLACE = a_location(9, "net/model.py", "x = f(x)")
+a_finding = partial(builders.a_finding, location=PLACE, seconds=2e-3, bytes_moved=1024)
 
 
 def run_of(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -49,7 +41,7 @@ def result_of(finding: Finding) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("story", STORIES)
+@for_each("story", STORIES)
 def test_every_report_has_what_code_scanning_asks_for(story: str) -> None:
     diagnosis = STORIES[story]()
     run = run_of(diagnosis)
@@ -119,7 +111,7 @@ def test_the_fingerprint_does_not_move_with_the_line() -> None:
     assert result_of(other)["partialFingerprints"] != result_of(a_finding())["partialFingerprints"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "uri"),
     [
         ("net/model.py", "net/model.py"),
@@ -145,7 +137,7 @@ def test_a_path_is_a_relative_uri_without_folders_of_this_machine(file: str, uri
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
 
 
-@pytest.mark.parametrize("file", ["", "<string>", "<eval_with_key>.7", "net/", "..", "/", ".", "net/.."])
+@for_each("file", ["", "<string>", "<eval_with_key>.7", "net/", "..", "/", ".", "net/.."])
 def test_what_is_no_file_is_no_path(file: str) -> None:
     assert project_path(file) is None
 

@@ -25,6 +25,7 @@ from golden.trace_stories import (
     trace_with_round_trips,
     trace_without_conversions,
 )
+from loops import for_each
 
 from layoutdoctor.analysis.costs import conversion_share, convolution_count, counted_conversions, irrelevance
 from layoutdoctor.analysis.costs import launch_count as launches_of
@@ -253,7 +254,7 @@ def test_no_conversion_in_a_whole_trace_is_a_short_report() -> None:
     assert "<summary>All configurations" not in render(trace_without_conversions(), "markdown")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [
         {"subject": {"notes": ("the file ends in the middle of an event",)}},
@@ -264,7 +265,6 @@ def test_no_conversion_in_a_whole_trace_is_a_short_report() -> None:
         {"kernels": {"lacks": ("no shapes",)}},
         {"kernels": {"not_understood_count": 1}},
     ],
-    ids=lambda changes: next(iter(changes)),
 )
 def test_no_conversion_is_a_full_report_as_soon_as_there_is_anything_to_add(changes: dict[str, object]) -> None:
     changes = dict(changes)
@@ -388,7 +388,7 @@ def places(kind: str, *seconds: float, **changes: object) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("totals", "expected"),
     [
         ((), None),
