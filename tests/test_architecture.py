@@ -11,7 +11,7 @@ import networkx
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layoutdoctor"
-LONGEST_MODULE = 400
+LONGEST_MODULE = 600
 # The JSON contract stands in one file; most of its lines say what a field means.
 LONGER_MODULES = {"layoutdoctor.records": 1150}
 

@@ -27,7 +27,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
 from layoutdoctor.journal import Journal, RunKey, open_journal
 from layoutdoctor.messages import Request
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.rules import run_rules
 from layoutdoctor.supervisor import DEFAULT_TIMEOUT_SECONDS, Watch, supervise
 

@@ -23,7 +23,7 @@ from layoutdoctor.commands.streams import silence
 from layoutdoctor.commands.terminal import render_terminal, terminal_width, wants_colour
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
-from layoutdoctor.reports.markdown import markdown_parts
+from layoutdoctor.reports.markdown.report import markdown_parts
 from layoutdoctor.reports.text import DEFAULT_WIDTH, render_text
 from layoutdoctor.writing import check_directory, replacing, target_of
 

@@ -31,7 +31,7 @@ from layoutdoctor.commands.output import (
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.limits import DEFAULT_MOST_BYTES
 from layoutdoctor.records import to_json
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:

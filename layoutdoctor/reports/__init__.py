@@ -13,12 +13,12 @@ from types import MappingProxyType
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 from layoutdoctor.records import Diagnosis
-from layoutdoctor.reports.html import render_html
+from layoutdoctor.reports.ci.junit import render_junit
+from layoutdoctor.reports.ci.sarif import render_sarif
+from layoutdoctor.reports.html.report import render_html
 from layoutdoctor.reports.json_report import render_json
-from layoutdoctor.reports.junit import render_junit
-from layoutdoctor.reports.markdown import render_markdown
-from layoutdoctor.reports.reproducer import render_reproducer
-from layoutdoctor.reports.sarif import render_sarif
+from layoutdoctor.reports.markdown.report import render_markdown
+from layoutdoctor.reports.reproducer.report import render_reproducer
 from layoutdoctor.reports.text import render_text
 
 __all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render", "renderer_of"]

@@ -29,14 +29,14 @@ from layoutdoctor.analysis.costs import conversion_share, convolution_count, cou
 from layoutdoctor.errors import UsageError
 from layoutdoctor.records import Diagnosis, Equivalence, Failure, Finding
 from layoutdoctor.reports import format_of_suffix, render
-from layoutdoctor.reports.answer import build_answer
-from layoutdoctor.reports.costs import waste_of
-from layoutdoctor.reports.details import build_details
-from layoutdoctor.reports.remarks import build_measurement, build_not_understood, build_remarks
-from layoutdoctor.reports.rows import build_columns, build_rows, conversions_cell, decision_cell
+from layoutdoctor.reports.sections.answer import build_answer
+from layoutdoctor.reports.sections.costs import waste_of
+from layoutdoctor.reports.sections.details import build_details
+from layoutdoctor.reports.sections.remarks import build_measurement, build_not_understood, build_remarks
+from layoutdoctor.reports.sections.rows import build_columns, build_rows, conversions_cell, decision_cell
+from layoutdoctor.reports.sections.wording import clean_line, count_of, cut_list, in_words
 from layoutdoctor.reports.tables import plain_table
 from layoutdoctor.reports.text import MOST_FINDINGS, render_text
-from layoutdoctor.reports.wording import clean_line, count_of, cut_list, in_words
 
 NO_CONVOLUTION = a_decision(applied=False, rule="no-convolution", convolution_count=0)
 
