@@ -1,8 +1,4 @@
-"""
-The report of a comparison as text, Markdown and JSON; what is said is decided in the views, a format only arranges it.
-
-Faces the command ``compare`` and the public API.
-"""
+"""The report of a comparison as text, Markdown and JSON; what is said is decided in ``sections``."""
 
 from __future__ import annotations
 
@@ -14,8 +10,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.comparison_records import ModelComparison, TraceComparison, comparison_to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
-from layoutdoctor.reports.markdown.report import LIST_LENGTHS, MOST_CHARACTERS, escape
-from layoutdoctor.reports.markdown.syntax import table_of
+from layoutdoctor.reports.markdown.syntax import LIST_LENGTHS, MOST_CHARACTERS, escape, table_of
 from layoutdoctor.reports.sections.compared_models import build_model_view
 from layoutdoctor.reports.sections.compared_traces import build_trace_view
 from layoutdoctor.reports.tables import plain_table

@@ -1,9 +1,9 @@
 """
-The HTML page itself: the shared view, the tables and the charts' numbers, filled into the templates of ``page``.
+The HTML report: one page that needs no network, of the templates in ``page``, the shared view, tables and charts.
 
 Every string of a record goes into the page through jinja2's escaping, or as JSON in a script element that no browser
 runs. The page's own policy (Content-Security-Policy) lets no other script or style sheet act than those written here,
-known by their hashes. Same diagnosis, same page: no clock, no random names. Faces ``html``.
+known by their hashes. Same diagnosis, same page: no clock, no random names.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ChartData:
         return bool(self.bars or self.timelines or self.flows)
 
 
-def write_page(diagnosis: Diagnosis) -> str:
+def render_html(diagnosis: Diagnosis) -> str:
     """
     The report as one HTML page.
 
@@ -99,6 +99,19 @@ def write_page(diagnosis: Diagnosis) -> str:
             policy=_policy(style, scripts),
         )
     )
+
+
+def without_library(html: str) -> str:
+    """
+    A page without what all pages have alike: the chart library, the style sheet and the script, and their hashes.
+
+    Returns:
+        The page's own content, small enough for tests that keep whole pages.
+    """
+    for name in (STYLE_FILE, SCRIPT_FILE, *CHART_FILES):
+        text = read_page_file(name)
+        html = html.replace(text, f"/* {name} */").replace(hash_source(text), f"'hash of {name}'")
+    return html
 
 
 def json_for_script(data: object) -> str:

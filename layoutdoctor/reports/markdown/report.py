@@ -25,7 +25,15 @@ from layoutdoctor.reports.markdown.sections import (
     versions,
 )
 from layoutdoctor.reports.markdown.summary import summary_lines
-from layoutdoctor.reports.markdown.syntax import bullets, code_name, escape, table_of
+from layoutdoctor.reports.markdown.syntax import (
+    LIST_LENGTHS,
+    MOST_BYTES,
+    MOST_CHARACTERS,
+    bullets,
+    code_name,
+    escape,
+    table_of,
+)
 from layoutdoctor.reports.sections.wording import clean_name, in_words
 
 if TYPE_CHECKING:
@@ -34,20 +42,6 @@ if TYPE_CHECKING:
     from layoutdoctor.records import Diagnosis
     from layoutdoctor.reports.markdown.sections import Material
 
-__all__ = [
-    "LIST_LENGTHS",
-    "MOST_BYTES",
-    "MOST_CHARACTERS",
-    "escape",
-    "markdown_parts",
-    "overflow_of",
-    "render_markdown",
-]
-
-MOST_CHARACTERS = 60_000
-MOST_BYTES = 65_536
-# Tried from the longest: the first list length whose report is short enough is taken.
-LIST_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
 WHOLE = sys.maxsize
 # More entries than this cannot fit, as each takes a line of its own: cutting begins without trying.
 MOST_ENTRIES = 1_500

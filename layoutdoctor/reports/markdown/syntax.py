@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
     from layoutdoctor.reports.sections.rows import Table
 
+MOST_CHARACTERS = 60_000
+MOST_BYTES = 65_536
+"""GitHub refuses a text of more bytes, and one of more characters than the first says with some room to spare."""
+
+LIST_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
+"""Tried from the longest: the first list length whose report is short enough is taken."""
+
 LOG_LINE_LENGTH = 300
 _SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 # GitHub would call the user of that name to the issue; nothing else keeps it from that, not even an entity.

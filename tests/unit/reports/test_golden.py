@@ -18,7 +18,7 @@ from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.privacy import scrub
 from layoutdoctor.records import from_json
 from layoutdoctor.reports import RENDERERS, render
-from layoutdoctor.reports.html.report import without_library
+from layoutdoctor.reports.html.document import without_library
 from layoutdoctor.reports.sections.view import build_view
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 from builders import (
@@ -47,6 +50,17 @@ def test_a_format_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
     formats = "html, json, junit, markdown, reproducer, sarif, text"
     assert str(caught.value) == f"cannot render as 'pdf': expected one of {formats}"
+
+
+def test_no_format_is_imported_before_it_is_asked_for() -> None:
+    code = (
+        "import sys, layoutdoctor.reports\n"
+        "print(*(name for name in sys.modules if name.startswith('layoutdoctor.reports')))"
+    )
+
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert printed.split() == ["layoutdoctor.reports"]
 
 
 @pytest.mark.parametrize(
