@@ -51,6 +51,7 @@ LINES = (
     (
         "layoutdoctor.layout",
         "layoutdoctor.units",
+        "layoutdoctor.words",
         "layoutdoctor.errors",
         "layoutdoctor.limits",
         "layoutdoctor.saved",
