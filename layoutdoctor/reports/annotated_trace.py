@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.errors import UsageError
 from layoutdoctor.limits import DEFAULT_MOST_BYTES
-from layoutdoctor.reports.sections.trace_wording import CONFIDENCE_WORDS, DIRECTION_WORDS, recorded_trial
+from layoutdoctor.reports.sections.facts import direction_words, recorded_trial
 from layoutdoctor.traces.annotate import CATEGORY, annotated_pieces, assign_lanes, survey_trace
 from layoutdoctor.traces.files import TraceFile
 from layoutdoctor.traces.recognize import recognize
+from layoutdoctor.words import CONFIDENCE_WORDS, DIRECTION_WORDS
 from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ def _conversion_arguments(conversion: Conversion) -> dict[str, str | int | float
         {
             "conversion": conversion.id,
             "kernel": conversion.kernel,
-            "direction": DIRECTION_WORDS[conversion.direction],
+            "direction": direction_words(conversion),
             "tensor": conversion.tensor,
             "port": conversion.port,
             **_layout_arguments("source", conversion.source),

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from layoutdoctor.analysis.examined import examination_of
-from layoutdoctor.reports.ci.places import project_path
-from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, count_of
+from layoutdoctor.reports.sections.facts import is_recording
+from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, project_path
 from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,7 +202,7 @@ def _why_not_judged(diagnosis: Diagnosis, code: str) -> str | None:
         return "not judged: the diagnosis did not run to its end"
     if not any(trial.status == "ok" for trial in diagnosis.trials):
         return "not judged: no configuration ran"
-    if diagnosis.subject.mode == "trace" and code.startswith(_ASKS_FOR_A_MODEL):
+    if is_recording(diagnosis) and code.startswith(_ASKS_FOR_A_MODEL):
         return "not judged: a recorded trace does not say"
     if diagnosis.subject.target is not None and code.startswith("LD4"):
         return "not judged: nothing was measured"

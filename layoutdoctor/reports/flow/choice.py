@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.reports.flow.parts import redundant_ids
-from layoutdoctor.reports.sections.trace_wording import CONFIDENCE_WORDS
-from layoutdoctor.reports.sections.wording import clean, clean_name, count_of
+from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.rules.evidence import all_conversions_of, main_trial, own_trials
 from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.words import CONFIDENCE_WORDS, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

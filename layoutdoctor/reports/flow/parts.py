@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.rules.graph_evidence import is_convolution
+from layoutdoctor.words import OWNER_WORDS
 
 if TYPE_CHECKING:
     from layoutdoctor.layout import Layout
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
 
 FlowKind = Literal["input", "output", "operation", "convolution", "conversion"]
 FlowFormat = Literal["channels_last", "contiguous", "blocked", "unknown"]
-
-_OWNER_WORDS = {
-    "user": "written in the model",
-    "compiler": "inserted by the compiler",
-    "library": "inserted by the library",
-    "framework": "made inside an eager operation",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +97,7 @@ def conversion_node(conversion: Conversion, *, is_redundant: bool) -> FlowNode:
         change = f"{before} to {after}"
     else:
         change = conversion.direction.replace("_", " ", 1) if conversion.direction != "other" else "another layout"
-    owner = "fused into a kernel that computes" if conversion.fused else _OWNER_WORDS[conversion.owner]
+    owner = "fused into a kernel that computes" if conversion.fused else OWNER_WORDS[conversion.owner]
     tensor = conversion.tensor if conversion.tensor != "unknown" else None
     count = f"{conversion.count} launches" if conversion.count > 1 else None
     return FlowNode(

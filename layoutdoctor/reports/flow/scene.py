@@ -22,7 +22,8 @@ from layoutdoctor.reports.flow.parts import (
     layout_words,
     redundant_ids,
 )
-from layoutdoctor.reports.sections.wording import clean, clean_name, count_of
+from layoutdoctor.reports.sections.wording import clean, clean_name
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import sum_seconds
 from layoutdoctor.reports.sections.details import UNKNOWN, build_details, seconds_cell
-from layoutdoctor.reports.sections.trace_details import build_trace_details
-from layoutdoctor.reports.sections.trace_rows import KERNEL_LENGTH
-from layoutdoctor.reports.sections.trace_wording import DIRECTION_WORDS
-from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, count_of, place_of
+from layoutdoctor.reports.sections.facts import direction_words
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_line, clean_name, place_of
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
 from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -132,10 +131,9 @@ def build_folds(diagnosis: Diagnosis) -> tuple[Fold, ...]:
     Args:
         diagnosis: Any diagnosis.
     """
-    build = build_trace_details if diagnosis.subject.mode == "trace" else build_details
     details: tuple[Detail, ...] = ()
     for most in LIST_LENGTHS:
-        details = build(diagnosis, most)
+        details = build_details(diagnosis, most)
         if sum(len(detail.rows) for detail in details) <= MOST_ROWS:
             break
     return tuple(_fold(detail) for detail in details)
@@ -263,7 +261,7 @@ def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
     return (
         clean_name(conversion.id),
         clean(conversion.kernel, KERNEL_LENGTH) if conversion.kernel else UNKNOWN,
-        DIRECTION_WORDS[conversion.direction],
+        direction_words(conversion),
         clean_name(conversion.tensor + shape),
         seconds_cell(conversion.seconds),
         UNKNOWN if conversion.bytes_moved is None else format_bytes(conversion.bytes_moved),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.comparison import LEAST_COVERAGE, median_interval
-from layoutdoctor.reports.sections.rows import find_ratio, format_interval
+from layoutdoctor.reports.sections.facts import find_ratio
+from layoutdoctor.reports.sections.rows import format_interval
 from layoutdoctor.reports.sections.wording import clean_name
 from layoutdoctor.units import format_seconds
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import counted_conversions
-from layoutdoctor.reports.sections.trace_wording import DIRECTION_WORDS
-from layoutdoctor.reports.sections.wording import clean, clean_name, count_of, place_of
+from layoutdoctor.reports.sections.facts import direction_words
+from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.units import format_seconds
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -220,7 +221,7 @@ def _kept(events: list[_Event]) -> tuple[list[_Event], int]:
 def _describe(conversion: Conversion) -> str:
     parts = (
         clean_name(conversion.id),
-        f"{DIRECTION_WORDS[conversion.direction]}, {conversion.tensor}",
+        f"{direction_words(conversion)}, {conversion.tensor}",
         "" if conversion.seconds is None else format_seconds(conversion.seconds),
         place_of(conversion.location, conversion.module) or clean_name(conversion.op or ""),
     )

@@ -34,7 +34,8 @@ from layoutdoctor.reports.markdown.syntax import (
     escape,
     table_of,
 )
-from layoutdoctor.reports.sections.wording import clean_name, in_words
+from layoutdoctor.reports.sections.wording import clean_name
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +154,7 @@ def _shortest(material: Material, name: str | None) -> Iterator[str]:
     counts = [f"{len(table.rows)} {table.head[0]}s" for table in view.tables]
     yield (
         "The rest is left out, as it would not fit into an issue: "
-        f"{in_words((*counts, f'{len(view.findings)} findings'))}; {_where(name)}."
+        f"{listing((*counts, f'{len(view.findings)} findings'), None)}; {_where(name)}."
     )
     if name is None:
         yield "`--output report.md` writes it to a file beside the report."

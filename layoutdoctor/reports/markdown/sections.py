@@ -23,11 +23,11 @@ from layoutdoctor.reports.markdown.syntax import (
 )
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.sections.details import build_details
-from layoutdoctor.reports.sections.rows import failure_clause
-from layoutdoctor.reports.sections.trace_details import build_trace_details
+from layoutdoctor.reports.sections.facts import failure_clause, is_recording
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import clean_name, count_of
+from layoutdoctor.reports.sections.wording import clean_name
 from layoutdoctor.reports.tables import markdown_table
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,14 +65,9 @@ class Material:
     flows: tuple[Flow, ...]
     reproducer: Reproducer
 
-    @property
-    def is_trace(self) -> bool:
-        """Whether a recorded trace was examined: nothing was varied, and there is no model to run."""
-        return self.diagnosis.subject.mode == "trace"
-
     def details(self, most: int) -> tuple[Detail, ...]:
         """The long lists, each cut to a length."""
-        return (build_trace_details if self.is_trace else build_details)(self.diagnosis, most)
+        return build_details(self.diagnosis, most)
 
 
 def gather(diagnosis: Diagnosis) -> Material:
@@ -178,7 +173,7 @@ def ablation(material: Material, details: Sequence[Detail], most: int, where: st
         where: Where the rest of a cut list is.
     """
     view = material.view
-    yield "### Where the time goes" if material.is_trace else "### Ablation"
+    yield "### Where the time goes" if is_recording(material.diagnosis) else "### Ablation"
     for table in view.tables:
         yield folded("All configurations", table_of(table)) if view.answer.is_short else table_of(table)
     yield "\n".join(_remarks(view, max(most, FEWEST_FINDINGS)))
@@ -237,7 +232,7 @@ def minimal_reproducer(material: Material) -> Iterator[str]:
         material: Of the diagnosis.
     """
     reproducer = material.reproducer
-    if material.is_trace and not reproducer.is_runnable:
+    if is_recording(material.diagnosis) and not reproducer.is_runnable:
         return
     yield "### Minimal reproducer"
     if reproducer.is_runnable:

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import counted_conversions, sum_seconds
-from layoutdoctor.reports.sections.rows import find_ratio
+from layoutdoctor.reports.sections.facts import find_ratio
 from layoutdoctor.reports.sections.wording import clean_name
 from layoutdoctor.rules.evidence import main_trial
 

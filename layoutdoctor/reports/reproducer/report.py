@@ -29,8 +29,9 @@ from layoutdoctor.reports.reproducer.script import (
     recorded_verdict,
     script_text,
 )
-from layoutdoctor.reports.sections.wording import count_of
+from layoutdoctor.reports.sections.facts import is_recording
 from layoutdoctor.units import format_seconds
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Diagnosis, Finding, Graph, RatioInterval, Trial
@@ -92,7 +93,7 @@ def render_reproducer(diagnosis: Diagnosis) -> str:
 
 def _reproducer(diagnosis: Diagnosis) -> Reproducer:
     subject = diagnosis.subject
-    if subject.mode == "trace":
+    if is_recording(diagnosis):
         raise CannotWriteError("a recorded trace does not hold the operations of the model")
     if subject.target is not None:
         raise CannotWriteError("the graphs were lowered for a GPU that was not there, so nothing ran")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.layout_regression import LEAST_SHARE, TIME_TOLERANCE, format_count
-from layoutdoctor.reports.sections.trace_wording import DIRECTION_WORDS
-from layoutdoctor.reports.sections.wording import clean, clean_name, cut_list
+from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_seconds, format_share
+from layoutdoctor.words import DIRECTION_WORDS, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -161,7 +161,7 @@ def round_trip_words(change: RoundTripChange) -> str:
     Args:
         change: Any.
     """
-    between = cut_list([clean_name(name) for name in change.between], MOST_NAMES_BETWEEN)
+    between = listing([clean_name(name) for name in change.between], MOST_NAMES_BETWEEN)
     shape = _shape_words(change.shape)
     return (
         f"around {between}{',' if shape else ''}{shape}" if between else f"nothing between{',' if shape else ''}{shape}"
@@ -211,7 +211,7 @@ def environment_line(changes: Iterable[EnvironmentDifference]) -> str | None:
         f"{clean_name(change.new or 'not recorded')}"
         for change in changes
     ]
-    return f"Differs: {cut_list(parts, MOST_DIFFERENCES)}" if parts else None
+    return f"Differs: {listing(parts, MOST_DIFFERENCES)}" if parts else None
 
 
 def regression_line(regression: Regression) -> str:
@@ -224,7 +224,7 @@ def regression_line(regression: Regression) -> str:
     if regression.not_judged is not None:
         return f"Regression: not judged, as {clean(regression.not_judged)}"
     if regression.losses:
-        return f"Regression: {cut_list([clean(loss) for loss in regression.losses], MOST_NAMED)}"
+        return f"Regression: {listing([clean(loss) for loss in regression.losses], MOST_NAMED)}"
     return (
         f"Regression: none (tolerance: {format_share(TIME_TOLERANCE)} of the conversion time, "
         f"{format_share(LEAST_SHARE)} of the kernel time)"

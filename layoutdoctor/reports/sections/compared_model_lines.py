@@ -15,8 +15,9 @@ from layoutdoctor.reports.sections.compared import (
     format_counts,
     format_difference,
 )
-from layoutdoctor.reports.sections.wording import STATUS_WORDS, clean, clean_name, cut_list, in_words
+from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_ratio, format_seconds, format_share
+from layoutdoctor.words import STATUS_WORDS, SWITCH_WORDS, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,7 +84,7 @@ def drift_line(comparison: ModelComparison) -> str | None:
     ratio = times.drift.median
     pace = f"takes {format_ratio(1 / ratio)} as long" if ratio < 1 else f"is {format_ratio(ratio)} faster"
     others = [*with_verdict(comparison, FASTER), *with_verdict(comparison, SLOWER)]
-    names = in_words([clean_name(name) for name in times.references[:MOST_NAMED]])
+    names = listing([clean_name(name) for name in times.references[:MOST_NAMED]], None)
     if times.basis == "same code":
         why = f"the machine, not the layouts: {names} ran the same code under the same versions"
     else:
@@ -148,12 +149,12 @@ def outcome_lines(comparison: ModelComparison) -> Iterator[str]:
     yield from _conversion_lines(comparison.trials)
     flips = [_decision_words(trial, change) for trial in comparison.trials for change in trial.decisions]
     if flips:
-        yield f"Decided otherwise: {cut_list(flips, MOST_NAMED)}"
+        yield f"Decided otherwise: {listing(flips, MOST_NAMED)}"
     yield from _count_lines(comparison.trials)
     for age, status in (("new", "old_status"), ("old", "new_status")):
         only = [clean_name(trial.name) for trial in comparison.trials if getattr(trial, status) is None]
         if only:
-            yield f"Only in the {age} one: {cut_list(only, MOST_CONFIGURATIONS)}"
+            yield f"Only in the {age} one: {listing(only, MOST_CONFIGURATIONS)}"
 
 
 def finding_words(finding: FindingChange) -> str:
@@ -197,7 +198,7 @@ def method_line(comparison: ModelComparison) -> str | None:
     level = f"{format_share(min(coverages))} for all intervals together, " if coverages else ""
     against = ""
     if times.references:
-        named = cut_list([clean_name(name) for name in times.references], MOST_NAMED)
+        named = listing([clean_name(name) for name in times.references], MOST_NAMED)
         reason = {
             "same code": "which ran the same code",
             "steady": "whose own time did not change",
@@ -215,7 +216,7 @@ def _versions(comparison: ModelComparison) -> str:
         f"{clean_name(change.name)} ({clean_name(change.old or '-')} -> {clean_name(change.new or '-')})"
         for change in comparison.environment
     ]
-    return f"{cut_list(changed, MOST_NAMED)} " if changed else ""
+    return f"{listing(changed, MOST_NAMED)} " if changed else ""
 
 
 def _baseline_lines(comparison: ModelComparison) -> Iterator[str]:
@@ -232,7 +233,7 @@ def _baseline_lines(comparison: ModelComparison) -> Iterator[str]:
     ]
     if changed and comparison.new.baseline is not None:
         baseline = clean_name(comparison.new.baseline)
-        yield f"Against {baseline}, each in its own run: {cut_list(changed, MOST_CONFIGURATIONS)}"
+        yield f"Against {baseline}, each in its own run: {listing(changed, MOST_CONFIGURATIONS)}"
 
 
 def _not_judged_lines(comparison: ModelComparison) -> Iterator[str]:
@@ -244,7 +245,7 @@ def _not_judged_lines(comparison: ModelComparison) -> Iterator[str]:
     if comparison.times.is_other_machine:  # a note says it
         return
     for reason, names in reasons.items():
-        yield f"Times not judged: {clean(reason)}: {cut_list(names, MOST_CONFIGURATIONS)}"
+        yield f"Times not judged: {clean(reason)}: {listing(names, MOST_CONFIGURATIONS)}"
 
 
 def _recommended(subject: ComparedSubject) -> str:
@@ -268,7 +269,7 @@ def _conversion_lines(trials: Sequence[ComparedTrial]) -> Iterator[str]:
         and old.redundant_pair_count != new.redundant_pair_count
     ]
     if pairs:
-        yield f"Round trips: {cut_list(pairs, MOST_CONFIGURATIONS)}"
+        yield f"Round trips: {listing(pairs, MOST_CONFIGURATIONS)}"
     changed = [(trial, change_lines(trial.conversions)) for trial in distinct]
     changed = [(trial, lines) for trial, lines in changed if lines]
     for trial, lines in changed[:MOST_NAMED]:
@@ -282,11 +283,11 @@ def _conversion_lines(trials: Sequence[ComparedTrial]) -> Iterator[str]:
 def _decision_words(trial: ComparedTrial, change: DecisionChange) -> str:
     words = f"{clean_name(trial.name)} {clean_name(change.graph)}: {_decision(change.old)} -> {_decision(change.new)}"
     places = [clean_name(convolution.module or convolution.node) for convolution in change.convolutions]
-    return f"{words}, at {cut_list(places, MOST_NAMED)}" if places else words
+    return f"{words}, at {listing(places, MOST_NAMED)}" if places else words
 
 
 def _decision(decision: GraphDecision) -> str:
-    word = {True: "on", False: "off", None: "not recorded"}[decision.applied]
+    word = SWITCH_WORDS[decision.applied]
     forced = f"{decision.channels_last_convolution_count} of {decision.convolution_count}"
     return f"{word} ({clean_name(decision.rule)}, {forced} convs channels-last)"
 
@@ -303,4 +304,4 @@ def _count_lines(trials: Sequence[ComparedTrial]) -> Iterator[str]:
             if old is not None and new is not None and old != new
         ]
         if changed:
-            yield f"{what}: {cut_list(changed, MOST_CONFIGURATIONS)}"
+            yield f"{what}: {listing(changed, MOST_CONFIGURATIONS)}"

@@ -33,8 +33,9 @@ from layoutdoctor.reports.sections.compared_model_lines import (
     with_verdict,
 )
 from layoutdoctor.reports.sections.rows import Table, TableRow
-from layoutdoctor.reports.sections.wording import STATUS_WORDS, clean, clean_name, count_of, cut_list
+from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_ratio, format_seconds
+from layoutdoctor.words import STATUS_WORDS, count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +99,7 @@ def _good_news(comparison: ModelComparison) -> str:
         for trial, change in with_verdict(comparison, FASTER)
     ]
     if faster:
-        return cut_list(faster, MOST_NAMED)
+        return listing(faster, MOST_NAMED)
     judged = [trial for trial in comparison.trials if trial.time is not None and trial.time.verdict == NO_DIFFERENCE]
     if judged and drift_line(comparison) is not None:
         return f"{count_of(len(judged), 'configuration')} moved alike, and nothing else became slower"

@@ -27,8 +27,9 @@ from layoutdoctor.reports.sections.compared import (
     round_trip_words,
 )
 from layoutdoctor.reports.sections.rows import Table, TableRow
-from layoutdoctor.reports.sections.wording import clean, clean_name, count_of
+from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_seconds, format_share
+from layoutdoctor.words import count_of, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 60
 MOST_LACKS = 4
-
-_PLURALS = {"operation": "operations", "kernel": "kernels", "module": "modules", "step": "steps"}
 
 
 def build_trace_view(comparison: TraceComparison) -> ComparisonView:
@@ -85,7 +84,7 @@ def _headline(comparison: TraceComparison) -> str:
 
 
 def _overlap_words(overlap: Overlap) -> str:
-    return f"{overlap.common_count} of {overlap.total_count} {_PLURALS[overlap.kind]}"
+    return f"{overlap.common_count} of {overlap.total_count} {plural(overlap.kind)}"
 
 
 def _saved(comparison: TraceComparison) -> str:
@@ -240,7 +239,7 @@ def _totals_table(kind: str, entries: Iterable[ComparedTotal]) -> Iterator[Title
         for entry in changed
     )
     head = (kind, "old", "new", "difference", "conversions")
-    yield TitledTable(_PLURALS[kind].capitalize(), Table(head, rows, wraps_names=True), is_long=True)
+    yield TitledTable(plural(kind).capitalize(), Table(head, rows, wraps_names=True), is_long=True)
 
 
 def _conversions_of(entry: ComparedTotal) -> str:

@@ -116,7 +116,7 @@ def test_a_round_trip_in_eager_stands_between_its_convolutions() -> None:
     ]
     assert [node.is_redundant for node in flow.nodes] == [False, True, False, True, False]
     assert flow.nodes[0].seconds == 5e-3
-    assert flow.nodes[1].detail == "first, activation, inserted by the library"
+    assert flow.nodes[1].detail == "first, activation, inside library calls"
     assert flow.nodes[0].place == "body.0"
     assert flow.left_out == 4  # both weights, the input, the output
     assert flow.configuration == "eager"
