@@ -2,7 +2,7 @@
 Writes a recorded trace back with its layout conversions and round trips marked, for Perfetto (ui.perfetto.dev).
 
 Every stream that has conversions gets a track of its own beside it, and so have the round trips of a device; arrows
-lead from the first conversion of a round trip to the second. Faces the commands.
+lead from the first conversion of a round trip to the second.
 """
 
 from __future__ import annotations
@@ -161,7 +161,6 @@ class _Track:
 
         Args:
             phase: ``ph``.
-            name: Any text.
             start: ``ts``.
             further: Other fields, as JSON.
         """

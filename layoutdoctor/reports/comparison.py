@@ -36,7 +36,6 @@ def render_comparison(comparison: Comparison, report_format: str = "text", width
     The report of a comparison, without what says who ran it and where.
 
     Args:
-        comparison: Of two traces, or of two diagnoses of models.
         report_format: ``text``, ``markdown`` or ``json``.
         width: Characters per line of the text; None for 100.
 
@@ -54,9 +53,6 @@ def check_format(report_format: str) -> None:
     """
     Refuses a format that no comparison has.
 
-    Args:
-        report_format: What was asked for.
-
     Raises:
         UsageError: There is no such format.
     """
@@ -67,12 +63,7 @@ def check_format(report_format: str) -> None:
 
 
 def build_comparison_view(comparison: Comparison) -> ComparisonView:
-    """
-    The report of a comparison, in sections.
-
-    Args:
-        comparison: Of two traces, or of two diagnoses of models.
-    """
+    """The report of a comparison, in sections."""
     return build_trace_view(comparison) if isinstance(comparison, TraceComparison) else build_model_view(comparison)
 
 

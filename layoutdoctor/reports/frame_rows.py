@@ -1,8 +1,4 @@
-"""
-The rows of the tables that ``to_pandas`` makes: one flat dict per row, a value for every column, None where not known.
-
-Faces the frames; imports records only, no pandas.
-"""
+"""Rows of the tables that ``to_pandas`` makes: a flat dict per row, a value for every column, None where not known."""
 
 from __future__ import annotations
 
@@ -29,12 +25,7 @@ OTHER_STRIDES = "other strides"
 
 
 def trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """
-    One row per trial.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One row per trial."""
     comparison, recommendation = diagnosis.comparison, diagnosis.recommendation
     ratios = {ratio.name: ratio for ratio in comparison.ratios} if comparison else {}
     for trial in diagnosis.trials:
@@ -74,24 +65,14 @@ def trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
 
 
 def round_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """
-    One row per measured round, long: configuration, round from 0, seconds.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One row per measured round, long: configuration, round from 0, seconds."""
     for trial in diagnosis.trials:
         for number, seconds in enumerate(trial.measurement.round_seconds if trial.measurement else ()):
             yield {"configuration": trial.name, "round": number, "seconds": seconds}
 
 
 def conversion_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """
-    One row per conversion, of the graphs first, then of the kernel list.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One row per conversion, of the graphs first, then of the kernel list."""
     for trial in _own_trials(diagnosis):
         for graph in trial.graphs:
             for conversion in graph.conversions:
@@ -139,12 +120,7 @@ def _conversion_row(trial: Trial, evidence: str, conversion: Conversion, graph: 
 
 
 def pair_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """
-    One row per redundant pair.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One row per redundant pair."""
     for trial in _own_trials(diagnosis):
         for pair in trial.redundant_pairs:
             yield _pair_row(trial, pair)
@@ -172,12 +148,7 @@ def _pair_row(trial: Trial, pair: RedundantPair) -> Row:
 
 
 def convolution_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """
-    One row per convolution on a decision card.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One row per convolution on a decision card."""
     for trial in _own_trials(diagnosis):
         for graph in trial.graphs:
             for convolution in graph.decision.convolutions if graph.decision else ():
@@ -208,12 +179,7 @@ def _convolution_row(trial: Trial, graph: Graph, convolution: Convolution) -> Ro
 
 
 def finding_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """
-    One row per finding, in the diagnosis's order.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """One row per finding, in the diagnosis's order."""
     return (_finding_row(finding) for finding in diagnosis.findings)
 
 

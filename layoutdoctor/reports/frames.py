@@ -1,8 +1,7 @@
 """
 The tables of a diagnosis as pandas DataFrames: flat columns, units in their names, one dtype each whatever they hold.
 
-What a record does not know is missing in the table too (``NA``, in a float column ``NaN``), never zero. Faces the
-public API (``Diagnosis.to_pandas``); the only user of pandas, which is loaded late and need not be installed.
+What a record does not know is missing in the table too (``NA``, in a float column ``NaN``), never zero.
 """
 
 from __future__ import annotations
@@ -158,7 +157,6 @@ def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
     ``evidence`` says which.
 
     Args:
-        diagnosis: Any diagnosis.
         table: ``trials``, ``rounds``, ``conversions``, ``redundant_pairs``, ``convolutions`` or ``findings``.
 
     Returns:

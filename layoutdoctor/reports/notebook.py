@@ -1,8 +1,8 @@
 """
 The short report as an HTML fragment, which notebooks show in place of a diagnosis.
 
-Faces the view. No script, no style sheet, nothing from elsewhere: frontends that strip what they do not trust (GitHub,
-an untrusted notebook) show the same text, and colours are those of the page around it, light or dark.
+No script, no style sheet, nothing from elsewhere: frontends that strip what they do not trust (GitHub, an untrusted
+notebook) show the same text, and colours are those of the page around it, light or dark.
 """
 
 from __future__ import annotations
@@ -129,9 +129,6 @@ class _Cut:
 def render_fragment(diagnosis: Diagnosis) -> str:
     """
     The short report as an HTML fragment.
-
-    Args:
-        diagnosis: Any diagnosis.
 
     Returns:
         One ``div`` without script, style sheet or anything from elsewhere, under 20,000 characters: long lists and

@@ -1,8 +1,4 @@
-"""
-Tables as text: plain ones that fit a width, and those of GitHub Markdown.
-
-Faces the formats and the command line; the only user of tabulate.
-"""
+"""Tables as text: plain ones that fit a width, and those of GitHub Markdown."""
 
 from __future__ import annotations
 

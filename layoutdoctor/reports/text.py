@@ -1,8 +1,4 @@
-"""
-The text report: the first screen, without colours; whoever prints it may add them.
-
-Faces the view.
-"""
+"""The text report: the first screen, without colours; whoever prints it may add them."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
     The report as plain text.
 
     Args:
-        diagnosis: Any diagnosis.
         width: Characters per line; None for 100. Lines to paste are never broken.
 
     Returns:
@@ -44,55 +39,29 @@ def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
 
 
 def also_noted(view: View) -> str:
-    """
-    The findings of a report that ends before them, by name; empty where there are none.
-
-    Args:
-        view: The report.
-    """
+    """The findings of a report that ends before them, by name; empty where there are none."""
     noted = ", ".join(f"{entry.code} {entry.rule}" for entry in view.findings[:MOST_FINDINGS])
     return f"Also noted: {noted}." if noted else ""
 
 
 def findings_left_out(findings: tuple[FindingEntry, ...]) -> str:
-    """
-    How many findings are not shown, and where they are; empty where all are.
-
-    Args:
-        findings: All of them.
-    """
+    """How many findings are not shown, and where they are; empty where all are."""
     left_out = len(findings) - MOST_FINDINGS
     return f"and {left_out} more: --output report.md lists them" if left_out > 0 else ""
 
 
 def what_is_not_understood(view: View) -> str:
-    """
-    What could not be recorded or read, as a sentence.
-
-    Args:
-        view: The report.
-    """
+    """What could not be recorded or read, as a sentence."""
     return f"Not understood: {'; '.join(view.not_understood)}."
 
 
 def how_it_was_measured(view: View, *, in_full: bool) -> str:
-    """
-    How well it was measured, as a sentence.
-
-    Args:
-        view: The report.
-        in_full: Whether to say more than the first fact.
-    """
+    """How well it was measured, as a sentence."""
     return f"Measurement: {'; '.join(view.measurement if in_full else view.measurement[:1])}."
 
 
 def where_to_go_on(view: View) -> str:
-    """
-    The hints at the end.
-
-    Args:
-        view: The report.
-    """
+    """The hints at the end."""
     return f"More: {' · '.join(view.hints)}"
 
 

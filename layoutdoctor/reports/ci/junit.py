@@ -7,8 +7,6 @@ The JUnit report: one test case for each configuration and each rule, for a CI s
   Its time is what its findings cost in one step.
 - A rule is skipped where all it found is accepted, and where nothing was recorded that it could look at: nothing found
   is no pass there.
-
-Faces the registry of formats.
 """
 
 from __future__ import annotations
@@ -37,12 +35,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def render_junit(diagnosis: Diagnosis) -> str:
-    """
-    The findings as JUnit XML, in the form that Jenkins reads.
-
-    Args:
-        diagnosis: Any diagnosis, of a model or of a trace.
-    """
+    """The findings as JUnit XML, in the form that Jenkins reads."""
     suite = ET.Element("testsuite")
     _add_properties(suite, diagnosis)
     cases = [_configuration_case(trial) for trial in diagnosis.trials]

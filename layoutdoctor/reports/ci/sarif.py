@@ -2,8 +2,7 @@
 The SARIF report: findings at their source lines, for code scanning.
 
 SARIF 2.1.0 as GitHub takes it. GitHub refuses a whole file in which one result has no place, so a finding without a
-line stands on the subject's file, and one without any file becomes a notification of the run. Faces the registry of
-formats.
+line stands on the subject's file, and one without any file becomes a notification of the run.
 """
 
 from __future__ import annotations
@@ -40,12 +39,7 @@ _DESCRIPTION_LENGTH = 1_000  # GitHub takes 1,024 characters
 
 
 def render_sarif(diagnosis: Diagnosis) -> str:
-    """
-    The findings as SARIF 2.1.0.
-
-    Args:
-        diagnosis: Any diagnosis, of a model or of a trace. Accepted findings are there, as suppressed ones.
-    """
+    """The findings as SARIF 2.1.0; accepted ones are there, as suppressed ones."""
     own_file = subject_file(diagnosis)
     index = {rule.code: position for position, rule in enumerate(_rules_of(diagnosis))}
     placed: list[JsonObject] = []

@@ -1,8 +1,4 @@
-"""
-Which redundant pairs and conversions are worth a picture, the worst first.
-
-Faces ``flow``; a pure function of the diagnosis, no torch.
-"""
+"""Which redundant pairs and conversions are worth a picture, the worst first."""
 
 from __future__ import annotations
 
@@ -32,12 +28,8 @@ class Scene:
     What one flow is about.
 
     Attributes:
-        title: Which finding, pair or conversion.
-        about: What is to be seen, in a sentence.
-        trial: The trial it was recorded in.
         pair: The redundant pair; None where it is about a conversion.
         conversions: The conversion to draw, then others of the same finding; those of the pair where there is one.
-        rank: By which scenes are sorted.
     """
 
     title: str
@@ -56,12 +48,7 @@ class Scene:
 
 
 def choose_scenes(diagnosis: Diagnosis) -> tuple[Scene, ...]:
-    """
-    Everything worth a picture, the worst first, each conversion in one scene only.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """Everything worth a picture, the worst first, each conversion in one scene only."""
     found: list[Scene] = []
     paired: set[int] = set()
     for trial in own_trials(diagnosis):

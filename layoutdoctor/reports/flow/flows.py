@@ -3,7 +3,7 @@ The layout flow around what costs most: which operations a value passes, in whic
 
 For formats that draw (Mermaid, HTML), so that both draw the same. Only recorded edges are drawn: Inductor's buffers
 where a graph was compiled, the operations where it ran in eager, and what a pair itself names where no graph was
-recorded, as in a trace. Faces the formats; a pure function of the diagnosis, no torch.
+recorded, as in a trace.
 """
 
 from __future__ import annotations
@@ -30,12 +30,7 @@ class Flow:
     The layout flow around one redundant pair or conversion.
 
     Attributes:
-        title: Which finding, pair or conversion it shows.
-        configuration: The trial it was recorded in.
-        nodes: Boxes, in the order in which a value passes them.
-        edges: What was recorded between them.
         left_out: Steps next to those drawn that are not drawn: weights, statistics, further readers.
-        about: What is to be seen, in a sentence.
     """
 
     title: str
@@ -54,10 +49,6 @@ class Flow:
 def build_flows(diagnosis: Diagnosis, most: int = 3) -> tuple[Flow, ...]:
     """
     The flows around the worst that was found.
-
-    Args:
-        diagnosis: Any diagnosis.
-        most: How many to draw.
 
     Returns:
         The worst first: by severity, then those of the baseline and of the recommended trial, then by seconds, then by

@@ -3,7 +3,6 @@ The values of one recorded graph as boxes and edges, with the conversions where 
 
 Of a compiled graph: Inductor's buffers, as they lie in memory, with what the library converts at its calls; of any
 other: its operations. An edge stands for a recorded read; a conversion that was not joined to a place has none.
-Faces ``flow``; no torch.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class ValueGraph:
     All boxes of a graph, and the values between them.
 
     Attributes:
-        nodes: By key.
         values: Layout of what goes along each edge; None where not known.
         before: For each key: what it reads from.
         after: For each key: what reads it.
@@ -59,7 +57,6 @@ def value_graph(trial: Trial, graph: Graph, wanted: frozenset[str]) -> ValueGrap
     The boxes and edges of a graph.
 
     Args:
-        trial: The trial it belongs to.
         graph: With nodes, and with buffers where it was compiled.
         wanted: Ids of conversions to prefer where several stand at one place, as where a graph ran more than once.
     """

@@ -1,8 +1,4 @@
-"""
-The boxes and edges of a layout flow, and how conversions and layouts are called in them.
-
-Faces ``flow_graph`` and ``flow``; a pure function of records, no torch.
-"""
+"""The boxes and edges of a layout flow, and how conversions and layouts are called in them."""
 
 from __future__ import annotations
 
@@ -29,11 +25,8 @@ class FlowNode:
 
     Attributes:
         key: Unique within the flow: ``n0``, ``n1`` and so on.
-        label: What it is, in a few words.
         detail: What else is known: a conversion's id and owner, the kernel; None where nothing is.
-        kind: What kind of box; an ``input`` is a tensor, the others are steps.
         memory_format: Of the value that it makes; ``unknown`` also where several fit, or no named one does.
-        is_redundant: Whether it is a conversion of a redundant pair.
         place: File, line and module; None where not known.
         seconds: Its time per iteration; None where not known.
     """
@@ -54,8 +47,6 @@ class FlowEdge:
     A value that one box makes and another one reads.
 
     Attributes:
-        source: Key of the box that makes it.
-        target: Key of the box that reads it.
         label: Its layout, such as ``2x64x56x56 channels_last``; empty where not known.
     """
 
@@ -65,33 +56,17 @@ class FlowEdge:
 
 
 def conversion_key(conversion: Conversion) -> str:
-    """
-    The key of a conversion's box.
-
-    Args:
-        conversion: Any.
-    """
+    """The key of a conversion's box."""
     return f"conversion {conversion.id}"
 
 
 def redundant_ids(trial: Trial) -> frozenset[str]:
-    """
-    Ids of all conversions that belong to a redundant pair.
-
-    Args:
-        trial: Any.
-    """
+    """Ids of all conversions that belong to a redundant pair."""
     return frozenset(id_ for pair in trial.redundant_pairs for id_ in (pair.first, *pair.also, pair.second))
 
 
 def conversion_node(conversion: Conversion, *, is_redundant: bool) -> FlowNode:
-    """
-    The box of a conversion.
-
-    Args:
-        conversion: Any.
-        is_redundant: Whether it belongs to a redundant pair.
-    """
+    """The box of a conversion."""
     before, after = format_words(conversion.source), format_words(conversion.target)
     if before and after and before != after:
         change = f"{before} to {after}"
@@ -122,12 +97,7 @@ def _format_of_direction(conversion: Conversion) -> FlowFormat:
 
 
 def format_of(layout: Layout | None) -> FlowFormat:
-    """
-    The one kind of memory format a layout has; ``unknown`` where it satisfies several, or none.
-
-    Args:
-        layout: Any; None where not known.
-    """
+    """The one kind of memory format a layout has; ``unknown`` where it satisfies several, or none."""
     if layout is None:
         return "unknown"
     if layout.is_blocked:
@@ -138,12 +108,7 @@ def format_of(layout: Layout | None) -> FlowFormat:
 
 
 def format_words(layout: Layout | None) -> str:
-    """
-    A layout's memory format in words: ``channels_last``, ``blocked aBcd16b``; empty where not known.
-
-    Args:
-        layout: Any; None where not known.
-    """
+    """A layout's memory format in words: ``channels_last``, ``blocked aBcd16b``; empty where not known."""
     if layout is None:
         return ""
     if layout.format is not None:
@@ -154,36 +119,19 @@ def format_words(layout: Layout | None) -> str:
 
 
 def layout_words(layout: Layout | None) -> str:
-    """
-    A layout on an edge: ``2x64x56x56 channels_last``; empty where not known.
-
-    Args:
-        layout: Any; None where not known.
-    """
+    """A layout on an edge: ``2x64x56x56 channels_last``; empty where not known."""
     if layout is None:
         return ""
     return clean(f"{'x'.join(str(size) for size in layout.shape)} {format_words(layout)}".strip(), 80)
 
 
 def carries_layout(layout: Layout | None) -> bool:
-    """
-    Whether a value is big enough for its layout to matter: no vector per channel.
-
-    Args:
-        layout: Any; None where not known.
-    """
+    """Whether a value is big enough for its layout to matter: no vector per channel."""
     return layout is not None and len(layout.shape) > 2 and sum(size != 1 for size in layout.shape[1:]) > 1
 
 
 def fx_box(key: str, node: FxNode, seconds: float | None) -> FlowNode:
-    """
-    The box of an FX node.
-
-    Args:
-        key: Its key.
-        node: The node.
-        seconds: Its time; None where not known.
-    """
+    """The box of an FX node."""
     is_input = node.op in ("placeholder", "get_attr")
     kind: FlowKind = "input" if is_input else "output" if node.op == "output" else "operation"
     detail = None if is_input or base_name(node.target) in node.name else clean_name(node.target)

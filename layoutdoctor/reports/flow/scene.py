@@ -1,8 +1,4 @@
-"""
-A readable neighbourhood of a scene: the conversions, what is between them, the convolutions before and after.
-
-Faces ``flow``; no torch.
-"""
+"""A readable neighbourhood of a scene: the conversions, what is between them, the convolutions before and after."""
 
 from __future__ import annotations
 
@@ -45,14 +41,7 @@ _MIDDLE = "middle"
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """
-    Boxes and edges, with keys that are data no more.
-
-    Attributes:
-        nodes: In order.
-        edges: Between these.
-        left_out: Steps next to those drawn that are not drawn.
-    """
+    """Boxes and edges, with keys that are data no more."""
 
     nodes: tuple[FlowNode, ...]
     edges: tuple[FlowEdge, ...]
@@ -67,9 +56,6 @@ class Drawing:
 def draw(scene: Scene) -> Drawing | None:
     """
     The boxes and edges of a scene.
-
-    Args:
-        scene: Any.
 
     Returns:
         None where nothing was recorded around its conversions.

@@ -1,8 +1,4 @@
-"""
-What stands in the HTML report besides the shared view: tables ready to be sorted, and each finding with its evidence.
-
-Faces ``html``; imports records, the view's pieces and the rules' documentation.
-"""
+"""What stands in the HTML report besides the shared view: tables to be sorted, each finding with its evidence."""
 
 from __future__ import annotations
 
@@ -55,11 +51,7 @@ class PageTable:
     A table of the page.
 
     Attributes:
-        caption: What it lists.
-        columns: One per cell.
         rows: The rows; a clause stands for all cells after the first.
-        left_out: Entries that are not in ``rows``.
-        has_row_heads: Whether the first cell names its row.
     """
 
     caption: str
@@ -91,12 +83,8 @@ class FindingCard:
     One finding with what it rests on.
 
     Attributes:
-        entry: As the other formats show it.
-        costs: What it costs, in figures; each as text.
-        code: The user's line of code, where recorded.
         evidence: The conversions it names, the costliest first, cut.
         further: All that it names, runs of numbers drawn together.
-        rule: Whether the page documents its rule.
     """
 
     entry: FindingEntry
@@ -125,12 +113,7 @@ class RuleText:
 
 
 def build_folds(diagnosis: Diagnosis) -> tuple[Fold, ...]:
-    """
-    All long lists, as long as the page can carry them.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """All long lists, as long as the page can carry them."""
     details: tuple[Detail, ...] = ()
     for most in LIST_LENGTHS:
         details = build_details(diagnosis, most)
@@ -150,12 +133,7 @@ def _fold(detail: Detail) -> Fold:
 
 
 def build_view_tables(view: View) -> tuple[PageTable, ...]:
-    """
-    The tables of the shared view.
-
-    Args:
-        view: Any.
-    """
+    """The tables of the shared view."""
     return tuple(
         PageTable(_caption(table), _columns(table.head, table.rows), table.rows) for table in view.tables if table.rows
     )
@@ -178,12 +156,7 @@ def _is_number(cells: Iterable[str]) -> bool:
 
 
 def build_round_table(rounds: Sequence[Rounds]) -> PageTable | None:
-    """
-    The round times as a table, one column per configuration: what the chart of rounds draws.
-
-    Args:
-        rounds: The measured configurations.
-    """
+    """The round times as a table, one column per configuration: what the chart of rounds draws."""
     if not rounds:
         return None
     count = max(len(one.seconds) for one in rounds)
@@ -198,13 +171,7 @@ def _round_cell(seconds: Sequence[float], number: int) -> str:
 
 
 def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
-    """
-    The findings with their evidence, in the view's order; at most ``MOST_FINDINGS``.
-
-    Args:
-        diagnosis: Any diagnosis.
-        view: Its view.
-    """
+    """The findings with their evidence, in the view's order; at most ``MOST_FINDINGS``."""
     conversions = {trial.name: _conversions(trial) for trial in diagnosis.trials}
     everywhere = {id_: found for by_id in conversions.values() for id_, found in by_id.items()}
     documented = {rule.code for rule in ALL_RULES}
@@ -284,12 +251,7 @@ def _drawn_together(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def build_rule_texts(cards: Sequence[FindingCard]) -> tuple[RuleText, ...]:
-    """
-    The documentation of every rule that found something, each once, by code.
-
-    Args:
-        cards: The findings.
-    """
+    """The documentation of every rule that found something, each once, by code."""
     codes = {card.entry.code for card in cards}
     return tuple(
         RuleText(rule.code, rule.name, _passages(rule.documentation)) for rule in ALL_RULES if rule.code in codes

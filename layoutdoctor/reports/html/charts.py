@@ -1,7 +1,7 @@
 """
 What the charts of the HTML report draw: numbers of the record, names cleaned, nothing computed that a table lacks.
 
-Faces ``html``, which puts it into the page as JSON. Times are seconds, those of the timeline whole nanoseconds.
+Times are seconds, those of the timeline whole nanoseconds.
 """
 
 from __future__ import annotations
@@ -22,16 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RatioBar:
-    """
-    How many times faster than the baseline, as drawn.
-
-    Attributes:
-        low: Lower end of the interval.
-        median: Median of the ratios.
-        high: Upper end.
-        text: All three as the table has them.
-        verdict: What may be said.
-    """
+    """How many times faster than the baseline, as drawn."""
 
     low: float
     median: float
@@ -46,13 +37,9 @@ class TimeBar:
     One measured configuration.
 
     Attributes:
-        name: Of the configuration.
         role: ``best`` for the recommended one, ``baseline`` or ``other``.
-        median_seconds: As recorded.
         low_seconds: Lower end of an interval for the true median, from the round times.
-        high_seconds: Its upper end.
         has_coverage: Whether that interval has the coverage that the chart names; else it is shortest to longest round.
-        text: The median as the table has it.
         ratio: Against the baseline; None for the baseline itself and where not compared.
     """
 
@@ -68,15 +55,7 @@ class TimeBar:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """
-    The round times of one configuration, in round order.
-
-    Attributes:
-        name: Of the configuration.
-        median_seconds: As recorded.
-        text: The median as text.
-        seconds: One per round.
-    """
+    """The round times of one configuration, in round order."""
 
     name: str
     median_seconds: float
@@ -89,12 +68,7 @@ COVERAGE_SHARE = LEAST_COVERAGE
 
 
 def build_bars(diagnosis: Diagnosis) -> tuple[TimeBar, ...]:
-    """
-    The measured configurations, fastest first.
-
-    Args:
-        diagnosis: Any diagnosis; there are none in one of a trace or for a device that is not there.
-    """
+    """The measured configurations, fastest first."""
     measured = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
     drawable = [(trial, measurement) for trial, measurement in measured if _is_drawable(measurement)]
     drawable.sort(key=lambda item: item[1].median_seconds)
@@ -136,12 +110,7 @@ def _ratio(diagnosis: Diagnosis, trial: Trial) -> RatioBar | None:
 
 
 def build_rounds(diagnosis: Diagnosis) -> tuple[Rounds, ...]:
-    """
-    The round times of every configuration measured in more than one round, in the order of the configurations.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """The round times of every configuration measured in more than one round, in the order of the configurations."""
     return tuple(
         Rounds(
             clean_name(trial.name),

@@ -64,12 +64,7 @@ class ChartData:
 
 
 def render_html(diagnosis: Diagnosis) -> str:
-    """
-    The report as one HTML page.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """The report as one HTML page."""
     view = build_view(diagnosis)
     rounds = build_rounds(diagnosis)
     data = ChartData(
@@ -115,12 +110,7 @@ def without_library(html: str) -> str:
 
 
 def json_for_script(data: object) -> str:
-    """
-    JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it.
-
-    Args:
-        data: What msgspec can encode.
-    """
+    """JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it."""
     text = msgspec.json.encode(data).decode()
     for character, escape in _UNSAFE.items():
         text = text.replace(character, escape)
@@ -129,12 +119,7 @@ def json_for_script(data: object) -> str:
 
 @cache
 def read_page_file(name: str) -> str:
-    """
-    A file that goes into the page.
-
-    Args:
-        name: Its path within ``page``.
-    """
+    """A file that goes into the page."""
     return resources.files("layoutdoctor.reports.html").joinpath("page", *name.split("/")).read_text(encoding="utf-8")
 
 
@@ -154,12 +139,7 @@ def _policy(style: str, scripts: list[str]) -> str:
 
 @cache
 def hash_source(text: str) -> str:
-    """
-    How the page's policy names a script or a style sheet that it allows.
-
-    Args:
-        text: The whole of it.
-    """
+    """How the page's policy names a script or a style sheet that it allows."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -1,8 +1,4 @@
-"""
-The layout flows of the HTML report, placed: each box in a row below all that it reads from.
-
-Faces ``html``; what is drawn is decided in ``flow``, for all formats that draw.
-"""
+"""The layout flows of the HTML report, placed: each box in a row below all that it reads from."""
 
 from __future__ import annotations
 
@@ -28,13 +24,6 @@ class PlacedBox:
 
     Attributes:
         row: From the top, from 0.
-        column: From the left, from 0; boxes of one row stand centred.
-        label: What it is.
-        detail: What else is known; empty where nothing is.
-        time: Its time as text; empty where not known.
-        kind: What kind of box.
-        memory_format: Of the value that it makes.
-        is_redundant: Whether it is a conversion of a redundant pair.
     """
 
     row: int
@@ -53,14 +42,8 @@ class PlacedFlow:
     One flow, ready to be drawn.
 
     Attributes:
-        title: What it shows.
-        configuration: The trial it was recorded in.
-        about: What is to be seen, in a sentence.
-        boxes: In the order in which the value passes them.
         edges: Index of the box that makes a value, of the one that reads it, and its layout.
-        row_widths: Boxes in each row.
         steps: The same in words, one line per box.
-        left_out: Steps next to those drawn that are not drawn.
     """
 
     title: str
@@ -74,12 +57,7 @@ class PlacedFlow:
 
 
 def build_placed_flows(diagnosis: Diagnosis) -> tuple[PlacedFlow, ...]:
-    """
-    The flows around the worst that was found, worst first.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """The flows around the worst that was found, worst first."""
     from layoutdoctor.reports.flow.flows import build_flows  # late: needed for pages with a graph only
 
     return tuple(_place(flow) for flow in build_flows(diagnosis, most=MOST_FLOWS) if flow.nodes)

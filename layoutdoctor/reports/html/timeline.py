@@ -1,7 +1,7 @@
 """
 The kernel timelines of the HTML report: every kernel of the record at its time, conversions and round trips marked.
 
-Faces ``html``. Times are whole nanoseconds from the first kernel, so that the page stays small.
+Times are whole nanoseconds from the first kernel, so that the page stays small.
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ _LONGEST_SECONDS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class TimelinePair:
-    """
-    A round trip on the time axis.
-
-    Attributes:
-        start: Of its first conversion, in nanoseconds.
-        end: Of its second conversion's end, in nanoseconds.
-        text: What it is.
-    """
+    """A round trip on the time axis."""
 
     start: int
     end: int
@@ -50,17 +43,8 @@ class Timeline:
     The kernels of one trial. The four lists have one entry per kernel, in order of time.
 
     Attributes:
-        name: Of the configuration.
-        lanes: Streams, as text.
-        names: Kernel names, each once.
-        starts: Nanoseconds from the first kernel.
-        lengths: Nanoseconds.
-        kernels: Index into ``names``.
-        kernel_lanes: Index into ``lanes``.
         conversions: Pairs of an index into the four lists and what that conversion is, in order of time.
         in_pairs: Those of the indices that are part of a round trip.
-        pairs: Round trips.
-        notes: What the reader should know of how it was drawn.
     """
 
     name: str
@@ -88,12 +72,7 @@ class _Event:
 
 
 def build_timelines(diagnosis: Diagnosis) -> tuple[Timeline, ...]:
-    """
-    One timeline for each trial that has a kernel list of its own; the baseline's first, then the recommended one's.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """A timeline of each trial that has kernels of its own; the baseline's first, then the recommended one's."""
     first = [diagnosis.baseline, diagnosis.fastest]
     own = [trial for trial in diagnosis.trials if trial.status != "same_as"]
     ordered = [trial for trial in first if trial is not None and trial.status != "same_as"] + own

@@ -2,7 +2,7 @@
 A layout flow as a Mermaid flowchart, which GitHub draws from a fenced block.
 
 What comes from a record stands in quoted labels, with every character but a few written as Mermaid's entity code: no
-name can end a label, start a directive or a comment, or be read as Markdown or HTML. Faces the Markdown report.
+name can end a label, start a directive or a comment, or be read as Markdown or HTML.
 """
 
 from __future__ import annotations
@@ -46,9 +46,6 @@ _REDUNDANT = "stroke:#c1121f,stroke-width:3px,stroke-dasharray:6 4"
 def render_mermaid(flow: Flow) -> str:
     """
     A flow as the source of a Mermaid flowchart.
-
-    Args:
-        flow: Any; its keys are made anew.
 
     Returns:
         Lines without a fence around them, no line break at the end.

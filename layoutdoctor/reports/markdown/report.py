@@ -3,7 +3,7 @@ The Markdown report: what people paste into an issue of PyTorch, by its template
 
 GitHub refuses a text of more than 65,536 characters, so this one stays below 60,000, and its UTF-8 below 65,536 bytes:
 long lists are cut, and each says how many entries it left out. What was cut stands whole in a second text, for a file
-beside the report. Faces the view, the details, the flows and the reproducer.
+beside the report.
 """
 
 from __future__ import annotations
@@ -54,9 +54,6 @@ def render_markdown(diagnosis: Diagnosis) -> str:
     """
     The report as GitHub Markdown.
 
-    Args:
-        diagnosis: Any diagnosis.
-
     Returns:
         Fewer than 60,000 characters and 65,536 bytes.
     """
@@ -64,12 +61,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
 
 
 def overflow_of(diagnosis: Diagnosis) -> str | None:
-    """
-    Everything that did not fit into the report; None where all of it did.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """Everything that did not fit into the report; None where all of it did."""
     return markdown_parts(diagnosis, f"report{OVERFLOW_SUFFIX}")[1]
 
 
@@ -78,7 +70,6 @@ def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tu
     The report as GitHub Markdown, and the lists that it cut, in full.
 
     Args:
-        diagnosis: Any diagnosis.
         overflow_name: Name of the file that the second text will be written to, without folders; the report names it.
             None where there will be no file, so that the second text is not made.
 

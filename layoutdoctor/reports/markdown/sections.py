@@ -1,8 +1,4 @@
-"""
-The sections of the Markdown report, in the order of PyTorch's template for a torch.compile bug.
-
-Faces ``markdown``, which decides how much of each section fits.
-"""
+"""The sections of the Markdown report, in the order of PyTorch's template for a torch.compile bug."""
 
 from __future__ import annotations
 
@@ -50,15 +46,7 @@ _ERRORS = ("failed", "timed_out", "crashed")
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """
-    What a report is made of, whatever fits of it.
-
-    Attributes:
-        diagnosis: The record.
-        view: What all formats say.
-        flows: The pictures, worst first.
-        reproducer: The script.
-    """
+    """What a report is made of, whatever fits of it."""
 
     diagnosis: Diagnosis
     view: View
@@ -71,33 +59,17 @@ class Material:
 
 
 def gather(diagnosis: Diagnosis) -> Material:
-    """
-    Everything that a report is made of.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """Everything that a report is made of."""
     return Material(diagnosis, build_view(diagnosis), build_flows(diagnosis, MOST_FLOWS), build_reproducer(diagnosis))
 
 
 def title_of(view: View) -> str:
-    """
-    The first line.
-
-    Args:
-        view: Any.
-    """
+    """The first line."""
     return f"## {escape(' · '.join(view.title))}"
 
 
 def describe_bug(material: Material, most: int) -> Iterator[str]:
-    """
-    What was found: the answer, the findings, the layout flow around the worst of them.
-
-    Args:
-        material: Of the diagnosis.
-        most: Entries of each list.
-    """
+    """What was found: the answer, the findings, the layout flow around the worst of them."""
     view = material.view
     yield "### 🐛 Describe the bug"
     if view.interrupted:
@@ -115,12 +87,7 @@ def describe_bug(material: Material, most: int) -> Iterator[str]:
 
 
 def answer_lines(answer: Answer) -> Iterator[str]:
-    """
-    The first lines of a report, with what to paste.
-
-    Args:
-        answer: Any.
-    """
+    """The first lines of a report, with what to paste."""
     yield f"**{escape(answer.headline)}**"
     if answer.how:
         yield code_block("\n".join(answer.how), "python")
@@ -129,13 +96,7 @@ def answer_lines(answer: Answer) -> Iterator[str]:
 
 
 def findings_list(findings: Sequence[FindingEntry], most: int) -> str:
-    """
-    The findings as a list.
-
-    Args:
-        findings: Most severe first.
-        most: How many to show.
-    """
+    """The findings as a list."""
     if not findings:
         return "None."
     shown = [_finding(entry) for entry in findings[:most]]
@@ -167,9 +128,6 @@ def ablation(material: Material, details: Sequence[Detail], most: int, where: st
     What was varied and what that changed; of a trace, where its time goes.
 
     Args:
-        material: Of the diagnosis.
-        details: The long lists behind it.
-        most: Entries of each list.
         where: Where the rest of a cut list is.
     """
     view = material.view
@@ -209,7 +167,6 @@ def detail_lines(detail: Detail, where: str) -> Iterator[str]:
     One long list.
 
     Args:
-        detail: Any.
         where: Where the rest of a cut list is, as the end of a sentence in Markdown.
     """
     for sentence in detail.text:
@@ -225,12 +182,7 @@ def detail_lines(detail: Detail, where: str) -> Iterator[str]:
 
 
 def minimal_reproducer(material: Material) -> Iterator[str]:
-    """
-    A script that shows the finding with torch alone, or why there is none; nothing for a trace without one.
-
-    Args:
-        material: Of the diagnosis.
-    """
+    """A script that shows the finding with torch alone, or why there is none; nothing for a trace without one."""
     reproducer = material.reproducer
     if is_recording(material.diagnosis) and not reproducer.is_runnable:
         return
@@ -244,15 +196,7 @@ def minimal_reproducer(material: Material) -> Iterator[str]:
 
 
 def error_logs(material: Material, details: Sequence[Detail], where: str, most: int) -> Iterator[str]:
-    """
-    Why configurations have no result, with the ends of their logs.
-
-    Args:
-        material: Of the diagnosis.
-        details: Those with a log.
-        where: Where the rest is.
-        most: Configurations to name.
-    """
+    """Why configurations have no result, with the ends of their logs."""
     yield "### Error logs"
     failed = [trial for trial in material.diagnosis.trials if trial.status in _ERRORS]
     if not failed and not details:
@@ -266,23 +210,12 @@ def error_logs(material: Material, details: Sequence[Detail], where: str, most: 
 
 
 def versions(detail: Detail, where: str) -> Iterator[str]:
-    """
-    What the verdict is true on: versions, device, settings, inputs.
-
-    Args:
-        detail: The environment.
-        where: Where the rest is.
-    """
+    """What the verdict is true on: versions, device, settings, inputs."""
     yield "### Versions"
     yield from detail_lines(detail, where)
 
 
 def footer(view: View) -> str:
-    """
-    How the report was made, and where to go on.
-
-    Args:
-        view: Any.
-    """
+    """How the report was made, and where to go on."""
     hints = [hint for hint in view.hints if ".md" not in hint]  # this is the Markdown report already
     return f"Made by {escape(view.title[0])}. More: {escape(' · '.join(hints))}"

@@ -1,8 +1,4 @@
-"""
-The block at the end of the Markdown report that tools can read.
-
-Faces the Markdown report; a pure function of the diagnosis.
-"""
+"""The block at the end of the Markdown report that tools can read."""
 
 from __future__ import annotations
 
@@ -38,10 +34,6 @@ def summary_lines(diagnosis: Diagnosis, most: int) -> str:
     trace of all that was recorded. Of very many verdicts and findings only the first are listed; the counts are of all.
     Names are printable and at most 100 characters long. A tool takes the last line that is the marker, and reads the
     fenced block after it.
-
-    Args:
-        diagnosis: Any diagnosis.
-        most: Findings and verdicts to list.
     """
     text = json.dumps({"layoutdoctor": _summary(diagnosis, most)}, sort_keys=True, indent=1, allow_nan=False)
     # Neither the fence nor any HTML around it can be ended by a name; JSON reads the escapes as the characters.

@@ -1,8 +1,4 @@
-"""
-Small pieces of GitHub Markdown: escaped text, lists, tables, code, folds.
-
-Faces the Markdown report; knows nothing of a diagnosis.
-"""
+"""Small pieces of GitHub Markdown: escaped text, lists, tables, code, folds."""
 
 from __future__ import annotations
 
@@ -59,36 +55,20 @@ def paragraph(text: str) -> str:
 
 
 def without_html(text: str) -> str:
-    """
-    Text in which nothing is HTML, and nobody is called.
-
-    Args:
-        text: Any.
-    """
+    """Text in which nothing is HTML, and nobody is called."""
     text = _MENTION.sub(f"@{_ZERO_WIDTH_SPACE}", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def code_block(text: str, language: str = "") -> str:
-    """
-    A fenced block whose fence is longer than any run of backticks within.
-
-    Args:
-        text: Any lines.
-        language: What GitHub is to colour it as.
-    """
+    """A fenced block whose fence is longer than any run of backticks within."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def code_name(name: str) -> str:
-    """
-    A file's name within a sentence, as code where that can be.
-
-    Args:
-        name: Printable text on one line.
-    """
+    """A file's name within a sentence, as code where that can be."""
     return escape(name) if "`" in name else f"`{name}`"
 
 
@@ -98,7 +78,6 @@ def bullets(lines: Sequence[str], most: int) -> str:
 
     Args:
         lines: Not escaped.
-        most: How many to show; the list says how many it leaves out.
     """
     shown = [f"- {paragraph(line)}" for line in lines[:most]]
     if len(lines) > most:
@@ -107,12 +86,7 @@ def bullets(lines: Sequence[str], most: int) -> str:
 
 
 def table_of(table: Table) -> str:
-    """
-    A table of the view; a clause stands in the column that the table names.
-
-    Args:
-        table: Any.
-    """
+    """A table of the view; a clause stands in the column that the table names."""
     rows = []
     for row in table.rows:
         cells = list(row.cells)
@@ -135,10 +109,5 @@ def folded(title: str, body: str) -> str:
 
 
 def log_block(log: str) -> str:
-    """
-    The lines of a log, each cleaned and cut, in a fenced block.
-
-    Args:
-        log: As recorded.
-    """
+    """The lines of a log, each cleaned and cut, in a fenced block."""
     return code_block("\n".join(clean_line(line, LOG_LINE_LENGTH) for line in log.splitlines() if line.strip()), "text")

@@ -2,7 +2,7 @@
 A program as Python code: lines that make ``model``, as short as they can be read.
 
 A chain of layers becomes an ``nn.Sequential``, everything else a module with a ``forward``; what repeats becomes a
-loop. Faces the reproducer.
+loop.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ class ModelCode:
         inputs: Code that makes each input, in the order of the arguments.
         input_ranks: Dimensions that occur among the inputs.
         weight_ranks: Dimensions that occur among the weights.
-        uses_functional: Whether it calls ``F``.
-        output_count: How many tensors it returns.
     """
 
     lines: tuple[str, ...]
@@ -60,8 +58,6 @@ def model_code(program: Program, inputs: Sequence[str], *, is_training: bool, de
     Args:
         program: Simplified.
         inputs: The placeholders that are the model's inputs; the others become its parameters.
-        is_training: Whether its layers are in train mode.
-        device: ``cpu`` or ``cuda``.
 
     Raises:
         CannotWriteError: Something in it cannot be written down.
@@ -109,8 +105,6 @@ def tensor_code(node: FxNode, device: str = "cpu", *, is_parameter: bool = False
     Code that makes a random tensor of a placeholder's layout.
 
     Args:
-        node: The placeholder.
-        device: Where it is.
         is_parameter: Whether its numbers should be as small as those of a weight.
 
     Raises:

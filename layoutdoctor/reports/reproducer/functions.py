@@ -1,8 +1,4 @@
-"""
-One operation as one line: a function or method of torch that takes the same arguments, else a call of ``torch.ops``.
-
-Faces the reproducer's layers.
-"""
+"""An operation as a line: a function or method of torch that takes the same arguments, else a call of ``torch.ops``."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ class Step:
         call: How a function writes it, ``{0}``, ``{1}`` being the inputs; empty for a layer with weights.
         layer: How ``torch.nn`` makes it; None where there is no such layer.
         weights: The parameters and buffers that the layer owns, its weight first.
-        is_evaluated: Whether the layer normalizes by its running statistics.
         position: Number of its operation in the program.
     """
 
@@ -88,13 +83,7 @@ _OPERATORS = MappingProxyType({"add.Tensor": "+", "sub.Tensor": "-", "mul.Tensor
 
 
 def function_step(operation: Operation) -> Step:
-    """
-    The line of an operation as a function: of torch where one takes the same arguments, else of ``torch.ops``.
-
-    Args:
-        operation: Any operation of ATen.
-
-    """
+    """The line of an operation as a function: of torch where one takes the same arguments, else of ``torch.ops``."""
     inputs, args = operation.inputs, _arguments(operation)
     target = operation.target.removeprefix("aten.")
     layer = None
@@ -119,12 +108,7 @@ def function_step(operation: Operation) -> Step:
 
 
 def operator_step(operation: Operation) -> Step:
-    """
-    The line of an operation as a call of ``torch.ops``, which returns all its results.
-
-    Args:
-        operation: Any operation of ATen.
-    """
+    """The line of an operation as a call of ``torch.ops``, which returns all its results."""
     target = operation.target.removeprefix("aten.")
     return Step(operation.name, operation.inputs, f"torch.ops.aten.{target}({', '.join(_arguments(operation))})")
 

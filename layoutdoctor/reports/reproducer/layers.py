@@ -1,7 +1,7 @@
 """
 Operations in the words of ``torch.nn``: layers with the weights they own; functions for the rest.
 
-A layer stands for an operation only where it runs exactly that operation. Faces the reproducer's code.
+A layer stands for an operation only where it runs exactly that operation.
 """
 
 from __future__ import annotations
@@ -359,9 +359,6 @@ def _options(**options: tuple[Value, float]) -> list[str]:
 def free_placeholders(program: Program) -> list[FxNode]:
     """
     What a program reads that no layer of it owns: the model's inputs, and parameters that it uses on its own.
-
-    Args:
-        program: Simplified.
 
     Raises:
         CannotWriteError: An operation has no line.

@@ -1,8 +1,4 @@
-"""
-Code that repeats, written once: lists as comprehensions, statements as loops.
-
-Faces the reproducer's code.
-"""
+"""Code that repeats, written once: lists as comprehensions, statements as loops."""
 
 from __future__ import annotations
 
@@ -32,13 +28,7 @@ class Statement:
 
 
 def packed(items: Sequence[str], indent: str) -> list[str]:
-    """
-    Items of a list, as many on a line as fit.
-
-    Args:
-        items: Code of each.
-        indent: What a line starts with.
-    """
+    """Items of a list, as many on a line as fit."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + len(item) + 2 <= WIDTH:
@@ -49,13 +39,7 @@ def packed(items: Sequence[str], indent: str) -> list[str]:
 
 
 def item_text(block: Sequence[str], count: int) -> str:
-    """
-    A block of a list's items, as often as it comes in a row.
-
-    Args:
-        block: Code of each item.
-        count: How often.
-    """
+    """A block of a list's items, as often as it comes in a row."""
     if count == 1:
         return ", ".join(block)
     if len(block) == 1:
@@ -64,12 +48,7 @@ def item_text(block: Sequence[str], count: int) -> str:
 
 
 def folded_items(items: list[str]) -> list[tuple[list[str], int]]:
-    """
-    Items of a list with how often each comes in a row: single ones, and blocks that repeat.
-
-    Args:
-        items: Code of each.
-    """
+    """Items of a list with how often each comes in a row: single ones, and blocks that repeat."""
 
     def found(position: int) -> tuple[int, int]:
         return _repetition(position, len(items), lambda one, two, _: items[one] == items[two])
@@ -89,12 +68,7 @@ def folded_items(items: list[str]) -> list[tuple[list[str], int]]:
 
 
 def looped(statements: Sequence[Statement]) -> list[str]:
-    """
-    Lines of statements; blocks that repeat but for the numbers of their layers become loops.
-
-    Args:
-        statements: In order.
-    """
+    """Lines of statements; blocks that repeat but for the numbers of their layers become loops."""
     lines: list[str] = []
     position = 0
     while position < len(statements):

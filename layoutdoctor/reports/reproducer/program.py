@@ -2,7 +2,7 @@
 The operations of an eager iteration as a program that can be written down again: read, checked, trimmed, aligned.
 
 Nothing of a record goes on from here but numbers, names that a strict pattern admits, and a few constants of torch: a
-saved diagnosis that was edited by hand must never get a word of its own into a script. Faces the reproducer.
+saved diagnosis that was edited by hand must never get a word of its own into a script.
 """
 
 from __future__ import annotations
@@ -66,9 +66,6 @@ class Operation:
     Attributes:
         name: Its name in the record.
         target: The operator, such as ``aten.relu.default``, ``getitem`` or ``CONTIGUOUS``.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments, in order.
-        node: The record.
     """
 
     name: str
@@ -112,12 +109,7 @@ class Program:
 
 
 def refs_in(values: Iterable[Value]) -> Iterator[str]:
-    """
-    The names that arguments hold, in order.
-
-    Args:
-        values: Any nesting.
-    """
+    """The names that arguments hold, in order."""
     for value in values:
         if isinstance(value, Ref):
             yield value.name
@@ -128,9 +120,6 @@ def refs_in(values: Iterable[Value]) -> Iterator[str]:
 def sizes(values: Sequence[int | str] | None) -> tuple[int, ...]:
     """
     Sizes or strides as integers.
-
-    Args:
-        values: As a record holds them.
 
     Raises:
         CannotWriteError: One is symbolic, negative or not known.
@@ -145,7 +134,6 @@ def read_program(graph: Graph, output_count: int) -> Program:
     The forward pass of an eager iteration, without what no output needs.
 
     Args:
-        graph: The eager graph.
         output_count: How many tensors the model returned; further outputs of the graph are only still held.
 
     Raises:
@@ -193,12 +181,7 @@ def _read_operation(node: FxNode) -> Operation:
 
 
 def is_own_operator(target: str) -> bool:
-    """
-    Whether a target is written like an operator of ATen, and can be written down as one.
-
-    Args:
-        target: As recorded.
-    """
+    """Whether a target is written like an operator of ATen, and can be written down as one."""
     parts = target.split(".")
     return bool(_TARGET.fullmatch(target)) and not any(part.startswith("__") or iskeyword(part) for part in parts)
 
@@ -267,9 +250,6 @@ def simplified(program: Program) -> Program:
 
     A reshape is a view or a copy, ``contiguous`` a copy or nothing, and a pooling to one element sets the strides of
     its result in channels_last only: written as what was called, each means the same in every configuration.
-
-    Args:
-        program: As it was read.
     """
     uses = program.uses()
     made = {operation.name: operation for operation in program.operations}

@@ -1,8 +1,4 @@
-"""
-The part of a long program around the worst finding: from the convolution before it to the one behind it.
-
-Faces the reproducer.
-"""
+"""The part of a long program around the worst finding: from the convolution before it to the one behind it."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ def region_of(program: Program, finding: Finding | None) -> tuple[int, int]:
     The operations around a finding, the convolutions on both sides included.
 
     Args:
-        program: The whole program.
         finding: What is to be shown; None shows the first convolutions.
 
     Returns:
@@ -57,7 +52,6 @@ def cut(program: Program, first: int, last: int) -> tuple[Program, frozenset[str
     A part of a program; what it reads of the rest becomes placeholders of the layouts that were recorded.
 
     Args:
-        program: The whole program.
         first: Number of the first operation to keep.
         last: Number of the last one.
 

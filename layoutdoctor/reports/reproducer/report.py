@@ -2,8 +2,7 @@
 The reproducer: a short script, with torch alone, that shows the worst finding.
 
 It is made from the record alone, of which only numbers, names of torch's own operators and of built-in configurations
-reach the text: no name of a module, a file or a person, and nothing that could run. Faces the table of formats and the
-Markdown report.
+reach the text: no name of a module, a file or a person, and nothing that could run.
 """
 
 from __future__ import annotations
@@ -66,12 +65,7 @@ class Reproducer:
 
 
 def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
-    """
-    The reproducer of a diagnosis.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """The reproducer of a diagnosis."""
     try:
         return _reproducer(diagnosis)
     except CannotWriteError as error:
@@ -82,12 +76,7 @@ def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
 
 
 def render_reproducer(diagnosis: Diagnosis) -> str:
-    """
-    The reproducer as Python source.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """The reproducer as Python source."""
     return build_reproducer(diagnosis).script
 
 

@@ -1,8 +1,4 @@
-"""
-The text of a reproducer around its model: what is compared, how it is counted and timed, and what was recorded.
-
-Faces the reproducer.
-"""
+"""The text of a reproducer around its model: what is compared, how it is counted and timed, and what was recorded."""
 
 from __future__ import annotations
 
@@ -32,8 +28,6 @@ class Side:
     One of the two configurations.
 
     Attributes:
-        name: What the script calls it.
-        configuration: What it applies.
         counts: Recorded conversions, in the order of the script's own; None where they were not recorded.
     """
 
@@ -48,11 +42,8 @@ class Script:
     What a script is made of.
 
     Attributes:
-        header: Lines of the comment at its top.
-        model: The model's code.
         sides: The two configurations, the baseline first.
         ratio: The recorded ratio of the two; None where there is none.
-        device: ``cpu`` or ``cuda``.
         thread_count: Threads to use on a CPU; None leaves torch's own.
         is_training: Whether a step runs the backward as well.
         is_cut: Whether the model is a part of the one recorded, so that its counts are others.
@@ -73,9 +64,6 @@ class Script:
 def script_text(script: Script) -> str:
     """
     The script.
-
-    Args:
-        script: What it is made of.
 
     Raises:
         CannotWriteError: A configuration cannot be written down.
@@ -263,12 +251,7 @@ def _printing(script: Script) -> list[str]:
 
 
 def recorded_verdict(ratio: RatioInterval | None) -> str:
-    """
-    What was recorded of the two times, in words.
-
-    Args:
-        ratio: The recorded ratio; None where there is none.
-    """
+    """What was recorded of the two times, in words."""
     if ratio is None:
         return "not compared"
     return f"{ratio.verdict}, {float(ratio.median):.2f}x ({float(ratio.low):.2f} to {float(ratio.high):.2f})"

@@ -82,7 +82,6 @@ class Answer:
     What a reader who stops after five lines knows.
 
     Attributes:
-        headline: The answer in one sentence.
         how: Lines to paste; empty where there is nothing to change.
         lines: What the answer rests on, and what is wasted now.
         is_short: True where layouts do not matter to this model, so that the report ends here.

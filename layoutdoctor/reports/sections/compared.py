@@ -1,8 +1,4 @@
-"""
-How the reports of a comparison say an amount, a difference, a conversion; every string out of a record cleaned.
-
-Faces the views of comparisons; imports records, units and wording only.
-"""
+"""How the reports of a comparison say an amount, a difference, a conversion; every string out of a record cleaned."""
 
 from __future__ import annotations
 
@@ -44,7 +40,6 @@ class TitledTable:
     A table of a comparison with its title, rows with the largest difference first.
 
     Attributes:
-        title: What it lists.
         table: The table, whole; a format may show its first rows only.
         is_long: Whether it lists everything both runs have, so that a format may fold it away.
     """
@@ -56,16 +51,7 @@ class TitledTable:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonView:
-    """
-    A comparison before it is laid out.
-
-    Attributes:
-        title: What was compared, in parts.
-        headline: What was saved or lost, or why that cannot be said.
-        lines: What came and went.
-        tables: Long lists.
-        remarks: What a reader of the numbers has to know.
-    """
+    """A comparison before it is laid out."""
 
     title: tuple[str, ...]
     headline: str
@@ -99,68 +85,36 @@ def is_difference(seconds: float | None) -> bool:
 
 
 def format_both(old: float | None, new: float | None) -> str:
-    """
-    Two times: ``"5.64 ms -> 4.44 ms"``.
-
-    Args:
-        old: Seconds; None where not recorded.
-        new: Seconds; None where not recorded.
-    """
+    """Two times: ``"5.64 ms -> 4.44 ms"``."""
     return f"{_seconds_or_absent(old)} -> {_seconds_or_absent(new)}"
 
 
 def format_counts(old: float, new: float) -> str:
-    """
-    Two counts: ``"999 -> 800"``; one where they are equal.
-
-    Args:
-        old: How many there were.
-        new: How many there are.
-    """
+    """Two counts: ``"999 -> 800"``; one where they are equal."""
     return format_count(old) if old == new else f"{format_count(old)} -> {format_count(new)}"
 
 
 def amount_cell(amount: Amount | ConversionAmount | None) -> str:
-    """
-    How many and how long, for a cell: ``"53  1.20 ms"``.
-
-    Args:
-        amount: Any; None for what is not there.
-    """
+    """How many and how long, for a cell: ``"53  1.20 ms"``."""
     if amount is None:
         return ABSENT
     return f"{format_count(amount.count)}  {_seconds_or_absent(amount.seconds)}"
 
 
 def conversion_words(change: ConversionChange) -> str:
-    """
-    What kind of conversion it is: ``"to channels_last, activation 8x64x56x56"``.
-
-    Args:
-        change: Any.
-    """
+    """What kind of conversion it is: ``"to channels_last, activation 8x64x56x56"``."""
     tensor = change.tensor if change.tensor != "unknown" else "tensor"
     return f"{DIRECTION_WORDS[change.direction]}, {tensor}{_shape_words(change.shape)}"
 
 
 def conversion_place(change: ConversionChange) -> str:
-    """
-    Where it is: operation and module, as far as recorded.
-
-    Args:
-        change: Any.
-    """
+    """Where it is: operation and module, as far as recorded."""
     parts = [clean_name(part) for part in (change.op, change.module) if part]
     return "  ".join(parts) or f"by the {change.owner}"
 
 
 def round_trip_words(change: RoundTripChange) -> str:
-    """
-    What is between the two conversions: ``"around aten::relu, 8x64x56x56"``.
-
-    Args:
-        change: Any.
-    """
+    """What is between the two conversions: ``"around aten::relu, 8x64x56x56"``."""
     between = listing([clean_name(name) for name in change.between], MOST_NAMES_BETWEEN)
     shape = _shape_words(change.shape)
     return (
@@ -169,12 +123,7 @@ def round_trip_words(change: RoundTripChange) -> str:
 
 
 def change_lines(changes: Sequence[ConversionChange]) -> tuple[str, ...]:
-    """
-    Which conversions went and came, a line for each kind of change, the costliest named.
-
-    Args:
-        changes: Of one pair of runs, largest difference first.
-    """
+    """Which conversions went and came, a line for each kind of change, the costliest named."""
     lines = []
     for change_kind, word in _CHANGE_WORDS.items():
         chosen = [change for change in changes if change.change == change_kind]
@@ -200,12 +149,7 @@ def _more(chosen: Sequence[ConversionChange]) -> str:
 
 
 def environment_line(changes: Iterable[EnvironmentDifference]) -> str | None:
-    """
-    What is not the same around the two; None where all is.
-
-    Args:
-        changes: Versions, devices and settings.
-    """
+    """What is not the same around the two; None where all is."""
     parts = [
         f"{clean_name(change.name)} {clean_name(change.old or 'not recorded')} -> "
         f"{clean_name(change.new or 'not recorded')}"
@@ -215,12 +159,7 @@ def environment_line(changes: Iterable[EnvironmentDifference]) -> str | None:
 
 
 def regression_line(regression: Regression) -> str:
-    """
-    Whether the new one loses more to layouts, in one line.
-
-    Args:
-        regression: What was found.
-    """
+    """Whether the new one loses more to layouts, in one line."""
     if regression.not_judged is not None:
         return f"Regression: not judged, as {clean(regression.not_judged)}"
     if regression.losses:

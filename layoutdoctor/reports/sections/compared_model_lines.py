@@ -1,8 +1,4 @@
-"""
-What the reports of two compared diagnoses say of times, findings, decisions and failures, line by line.
-
-Faces ``model_comparison_view``; pure functions of the comparison, every string out of a record cleaned.
-"""
+"""What the reports of two compared diagnoses say of times, findings, decisions and failures, line by line."""
 
 from __future__ import annotations
 
@@ -45,7 +41,6 @@ def change_phrase(bounds: RatioBounds, verdict: Verdict) -> str:
 
     Args:
         bounds: Old over new.
-        verdict: ``faster`` or ``slower``.
     """
     if verdict == SLOWER:
         ends = f"{format_ratio(1 / bounds.high)} to {format_ratio(1 / bounds.low)}"
@@ -54,13 +49,7 @@ def change_phrase(bounds: RatioBounds, verdict: Verdict) -> str:
 
 
 def with_verdict(comparison: ModelComparison, verdict: Verdict) -> tuple[tuple[ComparedTrial, RatioBounds], ...]:
-    """
-    The configurations of one verdict with their change, largest first; those measured as another are left to that one.
-
-    Args:
-        comparison: Any.
-        verdict: Which.
-    """
+    """Configurations of one verdict with their change, largest first; those measured as another are left to it."""
     found = [
         (trial, trial.time.change)
         for trial in comparison.trials
@@ -72,12 +61,7 @@ def with_verdict(comparison: ModelComparison, verdict: Verdict) -> tuple[tuple[C
 
 
 def drift_line(comparison: ModelComparison) -> str | None:
-    """
-    What all configurations have in common, and what that says; None where the machine kept its pace.
-
-    Args:
-        comparison: Any.
-    """
+    """What all configurations have in common, and what that says; None where the machine kept its pace."""
     times = comparison.times
     if not times.has_drifted or times.drift is None:
         return None
@@ -93,22 +77,12 @@ def drift_line(comparison: ModelComparison) -> str | None:
 
 
 def has_both(trial: ComparedTrial) -> bool:
-    """
-    Whether a configuration has a result in both, so that what is missing in one has gone.
-
-    Args:
-        trial: Any.
-    """
+    """Whether a configuration has a result in both, so that what is missing in one has gone."""
     return trial.old_status in _WITH_RESULT and trial.new_status in _WITH_RESULT
 
 
 def time_lines(comparison: ModelComparison) -> Iterator[str]:
-    """
-    What became faster, slower, moved with all the others, or was not judged.
-
-    Args:
-        comparison: Any that is neither empty nor the same twice.
-    """
+    """What became faster, slower, moved with all the others, or was not judged."""
     is_good_news = not comparison.regression.losses and comparison.regression.not_judged is None
     for word, verdict in (("Slower", SLOWER), ("Faster", FASTER)):
         found = with_verdict(comparison, verdict)
@@ -126,12 +100,7 @@ def time_lines(comparison: ModelComparison) -> Iterator[str]:
 
 
 def outcome_lines(comparison: ModelComparison) -> Iterator[str]:
-    """
-    Failures, recommendations, findings, conversions, decisions: what came and went.
-
-    Args:
-        comparison: Any that is neither empty nor the same twice.
-    """
+    """Failures, recommendations, findings, conversions, decisions: what came and went."""
     for trial in comparison.trials:
         if trial.old_status in _WITH_RESULT and trial.new_status in STATUS_WORDS:
             why = f": {clean(trial.new_failure, 160)}" if trial.new_failure else ""
@@ -158,12 +127,7 @@ def outcome_lines(comparison: ModelComparison) -> Iterator[str]:
 
 
 def finding_words(finding: FindingChange) -> str:
-    """
-    A finding with its place and cost: ``"warning LD501 user-contiguous-call [inductor] at body.1 (1.20 ms)"``.
-
-    Args:
-        finding: Any.
-    """
+    """A finding with its place and cost: ``"warning LD501 user-contiguous-call [inductor] at body.1 (1.20 ms)"``."""
     about = f" [{clean_name(finding.configuration)}]" if finding.configuration else ""
     places = [clean_name(finding.module)] if finding.module else []
     places += [clean(finding.place, 160)] if finding.place else []
@@ -179,12 +143,7 @@ def finding_words(finding: FindingChange) -> str:
 
 
 def method_line(comparison: ModelComparison) -> str | None:
-    """
-    How times were judged, with the resolution; None where none was.
-
-    Args:
-        comparison: Any.
-    """
+    """How times were judged, with the resolution; None where none was."""
     times = comparison.times
     if times.resolution is None:
         return None

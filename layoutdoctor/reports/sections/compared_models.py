@@ -1,8 +1,4 @@
-"""
-What the report of two compared diagnoses of models says, in sections: the answer, what changed most, the tables.
-
-Faces ``reports.comparison``; a pure function of the comparison.
-"""
+"""What the report of two compared diagnoses of models says, in sections: the answer, what changed most, the tables."""
 
 from __future__ import annotations
 
@@ -52,12 +48,7 @@ _FINDING_WORDS = {"came": "new", "went": "gone", "more": "more", "fewer": "fewer
 
 
 def build_model_view(comparison: ModelComparison) -> ComparisonView:
-    """
-    The report of two compared diagnoses of models, in sections.
-
-    Args:
-        comparison: Any.
-    """
+    """The report of two compared diagnoses of models, in sections."""
     return ComparisonView(
         title=_title(comparison),
         headline=_headline(comparison),

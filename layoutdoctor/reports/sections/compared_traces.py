@@ -2,7 +2,6 @@
 What the report of two compared traces says: what was saved or lost first, then what came and went, then the lists.
 
 Two recordings of the same thing differ, and nothing was repeated here, so no kernel time is called faster or slower.
-Faces ``reports.comparison``; a pure function of the comparison.
 """
 
 from __future__ import annotations
@@ -41,12 +40,7 @@ MOST_LACKS = 4
 
 
 def build_trace_view(comparison: TraceComparison) -> ComparisonView:
-    """
-    The report of two compared traces, in sections.
-
-    Args:
-        comparison: Any.
-    """
+    """The report of two compared traces, in sections."""
     return ComparisonView(
         title=_title(comparison),
         headline=_headline(comparison),
@@ -249,10 +243,5 @@ def _conversions_of(entry: ComparedTotal) -> str:
 
 
 def shown_name(name: str) -> str:
-    """
-    A name that fits into a table; a long one of a kernel loses its template arguments first.
-
-    Args:
-        name: Of an operation, a module or a kernel.
-    """
+    """A name that fits into a table; a long one of a kernel loses its template arguments first."""
     return clean(name if len(name) <= LONGEST_NAME else loose_name(name), LONGEST_NAME)

@@ -50,10 +50,6 @@ class Detail:
     One list that a format may fold away.
 
     Attributes:
-        title: What it lists, for which configuration.
-        head: Column heads; empty where there is no table.
-        rows: Cells.
-        left_out: Entries that are not in ``rows``.
         text: Sentences before the table.
         log: Raw lines, as they were; None where there is no log.
         about: The configuration it is about, for a format that puts these together; None where it is about several.

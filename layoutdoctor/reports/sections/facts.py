@@ -29,7 +29,6 @@ class Waste:
     What the redundant pairs of one trial cost in one iteration.
 
     Attributes:
-        pair_count: Redundant pairs.
         seconds: Time of all conversions in them, each counted once; None where not measured for every one.
         bytes_moved: Bytes the same conversions move; None where not known for every one.
         owners: Who inserted these conversions, sorted.

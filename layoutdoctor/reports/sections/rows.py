@@ -40,7 +40,6 @@ class TableRow:
     Attributes:
         cells: As many as the table has heads; with a clause, the first alone.
         clause: In place of all cells after the first; None for an ordinary row.
-        is_recommended: Whether it is the configuration to use, which a format may set off.
     """
 
     cells: tuple[str, ...]

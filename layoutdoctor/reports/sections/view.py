@@ -26,13 +26,7 @@ class FindingEntry:
     One finding as a report shows it.
 
     Attributes:
-        code: The rule's code.
-        severity: ``error``, ``warning`` or ``note``.
-        rule: The rule's name.
         configuration: The trial it is about, unless that is the baseline, the recorded one, or the whole diagnosis.
-        message: The fact.
-        place: File, line and module, where known.
-        suggestion: What to do.
     """
 
     code: str
@@ -52,13 +46,7 @@ class View:
     Attributes:
         title: What was diagnosed where, in parts.
         interrupted: What stopped the diagnosis, as a sentence; None where it ran to its end.
-        answer: The first lines.
-        tables: The configurations; of a trace, the places where conversions cost most, and the steps.
-        remarks: Facts about the subject and single trials.
         findings: What the rules found, most severe first.
-        not_understood: What could not be recorded or read.
-        measurement: How well it was measured.
-        hints: Where to go on.
     """
 
     title: tuple[str, ...]

@@ -34,7 +34,6 @@ def clean(text: str, length: int = MESSAGE_LENGTH) -> str:
     Text that can stand on one line of any terminal: what cannot be printed is shown as its escape.
 
     Args:
-        text: Anything out of a record.
         length: Characters to keep; the cut is shown as three dots.
     """
     one_line = " ".join(text[: 2 * length].split())
@@ -54,7 +53,6 @@ def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
     One line of code or of a log that can stand on one line of any terminal, with its indentation.
 
     Args:
-        line: Anything out of a record.
         length: Characters to keep after the indentation; the cut is shown as three dots.
     """
     text = line.lstrip(" ")
