@@ -13,7 +13,7 @@ from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.markdown.syntax import LIST_LENGTHS, MOST_CHARACTERS, escape, table_of
 from layoutdoctor.reports.sections.compared_models import build_model_view
 from layoutdoctor.reports.sections.compared_traces import build_trace_view
-from layoutdoctor.reports.tables import plain_table
+from layoutdoctor.reports.text import plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

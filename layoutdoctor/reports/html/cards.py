@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.costs import sum_seconds
 from layoutdoctor.reports.sections.details import UNKNOWN, build_details, seconds_cell
 from layoutdoctor.reports.sections.facts import direction_words
-from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_line, clean_name, place_of
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_log, clean_name, place_of
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
 from layoutdoctor.units import format_bytes, format_seconds
@@ -125,10 +125,7 @@ def build_folds(diagnosis: Diagnosis) -> tuple[Fold, ...]:
 def _fold(detail: Detail) -> Fold:
     rows = tuple(_PlainRow(row) for row in detail.rows)
     table = PageTable(detail.title, _columns(detail.head, rows), rows, detail.left_out) if rows else None
-    log = None
-    if detail.log:
-        lines = (clean_line(line, LOG_LINE_LENGTH) for line in detail.log.splitlines() if line.strip())
-        log = "\n".join(lines)
+    log = clean_log(detail.log, LOG_LINE_LENGTH) if detail.log else None
     return Fold(detail.title, detail.text, table, log)
 
 

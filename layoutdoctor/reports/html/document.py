@@ -25,9 +25,13 @@ from layoutdoctor.reports.html.cards import (
     build_rule_texts,
     build_view_tables,
 )
-from layoutdoctor.reports.html.charts import COVERAGE_SHARE, build_bars, build_rounds
-from layoutdoctor.reports.html.flow import build_placed_flows
-from layoutdoctor.reports.html.timeline import build_timelines
+from layoutdoctor.reports.html.charts import (
+    COVERAGE_SHARE,
+    build_bars,
+    build_placed_flows,
+    build_rounds,
+    build_timelines,
+)
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.sections.view import build_view
 
@@ -35,9 +39,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.html.charts import Rounds, TimeBar
-    from layoutdoctor.reports.html.flow import PlacedFlow
-    from layoutdoctor.reports.html.timeline import Timeline
+    from layoutdoctor.reports.html.charts import PlacedFlow, Rounds, TimeBar, Timeline
 
 LIBRARY_FILE = "echarts/echarts.min.js"
 STYLE_FILE = "style.css"

@@ -38,8 +38,7 @@ from layoutdoctor.reports.sections.facts import waste_of
 from layoutdoctor.reports.sections.remarks import build_measurement, build_not_understood, build_remarks
 from layoutdoctor.reports.sections.rows import TableRow, build_tables, conversions_cell, decision_cell
 from layoutdoctor.reports.sections.wording import clean_line
-from layoutdoctor.reports.tables import plain_table
-from layoutdoctor.reports.text import MOST_FINDINGS, render_text
+from layoutdoctor.reports.text import MOST_FINDINGS, plain_table, render_text
 
 NO_CONVOLUTION = a_decision(applied=False, rule="no-convolution", convolution_count=0)
 

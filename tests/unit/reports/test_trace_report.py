@@ -40,7 +40,7 @@ from layoutdoctor.reports.sections.remarks import (
 )
 from layoutdoctor.reports.sections.rows import MOST_PLACES, build_tables
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.tables import plain_table
+from layoutdoctor.reports.text import plain_table
 
 HOSTILE = "\x1b[31mred\x07\r\nnew | line `code` <script>alert(1)</script> </details> [x](y) *b* \u202e\u2028 ```"
 PAIR = ("kernel 0", "kernel 1")

@@ -28,9 +28,9 @@ from builders import (
 from golden.stories import STORIES
 
 from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph
-from layoutdoctor.reports.flow.flows import Flow, build_flows
-from layoutdoctor.reports.flow.parts import format_of, format_words, layout_words
-from layoutdoctor.reports.markdown.mermaid import render_mermaid
+from layoutdoctor.reports.flow.graph import format_of, format_words, layout_words
+from layoutdoctor.reports.flow.scenes import Flow, build_flows
+from layoutdoctor.reports.markdown.syntax import render_mermaid
 
 CONVOLUTION = "aten.convolution.default"
 WEIGHT = contiguous((64, 64, 3, 3))

@@ -20,13 +20,13 @@ from builders import (
 
 from layoutdoctor.records import Diagnosis, Finding
 from layoutdoctor.reports.markdown.report import (
+    MARKER,
     MOST_BYTES,
     MOST_CHARACTERS,
     markdown_parts,
     overflow_of,
     render_markdown,
 )
-from layoutdoctor.reports.markdown.summary import MARKER
 
 DETAILS = "report.details.md"
 
