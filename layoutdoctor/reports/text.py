@@ -70,26 +70,26 @@ def where_to_go_on(view: View) -> str:
 
 
 def _short_sections(view: View, width: int) -> Iterable[list[str]]:
-    yield _wrap(" · ".join(view.title), width)
+    yield wrap(" · ".join(view.title), width)
     lines = [*_answer_lines(view.answer, width), *_measurement_lines(view, width, in_full=False)]
-    yield [*lines, *_wrap(also_noted(view), width)]
+    yield [*lines, *wrap(also_noted(view), width)]
 
 
 def _all_sections(view: View, width: int) -> Iterable[list[str]]:
-    interruption = _wrap(f"{view.interrupted}.", width) if view.interrupted else []
-    yield [*_wrap(" · ".join(view.title), width), *interruption]
+    interruption = wrap(f"{view.interrupted}.", width) if view.interrupted else []
+    yield [*wrap(" · ".join(view.title), width), *interruption]
     yield _answer_lines(view.answer, width)
     for table in view.tables:
         rows, clauses = [row.cells for row in table.rows], [row.clause for row in table.rows]
         yield [plain_table(table.head, rows, width, clauses, wraps_names=table.wraps_names)]
-    yield [line for remark in view.remarks for line in _wrap(remark, width)]
+    yield [line for remark in view.remarks for line in wrap(remark, width)]
     yield _findings_section(view.findings, width)
-    yield [*_measurement_lines(view, width), *_wrap(where_to_go_on(view), width)]
+    yield [*_measurement_lines(view, width), *wrap(where_to_go_on(view), width)]
 
 
 def _answer_lines(answer: Answer, width: int) -> list[str]:
-    details = [line for text in answer.lines for line in _wrap(text, width)]
-    return [*_wrap(answer.headline, width), *(INDENT + line for line in answer.how), *details]
+    details = [line for text in answer.lines for line in wrap(text, width)]
+    return [*wrap(answer.headline, width), *(INDENT + line for line in answer.how), *details]
 
 
 def _findings_section(findings: tuple[FindingEntry, ...], width: int) -> list[str]:
@@ -98,24 +98,24 @@ def _findings_section(findings: tuple[FindingEntry, ...], width: int) -> list[st
     lines = ["Findings"]
     for entry in findings[:MOST_FINDINGS]:
         lines += _finding_lines(entry, width)
-    return [*lines, *_wrap(findings_left_out(findings), width)]
+    return [*lines, *wrap(findings_left_out(findings), width)]
 
 
 def _finding_lines(entry: FindingEntry, width: int) -> list[str]:
     about = f"  [{entry.configuration}]" if entry.configuration else ""
-    lines = [f"{entry.code} {entry.severity:<7}  {entry.rule}{about}", *_wrap(entry.message, width, INDENT)]
+    lines = [f"{entry.code} {entry.severity:<7}  {entry.rule}{about}", *wrap(entry.message, width, INDENT)]
     if entry.place:
-        lines += _wrap(f"at {entry.place}", width, INDENT)
+        lines += wrap(f"at {entry.place}", width, INDENT)
     if entry.suggestion:
-        lines += _wrap(f"-> {entry.suggestion}", width, INDENT, INDENT + "   ")
+        lines += wrap(f"-> {entry.suggestion}", width, INDENT, INDENT + "   ")
     return lines
 
 
 def _measurement_lines(view: View, width: int, *, in_full: bool = True) -> list[str]:
-    return [*_wrap(what_is_not_understood(view), width), *_wrap(how_it_was_measured(view, in_full=in_full), width)]
+    return [*wrap(what_is_not_understood(view), width), *wrap(how_it_was_measured(view, in_full=in_full), width)]
 
 
-def _wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
+def wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
     """Lines of at most ``width`` characters; further lines are indented, so that a new fact is seen as one."""
     hanging = further if further is not None else indent or INDENT
     return textwrap.wrap(

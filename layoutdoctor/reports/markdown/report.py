@@ -54,7 +54,6 @@ WHOLE = sys.maxsize
 # More entries than this cannot fit, as each takes a line of its own: cutting begins without trying.
 MOST_ENTRIES = 1_500
 MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 50, 3
-OVERFLOW_SUFFIX = ".details.md"
 FEWEST_FINDINGS = 3
 MOST_FLOWS = 3
 _LEGEND = (
@@ -76,11 +75,6 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         Fewer than 60,000 characters and 65,536 bytes.
     """
     return markdown_parts(diagnosis)[0]
-
-
-def overflow_of(diagnosis: Diagnosis) -> str | None:
-    """Everything that did not fit into the report; None where all of it did."""
-    return markdown_parts(diagnosis, f"report{OVERFLOW_SUFFIX}")[1]
 
 
 def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tuple[str, str | None]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from layoutdoctor.comparison_records import (
         Amount,
         Change,
+        ComparedTotal,
         ConversionAmount,
         ConversionChange,
         EnvironmentDifference,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.sections.rows import Table
 
 ABSENT = "-"
+AMOUNT_HEADS = ("old", "new", "difference")
 MOST_NAMED = 3
 MOST_NAMES_BETWEEN = 4
 MOST_DIFFERENCES = 12
@@ -94,26 +96,41 @@ def format_counts(old: float, new: float) -> str:
     return format_count(old) if old == new else f"{format_count(old)} -> {format_count(new)}"
 
 
-def amount_cell(amount: Amount | ConversionAmount | None) -> str:
+def _amount_cell(amount: Amount | ConversionAmount | None) -> str:
     """How many and how long, for a cell: ``"53  1.20 ms"``."""
     if amount is None:
         return ABSENT
     return f"{format_count(amount.count)}  {_seconds_or_absent(amount.seconds)}"
 
 
-def conversion_words(change: ConversionChange) -> str:
+def amount_cells(change: ConversionChange | RoundTripChange | ComparedTotal) -> tuple[str, str, str]:
+    """What there was, what there is and the difference, under ``AMOUNT_HEADS``."""
+    return _amount_cell(change.old), _amount_cell(change.new), format_difference(change.seconds_difference)
+
+
+def conversion_cells(change: ConversionChange) -> tuple[str, ...]:
+    """What it is, where it is, and the amounts."""
+    return _conversion_words(change), _conversion_place(change), *amount_cells(change)
+
+
+def round_trip_cells(change: RoundTripChange) -> tuple[str, ...]:
+    """What it is, its module, and the amounts."""
+    return _round_trip_words(change), clean_name(change.module or ABSENT), *amount_cells(change)
+
+
+def _conversion_words(change: ConversionChange) -> str:
     """What kind of conversion it is: ``"to channels_last, activation 8x64x56x56"``."""
     tensor = change.tensor if change.tensor != "unknown" else "tensor"
     return f"{DIRECTION_WORDS[change.direction]}, {tensor}{_shape_words(change.shape)}"
 
 
-def conversion_place(change: ConversionChange) -> str:
+def _conversion_place(change: ConversionChange) -> str:
     """Where it is: operation and module, as far as recorded."""
     parts = [clean_name(part) for part in (change.op, change.module) if part]
     return "  ".join(parts) or f"by the {change.owner}"
 
 
-def round_trip_words(change: RoundTripChange) -> str:
+def _round_trip_words(change: RoundTripChange) -> str:
     """What is between the two conversions: ``"around aten::relu, 8x64x56x56"``."""
     between = listing([clean_name(name) for name in change.between], MOST_NAMES_BETWEEN)
     shape = _shape_words(change.shape)
@@ -140,7 +157,7 @@ def _named_change(change: ConversionChange) -> str:
     if change.change in ("came", "went") and amount is not None:
         counts = format_count(amount.count)
     seconds = "" if change.seconds_difference is None else f" ({format_difference(change.seconds_difference)})"
-    return f"{counts} {conversion_words(change)}, {conversion_place(change)}{seconds}"
+    return f"{counts} {_conversion_words(change)}, {_conversion_place(change)}{seconds}"
 
 
 def _more(chosen: Sequence[ConversionChange]) -> str:

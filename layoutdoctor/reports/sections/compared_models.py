@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.reports.sections.compared import (
     ABSENT,
+    AMOUNT_HEADS,
     MOST_NAMED,
     ComparisonView,
     TitledTable,
-    amount_cell,
     change_lines,
-    conversion_place,
-    conversion_words,
+    conversion_cells,
     environment_line,
     format_both,
     format_counts,
     format_difference,
-    round_trip_words,
+    round_trip_cells,
 )
 from layoutdoctor.reports.sections.rows import Table, TableRow
 from layoutdoctor.reports.sections.wording import clean, clean_name
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from layoutdoctor.comparison_records import (
         ComparedSubject,
         ComparedTrial,
-        ConversionAmount,
         DecisionChange,
         FindingChange,
         GraphDecision,
@@ -170,16 +168,10 @@ def _layout_tables(comparison: ModelComparison) -> Iterator[TitledTable]:
     conversions, round_trips, convolutions = [], [], []
     for trial in filter(has_both, comparison.trials):
         name = clean_name(trial.name)
-        for change in trial.conversions:
-            if change.change != "same":
-                amounts = _amounts(change.old, change.new, change.seconds_difference)
-                conversions.append(TableRow((name, conversion_words(change), conversion_place(change), *amounts)))
-        for trip in trial.round_trips:
-            if trip.change != "same":
-                amounts = _amounts(trip.old, trip.new, trip.seconds_difference)
-                round_trips.append(
-                    TableRow((name, round_trip_words(trip), clean_name(trip.module or ABSENT), *amounts))
-                )
+        changes = [change for change in trial.conversions if change.change != "same"]
+        conversions += [TableRow((name, *conversion_cells(change))) for change in changes]
+        trips = [trip for trip in trial.round_trips if trip.change != "same"]
+        round_trips += [TableRow((name, *round_trip_cells(trip))) for trip in trips]
         for decision in trial.decisions:
             for convolution in decision.convolutions:
                 place = clean_name(convolution.module or convolution.node)
@@ -188,19 +180,14 @@ def _layout_tables(comparison: ModelComparison) -> Iterator[TitledTable]:
                 )
                 classes = _before_and_now(convolution.old_class, convolution.new_class)
                 convolutions.append(TableRow((name, clean_name(decision.graph), place, classes, formats)))
-    amounts_head = ("old", "new", "difference")
     tables = (
-        ("Conversions", ("configuration", "conversion", "where", *amounts_head), conversions),
-        ("Round trips", ("configuration", "round trip", "module", *amounts_head), round_trips),
+        ("Conversions", ("configuration", "conversion", "where", *AMOUNT_HEADS), conversions),
+        ("Round trips", ("configuration", "round trip", "module", *AMOUNT_HEADS), round_trips),
         ("Convolutions", ("configuration", "graph", "module", "class", "output"), convolutions),
     )
     for title, head, rows in tables:
         if rows:
             yield TitledTable(title, Table(head, tuple(rows)), is_long=True)
-
-
-def _amounts(old: ConversionAmount | None, new: ConversionAmount | None, difference: float | None) -> tuple[str, ...]:
-    return amount_cell(old), amount_cell(new), format_difference(difference)
 
 
 def _format_words(channels_last: bool | None) -> str:
