@@ -27,7 +27,6 @@ from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import BinaryIO
 
     from layoutdoctor.layout import Layout, Size
     from layoutdoctor.records import Conversion, Diagnosis, RedundantPair, Trial
@@ -156,14 +155,7 @@ class _Track:
     sort_index: int
 
     def event(self, phase: str, name: str, start: str, *further: str) -> bytes:
-        """
-        An event on it.
-
-        Args:
-            phase: ``ph``.
-            start: ``ts``.
-            further: Other fields, as JSON.
-        """
+        """An event on it: ``ph``, name and ``ts``, and other fields, as JSON."""
         fields = (
             f'"ph": "{phase}", "cat": "{CATEGORY}", "name": {_quoted(name)}',
             f'"pid": {self.process}, "tid": {self.number}, "ts": {start}',
@@ -359,12 +351,10 @@ def _microseconds(seconds: float | None) -> float | None:
 
 
 def _write_packed(target: Path, pieces: Iterable[bytes]) -> None:
-    with replacing(target) as stream:
-        _pack(stream, pieces)
-
-
-def _pack(stream: BinaryIO, pieces: Iterable[bytes]) -> None:
     """Without a name or a time in it, so that the same trace is the same file."""
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=_PACKING_LEVEL, fileobj=stream, mtime=0) as packed:
+    with (
+        replacing(target) as stream,
+        gzip.GzipFile(filename="", mode="wb", compresslevel=_PACKING_LEVEL, fileobj=stream, mtime=0) as packed,
+    ):
         for piece in pieces:
             packed.write(piece)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import jinja2
 
     from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import View
 
 MOST_CHARACTERS = 20_000
@@ -149,7 +148,7 @@ def _fill(view: View, cut: _Cut) -> str:
         title=" · ".join(view.title),
         view=view,
         how=_lines_to_paste(view),
-        tables=() if is_short else _filled(view.tables),
+        tables=() if is_short else [table for table in view.tables if table.rows],
         remarks=() if is_short else view.remarks,
         in_full=not is_short,
         most=cut.most,
@@ -159,10 +158,6 @@ def _fill(view: View, cut: _Cut) -> str:
         measurement=cut.joined(view.measurement[:1] if is_short else view.measurement),
         hint=MORE,
     )
-
-
-def _filled(tables: Sequence[Table]) -> list[Table]:
-    return [table for table in tables if table.rows]
 
 
 def _lines_to_paste(view: View) -> str:

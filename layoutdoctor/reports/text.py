@@ -32,9 +32,6 @@ def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
 
     Args:
         width: Characters per line; None for 100. Lines to paste are never broken.
-
-    Returns:
-        Lines with a line break at the end, without escape sequences.
     """
     view = build_view(diagnosis)
     columns = max(width or DEFAULT_WIDTH, NARROWEST)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from layoutdoctor.accepted import fingerprint_of
 from layoutdoctor.reports.rules_page import rule_section
 from layoutdoctor.reports.sections.facts import failure_clause, is_recording
-from layoutdoctor.reports.sections.wording import clean, clean_name, project_path
+from layoutdoctor.reports.sections.wording import clean, clean_if_known, clean_name, project_path
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.words import STATUS_WORDS, count_of
 
@@ -103,8 +103,8 @@ def _result(finding: Finding, location: JsonObject, rule_index: int | None) -> J
         "locations": [location],
         "partialFingerprints": {FINGERPRINT: fingerprint_of(finding)},
         "properties": {
-            "configuration": _name_or_none(finding.configuration),
-            "module": _name_or_none(finding.module),
+            "configuration": clean_if_known(finding.configuration),
+            "module": clean_if_known(finding.module),
             "seconds": _number_or_none(finding.seconds),
             "bytes_moved": finding.bytes_moved,
         },
@@ -129,10 +129,6 @@ def _message(finding: Finding) -> str:
 def _plain(text: str) -> str:
     """Text in which SARIF finds no link and no placeholder."""
     return re.sub(r"\{(?=\d+\})", "{ ", clean(text).replace("](", "] ("))
-
-
-def _name_or_none(name: str | None) -> str | None:
-    return None if name is None else clean_name(name)
 
 
 def _number_or_none(number: float | None) -> float | None:

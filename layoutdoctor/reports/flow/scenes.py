@@ -72,6 +72,11 @@ class Flow:
         """The title with the configuration; a recorded trace has none to speak of."""
         return self.title if self.configuration == _RECORDED else f"{self.title} under {self.configuration}"
 
+    @property
+    def look(self) -> tuple[object, ...]:
+        """What a reader sees of it, but for names: equal for two flows that show the same."""
+        return tuple((node.kind, node.memory_format, node.label) for node in self.nodes), self.edges
+
 
 def build_flows(diagnosis: Diagnosis, most: int = 3) -> tuple[Flow, ...]:
     """
@@ -82,24 +87,12 @@ def build_flows(diagnosis: Diagnosis, most: int = 3) -> tuple[Flow, ...]:
         bytes; one for all round trips that look alike. Empty where nothing was found, or nothing can be drawn.
     """
     flows: list[Flow] = []
-    looks: list[tuple[object, ...]] = []
-    for scene in choose_scenes(diagnosis):
+    for scene in _choose_scenes(diagnosis):
         if len(flows) >= most:
             break
-        drawing = draw(scene)
-        if drawing is None or drawing.look in looks:
-            continue
-        looks.append(drawing.look)
-        flows.append(
-            Flow(
-                title=scene.title,
-                configuration=clean_name(scene.trial.name),
-                nodes=drawing.nodes,
-                edges=drawing.edges,
-                left_out=drawing.left_out,
-                about=scene.about,
-            )
-        )
+        flow = _draw(scene)
+        if flow is not None and flow.look not in [other.look for other in flows]:
+            flows.append(flow)
     return tuple(flows)
 
 
@@ -128,7 +121,7 @@ class Scene:
         return frozenset(conversion.id for conversion in self.conversions[:1])
 
 
-def choose_scenes(diagnosis: Diagnosis) -> tuple[Scene, ...]:
+def _choose_scenes(diagnosis: Diagnosis) -> tuple[Scene, ...]:
     """Everything worth a picture, the worst first, each conversion in one scene only."""
     found: list[Scene] = []
     paired: set[int] = set()
@@ -276,33 +269,14 @@ def _rank(
     return severity, number, is_other, *_cost_rank(seconds, moved)
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """Boxes and edges, with keys that are data no more."""
-
-    nodes: tuple[FlowNode, ...]
-    edges: tuple[FlowEdge, ...]
-    left_out: int
-
-    @property
-    def look(self) -> tuple[object, ...]:
-        """What a reader sees of it, but for names: equal for two drawings that show the same."""
-        return tuple((node.kind, node.memory_format, node.label) for node in self.nodes), self.edges
-
-
-def draw(scene: Scene) -> Drawing | None:
-    """
-    The boxes and edges of a scene.
-
-    Returns:
-        None where nothing was recorded around its conversions.
-    """
+def _draw(scene: Scene) -> Flow | None:
+    """The boxes and edges of a scene; None where nothing was recorded around its conversions."""
     graph = _graph_of(scene)
     if graph is not None:
         values = value_graph(scene.trial, graph, scene.ids)
         keys = _pair_keys(scene, values) if scene.pair is not None else _conversion_keys(scene, values)
         if keys:
-            return _cut_out(values, keys)
+            return _cut_out(scene, values, keys)
     return _recorded(scene)
 
 
@@ -407,7 +381,7 @@ def _hops(
     return found
 
 
-def _cut_out(values: ValueGraph, keys: Sequence[str]) -> Drawing:
+def _cut_out(scene: Scene, values: ValueGraph, keys: Sequence[str]) -> Flow:
     """The part of a graph that is drawn, with the middle of a long way in one box."""
     middle = _middle(values, keys)
     names = {key: (_MIDDLE if key in middle else key) for key in keys}
@@ -420,7 +394,7 @@ def _cut_out(values: ValueGraph, keys: Sequence[str]) -> Drawing:
         if source in names and target in names and names[source] != names[target]
     }
     near = {one for key in keys for one in (*values.before[key], *values.after[key])}
-    return _numbered(nodes, {ends: layout_words(layout) for ends, layout in edges.items()}, len(near - set(keys)))
+    return _flow(scene, nodes, {ends: layout_words(layout) for ends, layout in edges.items()}, len(near - set(keys)))
 
 
 def _middle(values: ValueGraph, keys: Sequence[str]) -> list[str]:
@@ -449,12 +423,12 @@ def _joined(values: ValueGraph, keys: Sequence[str]) -> FlowNode:
     )
 
 
-def _recorded(scene: Scene) -> Drawing | None:
+def _recorded(scene: Scene) -> Flow | None:
     """What the pair or the conversion itself names, where no graph holds it."""
     redundant = redundant_ids(scene.trial)
     boxes = [conversion_node(c, is_redundant=c.id in redundant) for c in scene.conversions]
     if scene.pair is None:
-        return _recorded_conversion(scene.conversions, boxes)
+        return _recorded_conversion(scene, boxes)
     first, second = scene.conversions[0], scene.conversions[-1]
     chain = [boxes[0], *_between(scene.pair.between), boxes[-1]]
     labels = [layout_words(first.target), *[""] * (len(chain) - 3), layout_words(second.source)]
@@ -467,7 +441,7 @@ def _recorded(scene: Scene) -> Drawing | None:
             chain = [call, *chain] if is_result else [*chain, call]
             ends = (call.key, boxes[0].key) if is_result else (boxes[-1].key, call.key)
             edges[ends] = layout_words(conversion.source if is_result else conversion.target)
-    return _numbered({box.key: box for box in chain}, edges, len(scene.pair.also))
+    return _flow(scene, {box.key: box for box in chain}, edges, len(scene.pair.also))
 
 
 def _between(names: Sequence[str]) -> Iterable[FlowNode]:
@@ -480,9 +454,9 @@ def _between(names: Sequence[str]) -> Iterable[FlowNode]:
         yield FlowNode(f"between {number}", name, None, "operation", "unknown")
 
 
-def _recorded_conversion(conversions: Sequence[Conversion], boxes: Sequence[FlowNode]) -> Drawing | None:
+def _recorded_conversion(scene: Scene, boxes: Sequence[FlowNode]) -> Flow | None:
     """A conversion that a library made of one tensor of a call, and others that were made of the same tensor."""
-    first = conversions[0]
+    first = scene.conversions[0]
     if first.port is None or not _names_a_call(first):
         return None
     is_result = first.port.startswith("output")
@@ -491,7 +465,7 @@ def _recorded_conversion(conversions: Sequence[Conversion], boxes: Sequence[Flow
     tensor = FlowNode("tensor", clean_name(name), None, "output" if is_result else "input", format_of(layout))
     nodes = {} if is_result else {tensor.key: tensor}
     edges: dict[tuple[str, str], str] = {}
-    for conversion, box in zip(conversions, boxes, strict=True):
+    for conversion, box in zip(scene.conversions, boxes, strict=True):
         if len(nodes) > MOST_READERS * 2 or not _is_of_the_same(conversion, first):
             continue
         call = replace(_call(conversion, "before" if is_result else "after"), key=f"call of {conversion.id}")
@@ -499,7 +473,7 @@ def _recorded_conversion(conversions: Sequence[Conversion], boxes: Sequence[Flow
         nodes.update((node.key, node) for node in chain)
         edges[chain[0].key, chain[1].key] = layout_words(conversion.source)
         edges[chain[1].key, chain[2].key] = layout_words(conversion.target)
-    return _numbered(nodes, edges, 0)
+    return _flow(scene, nodes, edges, 0)
 
 
 def _is_of_the_same(conversion: Conversion, first: Conversion) -> bool:
@@ -529,13 +503,16 @@ def _call(conversion: Conversion, key: str) -> FlowNode:
     )
 
 
-def _numbered(nodes: dict[str, FlowNode], edges: dict[tuple[str, str], str], left_out: int) -> Drawing:
-    """The same with short keys, so that no format has to escape them."""
+def _flow(scene: Scene, nodes: dict[str, FlowNode], edges: dict[tuple[str, str], str], left_out: int) -> Flow:
+    """The flow of a scene, with short keys in place of those that are data, so that no format has to escape them."""
     keys = {key: f"n{number}" for number, key in enumerate(nodes)}
     places = {key: number for number, key in enumerate(nodes)}
     ordered = sorted(edges.items(), key=lambda edge: (places[edge[0][0]], places[edge[0][1]]))
-    return Drawing(
+    return Flow(
+        title=scene.title,
+        configuration=clean_name(scene.trial.name),
         nodes=tuple(replace(node, key=keys[key]) for key, node in nodes.items()),
         edges=tuple(FlowEdge(keys[source], keys[target], label) for (source, target), label in ordered),
         left_out=left_out,
+        about=scene.about,
     )

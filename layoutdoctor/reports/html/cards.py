@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import sum_seconds
-from layoutdoctor.reports.sections.details import UNKNOWN, build_details, seconds_cell
-from layoutdoctor.reports.sections.facts import direction_words
-from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_log, clean_name, place_of
+from layoutdoctor.reports.sections.details import UNKNOWN, build_details, bytes_cell, seconds_cell, where_cell
+from layoutdoctor.reports.sections.facts import direction_words, listed_conversions
+from layoutdoctor.reports.sections.rows import TableRow
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_log, clean_name
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
 from layoutdoctor.units import format_bytes, format_seconds
@@ -18,10 +19,10 @@ from layoutdoctor.words import count_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, Finding
     from layoutdoctor.reports.html.charts import Rounds
     from layoutdoctor.reports.sections.details import Detail
-    from layoutdoctor.reports.sections.rows import Table, TableRow
+    from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
 MOST_ROWS = 6_000
@@ -56,15 +57,9 @@ class PageTable:
 
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[TableRow | _PlainRow, ...]
+    rows: tuple[TableRow, ...]
     left_out: int = 0
     has_row_heads: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class _PlainRow:
-    cells: tuple[str, ...]
-    clause: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +118,7 @@ def build_folds(diagnosis: Diagnosis) -> tuple[Fold, ...]:
 
 
 def _fold(detail: Detail) -> Fold:
-    rows = tuple(_PlainRow(row) for row in detail.rows)
+    rows = tuple(TableRow(row) for row in detail.rows)
     table = PageTable(detail.title, _columns(detail.head, rows), rows, detail.left_out) if rows else None
     log = clean_log(detail.log, LOG_LINE_LENGTH) if detail.log else None
     return Fold(detail.title, detail.text, table, log)
@@ -142,7 +137,7 @@ def _caption(table: Table) -> str:
     return "Steps" if table.head[0] == "step" else f"Conversions by {table.head[0]}, costliest first"
 
 
-def _columns(head: Sequence[str], rows: Sequence[TableRow | _PlainRow]) -> tuple[Column, ...]:
+def _columns(head: Sequence[str], rows: Sequence[TableRow]) -> tuple[Column, ...]:
     ordinary = [row.cells for row in rows if row.clause is None]
     return tuple(Column(name, _is_number([row[place] for row in ordinary])) for place, name in enumerate(head))
 
@@ -158,7 +153,7 @@ def build_round_table(rounds: Sequence[Rounds]) -> PageTable | None:
         return None
     count = max(len(one.seconds) for one in rounds)
     rows = tuple(
-        _PlainRow((str(number + 1), *(_round_cell(one.seconds, number) for one in rounds))) for number in range(count)
+        TableRow((str(number + 1), *(_round_cell(one.seconds, number) for one in rounds))) for number in range(count)
     )
     return PageTable("Round times", _columns(("round", *(one.name for one in rounds)), rows), rows)
 
@@ -169,7 +164,7 @@ def _round_cell(seconds: Sequence[float], number: int) -> str:
 
 def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
     """The findings with their evidence, in the view's order; at most ``MOST_FINDINGS``."""
-    conversions = {trial.name: _conversions(trial) for trial in diagnosis.trials}
+    conversions = {trial.name: listed_conversions(trial) for trial in diagnosis.trials}
     everywhere = {id_: found for by_id in conversions.values() for id_, found in by_id.items()}
     documented = {rule.code for rule in ALL_RULES}
     found = zip(view.findings[:MOST_FINDINGS], diagnosis.findings, strict=False)
@@ -177,11 +172,6 @@ def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
         _card(entry, finding, conversions.get(finding.configuration or "", everywhere), documented)
         for entry, finding in found
     )
-
-
-def _conversions(trial: Trial) -> dict[str, Conversion]:
-    recorded = trial.kernels.conversions if trial.kernels is not None else ()
-    return {c.id: c for c in (*(c for graph in trial.graphs for c in graph.conversions), *recorded)}
 
 
 def _card(
@@ -209,7 +199,7 @@ def _code_line(finding: Finding) -> str | None:
 def _evidence(named: Sequence[Conversion]) -> PageTable:
     costliest = sorted(named, key=lambda conversion: -(conversion.seconds or 0.0))
     shown = costliest[:MOST_EVIDENCE]
-    rows = tuple(_PlainRow(_evidence_row(conversion)) for conversion in shown)
+    rows = tuple(TableRow(_evidence_row(conversion)) for conversion in shown)
     total = sum_seconds(named)
     cost = "" if total is None else f", {format_seconds(total)} together"
     caption = f"{count_of(len(named), 'conversion')} behind this{cost}" + (
@@ -228,8 +218,8 @@ def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
         direction_words(conversion),
         clean_name(conversion.tensor + shape),
         seconds_cell(conversion.seconds),
-        UNKNOWN if conversion.bytes_moved is None else format_bytes(conversion.bytes_moved),
-        place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN),
+        bytes_cell(conversion.bytes_moved),
+        where_cell(conversion),
     )
 
 

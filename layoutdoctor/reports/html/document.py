@@ -99,12 +99,7 @@ def render_html(diagnosis: Diagnosis) -> str:
 
 
 def without_library(html: str) -> str:
-    """
-    A page without what all pages have alike: the chart library, the style sheet and the script, and their hashes.
-
-    Returns:
-        The page's own content, small enough for tests that keep whole pages.
-    """
+    """A page without what all pages have alike (library, style sheet, script, hashes), for tests that keep pages."""
     for name in (STYLE_FILE, SCRIPT_FILE, *CHART_FILES):
         text = read_page_file(name)
         html = html.replace(text, f"/* {name} */").replace(hash_source(text), f"'hash of {name}'")

@@ -36,7 +36,7 @@ from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.facts import failure_clause, find_ratio, is_recording
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import clean_name
+from layoutdoctor.reports.sections.wording import clean_if_known, clean_name
 from layoutdoctor.rules.evidence import main_trial
 from layoutdoctor.words import count_of, listing
 
@@ -67,13 +67,18 @@ MARKER = "<!-- layoutdoctor:v1 -->"
 SUMMARY_VERSION = 1
 
 
-def render_markdown(diagnosis: Diagnosis) -> str:
-    """
-    The report as GitHub Markdown.
+@dataclass(frozen=True, slots=True)
+class _Material:
+    """What a report is made of, whatever fits of it."""
 
-    Returns:
-        Fewer than 60,000 characters and 65,536 bytes.
-    """
+    diagnosis: Diagnosis
+    view: View
+    flows: tuple[Flow, ...]
+    reproducer: Reproducer
+
+
+def render_markdown(diagnosis: Diagnosis) -> str:
+    """The report as GitHub Markdown, as ``markdown_parts`` has it."""
     return markdown_parts(diagnosis)[0]
 
 
@@ -88,19 +93,24 @@ def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tu
     Returns:
         Fewer than 60,000 characters and 65,536 bytes; and None where nothing was cut.
     """
-    material = gather(diagnosis)
+    flows = build_flows(diagnosis, MOST_FLOWS)
+    material = _Material(diagnosis, build_view(diagnosis), flows, build_reproducer(diagnosis))
     name = clean_name(overflow_name) if overflow_name is not None else None
     if _entry_count(diagnosis) <= MOST_ENTRIES:
-        report = _report(material, WHOLE, name)
+        report = _joined(_parts(material, WHOLE, name))
         if _fits(report):
             return report, None
     for most in LIST_LENGTHS:
-        report = _report(material, most, name)
+        report = _joined(_parts(material, most, name))
         if _fits(report):
             break
     else:
         report = _joined(_shortest(material, name))
-    return report, _overflow(material) if name is not None else None
+    return report, _joined(_overflow(material)) if name is not None else None
+
+
+def _title(view: View) -> str:
+    return f"## {escape(' · '.join(view.title))}"
 
 
 def _fits(report: str) -> bool:
@@ -114,27 +124,25 @@ def _entry_count(diagnosis: Diagnosis) -> int:
     return in_kernels + sum(len(trial.redundant_pairs) for trial in trials) + len(diagnosis.findings)
 
 
-def _report(material: Material, most: int, name: str | None) -> str:
-    return _joined(_parts(material, most, name))
-
-
 def _joined(parts: Iterator[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _parts(material: Material, most: int, name: str | None) -> Iterator[str]:
+def _parts(material: _Material, most: int, name: str | None) -> Iterator[str]:
     where = _where(name)
-    *lists, environment = material.details(most)
+    *lists, environment = build_details(material.diagnosis, most)
     logs = [detail for detail in lists if detail.log]
-    yield title_of(material.view)
+    yield _title(material.view)
     if most != WHOLE:
         yield f"Lists are cut to fit into an issue: {_whole_report(name)}."
-    yield from describe_bug(material, most)
-    yield from ablation(material, [detail for detail in lists if not detail.log], most, where)
-    yield from minimal_reproducer(material)
-    yield from error_logs(material, logs, where, most)
-    yield from versions(environment, where)
-    yield footer(material.view)
+    yield from _bug(material, most)
+    yield from _ablation(material, [detail for detail in lists if not detail.log], most, where)
+    yield from _minimal_reproducer(material)
+    yield from _error_logs(material, logs, where, most)
+    yield "### Versions"
+    yield from _detail_lines(environment, where)
+    hints = [hint for hint in material.view.hints if ".md" not in hint]  # this is the Markdown report already
+    yield f"Made by {escape(material.view.title[0])}. More: {escape(' · '.join(hints))}"
     yield summary_lines(material.diagnosis, max(min(most, MOST_SUMMARY_ENTRIES), FEWEST_SUMMARY_ENTRIES))
 
 
@@ -148,12 +156,12 @@ def _whole_report(name: str | None) -> str:
     return "the JSON report has all of them, and `--output report.md` writes them to a file beside it"
 
 
-def _shortest(material: Material, name: str | None) -> Iterator[str]:
+def _shortest(material: _Material, name: str | None) -> Iterator[str]:
     """For a record so long that even its table does not fit."""
     view = material.view
-    yield title_of(view)
+    yield _title(view)
     yield "### 🐛 Describe the bug"
-    yield from answer_lines(view.answer)
+    yield from _answer_lines(view.answer)
     counts = [f"{len(table.rows)} {table.head[0]}s" for table in view.tables]
     yield (
         "The rest is left out, as it would not fit into an issue: "
@@ -164,60 +172,32 @@ def _shortest(material: Material, name: str | None) -> Iterator[str]:
     yield summary_lines(material.diagnosis, FEWEST_SUMMARY_ENTRIES)
 
 
-def _overflow(material: Material) -> str:
+def _overflow(material: _Material) -> Iterator[str]:
     """All lists in full, without folds, for a file that has no limit."""
-    return _joined(_overflow_parts(material))
-
-
-def _overflow_parts(material: Material) -> Iterator[str]:
     view = material.view
-    yield title_of(view)
+    yield _title(view)
     yield "Everything behind the report, in full."
     yield "### Findings"
-    yield findings_list(view.findings, len(view.findings))
+    yield _findings_list(view.findings, len(view.findings))
     yield "### Tables"
     for table in view.tables:
         yield table_of(table)
     if view.remarks:
         yield bullets(view.remarks, len(view.remarks))
-    for detail in material.details(WHOLE):
+    for detail in build_details(material.diagnosis, WHOLE):
         yield f"### {escape(detail.title)}"
-        yield from detail_lines(detail, "the JSON report has them")
+        yield from _detail_lines(detail, "the JSON report has them")
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What a report is made of, whatever fits of it."""
-
-    diagnosis: Diagnosis
-    view: View
-    flows: tuple[Flow, ...]
-    reproducer: Reproducer
-
-    def details(self, most: int) -> tuple[Detail, ...]:
-        """The long lists, each cut to a length."""
-        return build_details(self.diagnosis, most)
-
-
-def gather(diagnosis: Diagnosis) -> Material:
-    """Everything that a report is made of."""
-    return Material(diagnosis, build_view(diagnosis), build_flows(diagnosis, MOST_FLOWS), build_reproducer(diagnosis))
-
-
-def title_of(view: View) -> str:
-    """The first line."""
-    return f"## {escape(' · '.join(view.title))}"
-
-
-def describe_bug(material: Material, most: int) -> Iterator[str]:
+def _bug(material: _Material, most: int) -> Iterator[str]:
     """What was found: the answer, the findings, the layout flow around the worst of them."""
     view = material.view
     yield "### 🐛 Describe the bug"
     if view.interrupted:
         yield f"**{escape(view.interrupted)}.**"
-    yield from answer_lines(view.answer)
+    yield from _answer_lines(view.answer)
     yield "#### Findings"
-    yield findings_list(view.findings, max(most, FEWEST_FINDINGS))
+    yield _findings_list(view.findings, max(most, FEWEST_FINDINGS))
     flows = material.flows[: max(1, min(most, MOST_FLOWS))]
     if flows:
         yield "#### Layout flow"
@@ -227,8 +207,7 @@ def describe_bug(material: Material, most: int) -> Iterator[str]:
         yield _LEGEND
 
 
-def answer_lines(answer: Answer) -> Iterator[str]:
-    """The first lines of a report, with what to paste."""
+def _answer_lines(answer: Answer) -> Iterator[str]:
     yield f"**{escape(answer.headline)}**"
     if answer.how:
         yield code_block("\n".join(answer.how), "python")
@@ -236,8 +215,7 @@ def answer_lines(answer: Answer) -> Iterator[str]:
         yield bullets(answer.lines, len(answer.lines))
 
 
-def findings_list(findings: Sequence[FindingEntry], most: int) -> str:
-    """The findings as a list."""
+def _findings_list(findings: Sequence[FindingEntry], most: int) -> str:
     if not findings:
         return "None."
     shown = [_finding(entry) for entry in findings[:most]]
@@ -264,13 +242,8 @@ def _flow(flow: Flow) -> Iterator[str]:
         yield f"Not drawn: {steps} next to these (weights, statistics, further readers)."
 
 
-def ablation(material: Material, details: Sequence[Detail], most: int, where: str) -> Iterator[str]:
-    """
-    What was varied and what that changed; of a trace, where its time goes.
-
-    Args:
-        where: Where the rest of a cut list is.
-    """
+def _ablation(material: _Material, details: Sequence[Detail], most: int, where: str) -> Iterator[str]:
+    """What was varied and what that changed; of a recorded run, where its time goes."""
     view = material.view
     yield "### Where the time goes" if is_recording(material.diagnosis) else "### Ablation"
     for table in view.tables:
@@ -280,7 +253,7 @@ def ablation(material: Material, details: Sequence[Detail], most: int, where: st
         together = list(group)
         if about is None or len(together) == 1:
             for detail in together:
-                yield folded(detail.title, "\n\n".join(detail_lines(detail, where)))
+                yield folded(detail.title, "\n\n".join(_detail_lines(detail, where)))
         else:
             yield folded(f"{about}: {_contents(together)}", "\n\n".join(_together(together, where)))
 
@@ -300,16 +273,11 @@ def _contents(details: Sequence[Detail]) -> str:
 def _together(details: Sequence[Detail], where: str) -> Iterator[str]:
     for detail in details:
         yield f"**{escape(detail.title)}**"
-        yield from detail_lines(detail, where)
+        yield from _detail_lines(detail, where)
 
 
-def detail_lines(detail: Detail, where: str) -> Iterator[str]:
-    """
-    One long list.
-
-    Args:
-        where: Where the rest of a cut list is, as the end of a sentence in Markdown.
-    """
+def _detail_lines(detail: Detail, where: str) -> Iterator[str]:
+    """One long list; ``where`` the rest of a cut list is, as the end of a sentence in Markdown."""
     for sentence in detail.text:
         yield paragraph(sentence)
     if detail.rows:
@@ -322,7 +290,7 @@ def detail_lines(detail: Detail, where: str) -> Iterator[str]:
         yield log_block(detail.log)
 
 
-def minimal_reproducer(material: Material) -> Iterator[str]:
+def _minimal_reproducer(material: _Material) -> Iterator[str]:
     """A script that shows the finding with torch alone, or why there is none; nothing for a trace without one."""
     reproducer = material.reproducer
     if is_recording(material.diagnosis) and not reproducer.is_runnable:
@@ -336,7 +304,7 @@ def minimal_reproducer(material: Material) -> Iterator[str]:
         yield f"None: {escape(reason)}."
 
 
-def error_logs(material: Material, details: Sequence[Detail], where: str, most: int) -> Iterator[str]:
+def _error_logs(material: _Material, details: Sequence[Detail], where: str, most: int) -> Iterator[str]:
     """Why configurations have no result, with the ends of their logs."""
     yield "### Error logs"
     failed = [trial for trial in material.diagnosis.trials if trial.status in _ERRORS]
@@ -347,19 +315,7 @@ def error_logs(material: Material, details: Sequence[Detail], where: str, most: 
             [f"{clean_name(trial.name)}: {failure_clause(trial)}" for trial in failed], max(most, FEWEST_FINDINGS)
         )
     for detail in details:
-        yield folded(detail.title, "\n\n".join(detail_lines(detail, where)))
-
-
-def versions(detail: Detail, where: str) -> Iterator[str]:
-    """What the verdict is true on: versions, device, settings, inputs."""
-    yield "### Versions"
-    yield from detail_lines(detail, where)
-
-
-def footer(view: View) -> str:
-    """How the report was made, and where to go on."""
-    hints = [hint for hint in view.hints if ".md" not in hint]  # this is the Markdown report already
-    return f"Made by {escape(view.title[0])}. More: {escape(' · '.join(hints))}"
+        yield folded(detail.title, "\n\n".join(_detail_lines(detail, where)))
 
 
 def summary_lines(diagnosis: Diagnosis, most: int) -> str:
@@ -389,10 +345,10 @@ def _summary(diagnosis: Diagnosis, most: int) -> dict[str, object]:
     return {
         "schema_version": SUMMARY_VERSION,
         "version": clean_name(diagnosis.layoutdoctor_version),
-        "torch": _name_or_none(diagnosis.environment.torch),
-        "device": _name_or_none(diagnosis.subject.target or diagnosis.subject.device),
+        "torch": clean_if_known(diagnosis.environment.torch),
+        "device": clean_if_known(diagnosis.subject.target or diagnosis.subject.device),
         "mode": diagnosis.subject.mode,
-        "baseline": _name_or_none(diagnosis.comparison.baseline) if diagnosis.comparison else None,
+        "baseline": clean_if_known(diagnosis.comparison.baseline) if diagnosis.comparison else None,
         "fastest": clean_name(fastest.name) if fastest is not None else None,
         "speedup": _speedup(diagnosis),
         "verdicts": {clean_name(trial.name): _verdict(diagnosis, trial) for trial in diagnosis.trials[:most]},
@@ -402,10 +358,6 @@ def _summary(diagnosis: Diagnosis, most: int) -> dict[str, object]:
         "redundant_pair_count": len(diagnosis.redundant_pairs),
         "conversion_seconds": _conversion_seconds(main),
     }
-
-
-def _name_or_none(text: str | None) -> str | None:
-    return None if text is None else clean_name(text)
 
 
 def _speedup(diagnosis: Diagnosis) -> list[float] | None:
@@ -433,8 +385,8 @@ def _finding_facts(finding: Finding) -> dict[str, object]:
     return {
         "code": clean_name(finding.code),
         "severity": finding.severity,
-        "configuration": _name_or_none(finding.configuration),
-        "module": _name_or_none(finding.module),
+        "configuration": clean_if_known(finding.configuration),
+        "module": clean_if_known(finding.module),
         "seconds": _finite(finding.seconds),
     }
 

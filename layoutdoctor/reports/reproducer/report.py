@@ -19,9 +19,9 @@ from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.reports.reproducer.code import WIDTH, model_code
 from layoutdoctor.reports.reproducer.layers import free_placeholders
 from layoutdoctor.reports.reproducer.program import CannotWriteError, aligned, cut, read_program, region_of, simplified
-from layoutdoctor.reports.sections.facts import is_recording
+from layoutdoctor.reports.sections.facts import find_ratio, is_recording
 from layoutdoctor.units import format_seconds
-from layoutdoctor.words import count_of
+from layoutdoctor.words import ONEDNN_LOG, count_of
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Configuration, Diagnosis, Finding, Graph, OptionValue, RatioInterval, Trial
@@ -227,17 +227,16 @@ def _counts(trial: Trial, device: str | None) -> tuple[int, ...] | None:
         return None
     if device != "cpu":
         return (sum(re.search(GPU_CONVERSIONS, kernel.name) is not None for kernel in kernels.kernels),)
-    if "oneDNN verbose log" not in kernels.sources:
+    if ONEDNN_LOG not in kernels.sources:
         return None
     names = [kernel.name for kernel in kernels.kernels]
     return names.count("reorder"), names.count("aten::copy_")
 
 
 def _recorded_ratio(diagnosis: Diagnosis, base: Trial, other: Trial) -> RatioInterval | None:
-    comparison = diagnosis.comparison
-    if comparison is None or comparison.baseline != base.name:
+    if diagnosis.comparison is None or diagnosis.comparison.baseline != base.name:
         return None
-    ratio = next((ratio for ratio in comparison.ratios if ratio.name == other.name), None)
+    ratio = find_ratio(diagnosis, other.name)
     is_sound = ratio is not None and all(math.isfinite(end) for end in (ratio.low, ratio.median, ratio.high))
     return ratio if is_sound and ratio is not None and ratio.verdict in (FASTER, SLOWER, NO_DIFFERENCE) else None
 

@@ -185,7 +185,7 @@ def _measurement_row(trial: Trial) -> tuple[str, ...]:
         str(len(measurement.round_seconds)) if measurement else UNKNOWN,
         str(measurement.calls_per_round) if measurement else UNKNOWN,
         seconds_cell(measurement.compile_seconds if measurement else None),
-        _bytes(measurement.peak_memory_bytes if measurement else None),
+        bytes_cell(measurement.peak_memory_bytes if measurement else None),
         seconds_cell(known) if known is not None else NOT_RECORDED,
         seconds_cell(spent) + share if kernels else NOT_RECORDED,
         _equivalence_cell(trial.equivalence),
@@ -197,7 +197,8 @@ def seconds_cell(value: float | None) -> str:
     return UNKNOWN if value is None else format_seconds(value)
 
 
-def _bytes(value: int | None) -> str:
+def bytes_cell(value: int | None) -> str:
+    """How many bytes in a table; None where not known."""
     return UNKNOWN if value is None else format_bytes(value)
 
 
@@ -302,7 +303,7 @@ _CONVERSION_CELLS: Mapping[str, Callable[[Conversion], str]] = {
     "from": lambda conversion: _layout(conversion.source),
     "to": lambda conversion: _layout(conversion.target),
     "time": _time,
-    "bytes": lambda conversion: _bytes(conversion.bytes_moved),
+    "bytes": lambda conversion: bytes_cell(conversion.bytes_moved),
     "why": lambda conversion: clean(conversion.cause, 160) if conversion.cause else UNKNOWN,
     "where": where_cell,
 }
@@ -323,7 +324,7 @@ _PAIR_CELLS: Mapping[str, Callable[[RedundantPair], str]] = {
     "conversions": _members,
     "between": _between,
     "time": _time,
-    "bytes": lambda pair: _bytes(pair.bytes_moved),
+    "bytes": lambda pair: bytes_cell(pair.bytes_moved),
     "why it may go": lambda pair: _proof(pair) if pair.proof else NOT_RECORDED,
     "where": _place,
 }
@@ -343,7 +344,7 @@ _BREAKER_CELLS: Mapping[str, Callable[[LayoutBreaker], str]] = {
     "returned": lambda breaker: _layout(breaker.target),
     "conversions": lambda breaker: listing([clean_name(id_) for id_ in breaker.conversions], 4) or UNKNOWN,
     "time": lambda breaker: seconds_cell(breaker.seconds),
-    "bytes": lambda breaker: _bytes(breaker.bytes_moved),
+    "bytes": lambda breaker: bytes_cell(breaker.bytes_moved),
     "where": _place,
 }
 

@@ -48,6 +48,11 @@ def clean_name(text: str) -> str:
     return clean(text, NAME_LENGTH)
 
 
+def clean_if_known(text: str | None) -> str | None:
+    """A name, or None where it is not known."""
+    return None if text is None else clean_name(text)
+
+
 def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
     """
     One line of code or of a log that can stand on one line of any terminal, with its indentation.
