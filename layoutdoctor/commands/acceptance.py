@@ -15,7 +15,8 @@ from layoutdoctor.accepted import Acceptance, AcceptedFile, accept, accept_all, 
 from layoutdoctor.commands.output import OutputError, prepare_outputs
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
-from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list
+from layoutdoctor.reports.sections.wording import clean, clean_name
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     import argparse
@@ -142,7 +143,7 @@ def conclude_accepted(option: AcceptedOption, acceptance: Acceptance, *, redact:
 def _lines(file: str, acceptance: Acceptance, *, is_written: bool, redact: bool) -> Iterator[str]:
     def names(entries: Sequence[AcceptedFinding]) -> str:
         shown = [clean_name(entry.code) if redact else clean(str(entry), 200) for entry in entries]
-        return cut_list(shown, _MOST_NAMED)
+        return listing(shown, _MOST_NAMED)
 
     if is_written:
         yield f"wrote {file}: it accepts {count_of(acceptance.count, 'finding')}; fill in the reasons"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.commands.output import print_text
 from layoutdoctor.errors import UnknownRuleError, UsageError
 from layoutdoctor.reports.rules_page import rule_section, rules_index, rules_page
-from layoutdoctor.reports.tables import plain_table
+from layoutdoctor.reports.text import plain_table
 from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.examined import examination_of
 from layoutdoctor.commands.output import for_others
 from layoutdoctor.errors import UsageError
-from layoutdoctor.reports.wording import clean, clean_name, count_of, place_of
+from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     import argparse

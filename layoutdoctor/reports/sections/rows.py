@@ -1,0 +1,270 @@
+"""The tables of a report, every cell as text: configurations, fastest first; of a recorded run, costly places."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.analysis.costs import counted_conversions
+from layoutdoctor.configurations import BASELINE
+from layoutdoctor.records import NO_DIFFERENCE, Total
+from layoutdoctor.reports.sections.facts import (
+    count_by_tensor,
+    failure_clause,
+    find_ratio,
+    is_recording,
+    recorded_trial,
+)
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, NAME_LENGTH, clean, clean_name, precise_share
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds
+from layoutdoctor.words import NOT_RECORDED, count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from layoutdoctor.records import Diagnosis, Graph, KernelSummary, RatioInterval, TotalKind, Trial
+
+MOST_PLACES = 8
+WORTH_A_MODULE = 0.5
+"""Modules are shown in place of operations where they hold at least this part of the operations' conversion time."""
+
+_DIRECTIONS = {"inference": "", "forward": "fwd ", "backward": "bwd "}
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """
+    One row of a table, ready to be laid out.
+
+    Attributes:
+        cells: As many as the table has heads; with a clause, the first alone.
+        clause: In place of all cells after the first; None for an ordinary row.
+    """
+
+    cells: tuple[str, ...]
+    clause: str | None = None
+    is_recommended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """
+    A table of a report, the same for all formats.
+
+    Attributes:
+        clause_column: Where a format that cannot let a clause span the other columns puts it.
+        wraps_names: Whether names in the first column may be broken over several lines where they are long.
+    """
+
+    head: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    clause_column: int = 1
+    wraps_names: bool = False
+
+
+def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
+    """
+    The configurations; of a recorded run, the places where conversions cost most, the costliest first, and the steps in
+    their order where there are several, and nothing where no place has a conversion.
+    """
+    if not is_recording(diagnosis):
+        return (_configurations(diagnosis),)
+    trial = recorded_trial(diagnosis)
+    return _places(trial.kernels) if trial is not None and trial.kernels is not None else ()
+
+
+def _configurations(diagnosis: Diagnosis) -> Table:
+    """The measured configurations by their median, then those without a time, then the same ones."""
+    is_timed = diagnosis.subject.target is None
+    baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
+    against = "vs default" if baseline == BASELINE else f"vs {clean_name(baseline)}"
+    head = ("configuration", *(("median", against) if is_timed else ()), "conversions", "decision")
+    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
+    rows = []
+    for trial in sorted(diagnosis.trials, key=_place_in_table):
+        name, clause = clean_name(trial.name), _clause(trial)
+        cells = (conversions_cell(trial), decision_cell(trial)) if clause is None else ()
+        if clause is None and is_timed:
+            median = format_seconds(trial.measurement.median_seconds) if trial.measurement else "not measured"
+            cells = (median, _ratio_cell(diagnosis, trial), *cells)
+        rows.append(TableRow((name, *cells), clause, recommended is not None and name == clean_name(recommended)))
+    # A clause stands under "vs default" in a table of times, as the first cell else.
+    return Table(head, tuple(rows), clause_column=2 if is_timed else 1)
+
+
+def _place_in_table(trial: Trial) -> tuple[int, float]:
+    if trial.status == "same_as":
+        return (1, 0.0)
+    if trial.status != "ok":
+        return (2, 0.0)
+    return (0, trial.measurement.median_seconds if trial.measurement else float("inf"))
+
+
+def _clause(trial: Trial) -> str | None:
+    """Why there is no result, or which configuration it is the same as."""
+    if trial.status == "same_as":
+        same = "same code as" if trial.configuration.backend == "inductor" else "the same as"
+        return f"{same} {clean_name(trial.same_as or 'another configuration')}"
+    return failure_clause(trial) if trial.status != "ok" else None
+
+
+def format_interval(ratio: RatioInterval) -> str:
+    """A ratio with its interval: ``"1.28x  1.25..1.31"``."""
+    return f"{format_ratio(ratio.median)}  {ratio.low:.2f}..{ratio.high:.2f}"
+
+
+def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
+    differs = trial.equivalence is not None and trial.equivalence.status == "different"
+    remark = "  outputs differ" if differs else ""
+    if diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline:
+        return ("default" if trial.name == BASELINE else "baseline") + remark
+    ratio = find_ratio(diagnosis, trial.name)
+    if ratio is None:
+        return ("-" if trial.measurement else "") + remark
+    tie = "  tie" if ratio.verdict == NO_DIFFERENCE and not ratio.lacks_rounds else ""
+    return format_interval(ratio) + tie + remark
+
+
+def conversions_cell(trial: Trial) -> str:
+    """The conversions of a trial that run on their own, by tensor; never "none" where nothing was recorded."""
+    text = ", ".join(tensors_in_short(trial))
+    if trial.is_static:
+        return f"{text or 'none'}{_moved(trial)}"
+    if trial.kernels is None:
+        return f"{text} in graphs; kernels {NOT_RECORDED}" if text else f"kernels {NOT_RECORDED}"
+    incomplete = bool(trial.kernels.lacks) or any(graph.hook_failure for graph in trial.graphs)
+    if incomplete:
+        return f"{text or 'none seen'} (incomplete)"
+    return text or "none"
+
+
+def tensors_in_short(trial: Trial) -> list[str]:
+    """How many conversions there are of each kind of tensor: ``"2 activation"``, ``"1 other"``."""
+    counts = count_by_tensor(counted_conversions(trial))
+    return [f"{count} {kind if kind != 'unknown' else 'other'}" for kind, count in counts.items()]
+
+
+def _moved(trial: Trial) -> str:
+    """Bytes that the conversions of a static trial move, in brackets; empty where not known for every one."""
+    moved = [conversion.bytes_moved for conversion in counted_conversions(trial)]
+    known = [count for count in moved if count is not None]
+    return f" ({format_bytes(sum(known))})" if moved and len(known) == len(moved) else ""
+
+
+def decision_cell(trial: Trial) -> str:
+    """What Inductor decided about layouts, per direction in training."""
+    if trial.configuration.backend != "inductor":
+        return "-"
+    by_direction: dict[str, list[Graph]] = {}
+    for graph in trial.graphs:
+        by_direction.setdefault(graph.direction, []).append(graph)
+    if not by_direction:
+        return NOT_RECORDED
+    parts = []
+    for direction, words in _DIRECTIONS.items():
+        if direction in by_direction:
+            parts.append(words + _decision_of(by_direction[direction], in_full=not words))
+    return "; ".join(parts)
+
+
+def _decision_of(graphs: list[Graph], *, in_full: bool) -> str:
+    """One direction in a few words; several graphs are added up, as graph breaks cut one model into many."""
+    cards = [graph.decision for graph in graphs if graph.decision is not None]
+    known = [card for card in cards if card.applied is not None]
+    if not known:
+        return NOT_RECORDED
+    relevant = [card for card in known if card.convolution_count] or known
+    applied = [card for card in relevant if card.applied]
+    total = sum(card.convolution_count for card in relevant)
+    forced = sum(card.channels_last_convolution_count for card in relevant)
+    rules = dict.fromkeys(clean_name(card.rule) for card in relevant if not card.applied)
+    if not applied:
+        return "off" if set(rules) <= {"config-off"} else f"off ({', '.join(rules)})"
+    where = "on" if len(applied) == len(relevant) else f"on in {len(applied)} of {len(relevant)} graphs"
+    convolutions = f"{forced} of {total}" + (" convs channels-last" if in_full else "")
+    unrecorded = len(graphs) - len(known)
+    return f"{where}, {convolutions}" + (f", {count_of(unrecorded, 'graph')} {NOT_RECORDED}" if unrecorded else "")
+
+
+def _places(kernels: KernelSummary) -> tuple[Table, ...]:
+    """Where conversions cost most; the steps side by side."""
+    kind = _kind_to_show(kernels.totals)
+    tables = []
+    if kind is not None:
+        ordered = sorted(_with_conversions(kernels.totals, kind), key=lambda total: -total.conversion_seconds)
+        tables.append(_totals_table(kernels, kind, ordered))
+    steps = [total for total in kernels.totals if total.kind == "step"]
+    if len(steps) > 1 and any(step.conversion_count for step in steps):
+        tables.append(_totals_table(kernels, "step", sorted(steps, key=lambda step: _natural_order(step.name))))
+    return tuple(tables)
+
+
+def _kind_to_show(totals: Sequence[Total]) -> TotalKind | None:
+    """Modules are what a reader can change; but only where enough of the kernels could be laid to them."""
+    cost = {kind: sum(t.conversion_seconds for t in totals if t.kind == kind) for kind in ("module", "operation")}
+    if _with_conversions(totals, "module") and cost["module"] >= WORTH_A_MODULE * cost["operation"]:
+        return "module"
+    kinds: tuple[TotalKind, ...] = ("operation", "kernel")
+    return next((kind for kind in kinds if _with_conversions(totals, kind)), None)
+
+
+def _with_conversions(totals: Iterable[Total], kind: TotalKind) -> list[Total]:
+    return [total for total in totals if total.kind == kind and total.conversion_count]
+
+
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """``ProfilerStep#10`` after ``ProfilerStep#9``."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]{1,18})", name)]
+
+
+def _totals_table(kernels: KernelSummary, kind: TotalKind, totals: Sequence[Total]) -> Table:
+    rows = [TableRow((total_name(total), *total_cells(total))) for total in totals[:MOST_PLACES]]
+    rest = totals[MOST_PLACES:]
+    if rest:
+        rows.append(TableRow((f"{len(rest)} more", *total_cells(_sum(kind, rest)))))
+    rows += _unplaced(kernels, kind, totals)
+    return Table((kind, *total_heads(kind)), tuple(rows), wraps_names=True)
+
+
+def total_heads(kind: TotalKind) -> tuple[str, ...]:
+    """The heads of a table of totals, without that of the names; a kernel converts or does not, so it has no share."""
+    if kind == "kernel":
+        return ("launches", "time", "conversions")
+    return ("kernels", "time", "conversions", "in conversions", "share")
+
+
+def total_name(total: Total) -> str:
+    """The name of a total, cut where it is long."""
+    return clean(total.name, KERNEL_LENGTH if total.kind == "kernel" else NAME_LENGTH)
+
+
+def total_cells(total: Total) -> tuple[str, ...]:
+    """What stands behind a total's name, under ``total_heads``."""
+    cells = (str(total.count), format_seconds(total.seconds), str(total.conversion_count))
+    if total.kind == "kernel":
+        return cells
+    share = precise_share(total.conversion_seconds, total.seconds) if total.seconds else ""
+    return (*cells, format_seconds(total.conversion_seconds), share)
+
+
+def _unplaced(kernels: KernelSummary, kind: TotalKind, totals: Sequence[Total]) -> list[TableRow]:
+    """The conversions of which the place was not recorded, so that the table adds up."""
+    count = kernels.conversion_count - sum(total.conversion_count for total in totals)
+    if count <= 0 or kernels.conversion_seconds is None:
+        return []
+    seconds = max(0.0, kernels.conversion_seconds - sum(total.conversion_seconds for total in totals))
+    text = format_seconds(seconds)
+    cells = (str(count), text, str(count)) if kind == "kernel" else ("", "", str(count), text, "")
+    return [TableRow((f"no {kind} known", *cells))]
+
+
+def _sum(kind: TotalKind, totals: Sequence[Total]) -> Total:
+    return Total(
+        kind=kind,
+        name="",
+        count=sum(total.count for total in totals),
+        seconds=sum(total.seconds for total in totals),
+        conversion_count=sum(total.conversion_count for total in totals),
+        conversion_seconds=sum(total.conversion_seconds for total in totals),
+    )
