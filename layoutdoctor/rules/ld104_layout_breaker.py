@@ -120,7 +120,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[LayoutBreake
         _message(trial, breakers, worst, paid, _cost_words(trial, paid, seconds, moved)),
         _suggestion(diagnosis, trial, worst),
         severity=evidence.severity_of_cost(trial, seconds),
-        evidence=dict.fromkeys((*(b.node for b in breakers), *(id for b in breakers for id in b.conversions))),
+        evidence=(*(b.node for b in breakers), *(id for b in breakers for id in b.conversions)),
         at=worst,
         seconds=seconds,
         bytes_moved=moved,

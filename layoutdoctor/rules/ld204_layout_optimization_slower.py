@@ -56,7 +56,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
             ),
             _suggestion(diagnosis, ratio, diagnosis.comparison.baseline),
             severity=_severity(diagnosis),
-            evidence=tuple(applied),
+            evidence=applied,
             seconds=evidence.seconds_lost(diagnosis, ratio.name),
         )
 

@@ -122,7 +122,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conver
         f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
         _suggestion(diagnosis),
         severity=_severity(diagnosis, trial, conversions, seconds),
-        evidence=tuple(conversion.id for conversion in conversions) or tuple(graph.name for graph in graphs),
+        evidence=[conversion.id for conversion in conversions] or [graph.name for graph in graphs],
         at=dearest_of(conversions),
         seconds=seconds,
         bytes_moved=sum_known(conversion.bytes_moved for conversion in conversions),

@@ -54,7 +54,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
             _message(eager, expected, returned, changes),
             _suggestion(changes[0]),
             severity="warning",
-            evidence=dict.fromkeys(change.trial.name for change in changes),
+            evidence=[change.trial.name for change in changes],
             at=place,
         )
 

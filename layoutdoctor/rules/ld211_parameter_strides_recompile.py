@@ -91,7 +91,7 @@ def _finding(trial: Trial, strided: Sequence[_Mismatch]) -> Finding:
             else "give the tensor in one layout on every call (pytorch #126241)"
         ),
         severity="warning",
-        evidence=dict.fromkeys(mismatch.tensor for mismatch in strided),
+        evidence=[mismatch.tensor for mismatch in strided],
     )
 
 

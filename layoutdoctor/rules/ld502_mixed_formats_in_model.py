@@ -44,7 +44,7 @@ from layoutdoctor.rules.graph_evidence import (
     nodes_by_name,
     weight_layouts,
 )
-from layoutdoctor.words import count_of, distinct, line_words
+from layoutdoctor.words import count_of, distinct, joined, line_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,21 +136,17 @@ def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:
 def _finding(diagnosis: Diagnosis, trial: Trial, graph: Graph, convolution: FxNode, flip: FxNode) -> Finding:
     # What a library converts inside a contiguous convolution is no matter of mixed formats.
     conversions = [c for c in conversions_of(trial) if c.owner == "framework"]
-    seconds = sum_known(c.seconds for c in conversions)
     wanted = channels_last_only(flip.layout) or "channels_last"
     message = f"the contiguous model runs {wanted} after {_flip_words(flip)}: {_count_words(graph)}"
-    if conversions:
-        cost = wording.conversion_cost_words(trial, conversions)
-        message += f"; {count_of(len(conversions), 'conversion')}" + (f", {cost}" if cost is not None else "")
+    costs = (count_of(len(conversions), "conversion"), wording.conversion_cost_words(trial, conversions))
     return RULE.finding(
         trial.name,
-        message,
+        joined((message, joined(costs, ", ") if conversions else None)),
         _suggestion(diagnosis, trial, wanted),
-        severity=evidence.severity_of_cost(trial, seconds),
+        severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in conversions)),
         evidence=(flip.name, convolution.name, *(c.id for c in conversions)),
         at=flip,
-        seconds=seconds,
-        bytes_moved=sum_known(c.bytes_moved for c in conversions),
+        conversions=conversions,
     )
 
 
@@ -187,20 +183,15 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
 
 
 def _finding_about_parameters(trial: Trial, contiguous_count: int, last: list[MemoryFormat]) -> Finding:
-    formats = distinct(last)
+    formats, how = distinct(last), "each parameter to the channels-last format of its rank"
+    if formats == ["channels_last"]:
+        how = "model = model.to(memory_format=torch.channels_last)"
     return RULE.finding(
         trial.name,
         f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones "
         f"{'is' if contiguous_count == 1 else 'are'} contiguous and {len(last)} {' or '.join(formats)}, so values "
         "change their layout between the layers",
-        (
-            "convert all of them to one format: "
-            + (
-                f"model = model.to(memory_format=torch.{formats[0]})"
-                if formats == ["channels_last"]
-                else "each parameter to the channels-last format of its rank"
-            )
-        ),
+        f"convert all of them to one format: {how}",
         evidence=(f"{contiguous_count} contiguous", f"{len(last)} channels-last"),
     )
 
