@@ -147,9 +147,10 @@ def record(arguments: argparse.Namespace) -> int:
         item, _, step = name.rpartition(" ")
         error = ENDED if begun > 3 else _run(command, out / _folder(item), step, min(left, LIMIT_SECONDS[step]))
         seconds = time.monotonic() - start
-        if error is not None and left < LIMIT_SECONDS[step] and seconds >= left and begun < 3:
-            if not is_first:
-                del manifest["begun"][name]  # the next call gives it the whole time
+        is_cut = error is not None and left <= min(seconds, LIMIT_SECONDS[step])
+        if is_cut and not is_first:
+            del manifest["begun"][name]  # the next call gives it the whole time
+        if is_cut and (not is_first or begun < 3):
             break
         del manifest["begun"][name]
         manifest["steps"][name] = {"seconds": round(seconds, 1), "error": error}
