@@ -128,7 +128,8 @@ def record(arguments: argparse.Namespace) -> int:
         return 2
     machine = {**json.loads(described.stdout), "small": arguments.small}
     file = out / "manifest.json"
-    manifest = read_json(file) if file.exists() else {"machine": machine, "calls": [], "steps": {}, "begun": {}}
+    empty = {"machine": machine, "calls": [], "steps": {}, "begun": {}}
+    manifest: dict[str, Any] = read_json(file) if file.exists() else empty
     if any(manifest["machine"][key] != machine[key] for key in ("device", "small")):
         print(f"cannot record in {str(out)!r}: it was begun on another device or in other sizes", file=sys.stderr)
         return 2
@@ -338,7 +339,7 @@ def _build(target: str) -> Any:
         import torchvision
 
         return torchvision.models.get_model(name, weights=None)
-    spec = importlib.util.spec_from_file_location("network", ROOT / where)
+    spec: Any = importlib.util.spec_from_file_location("network", ROOT / where)
     module: Any = importlib.util.module_from_spec(spec)
     sys.modules["network"] = module  # dynamo looks the globals of what it inlines up by the module's name
     spec.loader.exec_module(module)
@@ -489,7 +490,10 @@ def _examined(folder: Path) -> Diagnosis:
     from layoutdoctor.recording.file import load_recording
     from layoutdoctor.run.recorded import diagnose_recordings
 
-    return diagnose_recordings([load_recording(file) for file in sorted(folder.glob("*.recording"))])
+    files = sorted(folder.glob("*.recording"))
+    if not files:
+        raise FileNotFoundError(f"nothing was recorded in {folder.name}")
+    return diagnose_recordings([load_recording(file) for file in files])
 
 
 def _conversions(trial: Trial) -> tuple[Any, ...]:
@@ -557,7 +561,9 @@ def compare_lowerings(static: Diagnosis, real: Diagnosis) -> dict[str, Any]:
     differences: list[str] = []
     for name in (trial.name for trial in static.trials):
         trials = [one for one in (static.measured_trial(name), real.measured_trial(name)) if one is not None]
-        if len(trials) < 2 or any(trial.failure is not None for trial in trials):
+        failures = [trial.failure.message for trial in trials if trial.failure is not None]
+        if len(trials) < 2 or failures:
+            differences += [f"{name} cannot be compared: {message}" for message in failures]
             continue
         for graphs in zip_longest(*(sorted(trial.graphs, key=lambda graph: graph.direction) for trial in trials)):
             ours, theirs = ({} if graph is None else _graph_facts(graph) for graph in graphs)

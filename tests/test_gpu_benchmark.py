@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from builders import a_buffer, a_conversion, a_decision, a_diagnosis, a_graph, a_node, a_pair, a_trial, kernels
-from builders import channels_last as last
+from builders import a_buffer, a_conversion, a_decision, a_diagnosis, a_failed_trial, a_graph, a_node, a_pair, a_trial
+from builders import kernels as listed
 
 from layoutdoctor.recording.file import save_recording
 from layoutdoctor.recording.reading import read_recorded
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "gpu.py"
 TRACES = ROOT / "tests" / "traces"
-NO_TORCH = (
-    "import runpy, sys; sys.modules['torch'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0], {}, '__main__')"
-)
+NO_TORCH = "import runpy, sys; sys.modules['torch'] = None; runpy.run_path(sys.argv.pop(1), {}, '__main__')"
 MACHINE = {"device": "cpu", "name": "a GPU", "target": None}
 
 
@@ -90,28 +88,27 @@ def test_what_disagrees_stands_first_and_a_broken_recording_costs_itself(tmp_pat
 
 
 def test_lowerings_are_compared_fact_by_fact(gpu: ModuleType) -> None:
-    node = a_node("convolution", layout=last())
-    graph = a_graph(a_decision(), nodes=(node,), buffers=(a_buffer(layout=last()),))
+    graph = a_graph(a_decision(), nodes=(a_node("convolution", dtype="bfloat16"),), buffers=(a_buffer(),))
     other = a_graph(a_decision(applied=False), nodes=(a_node("convolution"),), buffers=graph.buffers)
     static, real = (a_diagnosis(a_trial(graphs=(one,))) for one in (graph, other))
 
-    assert gpu.compare_lowerings(static, static) == {
-        "compared": {"decision": 1, "node": 1, "buffer": 1},
-        "differences": [],
-    }
+    same = {"compared": {"decision": 1, "node": 1, "buffer": 1}, "differences": []}
+    assert gpu.compare_lowerings(static, static) == same
     found, named = gpu.compare_lowerings(static, real), ("decision inference", "node convolution")
     assert found["compared"] == {"decision": 1, "decision differing": 1, "node": 1, "node differing": 1, "buffer": 1}
     assert [text.split(":")[0] for text in found["differences"]] == [f"inductor, {what}" for what in named]
     assert gpu.compare_lowerings(static, a_diagnosis(a_trial()))["compared"]["node differing"] == 1
+    failed = gpu.compare_lowerings(static, a_diagnosis(a_failed_trial("inductor")))
+    assert failed["differences"] == ["inductor cannot be compared: RuntimeError: boom"]
 
 
 def test_round_trips_told_have_to_be_gone_by_hand(gpu: ModuleType) -> None:
     there, back = a_conversion("there", kernel="nchwToNhwcKernel"), a_conversion("back", kernel="nhwcToNchwKernel")
     trips = [a_pair("there", "back"), a_pair("there", "back"), a_pair("there", "elsewhere")]
     told = {"inductor": trips, "inductor-channels-last": trips[1:], "eager": []}
-    diagnosis = a_diagnosis(
-        *(a_trial(name, kernels=kernels(there, back), redundant_pairs=tuple(pairs)) for name, pairs in told.items())
-    )
+    own = listed(there, back)
+    trials = [a_trial(name, kernels=own, redundant_pairs=tuple(pairs)) for name, pairs in told.items()]
+    diagnosis = a_diagnosis(*trials)
     counts = {name: {"by_hand": {"nchwToNhwcKernel": n}} for name, n in zip(told, (9, 7), strict=False)}
     gone = {"told": 2, "cure": "inductor-channels-last", "gone": 2, "problem": None}
     assert gpu.round_trips(diagnosis, "inductor", counts) == gone
