@@ -17,12 +17,12 @@ from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchErr
 if TYPE_CHECKING:
     from layoutdoctor.changes import compare
     from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
-    from layoutdoctor.doctor import diagnose
-    from layoutdoctor.examination import examine_trace
     from layoutdoctor.layout import Layout, MemoryFormat
     from layoutdoctor.records import Configuration, Diagnosis, Finding, Measurement, Trial, load
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
+    from layoutdoctor.run.diagnose import diagnose
+    from layoutdoctor.run.recorded import examine_trace
     from layoutdoctor.testing import assert_no_redundant_conversions
 
 __all__ = [
@@ -61,8 +61,8 @@ _HOMES = {
     "Trial": "layoutdoctor.records",
     "assert_no_redundant_conversions": "layoutdoctor.testing",
     "compare": "layoutdoctor.changes",
-    "diagnose": "layoutdoctor.doctor",
-    "examine_trace": "layoutdoctor.examination",
+    "diagnose": "layoutdoctor.run.diagnose",
+    "examine_trace": "layoutdoctor.run.recorded",
     "load": "layoutdoctor.records",
     "render": "layoutdoctor.reports",
     "run_rules": "layoutdoctor.rules",

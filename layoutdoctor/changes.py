@@ -63,7 +63,7 @@ def _as_diagnosis(given: Diagnosis | str | Path) -> Diagnosis:
     path = Path(given)
     if is_saved_diagnosis(path):
         return load(path)
-    from layoutdoctor.examination import examine_trace  # late: comparing saved diagnoses needs no reader
+    from layoutdoctor.run.recorded import examine_trace  # late: comparing saved diagnoses needs no reader
 
     return examine_trace(path)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from layoutdoctor.errors import UsageError
-from layoutdoctor.messages import Kept, Lost, Message, pack
-from layoutdoctor.records import Diagnosis
+from layoutdoctor.messages import Kept, Lost, Message
+from layoutdoctor.recording.file import pack, unpack
 from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Journal:
         directory: Where; None once nothing can be kept there.
         kept: What is done; None where nothing is.
         lost: Configurations that took their process with them.
-        finished: The finished diagnosis; None where it is not.
+        finished: What there is of the finished diagnosis; None where it is not.
         failure: Why nothing is kept any more; None where all went well.
     """
 
@@ -79,7 +79,7 @@ class Journal:
         self.directory = directory
         self.kept: Kept | None = None
         self.lost: dict[str, Lost] = {}
-        self.finished: Diagnosis | None = None
+        self.finished: Kept | None = None
         self.failure: str | None = None
         self._lock = lock
         self._is_temporary = is_temporary
@@ -105,15 +105,15 @@ class Journal:
         self.lost[configuration] = lost
         self._write(_LOST, self.lost)
 
-    def finish(self, diagnosis: Diagnosis) -> None:
+    def finish(self, kept: Kept) -> None:
         """
         Keeps the finished diagnosis.
 
         Args:
-            diagnosis: Without findings.
+            kept: All of it.
         """
-        self.finished = diagnosis
-        self._write(_FINISHED, diagnosis)
+        self.kept = self.finished = kept
+        self._write(_FINISHED, kept)
 
     @property
     def can_continue(self) -> bool:
@@ -211,7 +211,7 @@ def _fill(journal: Journal) -> None:
     if (directory / _LOST).exists():
         journal.lost = _read(directory / _LOST, dict[str, Lost])
     if (directory / _FINISHED).exists():
-        journal.finished = _read(directory / _FINISHED, Diagnosis)
+        journal.kept = journal.finished = _read(directory / _FINISHED, Kept)
 
 
 def _read(path: Path, kind: type[T]) -> T:
@@ -223,7 +223,8 @@ def _read(path: Path, kind: type[T]) -> T:
                 raise UsageError(
                     f"cannot continue from {str(path)!r}: it is no file of a journal; name another directory"
                 )
-            return msgspec.msgpack.decode(stream.read(), type=kind)
+            found: T = unpack(stream.read(), kind)
+            return found
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise UsageError(
             f"cannot continue from {str(path)!r}: it is damaged ({str(error).splitlines()[0]}); "

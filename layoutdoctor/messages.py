@@ -1,8 +1,7 @@
 """
 What the process that runs a diagnosis and the process that watches over it say to each other.
 
-Values in MessagePack with a length in front, over pipes: data, never code. Faces supervisor, journal, worker and
-doctor; imports records.
+Values in MessagePack with a length in front, over pipes: data, never code.
 """
 
 from __future__ import annotations
@@ -12,13 +11,16 @@ import os
 import struct
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from layoutdoctor.records import Configuration, Diagnosis, Failure, Mode, Trial
+from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
+from layoutdoctor.recording.file import pack, unpacked_column
+from layoutdoctor.recording.recording import Recording
+from layoutdoctor.records import Configuration, Failure, Mode, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -72,24 +74,56 @@ class Lost(Message, frozen=True, kw_only=True):
 
 class Kept(Message, frozen=True, kw_only=True):
     """
-    What there is of a diagnosis after one more trial.
+    What there is of a diagnosis.
 
     Attributes:
-        diagnosis: The record so far.
+        recordings: Of each trial that is done, in order; all with the newest head.
         memos: Of each trial by its configuration's name.
     """
 
-    diagnosis: Diagnosis
+    recordings: tuple[Recording, ...] = ()
     memos: dict[str, TrialMemo] = {}
+
+    def with_trial(self, recording: Recording, memo: TrialMemo | None = None) -> Kept:
+        """
+        The same with one more trial, or with what is known now of one that is there; all get its head.
+
+        Args:
+            recording: Its graphs and iterations may be left out where they are here already.
+            memo: None for the one that is here.
+        """
+        found = {known.name: msgspec.structs.replace(known, head=recording.head) for known in self.recordings}
+        before = found.get(recording.name)
+        if before is not None and not recording.was_profiled:
+            trial = msgspec.structs.replace(recording.trial, graphs=before.trial.graphs)
+            recording = msgspec.structs.replace(before, head=recording.head, trial=trial)
+        found[recording.name] = recording
+        memos = self.memos if memo is None else {**self.memos, recording.name: memo}
+        return Kept(recordings=tuple(found.values()), memos=memos)
+
+    def without_profiles(self) -> Kept:
+        """As much as another process has to know that goes on from here."""
+        return Kept(recordings=tuple(without_profile(recording) for recording in self.recordings), memos=self.memos)
+
+
+def without_profile(recording: Recording) -> Recording:
+    """
+    A recording whose graphs and iterations somebody else keeps.
+
+    Args:
+        recording: Any.
+    """
+    trial = msgspec.structs.replace(recording.trial, graphs=())
+    return msgspec.structs.replace(recording, trial=trial, iterations=(), was_profiled=False)
 
 
 class Request(Message, frozen=True, kw_only=True):
     """
-    What a process is to diagnose.
+    What a diagnosis was asked for, in this process or in another one.
 
     Attributes:
-        target: As on the command line; None where ``subject_directory`` is given.
-        subject_directory: Where the caller's own model was saved for this process.
+        target: As on the command line; None where ``subject_directory`` is given, or the model is here.
+        subject_directory: Where the caller's own model was saved for another process.
         inputs: Each as ``--input`` gives it.
         device: Where to run.
         dtype: Of model and inputs.
@@ -103,7 +137,7 @@ class Request(Message, frozen=True, kw_only=True):
         lost: Configurations that took their process with them.
     """
 
-    target: str | None
+    target: str | None = None
     subject_directory: str | None = None
     inputs: tuple[str, ...] = ()
     device: str | None = None
@@ -111,7 +145,7 @@ class Request(Message, frozen=True, kw_only=True):
     mode: Mode = "inference"
     configurations: tuple[Configuration, ...] = ()
     lower_for: str | None = None
-    budget_seconds: float
+    budget_seconds: float = DEFAULT_BUDGET_SECONDS
     trace_directory: str | None = None
     command: str | None = None
     kept: Kept | None = None
@@ -153,21 +187,23 @@ class KeptMore(Message, frozen=True, kw_only=True, tag=True):
     One more trial is done.
 
     Attributes:
-        kept: All that is done.
+        recording: What was seen of it.
+        memo: What another process has to know of it besides.
     """
 
-    kept: Kept
+    recording: Recording
+    memo: TrialMemo
 
 
 class Finished(Message, frozen=True, kw_only=True, tag=True):
     """
-    The diagnosis is done.
+    All trials are measured.
 
     Attributes:
-        diagnosis: Its record, without findings.
+        recordings: Of all of them, without the graphs and iterations that were sent.
     """
 
-    diagnosis: Diagnosis
+    recordings: tuple[Recording, ...]
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
@@ -247,29 +283,7 @@ class TurnBoard:
         self._memory.close()
 
 
-_encoder = msgspec.msgpack.Encoder()
-_message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
-
-
-def pack(value: object) -> bytes:
-    """
-    A value as MessagePack; lone surrogates, as in the names of files that are no UTF-8, become their escapes.
-
-    Args:
-        value: A message, a record, or a dict of them.
-    """
-    try:
-        return _encoder.encode(value)
-    except UnicodeEncodeError:
-        return _encoder.encode(_as_text(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
-
-
-def _as_text(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_as_text(key): _as_text(item) for key, item in value.items()}
-    return [_as_text(item) for item in value] if isinstance(value, (list, tuple)) else value
+_message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage, dec_hook=unpacked_column)
 
 
 def encode(message: AnyMessage) -> bytes:
@@ -320,8 +334,8 @@ def _nobodys_turn(name: str) -> None:
     del name
 
 
-def _nothing_kept(kept: Kept) -> None:
-    del kept
+def _nothing_kept(recording: Recording, memo: TrialMemo) -> None:
+    del recording, memo
 
 
 @dataclass(frozen=True)
@@ -334,45 +348,31 @@ class Attempt:
         lost: Configurations that took their process with them.
         began: Told what is begun.
         turn: Told whose turn it is to be timed.
-        keep: Given what there is after each trial.
-        may_restart: Whether another process would go on if this one could not.
+        keep: Given each trial once it is done.
+        may_restart: Whether another process watches, keeps what is done, and would go on if this one could not.
     """
 
     kept: Kept | None = None
     lost: Mapping[str, Lost] = field(default_factory=dict)
     began: Callable[..., None] = _nothing_began
     turn: Callable[[str], None] = _nobodys_turn
-    keep: Callable[[Kept], None] = _nothing_kept
+    keep: Callable[[Recording, TrialMemo], None] = _nothing_kept
     may_restart: bool = False
-
-    def also_telling(self, on_trial: Callable[[Diagnosis], None]) -> Attempt:
-        """
-        The same, with somebody else given the diagnosis so far after each trial.
-
-        Args:
-            on_trial: Called with it.
-        """
-
-        def keep(kept: Kept) -> None:
-            self.keep(kept)
-            on_trial(kept.diagnosis)
-
-        return replace(self, keep=keep)
 
     def created_at(self) -> str:
         """When the diagnosis was begun, in UTC: now, unless an earlier process began it."""
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return self.kept.diagnosis.created_at if self.kept is not None else now
+        return self.kept.recordings[0].head.created_at if self.kept is not None else now
 
     def trial(self, name: str) -> Trial | None:
         """
-        The record of a configuration's trial by an earlier process; None without one.
+        What an earlier process observed of a configuration's trial; None without one.
 
         Args:
             name: The configuration's.
         """
-        trials = self.kept.diagnosis.trials if self.kept is not None else ()
-        return next((trial for trial in trials if trial.name == name), None)
+        recordings = self.kept.recordings if self.kept is not None else ()
+        return next((recording.trial for recording in recordings if recording.name == name), None)
 
     def memo(self, name: str) -> TrialMemo | None:
         """

@@ -2,7 +2,7 @@
 Runs a diagnosis in a child process and survives the child's death: what was done is kept, the rest is done by another.
 
 A crash, a hang or a broken device costs the configuration under way. This process holds no model and never imports
-torch. Faces the diagnose command and doctor; imports messages, journal and processes.
+torch; it examines what the child recorded, so that a fault there costs nothing that was measured.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor import errors
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.examination.diagnoses import diagnosis_of
 from layoutdoctor.messages import (
     TURNS,
     Began,
     Broken,
     Finished,
+    Kept,
     KeptMore,
     Lost,
     MessageReader,
@@ -34,7 +37,6 @@ from layoutdoctor.messages import (
     Request,
     Stepped,
     TurnBoard,
-    pack,
 )
 from layoutdoctor.processes import (
     adopt_orphans,
@@ -48,12 +50,14 @@ from layoutdoctor.processes import (
     started_by,
 )
 from layoutdoctor.progress import Progress
+from layoutdoctor.recording.file import pack
 from layoutdoctor.records import Failure
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from layoutdoctor.examination.examine import Examined
     from layoutdoctor.journal import Journal
     from layoutdoctor.messages import AnyMessage, LostStatus
     from layoutdoctor.records import Diagnosis
@@ -81,7 +85,7 @@ _STAGE_WORDS = {
     "measure": "while it was timed",
     "target": "while it was lowered",
 }
-_CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.worker import main; main(sys.argv[1:5])"
+_CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.run.worker import main; main(sys.argv[1:5])"
 
 
 @dataclass
@@ -122,19 +126,23 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         LayoutDoctorError: The child refused, or died before any configuration began.
     """
     if journal.finished is not None:
-        return journal.finished
+        return diagnosis_of(journal.finished.recordings)
     if watch.owns_process:
         adopt_orphans()
+    teller = _Teller(watch)
     while True:
-        attempt = msgspec.structs.replace(request, kept=journal.kept, lost=journal.lost)
-        child = _Child(attempt, journal, watch, timeout_seconds)
+        kept = journal.kept.without_profiles() if journal.kept is not None else None
+        attempt = msgspec.structs.replace(request, kept=kept, lost=journal.lost)
+        child = _Child(attempt, journal, watch, teller, timeout_seconds)
         try:
             child.run()
         finally:
             child.end()
+            teller.tell()
         if child.finished is not None:
-            journal.finish(child.finished)
-            return child.finished
+            kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept or Kept())
+            journal.finish(kept)
+            return diagnosis_of(kept.recordings, teller.known)
         if child.refused is not None:
             raise _as_raised(child.refused)
         name, lost = child.what_was_lost()
@@ -163,18 +171,46 @@ def _before_any(request: Request, failure: Failure) -> str:
     )
 
 
+class _Teller:
+    """
+    Tells the diagnosis so far, which has to be examined for it.
+
+    That waits while the child measures: whatever runs here runs on a core that is being timed.
+
+    Attributes:
+        known: What was examined, by configuration.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.known: dict[str, Examined] = {}
+        self._watch, self._waiting = watch, list[Kept]()
+
+    def note(self, kept: Kept) -> None:
+        """Takes what there is after one more trial."""
+        self._waiting.append(kept)
+
+    def tell(self) -> None:
+        """Tells all that waits."""
+        waiting, self._waiting = self._waiting, []
+        for kept in waiting:
+            self._watch.on_trial(diagnosis_of(kept.recordings, self.known))
+
+
 class _Child:
     """
     One process and what it said.
 
     Attributes:
-        finished: The finished diagnosis; None where it did not come to its end.
+        finished: What it said at its end; None where it did not come to that.
         refused: Why there will be none; None where the child did not say so.
     """
 
-    def __init__(self, request: Request, journal: Journal, watch: Watch, timeout_seconds: float | None) -> None:
+    def __init__(
+        self, request: Request, journal: Journal, watch: Watch, teller: _Teller, timeout_seconds: float | None
+    ) -> None:
         self.request, self.journal, self.watch, self.timeout_seconds = request, journal, watch, timeout_seconds
-        self.finished: Diagnosis | None = None
+        self.teller = teller
+        self.finished: Finished | None = None
         self.refused: Refused | None = None
         self._began = Began(configuration=None, stage="start")
         self._broken: Broken | None = None
@@ -326,13 +362,15 @@ class _Child:
                 if message.is_new:
                     self._deadline = self._deadline_of(message)
                 self._began = message
+                if message.stage == "compile":
+                    self.teller.tell()
             case Stepped():
                 self.watch.progress(Progress(message.stage, message.done, message.total))
             case KeptMore():
-                self.journal.keep(message.kept)
-                self.watch.on_trial(message.kept.diagnosis)
+                self.journal.keep((self.journal.kept or Kept()).with_trial(message.recording, message.memo))
+                self.teller.note(self.journal.kept or Kept())
             case Finished():
-                self.finished = message.diagnosis
+                self.finished = message
             case Refused():
                 self.refused = message
             case _:

@@ -157,7 +157,7 @@ def diagnose_quickly(
             "keyword arguments as the second argument"
         )
     try:
-        from layoutdoctor.doctor import diagnose  # brings torch, which a ready diagnosis does not need
+        from layoutdoctor.run.diagnose import diagnose  # brings torch, which a ready diagnosis does not need
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "torch":
             raise

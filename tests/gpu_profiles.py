@@ -30,9 +30,9 @@ from recorded_builders import (
 from layoutdoctor import trials
 from layoutdoctor.analysis.convolution_shapes import cudnn_grid
 from layoutdoctor.measure.profiling import Recording, record_iteration
+from layoutdoctor.recording.operations import iteration_of
 from layoutdoctor.traces.chrome import read_chrome_trace
 from layoutdoctor.traces.files import TraceFile
-from layoutdoctor.traces.kineto import iteration_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

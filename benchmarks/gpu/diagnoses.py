@@ -46,7 +46,7 @@ from parts import Part, parse_arguments
 from plain_runs import WARM_UP_CALLS, paired_ratio, peak_memory, plain_step, time_in_turns
 
 from layoutdoctor.configurations import DEFAULT_CONFIGURATIONS
-from layoutdoctor.doctor import diagnose_subject
+from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:

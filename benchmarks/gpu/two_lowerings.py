@@ -21,12 +21,12 @@ from layoutdoctor.capture import retarget
 from layoutdoctor.capture.compat import compile_settings
 from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.static_trials import lower_trial
+from layoutdoctor.run.static import lower_trial
+from layoutdoctor.run.trial import compiled
 from layoutdoctor.subjects.prepare import global_options, prepare
 from layoutdoctor.subjects.state import preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.targets import TARGETS, find_target
-from layoutdoctor.trials import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,8 +15,8 @@ from layoutdoctor.layout import strided_layout
 
 if TYPE_CHECKING:
     from layoutdoctor.layout import Layout
+    from layoutdoctor.recording.operations import Operation
     from layoutdoctor.records import FxNode, Graph
-    from layoutdoctor.traces.kineto import Operation
 
 _EAGER = "eager"  # the name of the graph whose nodes are the operations that really ran
 _SEVERAL_RESULTS = "convolution_backward"

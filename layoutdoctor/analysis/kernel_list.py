@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from layoutdoctor.analysis.primitives import AnnotatedPrimitive
+    from layoutdoctor.recording.operations import Operation, ProfiledIteration
     from layoutdoctor.records import FxNode
-    from layoutdoctor.traces.kineto import Operation, ProfiledIteration
     from layoutdoctor.traces.onednn import OnednnLog, Primitive
 
 GENERATED_PREFIX = "layoutdoctor::"

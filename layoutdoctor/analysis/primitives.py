@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.layout import Layout
+    from layoutdoctor.recording.operations import Operation
     from layoutdoctor.records import ConversionDirection, TensorKind
-    from layoutdoctor.traces.kineto import Operation
     from layoutdoctor.traces.onednn import Primitive
 
 

@@ -6,8 +6,8 @@ A new subcommand is one file and one line here. Faces ``__main__``.
 
 from __future__ import annotations
 
-from layoutdoctor.commands import compare, diagnose, explain, render, schema, trace
+from layoutdoctor.commands import compare, diagnose, examine, explain, render, schema, trace
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = (diagnose, trace, render, compare, explain, schema)
+COMMANDS = (diagnose, trace, examine, render, compare, explain, schema)

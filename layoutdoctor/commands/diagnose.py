@@ -11,7 +11,6 @@ import logging
 import re
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,20 +36,21 @@ from layoutdoctor.commands.output import (
     refuse_raw_traces,
     refuse_what_is_read,
     save_reports,
-    stdout_to_stderr,
 )
 from layoutdoctor.commands.progress_display import choose_display
+from layoutdoctor.commands.recordings import prepare_directory, prepare_recordings
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError, UsageError, first_line
+from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
+from layoutdoctor.messages import Request
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
 from layoutdoctor.targets import TARGETS, find_target
-from layoutdoctor.writing import check_directory, trace_name
+from layoutdoctor.writing import trace_name
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from layoutdoctor.records import Configuration, Diagnosis
+    from layoutdoctor.records import Diagnosis
 
 EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130
@@ -113,6 +113,11 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
     add_fail_on_option(parser)
     add_accepted_options(parser)
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
+    parser.add_argument(
+        "--save-recordings",
+        metavar="DIR",
+        help="keep what was seen of each configuration in this directory, to be examined again (layoutdoctor examine)",
+    )
     add_output_options(parser)
     add_isolation_options(parser)
     _add_talk_options(parser)
@@ -145,24 +150,44 @@ def run(arguments: argparse.Namespace) -> int:
     read = (*files_of_target(arguments.target), arguments.accepted)
     outputs = prepare_outputs(arguments.output, force=arguments.force, read=read, redact=arguments.redact)
     refuse_raw_traces(arguments.save_traces, redact=arguments.redact)
+    recordings = prepare_recordings(
+        arguments.save_recordings, configurations, force=arguments.force, redact=arguments.redact
+    )
     accepted = prepare_accepted(arguments, outputs, read)
-    traces = _prepare_trace_directory(arguments.save_traces if arguments.lower_for is None else None)
+    keeps_traces = arguments.save_traces is not None and arguments.lower_for is None
+    traces = prepare_directory(arguments.save_traces, "traces") if keeps_traces else None
     if traces is not None:
         for configuration in configurations:
             refuse_what_is_read(traces / trace_name(configuration.name), read)
     _prepare_logging(verbose=arguments.verbose)
     record = RecordSoFar(tuple(output for output in outputs if output.report_format == "json"))
-    with prepare_isolation(arguments, configurations, traces) as isolation:
+    request = Request(
+        target=arguments.target,
+        inputs=tuple(arguments.input),
+        device=arguments.device if arguments.lower_for is None else "cpu",
+        dtype=arguments.dtype,
+        mode=arguments.mode,
+        configurations=configurations,
+        lower_for=arguments.lower_for,
+        budget_seconds=arguments.budget,
+        trace_directory=str(traces) if traces is not None else None,
+        command=command_without_folders(arguments.words),
+    )
+    with prepare_isolation(arguments, request) as isolation:
         try:
-            with ending_signals():
-                diagnosis = _diagnose(arguments, configurations, traces, record, isolation)
+            with ending_signals(), choose_display(quiet=arguments.quiet) as display:
+                diagnosis = isolation.diagnose(display, record)
         except (KeyboardInterrupt, Terminated) as stop:
-            return _conclude_interrupted(stop, record, outputs, arguments, isolation)
+            how = stop.how if isinstance(stop, Terminated) else "interrupted from the keyboard"
+            isolation.save_recordings(recordings, how)
+            return _conclude_interrupted(stop, how, record, outputs, arguments, isolation)
         except LayoutDoctorError as error:
+            isolation.save_recordings(recordings, first_line(error))
             _save_partial(record, outputs, first_line(error))
             isolation.say_how_to_continue()
             raise
         isolation.is_done = True
+        isolation.save_recordings(recordings)
     acceptance = apply_accepted(accepted, diagnosis)
     diagnosis = acceptance.diagnosis
     try:
@@ -176,13 +201,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _conclude_interrupted(
     stop: KeyboardInterrupt | Terminated,
+    how: str,
     record: RecordSoFar,
     outputs: Sequence[OutputFile],
     arguments: argparse.Namespace,
     isolation: Isolation,
 ) -> int:
     """Writes and prints what there is; returns the exit status."""
-    how = stop.how if isinstance(stop, Terminated) else "interrupted from the keyboard"
     partial = _save_partial(record, outputs, how)
     if partial is None:
         print("layoutdoctor: interrupted before the first configuration was done", file=sys.stderr)
@@ -214,67 +239,12 @@ def check_target(target: str | None, device: str | None) -> None:
         )
 
 
-def _prepare_trace_directory(name: str | None) -> Path | None:
-    if name is None:
-        return None
-    directory = Path(name)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        check_directory(directory)
-    except OSError as error:
-        raise UsageError(
-            f"cannot save traces in {name!r}: {error.strerror or error}; name another directory"
-        ) from error
-    return directory.absolute()  # the model may change the current folder
-
-
 def _prepare_logging(*, verbose: bool) -> None:
     if verbose:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("layoutdoctor: %(message)s"))
         logger.handlers = [handler]
         logger.setLevel(logging.DEBUG)
-
-
-def _diagnose(
-    arguments: argparse.Namespace,
-    configurations: tuple[Configuration, ...],
-    traces: Path | None,
-    record: RecordSoFar,
-    isolation: Isolation,
-) -> Diagnosis:
-    if isolation.is_on:
-        with choose_display(quiet=arguments.quiet) as display:
-            return isolation.diagnose(display, record, command_without_folders(arguments.words))
-    # The model may print what it likes: standard output is the report's.
-    with choose_display(quiet=arguments.quiet) as display, stdout_to_stderr():
-        load_target, diagnose_subject = _import_engine()
-        device = arguments.device if arguments.lower_for is None else "cpu"
-        subject = load_target(arguments.target, inputs=tuple(arguments.input), device=device, dtype=arguments.dtype)
-        diagnosis: Diagnosis = diagnose_subject(
-            subject,
-            mode=arguments.mode,
-            configurations=configurations,
-            target=arguments.lower_for,
-            budget_seconds=arguments.budget,
-            progress=display,
-            on_trial=record,
-            trace_directory=traces,
-            command=command_without_folders(arguments.words),
-        )
-    return diagnosis
-
-
-def _import_engine() -> tuple[Callable[..., object], Callable[..., Diagnosis]]:
-    """Late, as both import torch."""
-    try:
-        from layoutdoctor.doctor import diagnose_subject
-        from layoutdoctor.subjects.load import load_target
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "torch":
-            raise
-        raise UnsupportedTorchError(NO_TORCH) from error
-    return load_target, diagnose_subject
 
 
 def command_without_folders(words: Sequence[str]) -> str:

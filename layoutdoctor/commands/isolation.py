@@ -1,8 +1,4 @@
-"""
-How the diagnose command keeps what a model does away from itself: the options, the signals, and how to continue.
-
-Faces the diagnose command; the work is the supervisor's.
-"""
+"""How the diagnose command keeps what a model does away from itself: the options, the signals, and how to continue."""
 
 from __future__ import annotations
 
@@ -26,19 +22,27 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from layoutdoctor._version import __version__
+from layoutdoctor.commands.output import stdout_to_stderr
+from layoutdoctor.commands.recordings import save_recordings
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
+from layoutdoctor.examination.diagnoses import diagnosis_of
 from layoutdoctor.journal import Journal, RunKey, open_journal
-from layoutdoctor.messages import Request
+from layoutdoctor.messages import Attempt, Kept
 from layoutdoctor.reports.wording import clean
 from layoutdoctor.rules import run_rules
+from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.supervisor import DEFAULT_TIMEOUT_SECONDS, Watch, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType, TracebackType
 
+    from layoutdoctor.examination.examine import Examined
+    from layoutdoctor.messages import Request, TrialMemo
     from layoutdoctor.progress import Progress
-    from layoutdoctor.records import Configuration, Diagnosis
+    from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.subjects.subject import LoadedSubject
 
 _ENDING = {"SIGTERM": "ended from outside (SIGTERM)", "SIGHUP": "its terminal was closed (SIGHUP)"}
 _NO_LIMIT = "none"
@@ -133,16 +137,13 @@ def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
     raise Terminated(number)
 
 
-def prepare_isolation(
-    arguments: argparse.Namespace, configurations: Sequence[Configuration], traces: Path | None
-) -> Isolation:
+def prepare_isolation(arguments: argparse.Namespace, request: Request) -> Isolation:
     """
     Checks the options and opens the journal.
 
     Args:
         arguments: The parsed command line.
-        configurations: What to try.
-        traces: Where to keep profiler traces.
+        request: What to diagnose, and how.
 
     Raises:
         UsageError: The options contradict each other, or the journal cannot be used.
@@ -154,21 +155,10 @@ def prepare_isolation(
             raise UsageError(
                 f"cannot use --{given[0]} with --no-isolation: nothing watches over the model then; leave out one"
             )
-        return Isolation(None, None, None, arguments.words)
+        return Isolation(request, None, None, arguments.words)
     if not _can_import_torch():
         raise UnsupportedTorchError(NO_TORCH)
-    _check_text((arguments.target, *arguments.input, arguments.device, arguments.dtype, str(traces or "")))
-    request = Request(
-        target=arguments.target,
-        inputs=tuple(arguments.input),
-        device=arguments.device if arguments.lower_for is None else "cpu",
-        dtype=arguments.dtype,
-        mode=arguments.mode,
-        configurations=tuple(configurations),
-        lower_for=arguments.lower_for,
-        budget_seconds=arguments.budget,
-        trace_directory=str(traces) if traces is not None else None,
-    )
+    _check_text((request.target, *request.inputs, request.device, request.dtype, request.trace_directory))
     seconds = DEFAULT_TIMEOUT_SECONDS if arguments.timeout is None else arguments.timeout
     journal = open_journal(arguments.resume, _key(request))
     return Isolation(request, journal, None if seconds == math.inf else seconds, arguments.words)
@@ -254,19 +244,18 @@ def _fingerprint(target: str) -> str | None:
 
 class Isolation:
     """
-    One command's isolated run.
+    One command's run, in processes of its own or, without a journal, in this one.
 
     Attributes:
-        is_on: Whether the model runs in a process of its own.
         is_done: Whether the diagnosis came to its end.
     """
 
     def __init__(
-        self, request: Request | None, journal: Journal | None, timeout_seconds: float | None, words: Sequence[str]
+        self, request: Request, journal: Journal | None, timeout_seconds: float | None, words: Sequence[str]
     ) -> None:
-        self.is_on = request is not None
         self.is_done = False
         self._request, self._journal, self._timeout_seconds, self._words = request, journal, timeout_seconds, words
+        self._kept = Kept()
 
     def __enter__(self) -> Isolation:
         return self
@@ -277,30 +266,53 @@ class Isolation:
         if self._journal is not None:
             self._journal.close(is_needed=not self.is_done and self._journal.can_continue)
 
-    def diagnose(
-        self, progress: Callable[[Progress], None], on_trial: Callable[[Diagnosis], None], command: str
-    ) -> Diagnosis:
+    def diagnose(self, progress: Callable[[Progress], None], on_trial: Callable[[Diagnosis], None]) -> Diagnosis:
         """
         The diagnosis, findings included.
 
         Args:
             progress: Called at every step.
             on_trial: Called with the diagnosis so far after each trial.
-            command: The command line, for the record.
 
         Raises:
             LayoutDoctorError: The target could not be examined.
         """
-        assert self._request is not None
-        assert self._journal is not None
+        if self._journal is None:
+            return self._diagnose_here(progress, on_trial)
         if self._journal.kept is not None:
-            on_trial(self._journal.kept.diagnosis)
+            on_trial(diagnosis_of(self._journal.kept.recordings))
         if self._journal.failure is not None:
             _warn(self._journal.failure)
         watch = Watch(progress, on_trial, _Echo(), _warn, owns_process=True)
-        request = msgspec.structs.replace(self._request, command=command)
-        diagnosis = supervise(request, self._journal, watch, self._timeout_seconds)
+        diagnosis = supervise(self._request, self._journal, watch, self._timeout_seconds)
         return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, None))
+
+    def _diagnose_here(self, progress: Callable[[Progress], None], on_trial: Callable[[Diagnosis], None]) -> Diagnosis:
+        known: dict[str, Examined] = {}
+
+        def keep(recording: Recording, memo: TrialMemo) -> None:
+            self._kept = self._kept.with_trial(recording, memo)
+            on_trial(diagnosis_of(self._kept.recordings, known))
+
+        request = self._request
+        with stdout_to_stderr():  # the model may print what it likes: standard output is the report's
+            load_target, record_subject = _import_engine()
+            subject = load_target(request.target, inputs=request.inputs, device=request.device, dtype=request.dtype)
+            recordings = record_subject(subject, request, progress=progress, attempt=Attempt(keep=keep))
+        self._kept = Kept(recordings=recordings)
+        return diagnose_recordings(recordings, known=known)
+
+    def save_recordings(self, directory: Path | None, interrupted: str | None = None) -> None:
+        """
+        Writes what was seen of each configuration, where that was asked for.
+
+        Args:
+            directory: Where to; None where it was not.
+            interrupted: What stopped the diagnosis; None where it came to its end.
+        """
+        kept = self._kept if self._journal is None else self._journal.kept
+        if directory is not None and kept is not None:
+            save_recordings(kept.recordings, directory, interrupted)
 
     def say_how_to_continue(self) -> None:
         """One line on standard error, where there is something to continue from."""
@@ -313,6 +325,18 @@ class Isolation:
             words.append("--force")
         line = shlex.join(["python", "-m", "layoutdoctor", *words])
         print(f"layoutdoctor: continue with: {clean(line)}", file=sys.stderr)
+
+
+def _import_engine() -> tuple[Callable[..., LoadedSubject], Callable[..., tuple[Recording, ...]]]:
+    """Late, as both import torch."""
+    try:
+        from layoutdoctor.run.diagnose import record_subject
+        from layoutdoctor.subjects.load import load_target
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "torch":
+            raise
+        raise UnsupportedTorchError(NO_TORCH) from error
+    return load_target, record_subject
 
 
 def _warn(sentence: str) -> None:

@@ -6,43 +6,30 @@ Faces ``__main__``.
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from layoutdoctor.commands.acceptance import add_accepted_options, apply_accepted, conclude_accepted, prepare_accepted
-from layoutdoctor.commands.fail_on import (
-    EXIT_FOUND,
-    add_fail_on_option,
-    check_fail_on,
-    failing_status,
-    say_what_failed,
-)
+from layoutdoctor.commands.fail_on import add_fail_on_option, check_fail_on, failing_status, say_what_failed
 from layoutdoctor.commands.output import (
     OutputError,
     add_output_options,
-    for_others,
     prepare_outputs,
     print_report,
-    print_text,
     save_reports,
 )
-from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.commands.several import EXIT_INCONCLUSIVE, refuse_outputs_of_several, report_several
+from layoutdoctor.errors import UsageError
 from layoutdoctor.limits import DEFAULT_MOST_BYTES
-from layoutdoctor.records import to_json
-from layoutdoctor.reports.wording import clean
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from layoutdoctor.commands.acceptance import AcceptedOption
     from layoutdoctor.commands.output import OutputFile
     from layoutdoctor.records import Diagnosis
 
-EXIT_INCONCLUSIVE = 4
 ANNOTATED = "annotated trace"
 
 
@@ -91,16 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     fail_on = check_fail_on(arguments.fail_on)
     if arguments.max_bytes < 1:
         raise UsageError(f"cannot read at most {arguments.max_bytes} bytes: expected a number above 0 for --max-bytes")
-    if len(arguments.files) > 1 and arguments.output:
-        raise UsageError(
-            f"cannot write one output for {len(arguments.files)} traces: expected one FILE with --output; "
-            "examine them one at a time"
-        )
-    if len(arguments.files) > 1 and arguments.write_accepted is not None:
-        raise UsageError(
-            f"cannot write the accepted findings of {len(arguments.files)} traces at once: expected one FILE with "
-            "--write-accepted; examine them one at a time, with --force from the second one on"
-        )
+    refuse_outputs_of_several(arguments, len(arguments.files), "traces")
     read = (*arguments.files, arguments.accepted)
     further = {".json.gz": ANNOTATED}
     outputs = prepare_outputs(
@@ -114,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         conclude_accepted(accepted, acceptance, redact=arguments.redact)
         say_what_failed(diagnosis, fail_on, redact=arguments.redact)
         return exit_status(diagnosis, fail_on)
-    return _run_several(arguments, fail_on, accepted)
+    makers = [partial(_examine, file, arguments.max_bytes) for file in arguments.files]
+    return report_several(arguments, fail_on, accepted, makers, exit_status)
 
 
 def _write(diagnosis: Diagnosis, arguments: argparse.Namespace, outputs: Sequence[OutputFile]) -> None:
@@ -129,7 +108,7 @@ def _write(diagnosis: Diagnosis, arguments: argparse.Namespace, outputs: Sequenc
 
 
 def _examine(file: str, max_bytes: int) -> Diagnosis:
-    from layoutdoctor.examination import examine_trace  # late: it brings numpy, which no other command needs
+    from layoutdoctor.run.recorded import examine_trace  # late: it brings numpy, which no other command needs
 
     return examine_trace(file, max_bytes=max_bytes)
 
@@ -141,36 +120,6 @@ def _annotate(diagnosis: Diagnosis, source: str, max_bytes: int, output: OutputF
         write_annotated_trace(diagnosis, source, output.path, max_bytes=max_bytes)
     except OSError as error:
         raise OutputError(f"cannot write {str(output.path)!r}: {error.strerror or error}") from error
-
-
-def _run_several(arguments: argparse.Namespace, fail_on: str | None, accepted: AcceptedOption) -> int:
-    """
-    One report after the other, or one JSON list.
-
-    A file that cannot be examined is named on standard error, and the others are examined all the same.
-    """
-    diagnoses: list[Diagnosis] = []
-    statuses: list[int] = []
-    for file in arguments.files:
-        try:
-            acceptance = apply_accepted(accepted, _examine(file, arguments.max_bytes))
-        except LayoutDoctorError as error:
-            print(f"layoutdoctor: error: {clean(str(error))}", file=sys.stderr)
-            statuses.append(error.exit_status)
-            continue
-        diagnosis = acceptance.diagnosis
-        diagnoses.append(diagnosis)
-        statuses.append(exit_status(diagnosis, fail_on))
-        if arguments.format != "json":
-            if len(diagnoses) > 1:
-                print_text("\n")
-            print_report(diagnosis, arguments.format, redact=arguments.redact)
-        conclude_accepted(accepted, acceptance, redact=arguments.redact)
-        say_what_failed(diagnosis, fail_on, redact=arguments.redact)
-    if arguments.format == "json":
-        text = b"[" + b",".join(to_json(for_others(d, redact_names=arguments.redact)) for d in diagnoses) + b"]"
-        print_text(msgspec.json.format(text, indent=1).decode() + "\n")
-    return next((status for status in (3, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
 
 
 def exit_status(diagnosis: Diagnosis, fail_on: str | None) -> int:

@@ -1,7 +1,7 @@
 """
 One warm iteration under the profiler and oneDNN's verbose log.
 
-Timing is another pass: profiled times are good for shares, not for comparing configurations. Faces doctor.
+Timing is another pass: profiled times are good for shares, not for comparing configurations.
 """
 
 from __future__ import annotations
@@ -19,80 +19,63 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX
-from layoutdoctor.analysis.trace_conversions import SECONDS_PER_NANOSECOND
 from layoutdoctor.capture.torch_state import profiler_is_running
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.processes import scratch_prefix
+from layoutdoctor.recording.recording import Iteration, busy_nanoseconds, unrest
 from layoutdoctor.traces.chrome import read_chrome_trace
 from layoutdoctor.traces.files import TraceFile
-from layoutdoctor.traces.kineto import ProfiledIteration, iteration_of, read_profiled_iteration
-from layoutdoctor.traces.onednn import OnednnLog, read_onednn_log
+from layoutdoctor.traces.onednn import read_onednn_log
 from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from layoutdoctor.capture.session import CapturedGraph
-    from layoutdoctor.traces.recorded import RecordedTrace
+    from layoutdoctor.traces.onednn import OnednnLog
 
 _TIMESTAMP_VARIABLES = ("ONEDNN_VERBOSE_TIMESTAMP", "DNNL_VERBOSE_TIMESTAMP")
 """Read by oneDNN when it first prints; with it every line says when its primitive started."""
 
 
-@dataclass
-class Recording:
-    """
-    What was recorded of one iteration.
-
-    Attributes:
-        profile: The operations of the iteration.
-        log: oneDNN's log; None where it was not asked for or could not be had.
-        lacks: What is missing, and why.
-        trace: On a GPU the profiler's whole trace, with its kernels; None on a CPU.
-    """
-
-    profile: ProfiledIteration
-    log: OnednnLog | None
-    lacks: tuple[str, ...]
-    trace: RecordedTrace | None = None
-
-
 QUIET_REPETITIONS = 3
 """Iterations to choose the quietest from: one may have met another program, or a thread that woke up late."""
 
-_LONG_ITERATION_SECONDS = 2.0
+_LONG_ITERATION_NANOSECONDS = 2_000_000_000
 
 
-def record_quietest(
+def record_iterations(
     prepare: Callable[[], Callable[[], None]],
     device: str,
     captured: Sequence[CapturedGraph] = (),
     trace_file: Path | None = None,
-) -> Recording:
+) -> tuple[Iteration, ...]:
     """
-    Records a few iterations and keeps the one whose operations took least; a long one is recorded once.
+    Records a few iterations, of which the quietest is examined; a long one is recorded once.
 
     Args:
         prepare: Makes one iteration, already warm, ready to run.
         device: ``cpu`` or ``cuda``.
         captured: Compiled graphs that may run in it.
-        trace_file: Where to keep the Chrome trace of the kept one.
+        trace_file: Where to keep the Chrome trace of the quietest one.
 
     Raises:
         Exception: Whatever the step raises.
     """
     best = record_iteration(prepare(), device, captured, trace_file)
+    found = [best]
     for _ in range(QUIET_REPETITIONS - 1):
-        if _total_seconds(best) > _LONG_ITERATION_SECONDS:
+        if busy_nanoseconds(best.events) > _LONG_ITERATION_NANOSECONDS:
             break
         with tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory:
             kept = None if trace_file is None else Path(directory) / trace_file.name
             again = record_iteration(prepare(), device, captured, kept)
-            if _unrest(again) < _unrest(best):
+            found.append(again)
+            if unrest(again) < unrest(best):
                 best = again
                 if kept is not None and trace_file is not None:
                     _keep(trace_file, kept.read_bytes())
-    return best
+    return tuple(found)
 
 
 def _keep(trace_file: Path, data: bytes) -> None:
@@ -100,26 +83,9 @@ def _keep(trace_file: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def _unrest(recording: Recording) -> tuple[bool, float]:
-    """What the quietest iteration has least of; one of a GPU whose kernels were not recorded comes last."""
-    return recording.trace is not None and not len(recording.trace.kernels), _total_seconds(recording)
-
-
-def _total_seconds(recording: Recording) -> float:
-    """Time of the kernels on a GPU, else of the operations that no other one called."""
-    if recording.trace is not None and len(recording.trace.kernels):
-        return int(recording.trace.kernels.duration.sum()) * SECONDS_PER_NANOSECOND
-    end, total = 0.0, 0.0
-    for operation in recording.profile.operations:  # sorted by start, parents first
-        if operation.start_seconds >= end:
-            total += operation.seconds
-            end = operation.end_seconds
-    return total
-
-
 def record_iteration(
     step: Callable[[], None], device: str, captured: Sequence[CapturedGraph] = (), trace_file: Path | None = None
-) -> Recording:
+) -> Iteration:
     """
     Runs one iteration under the profiler, and on a CPU under oneDNN's verbose log as well.
 
@@ -158,13 +124,14 @@ def record_iteration(
         if trace_file is not None:  # the profiler hands out its trace once only
             data = target.read_bytes()
             _keep(trace_file, gzip.compress(data) if trace_file.suffix == ".gz" else data)
-        trace = read_chrome_trace(TraceFile(target, target.stat().st_size)) if device == "cuda" else None
-        profile = iteration_of(trace) if trace is not None else read_profiled_iteration(target.read_bytes())
+        events = read_chrome_trace(TraceFile(target, target.stat().st_size))
     lacks += unnamed + capture.lacks
     log = _with_header(read_onednn_log(capture.text)) if capture.text is not None else None
+    if log is not None:
+        log.other_lines.clear()  # they are the model's own, and were passed on
     if log is not None and log.primitives and not log.has_timestamps:
         lacks.append("oneDNN's log has no timestamps: primitives were assigned to operations by their order")
-    return Recording(profile, log, tuple(lacks), trace)
+    return Iteration(events=events, device=device, log=log, lacks=tuple(lacks))
 
 
 _header: tuple[str | None, str | None] = (None, None)

@@ -6,8 +6,9 @@ Fields that can hold nothing but numbers or words of a fixed list are left alone
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import msgspec.inspect
@@ -63,7 +64,20 @@ def _rewritten(value: object, place: str, rewrite: Rewrite) -> object:
         return rewrite_record(value, rewrite)
     if isinstance(value, dict):
         return _rewritten_dict(value, place, rewrite)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _rewritten_dataclass(value, place, rewrite)
     return value
+
+
+def _rewritten_dataclass(value: Any, place: str, rewrite: Rewrite) -> Any:
+    """Of a recording: events, and lines of a log."""
+    changed = {}
+    for field in dataclasses.fields(value):
+        old = getattr(value, field.name)
+        new = _rewritten(old, f"{place}.{field.name}", rewrite)
+        if new is not old:
+            changed[field.name] = new
+    return dataclasses.replace(value, **changed) if changed else value
 
 
 def _is_not(new: object, old: object) -> bool:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Column = NDArray[np.int64]
+else:
+    Column = np.ndarray  # as a file of a recording is read
 
 NONE = -1
 """In a column of identifiers: not recorded."""

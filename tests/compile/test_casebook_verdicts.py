@@ -18,8 +18,8 @@ import torch
 from builders import a_diagnosis, a_failed_trial, a_trial
 
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.doctor import diagnose_subject
 from layoutdoctor.rules import run_rules
+from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import pytest
 
 import layoutdoctor
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.doctor import diagnose_subject
 from layoutdoctor.privacy import scrub
+from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:

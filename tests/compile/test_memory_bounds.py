@@ -17,9 +17,9 @@ from torch import nn
 
 import layoutdoctor
 from layoutdoctor.configurations import DEFAULT_CONFIGURATIONS
-from layoutdoctor.doctor import diagnose_subject
 from layoutdoctor.measure import memory
 from layoutdoctor.measure.weights import SharedTensors
+from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def test_memory_that_runs_out_in_one_configuration_costs_only_that() -> None:
 def test_a_model_of_5_gb_is_refused_where_there_is_no_room_for_a_copy() -> None:
     code = (
         "import resource, sys, torch, layoutdoctor\n"
-        "from layoutdoctor.doctor import diagnose\n"
+        "from layoutdoctor.run.diagnose import diagnose\n"
         "class Large(torch.nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"

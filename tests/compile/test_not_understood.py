@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.doctor import diagnose_subject
+from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.doctor import diagnose_subject
+from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
 pytestmark = pytest.mark.compile

@@ -36,9 +36,9 @@ from torch.nn.modules.module import register_module_forward_hook
 
 import layoutdoctor
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.doctor import diagnose_subject
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.rules.base import Rule
+from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:

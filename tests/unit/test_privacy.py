@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutdoctor import privacy
-from layoutdoctor.examination import examine_trace
 from layoutdoctor.privacy import Surroundings, scrub, surroundings
 from layoutdoctor.privacy.walking import rewrite_record, text_fields
 from layoutdoctor.records import Diagnosis, from_json, load, to_json
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
+from layoutdoctor.run.recorded import examine_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

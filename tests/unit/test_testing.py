@@ -26,9 +26,9 @@ from builders import (
 from layoutdoctor.accepted import accept_all, save_accepted
 from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import InconclusiveError, RecordError, UnsupportedTorchError, UsageError
-from layoutdoctor.examination import RECORDED
 from layoutdoctor.records import Diagnosis, RedundantPair, Trial
 from layoutdoctor.rules import run_rules
+from layoutdoctor.run.recorded import RECORDED
 from layoutdoctor.testing import assert_no_redundant_conversions
 
 if TYPE_CHECKING:
@@ -229,11 +229,11 @@ def test_a_model_needs_an_example_input() -> None:
 
 
 def test_without_torch_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "layoutdoctor.doctor", raising=False)
+    monkeypatch.delitem(sys.modules, "layoutdoctor.run.diagnose", raising=False)
 
     class NoTorch:
         def find_spec(self, name: str, *rest: object) -> None:
-            if name == "layoutdoctor.doctor":
+            if name == "layoutdoctor.run.diagnose":
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
@@ -243,7 +243,7 @@ def test_without_torch_the_message_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_another_module_that_is_missing_is_no_missing_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", None)
+    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", None)
 
     with pytest.raises(ModuleNotFoundError, match=r"layoutdoctor\.doctor"):
         assert_no_redundant_conversions("a model", "x")
@@ -258,7 +258,7 @@ def test_a_model_is_diagnosed_quietly_and_all_of_its_trials_are_checked(monkeypa
         asked.extend([arguments, options["mode"], options["configurations"]])
         return diagnosis
 
-    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", types.SimpleNamespace(diagnose=diagnose))
+    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(diagnose=diagnose))
 
     with pytest.raises(AssertionError, match=r"1 redundant conversion pair in model\.py"):
         assert_no_redundant_conversions("a model", "x", mode="training", configurations=("eager", "inductor"))

@@ -7,7 +7,7 @@ from builders import a_graph, a_node, a_placeholder
 
 from layoutdoctor.analysis.alignment import align_eager, operation_name
 from layoutdoctor.analysis.kernel_list import HostOperation, operation_tree
-from layoutdoctor.traces.kineto import Operation, ProfiledIteration
+from layoutdoctor.recording.operations import Operation, ProfiledIteration
 
 if TYPE_CHECKING:
     from layoutdoctor.records import FxNode, Graph

@@ -28,8 +28,8 @@ from layoutdoctor.analysis.join import join_compiled, join_eager
 from layoutdoctor.analysis.kernel_list import operation_tree
 from layoutdoctor.analysis.trace_attribution import attribute
 from layoutdoctor.analysis.trace_conversions import examine_recorded
+from layoutdoctor.recording.operations import iteration_of
 from layoutdoctor.traces import read_trace
-from layoutdoctor.traces.kineto import iteration_of
 from layoutdoctor.traces.recorded import NONE, Problem
 
 if TYPE_CHECKING:

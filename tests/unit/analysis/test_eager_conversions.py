@@ -10,8 +10,8 @@ from builders import a_conversion, a_graph, a_location, a_node, a_placeholder, c
 from layoutdoctor.analysis.eager_conversions import with_copies_in_calls, with_eager_conversions
 from layoutdoctor.analysis.kernel_list import HostOperation, operation_tree
 from layoutdoctor.layout import Layout, strided_layout
+from layoutdoctor.recording.operations import Operation, ProfiledIteration
 from layoutdoctor.records import Conversion, FxNode, Graph
-from layoutdoctor.traces.kineto import Operation, ProfiledIteration
 
 IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)

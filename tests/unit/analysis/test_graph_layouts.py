@@ -7,7 +7,7 @@ from builders import a_buffer, a_graph, a_node, a_placeholder, channels_last, co
 
 from layoutdoctor.analysis.graph_layouts import GraphLayouts
 from layoutdoctor.layout import Layout
-from layoutdoctor.traces.kineto import Operation
+from layoutdoctor.recording.operations import Operation
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Buffer, Graph

@@ -7,8 +7,8 @@ from builders import a_graph, a_node, contiguous
 
 from layoutdoctor.analysis.join import is_convolution, join_compiled, join_eager, scheduled_convolutions
 from layoutdoctor.analysis.kernel_list import operation_tree
+from layoutdoctor.recording.operations import Operation, ProfiledIteration
 from layoutdoctor.records import Buffer
-from layoutdoctor.traces.kineto import Operation, ProfiledIteration
 
 if TYPE_CHECKING:
     from layoutdoctor.analysis.kernel_list import HostOperation

@@ -9,7 +9,7 @@ from builders import a_location, a_node
 
 from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
 from layoutdoctor.measure.profiling import record_iteration
-from layoutdoctor.traces.kineto import Operation, ProfiledIteration
+from layoutdoctor.recording.operations import Operation, ProfiledIteration
 from layoutdoctor.traces.onednn import OnednnLog, read_onednn_log
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives
 from layoutdoctor.analysis.primitives import annotate_primitives, conversion_direction, problem_shapes
 from layoutdoctor.layout import Layout, strided_layout
 from layoutdoctor.measure.profiling import record_iteration
-from layoutdoctor.traces.kineto import Operation
+from layoutdoctor.recording.operations import Operation
 from layoutdoctor.traces.onednn import Primitive, read_onednn_log
 
 if TYPE_CHECKING:

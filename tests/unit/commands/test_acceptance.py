@@ -52,7 +52,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
     """Stands for the doctor: what it returns is the list's last item."""
     results = [msgspec.structs.replace(FOUND, recommendation=a_recommendation())]
     doctor = types.SimpleNamespace(diagnose_subject=lambda subject, **options: results[-1])
-    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", doctor)
+    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", doctor)
     loader = types.SimpleNamespace(load_target=lambda target, **options: target)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", loader)
     monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda *_: Isolation(None, None, None, ()))

@@ -77,7 +77,7 @@ class FakeEngine:
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
     monkeypatch.setitem(
-        sys.modules, "layoutdoctor.doctor", types.SimpleNamespace(diagnose_subject=fake.diagnose_subject)
+        sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(diagnose_subject=fake.diagnose_subject)
     )
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=fake.load_target))
     monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda *_: Isolation(None, None, None, ()))
@@ -203,7 +203,7 @@ def test_what_is_wrong_is_said_before_torch_is_touched(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", None)  # importing it would raise
+    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", None)  # importing it would raise
     (tmp_path / "folder.md").mkdir()
     (tmp_path / "there.md").write_text("mine")
 
@@ -387,11 +387,11 @@ def test_one_measured_of_several_is_inconclusive_but_one_of_one_is_not(engine: F
 def test_without_torch_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "layoutdoctor.doctor", raising=False)
+    monkeypatch.delitem(sys.modules, "layoutdoctor.run.diagnose", raising=False)
 
     class NoTorch:
         def find_spec(self, name: str, *rest: object) -> None:
-            if name == "layoutdoctor.doctor":
+            if name == "layoutdoctor.run.diagnose":
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
@@ -403,7 +403,7 @@ def test_without_torch_the_message_says_what_to_install(
 
 
 def test_another_missing_module_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", None)
+    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", None)
 
     with pytest.raises(ModuleNotFoundError):
         main(["m.py", "-q", "--no-isolation"])

@@ -27,8 +27,8 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.changes import compare, is_saved_diagnosis
 from layoutdoctor.comparison_records import ModelComparison, TraceComparison
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
-from layoutdoctor.examination import examine_trace
 from layoutdoctor.records import Finding, SourceLocation, to_json
+from layoutdoctor.run.recorded import examine_trace
 
 if TYPE_CHECKING:
     from pathlib import Path

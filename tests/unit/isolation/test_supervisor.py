@@ -39,7 +39,7 @@ sys.path[:] = sys.argv[5:]
 import msgspec, signal, subprocess, time, faulthandler
 from layoutdoctor.messages import *
 from layoutdoctor.records import *
-from layoutdoctor.worker import Channel
+from layoutdoctor.run.worker import Channel
 faulthandler.enable()
 faulthandler.register(signal.SIGUSR2, all_threads=True)
 request = msgspec.msgpack.decode(os.fdopen(int(sys.argv[1]), "rb").read(), type=Request)

@@ -15,7 +15,6 @@ from torch import nn
 
 from layoutdoctor import diagnosing, worker
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.doctor import diagnose_subject
 from layoutdoctor.errors import DeviceLostError, SubjectError, UnsupportedTorchError
 from layoutdoctor.messages import (
     Attempt,
@@ -33,8 +32,9 @@ from layoutdoctor.messages import (
 )
 from layoutdoctor.progress import Progress
 from layoutdoctor.records import Diagnosis, Failure
+from layoutdoctor.run.diagnose import diagnose_subject
+from layoutdoctor.run.worker import Channel
 from layoutdoctor.subjects.subject import subject_from_python
-from layoutdoctor.worker import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -310,7 +310,9 @@ def answer(request: Request, monkeypatch: pytest.MonkeyPatch, result: Any) -> An
             raise result
         return result(options) if callable(result) else result
 
-    monkeypatch.setitem(sys.modules, "layoutdoctor.doctor", types.SimpleNamespace(diagnose_subject=diagnose_subject))
+    monkeypatch.setitem(
+        sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(diagnose_subject=diagnose_subject)
+    )
     monkeypatch.setattr(worker, "_load", lambda request: SUBJECT)
     reading, writing = os.pipe()
     memory = TurnBoard.make()
@@ -361,10 +363,10 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoTorch:
         def find_spec(self, name: str, *rest: object) -> None:
-            if name == "layoutdoctor.doctor":
+            if name == "layoutdoctor.run.diagnose":
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.delitem(sys.modules, "layoutdoctor.doctor", raising=False)
+    monkeypatch.delitem(sys.modules, "layoutdoctor.run.diagnose", raising=False)
     monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
     descriptor = TurnBoard.make()
     reading, writing = os.pipe()

@@ -22,7 +22,7 @@ from layoutdoctor.measure.profiling import (
     record_quietest,
     verbose_onednn,
 )
-from layoutdoctor.traces.kineto import iteration_of
+from layoutdoctor.recording.operations import iteration_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,10 +16,10 @@ from builders import a_pair, channels_last, contiguous
 from layoutdoctor.__main__ import main
 from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.errors import TraceError, UsageError
-from layoutdoctor.examination import examine_trace
 from layoutdoctor.layout import Layout
 from layoutdoctor.records import Conversion, Diagnosis, SourceLocation
 from layoutdoctor.reports.annotated_trace import write_annotated_trace
+from layoutdoctor.run.recorded import examine_trace
 
 TRACES = Path(__file__).parents[2] / "traces"
 PATCH_EMBED = TRACES / "h100_vit_patch_embed.json.gz"

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.examination import examine_trace
 from layoutdoctor.records import to_json
+from layoutdoctor.run.recorded import examine_trace
 from layoutdoctor.traces import read_trace
 from layoutdoctor.traces.recorded import NONE, RecordedTrace
 

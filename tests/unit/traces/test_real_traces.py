@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from layoutdoctor.examination import examine_trace
+from layoutdoctor.run.recorded import examine_trace
 from layoutdoctor.traces import read_trace
 from layoutdoctor.traces.recorded import RecordedTrace
 

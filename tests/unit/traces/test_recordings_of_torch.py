@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from layoutdoctor.examination import examine_trace
+from layoutdoctor.run.recorded import examine_trace
 from layoutdoctor.traces import read_trace
 from layoutdoctor.traces.recorded import RecordedTrace
 

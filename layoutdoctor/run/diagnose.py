@@ -1,8 +1,8 @@
 """
 ``diagnose()``: the whole story on one page.
 
-Load, rehearse, run every configuration under capture, time them in turns, compare, choose, measure the choice again,
-let the rules look. Everything that comes out is one frozen record.
+Load, rehearse, run every configuration under capture, time them in turns, compare, choose, measure the choice again:
+that is recorded. Examine what was recorded, let the rules look. Everything that comes out is one frozen record.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 
 from layoutdoctor.capture.compat_names import notes_on_torch
 from layoutdoctor.capture.dynamo_state import DynamoState
 from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.diagnosing import Diagnosing
 from layoutdoctor.errors import TransportError, UsageError
-from layoutdoctor.isolated import diagnose_isolated
 from layoutdoctor.measure.timing import choose_timer
-from layoutdoctor.messages import Attempt
+from layoutdoctor.messages import Attempt, Request
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
 from layoutdoctor.records import Configuration, Diagnosis
-from layoutdoctor.rules import Rule, run_rules
-from layoutdoctor.static_trials import diagnose_for_target
+from layoutdoctor.rules import Rule
+from layoutdoctor.run.diagnosing import Diagnosing
+from layoutdoctor.run.isolated import diagnose_isolated
+from layoutdoctor.run.recorded import diagnose_recordings
+from layoutdoctor.run.static import record_for_target
 from layoutdoctor.subjects.state import preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.targets import find_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from layoutdoctor.measure.timing import Timer
     from layoutdoctor.progress import Progress
+    from layoutdoctor.recording.recording import Recording
     from layoutdoctor.records import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -90,96 +90,82 @@ def diagnose(
     if target is not None:
         find_target(target)  # before the model is looked at
     subject = subject_from_python(model, example_input)
+    request = Request(mode=mode, configurations=chosen, lower_for=target, budget_seconds=budget_seconds)
     if isolate:
         try:
-            return diagnose_isolated(
-                subject,
-                mode=mode,
-                configurations=chosen,
-                rules=rules,
-                target=target,
-                budget_seconds=budget_seconds,
-                progress=progress,
-                timeout_seconds=timeout_seconds,
-            )
+            return diagnose_isolated(subject, request, rules=rules, progress=progress, timeout_seconds=timeout_seconds)
         except TransportError as error:
             subject = dataclasses.replace(subject, notes=(*subject.notes, f"not isolated: {error}"))
-    return diagnose_subject(
-        subject,
-        mode=mode,
-        configurations=chosen,
-        rules=rules,
-        target=target,
-        budget_seconds=budget_seconds,
-        progress=progress,
-        timer=timer,
-    )
+    return diagnose_subject(subject, request, rules=rules, progress=progress, timer=timer)
 
 
 def diagnose_subject(
     subject: LoadedSubject,
+    request: Request,
     *,
-    mode: Mode = "inference",
-    configurations: Sequence[Configuration],
     rules: Sequence[Rule] | None = None,
-    target: str | None = None,
-    budget_seconds: float = DEFAULT_BUDGET_SECONDS,
     progress: Callable[[Progress], None] | None = None,
-    on_trial: Callable[[Diagnosis], None] | None = None,
     timer: Timer | None = None,
-    trace_directory: Path | None = None,
-    command: str | None = None,
-    attempt: Attempt | None = None,
 ) -> Diagnosis:
     """
-    The same for a loaded subject.
+    The same for a loaded subject, in this process.
 
     Args:
         subject: Model and inputs.
-        mode: ``inference`` or ``training``.
-        configurations: What to try, in the order of the report.
+        request: What to try, and how.
         rules: Rules to run; None for all.
-        target: A GPU that is not there, to lower for instead of measuring.
-        budget_seconds: Bounds the timing rounds.
         progress: Called at every step.
-        on_trial: Called with the diagnosis so far after each trial, so that an interruption loses nothing.
         timer: What times a block of calls.
-        trace_directory: Where to keep each configuration's profiler trace.
-        command: The command line, for the record.
-        attempt: What other processes did of this diagnosis, and whom to tell what this one does.
 
     Raises:
         UsageError: An argument is wrong.
         SubjectError: The model does not run in eager mode.
         UnsupportedTorchError: This torch is older than any that layoutdoctor was checked with.
     """
-    _check(mode, budget_seconds, progress, timer)
-    known_target = None if target is None else find_target(target)
+    return diagnose_recordings(record_subject(subject, request, progress=progress, timer=timer), rules)
+
+
+def record_subject(
+    subject: LoadedSubject,
+    request: Request,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    timer: Timer | None = None,
+    attempt: Attempt | None = None,
+) -> tuple[Recording, ...]:
+    """
+    Runs and measures every configuration; nothing is examined yet.
+
+    Args:
+        subject: Model and inputs.
+        request: What to try, and how.
+        progress: Called at every step.
+        timer: What times a block of calls.
+        attempt: What other processes did of this diagnosis, and whom to tell what this one does.
+
+    Returns:
+        One recording for each configuration, in their order; without the graphs and iterations that were handed to
+        another process.
+
+    Raises:
+        LayoutDoctorError: As ``diagnose_subject``.
+    """
+    _check(request.mode, request.budget_seconds, progress, timer)
+    target = None if request.lower_for is None else find_target(request.lower_for)
     attempt = attempt or Attempt()
-    if on_trial is not None:
-        attempt = attempt.also_telling(on_trial)
     # The caller's inference mode would make tensors that know no version, and that no autograd can use.
     with preserved_state(), torch.inference_mode(mode=False):
         dynamo = DynamoState()
         try:
-            lost = notes_on_torch(with_target=known_target is not None)
+            lost = notes_on_torch(with_target=target is not None)
             subject = dataclasses.replace(subject, notes=(*subject.notes, *lost))
-            if known_target is not None:
-                static = diagnose_for_target(
-                    subject,
-                    known_target,
-                    mode=mode,
-                    configurations=configurations,
-                    progress=progress,
-                    command=command,
-                    attempt=attempt,
-                )
-                return msgspec.structs.replace(static, findings=run_rules(static, rules))
-            run = Diagnosing(subject, mode, configurations, progress, trace_directory, command, attempt)
+            if target is not None:
+                return record_for_target(subject, target, request, progress, attempt)
+            run = Diagnosing(subject, request, progress, attempt)
             timer = timer or choose_timer(run.device)  # before anything is compiled that could not be timed
             run.run_trials()
-            run.measure(budget_seconds, timer)
-            return run.conclude(rules)
+            run.measure(timer)
+            return run.recordings()
         finally:
             dynamo.restore()
 

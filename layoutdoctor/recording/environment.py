@@ -1,8 +1,4 @@
-"""
-The device and the versions that a recorded trace names, as far as it does.
-
-Faces ``examination``; no torch.
-"""
+"""The device and the versions that a recorded trace names, as far as it does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 A static diagnosis: every configuration traced on the CPU and lowered for a GPU that is not there; nothing is measured.
 
-What comes out is the record of a diagnosis without times: decision cards, FX nodes, buffers, conversions, redundant
-pairs and kernel names of each graph. Faces doctor; brings subjects and capture together, as trials does for real ones.
+What comes out are recordings without times and iterations: decision cards, FX nodes, buffers and kernel names of each
+graph.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ import torch
 from torch.utils import _pytree as pytree
 
 from layoutdoctor._version import __version__
-from layoutdoctor.analysis.graph_conversions import with_graph_conversions
 from layoutdoctor.capture.compat import compile_settings, triton_version
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import LayoutDoctorError, UsageError
-from layoutdoctor.live_trial import LiveTrial, fingerprint
 from layoutdoctor.measure.environment import describe_environment
 from layoutdoctor.measure.rehearsal import check_runs
 from layoutdoctor.measure.step import Step
-from layoutdoctor.messages import Kept
 from layoutdoctor.progress import Progress
-from layoutdoctor.records import Diagnosis, Failure, Recommendation, Trial
+from layoutdoctor.recording.recording import Head
+from layoutdoctor.records import Failure, Recommendation
+from layoutdoctor.run.trial import LiveTrial, code_key, fingerprint, own_frame
 from layoutdoctor.subjects.prepare import effective_options, prepare, same_preparation_key
 from layoutdoctor.subjects.subject import describe, owned_module, with_something_to_train
-from layoutdoctor.trials import code_key, own_frame, prove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from layoutdoctor.messages import Attempt
+    from layoutdoctor.messages import Attempt, Request
+    from layoutdoctor.recording.recording import Recording
     from layoutdoctor.records import Configuration, Mode, Subject
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.targets import Target
@@ -48,32 +47,28 @@ STAGE = "target"
 """Failure kind of whatever concerns the target."""
 
 
-def diagnose_for_target(
+def record_for_target(
     subject: LoadedSubject,
     target: Target,
-    *,
-    mode: Mode,
-    configurations: Sequence[Configuration],
-    progress: Callable[[Progress], None] | None = None,
-    command: str | None = None,
+    request: Request,
+    progress: Callable[[Progress], None] | None,
     attempt: Attempt,
-) -> Diagnosis:
+) -> tuple[Recording, ...]:
     """
-    The static diagnosis of a loaded subject, without findings.
+    Every configuration of a loaded subject, lowered for a target.
 
     Args:
         subject: Model and inputs, on the CPU.
         target: The GPU to lower for.
-        mode: ``inference`` or ``training``.
-        configurations: What to try, in the order of the report.
+        request: What to try.
         progress: Called at every step.
-        command: The command line, for the record.
         attempt: What other processes did of this diagnosis, and whom to tell what this one does.
 
     Raises:
         UsageError: The model or an input is not on the CPU.
         SubjectError: The model does not run in eager mode.
     """
+    mode, configurations = request.mode, request.configurations
     _check_on_cpu(subject, target)
     if mode == "training":
         subject = with_something_to_train(subject)
@@ -81,21 +76,20 @@ def diagnose_for_target(
     created_at = attempt.created_at()
     total = len(configurations) + 1
     trials: list[LiveTrial] = []
-    records: list[Trial] = []
 
     def say(stage: str, done: int) -> None:
         if progress is not None:
             progress(Progress(stage, done, total))
 
-    def record(interrupted: str | None = None) -> Diagnosis:
-        environment = describe_environment("cpu", triton=triton_version(), onednn=(None, None), command=command)
-        return Diagnosis(
+    def head(interrupted: str | None = None) -> Head:
+        environment = describe_environment("cpu", triton=triton_version(), onednn=(None, None), command=request.command)
+        return Head(
             layoutdoctor_version=__version__,
             created_at=created_at,
             # Processor and threads have no part in it.
             environment=msgspec.structs.replace(environment, device_name=None, thread_count=None),
             subject=described,
-            trials=tuple(records),
+            configurations=tuple(trial.name for trial in trials),
             recommendation=_no_recommendation(target),
             interrupted=interrupted,
         )
@@ -106,15 +100,16 @@ def diagnose_for_target(
     for done, configuration in enumerate(configurations, start=1):
         doing = f"lowering for {target.name}" if _reason_to_skip(configuration) is None else "nothing to lower"
         say(f"{configuration.name}: {doing}", done)
-        trial = LiveTrial.earlier(configuration, attempt)
+        trial = LiveTrial.earlier(configuration, attempt, "static")
+        is_new = trial is None
         if trial is None:
             attempt.began(configuration.name, "prepare")
             trial = lower_trial(subject, configuration, mode, target, trials, changes_inputs=rehearsal.changes_inputs)
         trials.append(trial)
-        records.append(static_record(trial))
-        memos = {trial.name: trial.memo for trial in trials}
-        attempt.keep(Kept(diagnosis=record(interrupted=_INTERRUPTED), memos=memos))
-    return record()
+        if is_new or trial.lost is not None:
+            attempt.keep(trial.recording(head(_INTERRUPTED)), trial.memo)
+    final = head()
+    return tuple(trial.recording(final) for trial in trials)
 
 
 def _check_on_cpu(subject: LoadedSubject, target: Target) -> None:
@@ -142,19 +137,6 @@ def _no_recommendation(target: Target) -> Recommendation:
     return Recommendation(configuration=None, speedup=None, how=None, verified=False, reason=reason)
 
 
-def static_record(trial: LiveTrial) -> Trial:
-    """
-    A trial of a static diagnosis as a record.
-
-    Args:
-        trial: The trial, lowered, skipped or failed.
-    """
-    record = msgspec.structs.replace(trial.record(), is_static=True)
-    if trial.failure is not None and trial.failure.message in (EAGER_REASON, FREEZING_REASON):
-        return msgspec.structs.replace(record, status="skipped")
-    return record
-
-
 def lower_trial(
     subject: LoadedSubject,
     configuration: Configuration,
@@ -175,9 +157,10 @@ def lower_trial(
         earlier: Trials already lowered, which this one may turn out to be the same as.
         changes_inputs: Whether the model writes into its inputs.
     """
-    trial = LiveTrial(configuration)
+    trial = LiveTrial(configuration, source="static")
     reason = _reason_to_skip(configuration)
     if reason is not None:
+        trial.is_skipped = True
         trial.failure = Failure(kind=STAGE, message=reason)
         return trial
     try:
@@ -194,7 +177,7 @@ def lower_trial(
             if trial.is_same_as_one_of(earlier):
                 return trial
             trial.ran = True
-        prove(trial)
+        trial.was_profiled = True
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the user's model may raise anything
@@ -227,7 +210,7 @@ def _lower(trial: LiveTrial, step: Step, target: Target) -> None:
     finally:
         step.forget_results()
     trial.graph_break_reasons = capture.graph_break_reasons
-    trial.graphs = with_graph_conversions(capture.graphs, len(capture.graph_break_reasons))
+    trial.graphs = capture.graphs
     trial.notes += lowering.notes
     trial.notes += [f"not recorded: {failure}" for failure in capture.failures]
     if lowering.failures:

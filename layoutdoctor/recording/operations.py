@@ -1,10 +1,4 @@
-"""
-The operations of one profiled iteration: read from the profiler's Chrome trace, or taken from a trace read whole.
-
-On a CPU the operations are all there is. On a GPU the trace is read once, by ``chrome``, with its kernels and launches;
-the operations come from there. Faces ``analysis``; no torch. Only what torch.profiler wrote in this process a moment
-ago comes here.
-"""
+"""The operations of one profiled iteration as objects, with their sizes: what an examination walks through."""
 
 from __future__ import annotations
 
@@ -18,7 +12,6 @@ from layoutdoctor.traces.recorded import NONE
 if TYPE_CHECKING:
     from layoutdoctor.traces.recorded import RecordedTrace
 
-_SECONDS_PER_MICROSECOND = 1e-6
 _SECONDS_PER_NANOSECOND = 1e-9
 
 
@@ -31,13 +24,13 @@ class Operation:
         name: Such as ``aten::convolution``.
         start_seconds: Since the trace's base time, so that small differences keep their precision.
         seconds: Duration, children included.
-        thread: Thread id, as text; behind its process's where the trace was read whole.
+        thread: Process and thread id, as text.
         shapes: Sizes of its arguments; empty entries for what is no tensor.
         strides: Strides of its arguments.
         sequence_number: Links an operation with the autograd node it made.
         external_id: Links device kernels with it.
         is_annotation: True for a ``record_function`` range.
-        row: Its row among the operations of the trace that it was taken from; None where it was read on its own.
+        row: Its row among the operations of the trace that it was taken from; None for an annotated range.
     """
 
     name: str
@@ -73,50 +66,8 @@ class ProfiledIteration:
     not_understood_count: int = 0
 
 
-class _Event(msgspec.Struct):
-    ph: str = ""
-    name: str = ""
-    cat: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
-    tid: Any = None
-    args: dict[str, Any] = {}
-
-
-class _Document(msgspec.Struct):
-    traceEvents: list[_Event] = []  # noqa: N815 - the file's own name
-    baseTimeNanoseconds: int = 0  # noqa: N815
-
-
-def read_profiled_iteration(data: bytes) -> ProfiledIteration:
-    """
-    Parses a Chrome trace written by ``torch.profiler``.
-
-    Args:
-        data: The JSON text.
-
-    Raises:
-        msgspec.DecodeError: It is no JSON, or no trace.
-    """
-    document = msgspec.json.decode(data, type=_Document, strict=False)
-    profile = ProfiledIteration(base_seconds=document.baseTimeNanoseconds * _SECONDS_PER_NANOSECOND)
-    for event in document.traceEvents:
-        if event.ph == "X":
-            _read_event(profile, event)
-    profile.operations.sort(key=lambda operation: (operation.start_seconds, -operation.seconds))
-    return profile
-
-
 def iteration_of(trace: RecordedTrace) -> ProfiledIteration:
-    """
-    The operations and annotated ranges of a trace that was read whole.
-
-    Args:
-        trace: What ``torch.profiler`` recorded of one iteration.
-
-    Returns:
-        Operations that know their rows, so that what is known of the trace's kernels can be told of them.
-    """
+    """The operations and annotated ranges of one iteration, which know their rows in it."""
     # Numbers of nanoseconds until they are in order: two events within one may be a parent and its child.
     found = [*_annotations(trace), *_operations(trace)]
     found.sort(key=lambda item: (item[0], -item[1]))
@@ -181,31 +132,9 @@ def _tuples_of(text: bytes) -> tuple[tuple[int, ...], ...]:
     return _tuples(msgspec.json.decode(text)) if text else ()
 
 
-def _read_event(profile: ProfiledIteration, event: _Event) -> None:
-    start, seconds = event.ts * _SECONDS_PER_MICROSECOND, event.dur * _SECONDS_PER_MICROSECOND
-    if event.cat in ("cpu_op", "user_annotation"):
-        profile.operations.append(
-            Operation(
-                name=event.name,
-                start_seconds=start,
-                seconds=seconds,
-                thread=str(event.tid),
-                shapes=_tuples(event.args.get("Input Dims")),
-                strides=_tuples(event.args.get("Input Strides")),
-                sequence_number=_integer(event.args.get("Sequence number")),
-                external_id=_integer(event.args.get("External id")),
-                is_annotation=event.cat == "user_annotation",
-            )
-        )
-
-
 def _tuples(value: Any) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, list):
         return ()
     return tuple(
         tuple(item) if isinstance(item, list) and all(isinstance(size, int) for size in item) else () for item in value
     )
-
-
-def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) else None

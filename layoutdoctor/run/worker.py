@@ -1,8 +1,7 @@
 """
 The child process of a diagnosis: reads what to do, does it, and says at once what is done.
 
-Whatever happens to it costs the configuration under way: ``supervisor`` watches. Faces supervisor, which starts it;
-imports doctor and loading.
+Whatever happens to it costs the configuration under way: ``supervisor`` starts it and watches.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
-
 from layoutdoctor.errors import (
     NO_TORCH,
     DeviceLostError,
@@ -32,7 +29,6 @@ from layoutdoctor.messages import (
     Began,
     Broken,
     Finished,
-    Kept,
     KeptMore,
     Refused,
     Request,
@@ -41,14 +37,15 @@ from layoutdoctor.messages import (
     encode,
 )
 from layoutdoctor.processes import be_first_to_go, die_with
+from layoutdoctor.recording.file import unpack
 from layoutdoctor.records import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.messages import AnyMessage
+    from layoutdoctor.messages import AnyMessage, TrialMemo
     from layoutdoctor.progress import Progress
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
 
 _HIGH_DESCRIPTOR = 300
@@ -109,14 +106,15 @@ class Channel:
         """
         self.send(Began(configuration=configuration, stage=stage, is_new=is_new))
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, recording: Recording, memo: TrialMemo) -> None:
         """
-        Hands over what is done.
+        Hands over a trial that is done.
 
         Args:
-            kept: All of it.
+            recording: What was seen of it.
+            memo: What another process has to know of it besides.
         """
-        self.send(KeptMore(kept=kept))
+        self.send(KeptMore(recording=recording, memo=memo))
 
 
 def _moved_up(descriptor: int) -> int:
@@ -148,7 +146,7 @@ def main(words: Sequence[str]) -> NoReturn:
         faulthandler.register(signal.SIGUSR2, all_threads=True)
     channel, board = Channel(int(words[1])), TurnBoard(int(words[3]))
     with os.fdopen(int(words[0]), "rb") as stream:
-        request = msgspec.msgpack.decode(stream.read(), type=Request)
+        request: Request = unpack(stream.read(), Request)
     answer = _answer(request, channel, board)
     for printed in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the model may have closed it
@@ -161,7 +159,7 @@ def main(words: Sequence[str]) -> NoReturn:
 
 def _answer(request: Request, channel: Channel, board: TurnBoard) -> AnyMessage:
     try:
-        return Finished(diagnosis=_diagnose(request, channel, board))
+        return Finished(recordings=_record(request, channel, board))
     except DeviceLostError as error:
         failure = Failure(kind=error.stage, message=str(error), log=error.log)
         return Broken(configuration=error.configuration, failure=failure)
@@ -169,9 +167,9 @@ def _answer(request: Request, channel: Channel, board: TurnBoard) -> AnyMessage:
         return Refused(kind=type(error).__name__, message=str(error))
 
 
-def _diagnose(request: Request, channel: Channel, board: TurnBoard) -> Diagnosis:
+def _record(request: Request, channel: Channel, board: TurnBoard) -> tuple[Recording, ...]:
     try:
-        from layoutdoctor.doctor import diagnose_subject
+        from layoutdoctor.run.diagnose import record_subject
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "torch":
             raise
@@ -182,16 +180,10 @@ def _diagnose(request: Request, channel: Channel, board: TurnBoard) -> Diagnosis
         ) from error
     channel.began(None, "load")
     positions = {configuration.name: position for position, configuration in enumerate(request.configurations)}
-    return diagnose_subject(
+    return record_subject(
         _load(request),
-        mode=request.mode,
-        configurations=request.configurations,
-        rules=(),  # the supervisor's side runs them
-        target=request.lower_for,
-        budget_seconds=request.budget_seconds,
+        request,
         progress=channel.progress,
-        trace_directory=Path(request.trace_directory) if request.trace_directory is not None else None,
-        command=request.command,
         attempt=Attempt(
             kept=request.kept,
             lost=request.lost,

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from recorded_builders import Recorder
 
+from layoutdoctor.recording.operations import Operation, ProfiledIteration, iteration_of, read_profiled_iteration
 from layoutdoctor.traces import read_trace
-from layoutdoctor.traces.kineto import Operation, ProfiledIteration, iteration_of, read_profiled_iteration
 from layoutdoctor.traces.recorded import NONE, Problem
 
 TRACES = Path(__file__).parents[2] / "traces"

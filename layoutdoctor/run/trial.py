@@ -1,38 +1,31 @@
 """
 One trial, live: a configuration prepared, compiled under capture, run, profiled and checked, up to the timing rounds.
 
-Faces doctor; brings subjects, capture and measure together.
+It brings subjects, capture and measure together, and ends in a recording: nothing is examined here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
+import traceback
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 
-from layoutdoctor.analysis.alignment import align_eager
-from layoutdoctor.analysis.breakers import with_breaker_costs, without_round_trips
-from layoutdoctor.analysis.conversion_costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
-from layoutdoctor.analysis.dataflow import redundant_pairs
-from layoutdoctor.analysis.device_kernels import device_seconds, summarize_device
-from layoutdoctor.analysis.eager_conversions import with_copies_in_calls, with_eager_conversions
-from layoutdoctor.analysis.graph_conversions import with_graph_conversions
-from layoutdoctor.analysis.join import join_compiled, join_eager
-from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
-from layoutdoctor.analysis.trace_attribution import attribute
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.errors import LayoutDoctorError, first_line
-from layoutdoctor.live_trial import LiveTrial, fingerprint, tell_nobody
+from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.measure.copies import layout_of
 from layoutdoctor.measure.equivalence import check_equivalence
-from layoutdoctor.measure.memory import peak_memory
-from layoutdoctor.measure.profiling import record_quietest
-from layoutdoctor.records import GradientLayout, Graph, KernelSummary
+from layoutdoctor.measure.memory import out_of_memory, peak_memory
+from layoutdoctor.measure.profiling import record_iterations
+from layoutdoctor.messages import TrialMemo
+from layoutdoctor.recording.recording import Recording
+from layoutdoctor.records import Failure, GradientLayout, Graph, Trial
 from layoutdoctor.subjects.prepare import (
     effective_options,
     formats_in_effect,
@@ -42,17 +35,214 @@ from layoutdoctor.subjects.prepare import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from pathlib import Path
 
     from layoutdoctor.capture.session import CapturedGraph
-    from layoutdoctor.measure.profiling import Recording
     from layoutdoctor.measure.reference import Reference
     from layoutdoctor.measure.rehearsal import Rehearsal
     from layoutdoctor.measure.step import Step
-    from layoutdoctor.records import Configuration, Conversion, Mode
+    from layoutdoctor.messages import Attempt, Lost
+    from layoutdoctor.recording.recording import Head, Iteration, Source
+    from layoutdoctor.records import Configuration, Equivalence, Measurement, Mode, TrialStatus
     from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.subject import LoadedSubject
+
+_LOG_LINES = 12
+
+
+def _tell_nobody(stage: str) -> None:
+    del stage
+
+
+@dataclass
+class LiveTrial:
+    """
+    A trial while the diagnosis runs.
+
+    Attributes:
+        configuration: What is varied.
+        source: Where its recording comes from.
+        step: One iteration, warm; None where the trial failed or is the same as another one.
+        compile_seconds: Wall time of the first call; None for eager.
+        stage: What was being done, for a failure's record.
+        lost: How the process ended that ran it; None where it did not end.
+        ran: Whether it came to its end, so that another configuration may turn out to be the same.
+        is_skipped: Whether its failure is that it was not to be tried.
+        announce: Told each stage as it begins.
+    """
+
+    configuration: Configuration
+    source: Source = "live"
+    step: Step | None = None
+    compile_seconds: float | None = None
+    stage: str = "prepare"
+    same_as: str | None = None
+    failure: Failure | None = None
+    graphs: tuple[Graph, ...] = ()
+    iterations: tuple[Iteration, ...] = ()
+    was_profiled: bool = False
+    equivalence: Equivalence | None = None
+    measurement: Measurement | None = None
+    peak_memory_bytes: int | None = None
+    recompile_count: int = 0
+    graph_break_reasons: tuple[str, ...] = ()
+    recompile_reasons: tuple[str, ...] = ()
+    gradient_layouts: tuple[GradientLayout, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    key: str | None = None
+    code: str | None = None
+    onednn: tuple[str | None, str | None] = (None, None)
+    lost: Lost | None = None
+    ran: bool = False
+    is_skipped: bool = False
+    announce: Callable[[str], None] = field(default=_tell_nobody, repr=False)
+
+    @classmethod
+    def earlier(cls, configuration: Configuration, attempt: Attempt, source: Source = "live") -> LiveTrial | None:
+        """
+        What an earlier process has found out about a configuration, be it that it took that process with it.
+
+        Args:
+            configuration: What is varied.
+            attempt: What earlier processes did.
+            source: Where its recording comes from.
+
+        Returns:
+            The trial, to be timed here without running it again; None where it is this process's turn.
+        """
+        lost, before = attempt.lost.get(configuration.name), attempt.trial(configuration.name)
+        if lost is None and before is None:
+            return None
+        trial = before or Trial(configuration=configuration, status="ok")
+        memo = attempt.memo(configuration.name) or TrialMemo()
+        return cls(
+            configuration=trial.configuration,
+            source=source,
+            compile_seconds=memo.compile_seconds,
+            same_as=trial.same_as,
+            failure=trial.failure,
+            equivalence=trial.equivalence,
+            peak_memory_bytes=memo.peak_memory_bytes,
+            recompile_count=trial.recompile_count,
+            graph_break_reasons=trial.graph_break_reasons,
+            recompile_reasons=trial.recompile_reasons,
+            gradient_layouts=trial.gradient_layouts,
+            notes=list(trial.notes),
+            key=memo.key,
+            code=memo.code,
+            onednn=memo.onednn,
+            lost=lost,
+            ran=lost is None and trial.failure is None and trial.same_as is None,
+            is_skipped=trial.status == "skipped",
+        )
+
+    @property
+    def name(self) -> str:
+        """The configuration's name."""
+        return self.configuration.name
+
+    @property
+    def memo(self) -> TrialMemo:
+        """What another process has to know of this trial beside its record."""
+        return TrialMemo(
+            key=self.key,
+            code=self.code,
+            compile_seconds=self.compile_seconds,
+            peak_memory_bytes=self.peak_memory_bytes,
+            onednn=self.onednn,
+        )
+
+    def enter(self, stage: str) -> None:
+        """
+        Says what is done from now on.
+
+        Args:
+            stage: As in ``Failure.kind``.
+        """
+        self.stage = stage
+        self.announce(stage)
+
+    def fail(self, error: BaseException) -> None:
+        """Records why there is no result, and lets go of the model."""
+        log = "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip().splitlines()
+        message = str(error) if isinstance(error, LayoutDoctorError) else _in_words(error)
+        self.failure = Failure(kind=self.stage, message=message, log="\n".join(log[-_LOG_LINES:]))
+        self.step = None
+        self.ran = False
+
+    def is_same_as_one_of(self, others: Iterable[LiveTrial]) -> bool:
+        """
+        Whether this trial would only repeat another one, as far as its key and its code are known; it ends then.
+
+        What was recorded there holds here, and the times stay there.
+
+        Args:
+            others: Trials already run.
+        """
+        ran = [other for other in others if other.ran]
+        for mine, theirs, why in (
+            (self.key, [other.key for other in ran], "the same options and formats are in effect"),
+            (self.code, [other.code for other in ran], "the generated code is the same"),
+        ):
+            if mine is not None and mine in theirs:
+                self.same_as = ran[theirs.index(mine)].name
+                self.notes.append(why)
+                return True
+        return False
+
+    def record(self) -> Trial:
+        """What was observed of the trial, as far as it has come; nothing is examined yet."""
+        status: TrialStatus = "ok" if self.same_as is None else "same_as"
+        if self.failure is not None:
+            status = "skipped" if self.is_skipped else "failed"
+        if self.lost is not None:
+            status = self.lost.status
+        return Trial(
+            configuration=self.configuration,
+            status=status,
+            same_as=self.same_as if self.lost is None else None,
+            failure=self.failure if self.lost is None else self.lost.failure,
+            graphs=self.graphs,
+            measurement=self.measurement,
+            equivalence=self.equivalence,
+            recompile_count=self.recompile_count,
+            graph_break_reasons=self.graph_break_reasons,
+            notes=tuple(self.notes),
+            recompile_reasons=self.recompile_reasons,
+            gradient_layouts=self.gradient_layouts,
+            is_static=self.source == "static",
+        )
+
+    def recording(self, head: Head) -> Recording:
+        """The trial as a recording of a diagnosis."""
+        return Recording(
+            head=head,
+            trial=self.record(),
+            source=self.source,
+            iterations=self.iterations,
+            was_profiled=self.was_profiled,
+        )
+
+
+def _in_words(error: BaseException) -> str:
+    """An exception in one line; dynamo says only further down, behind this word, what happened."""
+    shortage = out_of_memory(error)
+    if shortage is not None:
+        return f"{shortage}; diagnose it on a machine with more memory, or with a smaller input"
+    lines = (line.strip() for line in text_of(error).splitlines())
+    explanation = next((line for line in lines if line.startswith("Explanation: ")), "")
+    return f"{first_line(error)}; {explanation}" if explanation else first_line(error)
+
+
+def fingerprint(value: Hashable) -> str:
+    """
+    What two equal values have in common, also in two processes.
+
+    Args:
+        value: Made of tuples, strings, numbers and None.
+    """
+    return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def run_trial(
@@ -63,8 +253,7 @@ def run_trial(
     earlier: Sequence[LiveTrial],
     rehearsal: Rehearsal,
     trace_file: Path | None = None,
-    bandwidth: float | None = None,
-    announce: Callable[[str], None] = tell_nobody,
+    announce: Callable[[str], None] = _tell_nobody,
 ) -> LiveTrial:
     """
     Everything of a trial but its timing; a failure is a result.
@@ -77,7 +266,6 @@ def run_trial(
         earlier: Trials already run, which this one may turn out to be the same as.
         rehearsal: What the eager call on a copy showed.
         trace_file: Where to keep the profiler's trace.
-        bandwidth: The device's copy bandwidth, in bytes read plus written per second; None where not measured.
         announce: Told each stage as it begins.
     """
     trial = LiveTrial(configuration, announce=announce)
@@ -87,7 +275,7 @@ def run_trial(
         trial.key = fingerprint(same_preparation_key(prepared, configuration))
         if trial.is_same_as_one_of(earlier):
             return trial
-        _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file, bandwidth)
+        _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the user's model may raise anything
@@ -146,7 +334,6 @@ def _run(
     earlier: Sequence[LiveTrial],
     rehearsal: Rehearsal,
     trace_file: Path | None,
-    bandwidth: float | None,
 ) -> None:
     device = subject_device(prepared)
     captured: list[CapturedGraph] = []
@@ -163,7 +350,7 @@ def _run(
     trial.gradient_layouts = _gradient_layouts(prepared, step)
     step.forget_results()
     trial.notes += step.notes
-    _profile(trial, step, prepared, captured, device, trace_file, bandwidth)
+    _profile(trial, step, prepared, captured, device, trace_file)
     trial.enter("measure")
     step.release()  # the gradients of what was profiled
     trial.peak_memory_bytes = peak_memory(step, device)
@@ -227,7 +414,7 @@ def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:
     trial.recompile_count = len(capture.captured) - compiled_count
     trial.graph_break_reasons = capture.graph_break_reasons
     trial.recompile_reasons = capture.recompile_reasons
-    trial.graphs = with_graph_conversions(capture.graphs, len(capture.graph_break_reasons))
+    trial.graphs = capture.graphs
     trial.notes += [f"not recorded: {failure}" for failure in capture.failures]
     if capture.lowered_count == 0:
         trial.notes.append("torch.compile lowered no graph: the model ran as eager code")
@@ -260,49 +447,20 @@ def _profile(
     captured: Sequence[CapturedGraph],
     device: str,
     trace_file: Path | None,
-    bandwidth: float | None,
 ) -> None:
-    """Kernel list and redundant pairs; a failure here costs these, not the trial."""
+    """Profiled iterations, and in eager the operations as a graph; a failure here costs these, not the trial."""
     trial.enter("profile")
+    trial.was_profiled = True
     try:
-        recording = record_quietest(step.ready, device, captured, trace_file)
+        iterations = record_iterations(step.ready, device, captured, trace_file)
         if trial.configuration.backend == "eager":
             trial.graphs = (_eager_graph(step, prepared),)
-        trial.kernels = _kernel_summary(trial, recording, bandwidth)
-        if recording.log is not None:
-            trial.onednn = (recording.log.version, recording.log.isa)
+        trial.iterations = iterations
+        logs = [iteration.log for iteration in iterations if iteration.log is not None]
+        if logs:
+            trial.onednn = (logs[0].version, logs[0].isa)
     except Exception as error:  # the configuration still has its times and outputs
         trial.notes.append(f"the kernel list was not recorded: {first_line(error)}")
-    prove(trial)
-
-
-def prove(trial: LiveTrial) -> None:
-    """
-    Redundant pairs, and what layout breakers cost; a failure here costs only these.
-
-    Args:
-        trial: With its graphs; without a kernel list, what the graphs alone prove.
-    """
-    library = trial.kernels.conversions if trial.kernels is not None else ()
-    try:
-        in_graphs = tuple(conversion for graph in trial.graphs for conversion in graph.conversions)
-        known = (*library, *in_graphs)
-        trial.pairs = redundant_pairs(trial.graphs, _in_order(trial.graphs[0], known) if _is_eager(trial) else library)
-        trial.graphs = tuple(
-            with_breaker_costs(without_round_trips(graph, trial.pairs), known) for graph in trial.graphs
-        )
-    except Exception as error:  # what was recorded stays
-        trial.notes.append(f"round trips were not looked for: {first_line(error)}")
-
-
-def _is_eager(trial: LiveTrial) -> bool:
-    return trial.configuration.backend == "eager" and bool(trial.graphs)
-
-
-def _in_order(graph: Graph, conversions: Sequence[Conversion]) -> list[Conversion]:
-    """Conversions of two lists in the order of the operations that ran them."""
-    order = {node.name: position for position, node in enumerate(graph.nodes)}
-    return sorted(conversions, key=lambda conversion: order.get(str(conversion.node), len(order)))
 
 
 def _eager_graph(step: Step, prepared: PreparedModel) -> Graph:
@@ -324,34 +482,3 @@ def _eager_graph(step: Step, prepared: PreparedModel) -> Graph:
 def _gradients(prepared: PreparedModel) -> list[Any]:
     parameters = prepared.module.parameters() if prepared.module is not None else ()
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def _kernel_summary(trial: LiveTrial, recording: Recording, bandwidth: float | None) -> KernelSummary:
-    profile, log = recording.profile, recording.log
-    tree = operation_tree(profile)
-    lacks = list(recording.lacks)
-    homeless = place_primitives(tree, log, profile.base_seconds) if log is not None else []
-    eager = trial.configuration.backend == "eager"
-    problem = join_eager(tree, trial.graphs[0]) if eager else join_compiled(tree, trial.graphs)
-    if problem is not None:
-        lacks.append(problem)
-    if eager:
-        trial.graphs = (align_eager(tree, trial.graphs[0]),)
-    seconds: dict[int, float] | None = None
-    if recording.trace is not None:
-        attribution = attribute(recording.trace)
-        summary = summarize_device(recording.trace, attribution, tree, trial.graphs, lacks)
-        seconds = device_seconds(recording.trace, attribution)
-    else:
-        summary = summarize_host(profile, log, tree, homeless, lacks)
-    summary = with_bandwidth_shares(summary, bandwidth)
-    if eager:
-        graph = with_eager_conversions(trial.graphs[0], tree, summary.conversions, seconds)
-        conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
-        trial.graphs = (msgspec.structs.replace(graph, conversions=conversions),)
-    else:
-        graphs = with_costs_of_all(trial.graphs, summary.kernels, bandwidth)
-        if seconds is not None:
-            graphs = tuple(with_copies_in_calls(graph, tree, seconds) for graph in graphs)
-        trial.graphs = graphs
-    return summary

@@ -1,12 +1,13 @@
 """
 A diagnosis under way: what is known so far, and the steps that add to it.
 
-Faces doctor; imports trials, subjects, measure and what judges their records.
+What it ends in are recordings; which configuration is faster is judged here, by times and outputs alone.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,6 @@ from layoutdoctor.analysis.choice import choose_baseline, eligible_names, recomm
 from layoutdoctor.analysis.comparison import COVERAGE, compare, rounds_needed
 from layoutdoctor.capture.compat import triton_version
 from layoutdoctor.errors import DeviceLostError
-from layoutdoctor.live_trial import LiveTrial
 from layoutdoctor.measure.bandwidth import measure_copy_bandwidth
 from layoutdoctor.measure.device import why_unusable
 from layoutdoctor.measure.environment import describe_environment
@@ -25,24 +25,23 @@ from layoutdoctor.measure.memory import release_memory
 from layoutdoctor.measure.reference import compute_reference
 from layoutdoctor.measure.rehearsal import check_runs
 from layoutdoctor.measure.timing import measure_rounds, to_measurement
-from layoutdoctor.messages import TURNS, Kept, Lost
+from layoutdoctor.messages import TURNS, Lost
 from layoutdoctor.progress import Progress
-from layoutdoctor.records import Diagnosis, Failure
-from layoutdoctor.rules import run_rules
+from layoutdoctor.recording.recording import Head
+from layoutdoctor.records import Failure
+from layoutdoctor.run.trial import LiveTrial, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
-from layoutdoctor.trials import run_trial, warm_up
 from layoutdoctor.writing import trace_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from layoutdoctor.measure.reference import Reference
     from layoutdoctor.measure.rehearsal import Rehearsal
     from layoutdoctor.measure.timing import RoundTimes, Timer
-    from layoutdoctor.messages import Attempt
-    from layoutdoctor.records import Comparison, Configuration, Mode, Recommendation, Subject
-    from layoutdoctor.rules import Rule
+    from layoutdoctor.messages import Attempt, Request
+    from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.records import Comparison, Configuration, Recommendation, Subject
     from layoutdoctor.subjects.subject import LoadedSubject
 
 CONFIRMATION_SHARE = 0.25
@@ -66,33 +65,28 @@ class Diagnosing:
     def __init__(
         self,
         subject: LoadedSubject,
-        mode: Mode,
-        configurations: Sequence[Configuration],
+        request: Request,
         progress: Callable[[Progress], None] | None,
-        trace_directory: Path | None,
-        command: str | None,
         attempt: Attempt,
     ) -> None:
-        if mode == "training":
+        if request.mode == "training":
             subject = with_something_to_train(subject)
-        self.loaded, self.mode, self.configurations = subject, mode, configurations
-        self.progress = progress
-        self.trace_directory, self.command, self.attempt = trace_directory, command, attempt
+        self.loaded, self.request, self.progress, self.attempt = subject, request, progress, attempt
         self.trials: list[LiveTrial] = []
         self.comparison: Comparison | None = None
         self.recommendation: Recommendation | None = None
-        self.subject: Subject = describe(subject, mode)
+        self.subject: Subject = describe(subject, request.mode)
         self.device = self.subject.device or "cpu"
         self.rehearsal: Rehearsal | None = None
         self.unusable: str | None = None
-        before = attempt.kept.diagnosis if attempt.kept is not None else None
+        before = attempt.kept.recordings[0].head if attempt.kept is not None else None
         self.bandwidth = before.environment.copy_bandwidth_bytes_per_second if before is not None else None
         self.created_at = attempt.created_at()
         self._done = 0
 
     def _say(self, stage: str) -> None:
         if self.progress is not None:
-            self.progress(Progress(stage, self._done, len(self.configurations) + 3))
+            self.progress(Progress(stage, self._done, len(self.request.configurations) + 3))
         self._done += 1
 
     def run_trials(self) -> None:
@@ -105,26 +99,30 @@ class Diagnosing:
         """
         self._say("running the model once in eager mode")
         self.attempt.began(None, "running the model once in eager mode")
-        rehearsal = self.rehearsal = check_runs(self.loaded, self.mode)
+        rehearsal = self.rehearsal = check_runs(self.loaded, self.request.mode)
         notes = (*self.subject.notes, *rehearsal.notes, *_notes_on_machine(self.device))
         self.subject = msgspec.structs.replace(self.subject, notes=notes)
-        earlier = [LiveTrial.earlier(configuration, self.attempt) for configuration in self.configurations]
+        earlier = [LiveTrial.earlier(configuration, self.attempt) for configuration in self.request.configurations]
         reference: Reference | None = None
         if None in earlier:
             self.attempt.began(None, "computing the float64 reference")
-            reference = compute_reference(self.loaded, self.mode, rehearsal)
+            reference = compute_reference(self.loaded, self.request.mode, rehearsal)
             self.subject = msgspec.structs.replace(self.subject, notes=(*notes, *reference.notes))
         elif self.attempt.kept is not None:  # what the reference had to say was said then
-            self.subject = msgspec.structs.replace(self.subject, notes=self.attempt.kept.diagnosis.subject.notes)
+            self.subject = msgspec.structs.replace(
+                self.subject, notes=self.attempt.kept.recordings[0].head.subject.notes
+            )
         if self.bandwidth is None:
             self.bandwidth = measure_copy_bandwidth(self.device)
-        for configuration, trial in zip(self.configurations, earlier, strict=True):
+        for configuration, trial in zip(self.request.configurations, earlier, strict=True):
             if self.unusable is not None:
                 unrun = LiveTrial(configuration, failure=Failure(kind="prepare", message=self.unusable))
                 self.trials.append(unrun)
             elif trial is not None:
                 self._say(f"{configuration.name}: done before")
                 self.trials.append(trial)
+                if trial.lost is not None:
+                    self._hand_over(trial)
             elif reference is not None:
                 self._run_one(configuration, reference, rehearsal)
 
@@ -135,12 +133,11 @@ class Diagnosing:
         trial = run_trial(
             self.loaded,
             configuration,
-            self.mode,
+            self.request.mode,
             reference,
             self.trials,
             rehearsal,
             self._trace_file(name),
-            self.bandwidth,
             self._announcing(name),
         )
         self.trials.append(trial)
@@ -148,7 +145,7 @@ class Diagnosing:
             release_memory()
         problem = why_unusable(self.device) if trial.failure is not None else None
         if problem is None:
-            self._keep_trials()
+            self._hand_over(trial)
             return
         self._lose_device(trial, problem)
 
@@ -165,12 +162,15 @@ class Diagnosing:
         trial.lost = Lost(status="crashed", failure=failure)
         self.unusable = f"not run: {trial.name} made the device unusable in this process; diagnose it on its own"
 
-    def _keep_trials(self) -> None:
-        unfinished = self.record(interrupted="stopped before the timing rounds were over")
-        self.attempt.keep(Kept(diagnosis=unfinished, memos={trial.name: trial.memo for trial in self.trials}))
+    def _hand_over(self, trial: LiveTrial) -> None:
+        recording = trial.recording(self.head(interrupted="stopped before the timing rounds were over"))
+        self.attempt.keep(recording, trial.memo)
+        if self.attempt.may_restart:  # somebody else has it now
+            trial.graphs, trial.iterations, trial.was_profiled = (), (), False
 
     def _trace_file(self, name: str) -> Path | None:
-        return None if self.trace_directory is None else self.trace_directory / trace_name(name)
+        directory = self.request.trace_directory
+        return None if directory is None else Path(directory) / trace_name(name)
 
     def _warm_up_earlier(self) -> None:
         """Makes what an earlier process ran ready to be timed in this one."""
@@ -179,21 +179,21 @@ class Diagnosing:
                 self._say(f"{trial.name}: compiling again")
                 self.attempt.began(trial.name, "prepare")
                 trial.announce = self._announcing(trial.name)
-                warm_up(trial, self.loaded, self.mode, self.rehearsal)
+                warm_up(trial, self.loaded, self.request.mode, self.rehearsal)
 
-    def measure(self, budget_seconds: float, timer: Timer) -> None:
+    def measure(self, timer: Timer) -> None:
         """
         Times all that ran in turns, compares, and measures the choice again.
 
         Args:
-            budget_seconds: Bounds the timing rounds.
             timer: What times a block of calls.
         """
+        budget_seconds = self.request.budget_seconds
         self._warm_up_earlier()
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
         if not steps:
             return
-        baseline = choose_baseline(self.configurations, steps)
+        baseline = choose_baseline(self.request.configurations, steps)
         self.attempt.began(None, TURNS)
         self._say("timing all configurations in turns")
         share = 1 - CONFIRMATION_SHARE if len(steps) > 1 else 1.0
@@ -208,17 +208,16 @@ class Diagnosing:
         self._keep(times)
         rounds = {name: item.round_seconds for name, item in times.items() if item.failure is None}
         if rounds and baseline not in rounds:  # it failed while it was timed: the others are compared all the same
-            baseline = choose_baseline(self.configurations, rounds)
+            baseline = choose_baseline(self.request.configurations, rounds)
         eligible = eligible_names([trial.record() for trial in self.trials])
         self.comparison = compare(rounds, baseline, eligible=eligible)
         self._recommend(steps, CONFIRMATION_SHARE * budget_seconds, timer)
-        self.attempt.began(None, "looking for findings")
 
     def _on_round(self) -> Callable[[int, int], None] | None:
         progress = self.progress
         if progress is None:
             return None
-        done, total = self._done - 1, len(self.configurations) + 3
+        done, total = self._done - 1, len(self.request.configurations) + 3
         last = time.monotonic()
 
         def on_round(count: int, expected: int) -> None:
@@ -264,30 +263,26 @@ class Diagnosing:
             confirmed = compare({name: item.round_seconds for name, item in again.items()}, baseline)
         self.recommendation = recommend(records, self.comparison, confirmed, ranks)
 
-    def conclude(self, rules: Sequence[Rule] | None) -> Diagnosis:
-        """
-        The finished record, findings included.
-
-        Args:
-            rules: Rules to run; None for all.
-        """
-        self._say("looking for findings")
-        diagnosis = self.record()
-        return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
-
-    def record(self, interrupted: str | None = None) -> Diagnosis:
-        """The diagnosis so far."""
+    def head(self, interrupted: str | None = None) -> Head:
+        """What is known of the whole so far."""
         onednn = next((trial.onednn for trial in self.trials if trial.onednn[0] is not None), (None, None))
-        return Diagnosis(
+        return Head(
             layoutdoctor_version=__version__,
             created_at=self.created_at,
             environment=msgspec.structs.replace(
-                describe_environment(self.device, triton=triton_version(), onednn=onednn, command=self.command),
+                describe_environment(self.device, triton=triton_version(), onednn=onednn, command=self.request.command),
                 copy_bandwidth_bytes_per_second=self.bandwidth,
             ),
             subject=self.subject,
-            trials=tuple(trial.record() for trial in self.trials),
+            configurations=tuple(trial.name for trial in self.trials),
             comparison=self.comparison,
             recommendation=self.recommendation,
             interrupted=interrupted,
         )
+
+    def recordings(self) -> tuple[Recording, ...]:
+        """What was seen of every trial; without the graphs and iterations that another process keeps."""
+        self._say("looking for findings")
+        self.attempt.began(None, "looking for findings")
+        head = self.head()
+        return tuple(trial.recording(head) for trial in self.trials)

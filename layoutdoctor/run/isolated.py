@@ -1,8 +1,4 @@
-"""
-``diagnose(model, x, isolate=True)``: the caller's own model, diagnosed in processes of its own.
-
-Faces doctor; imports the supervisor and what takes a model to another process.
-"""
+"""``diagnose(model, x, isolate=True)``: the caller's own model, diagnosed in processes of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ import msgspec
 
 from layoutdoctor.errors import SubjectError, TransportError
 from layoutdoctor.journal import temporary_journal
-from layoutdoctor.messages import Request
 from layoutdoctor.processes import scratch_prefix
 from layoutdoctor.rules import run_rules
 from layoutdoctor.subjects.transport import save_subject
@@ -26,20 +21,18 @@ from layoutdoctor.supervisor import DEFAULT_TIMEOUT_SECONDS, Watch, supervise
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from layoutdoctor.messages import Request
     from layoutdoctor.progress import Progress
-    from layoutdoctor.records import Configuration, Diagnosis, Mode
+    from layoutdoctor.records import Diagnosis
     from layoutdoctor.rules import Rule
     from layoutdoctor.subjects.subject import LoadedSubject
 
 
 def diagnose_isolated(
     subject: LoadedSubject,
+    request: Request,
     *,
-    mode: Mode,
-    configurations: Sequence[Configuration],
     rules: Sequence[Rule] | None,
-    target: str | None,
-    budget_seconds: float,
     progress: Callable[[Progress], None] | None,
     timeout_seconds: float | None,
 ) -> Diagnosis:
@@ -48,11 +41,8 @@ def diagnose_isolated(
 
     Args:
         subject: Model and inputs; they are saved for the child in a private directory, which is removed at the end.
-        mode: ``inference`` or ``training``.
-        configurations: What to try.
+        request: What to try, and how.
         rules: Rules to run; None for all.
-        target: A GPU that is not there, to lower for.
-        budget_seconds: Bounds the timing rounds.
         progress: Called at every step, in this process.
         timeout_seconds: For one configuration; None for the default, infinity for no limit.
 
@@ -66,14 +56,7 @@ def diagnose_isolated(
             save_subject(subject, directory)
         except SubjectError as error:
             raise TransportError(str(error)) from error
-        request = Request(
-            target=None,
-            subject_directory=str(directory),
-            mode=mode,
-            configurations=tuple(configurations),
-            lower_for=target,
-            budget_seconds=budget_seconds,
-        )
+        request = msgspec.structs.replace(request, subject_directory=str(directory))
         seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
         watch = Watch() if progress is None else Watch(progress=progress)
         journal = temporary_journal()

@@ -1,0 +1,142 @@
+"""
+``examine``: what follows from a recording, the same for a live CPU, a live GPU, a GPU that is not there, a trace, a
+table and a log.
+
+The graphs' own conversions, then the kernel list joined with them, what each conversion cost, whose it is and where,
+the round trips, and what layout breakers cost. A failure costs its own facts only: what was recorded stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.analysis.alignment import align_eager
+from layoutdoctor.analysis.breakers import with_breaker_costs, without_round_trips
+from layoutdoctor.analysis.conversion_costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
+from layoutdoctor.analysis.device_kernels import device_seconds, summarize_device
+from layoutdoctor.analysis.eager_conversions import with_copies_in_calls, with_eager_conversions
+from layoutdoctor.analysis.graph_conversions import with_graph_conversions
+from layoutdoctor.analysis.join import join_compiled, join_eager
+from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
+from layoutdoctor.analysis.logged_primitives import summarize_log
+from layoutdoctor.analysis.trace_attribution import attribute
+from layoutdoctor.analysis.trace_conversions import examine_recorded
+from layoutdoctor.analysis.trace_tables import summarize_table
+from layoutdoctor.errors import first_line
+from layoutdoctor.recording.operations import iteration_of
+from layoutdoctor.recording.recording import unrest
+from layoutdoctor.records import Graph, KernelSummary, Record, RedundantPair
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.recording.recording import Iteration, Recording
+    from layoutdoctor.records import Conversion
+
+
+class Examined(Record, frozen=True, kw_only=True):
+    """
+    What follows from a recording; the fields are those of ``Trial``.
+
+    Attributes:
+        graphs: As recorded, with their conversions and breakers.
+        kernels: The kernel list; None where nothing was profiled.
+        redundant_pairs: Round trips that are proved.
+        notes: What could not be looked at, and why.
+    """
+
+    graphs: tuple[Graph, ...] = ()
+    kernels: KernelSummary | None = None
+    redundant_pairs: tuple[RedundantPair, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def examine(recording: Recording) -> Examined:
+    """Everything that a recording proves about layouts."""
+    if recording.totals is not None:
+        return Examined(kernels=summarize_table(recording.totals))
+    if recording.log is not None:
+        return Examined(kernels=summarize_log(recording.log))
+    if recording.source == "trace":
+        return _of_events_alone(recording.iterations[0])
+    return _of_graphs(recording)
+
+
+def _of_events_alone(iteration: Iteration) -> Examined:
+    """Of a run whose graphs nobody recorded."""
+    facts = examine_recorded(iteration.events)
+    graph = Graph(name="recorded", direction="inference", decision=None, conversions=facts.conversions)
+    return Examined(graphs=(graph,) if facts.conversions else (), kernels=facts.kernels, redundant_pairs=facts.pairs)
+
+
+def _of_graphs(recording: Recording) -> Examined:
+    graphs, kernels, notes = recording.trial.graphs, None, []
+    pairs: tuple[RedundantPair, ...] = ()
+    is_eager = recording.trial.configuration.backend == "eager"
+    try:
+        if not is_eager:
+            graphs = with_graph_conversions(graphs, len(recording.trial.graph_break_reasons))
+    except Exception as error:  # the kernel list can do without
+        notes.append(f"conversions in the graphs were not looked for: {first_line(error)}")
+    try:
+        if recording.iterations:
+            graphs, kernels = _ran(recording, graphs, is_eager=is_eager)
+    except Exception as error:  # the configuration still has its times and outputs
+        notes.append(f"the kernel list was not recorded: {first_line(error)}")
+    try:
+        if recording.was_profiled:
+            graphs, pairs = _proved(graphs, kernels.conversions if kernels is not None else (), is_eager=is_eager)
+    except Exception as error:  # what was recorded stays
+        notes.append(f"round trips were not looked for: {first_line(error)}")
+    return Examined(graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=tuple(notes))
+
+
+def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> tuple[tuple[Graph, ...], KernelSummary]:
+    """The kernel list of the quietest iteration, and the graphs with what ran in them."""
+    iteration = min(recording.iterations, key=unrest)
+    bandwidth = recording.head.environment.copy_bandwidth_bytes_per_second
+    profile, log = iteration_of(iteration.events), iteration.log
+    tree = operation_tree(profile)
+    lacks = list(iteration.lacks)
+    homeless = place_primitives(tree, log, profile.base_seconds) if log is not None else []
+    problem = join_eager(tree, graphs[0]) if is_eager else join_compiled(tree, graphs)
+    if problem is not None:
+        lacks.append(problem)
+    if is_eager:
+        graphs = (align_eager(tree, graphs[0]),)
+    seconds: dict[int, float] | None = None
+    if iteration.device == "cpu":
+        kernels = summarize_host(profile, log, tree, homeless, lacks)
+    else:
+        attribution = attribute(iteration.events)
+        kernels = summarize_device(iteration.events, attribution, tree, graphs, lacks)
+        seconds = device_seconds(iteration.events, attribution)
+    kernels = with_bandwidth_shares(kernels, bandwidth)
+    if is_eager:
+        graph = with_eager_conversions(graphs[0], tree, kernels.conversions, seconds)
+        conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
+        return (msgspec.structs.replace(graph, conversions=conversions),), kernels
+    graphs = with_costs_of_all(graphs, kernels.kernels, bandwidth)
+    if seconds is not None:
+        graphs = tuple(with_copies_in_calls(graph, tree, seconds) for graph in graphs)
+    return graphs, kernels
+
+
+def _proved(
+    graphs: tuple[Graph, ...], library: Sequence[Conversion], *, is_eager: bool
+) -> tuple[tuple[Graph, ...], tuple[RedundantPair, ...]]:
+    """Round trips, and the graphs with what their breakers cost."""
+    from layoutdoctor.analysis.dataflow import redundant_pairs  # late: it brings networkx, which no trace needs
+
+    in_graphs = tuple(conversion for graph in graphs for conversion in graph.conversions)
+    known = (*library, *in_graphs)
+    pairs = redundant_pairs(graphs, _in_order(graphs[0], known) if is_eager and graphs else library)
+    return tuple(with_breaker_costs(without_round_trips(graph, pairs), known) for graph in graphs), pairs
+
+
+def _in_order(graph: Graph, conversions: Sequence[Conversion]) -> list[Conversion]:
+    """Conversions of two lists in the order of the operations that ran them."""
+    order = {node.name: position for position, node in enumerate(graph.nodes)}
+    return sorted(conversions, key=lambda conversion: order.get(str(conversion.node), len(order)))
