@@ -15,7 +15,7 @@ from layoutdoctor.commands import COMMANDS
 from layoutdoctor.commands.output import open_standard_streams
 from layoutdoctor.commands.streams import lossy_stderr
 from layoutdoctor.errors import LayoutDoctorError
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.sections.wording import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

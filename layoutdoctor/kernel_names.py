@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.kernel_dictionary import ARCHITECTURE, IN_COMPOSABLE_KERNEL, KERNELS, KernelEntry, Role
+from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,13 +115,13 @@ def dtypes_of(name: str) -> tuple[str, str] | None:
     """
     demangled = _TEMPLATE_TYPES.match(name)
     if demangled is not None:
-        before, after = _DTYPES.get(demangled["before"].strip()), _DTYPES.get(demangled["after"].strip())
+        before, after = DTYPES.get(demangled["before"].strip()), DTYPES.get(demangled["after"].strip())
     else:
         mangled = _MANGLED_TYPES.match(name)
         if mangled is None:
             return None
-        before = _MANGLED_DTYPES[mangled["before"]]
-        after = _MANGLED_DTYPES.get(mangled["after"], before)  # S_, S2_: the same type again
+        before = DTYPES[mangled["before"]]
+        after = DTYPES.get(mangled["after"], before)  # S_, S2_: the same type again
     return (before, after) if before is not None and after is not None else None
 
 
@@ -281,32 +282,3 @@ _MANGLED_TYPES = re.compile(
     r"^_Z(?:N5cudnn(?:\d+[a-z_]{1,40})?)?\d+(?:nchwToNhwc|nhwcToNchw|nhwcAddPadding|nchwAddPadding)KernelI"
     r"(?P<before>6__half|13__nv_bfloat16|[fdahi])(?P<after>6__half|13__nv_bfloat16|[fdahi]|S\d?_)"
 )
-_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "__half": "float16",
-    "c10::Half": "float16",
-    "__nv_bfloat16": "bfloat16",
-    "nv_bfloat16": "bfloat16",
-    "__hip_bfloat16": "bfloat16",
-    "c10::BFloat16": "bfloat16",
-    "__nv_fp8_e4m3": "float8_e4m3fn",
-    "__nv_fp8_e5m2": "float8_e5m2",
-    "char": "int8",
-    "signed char": "int8",
-    "int8_t": "int8",
-    "unsigned char": "uint8",
-    "uint8_t": "uint8",
-    "int": "int32",
-    "long": "int64",
-}
-_MANGLED_DTYPES = {
-    "f": "float32",
-    "d": "float64",
-    "6__half": "float16",
-    "13__nv_bfloat16": "bfloat16",
-    "a": "int8",
-    "h": "uint8",
-    "i": "int32",
-}

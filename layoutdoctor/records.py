@@ -21,6 +21,7 @@ from layoutdoctor.saved import BYTE_ORDER_MARK, read_saved, reason_of, why_unrea
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from types import ModuleType
 
     import pandas
 
@@ -998,21 +999,15 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         """
         from pathlib import Path
 
-        from layoutdoctor.reports import render  # reports are the upper layer
-
-        Path(path).write_bytes(render(self, "json").encode())
+        Path(path).write_bytes(_reports().render(self, "json").encode())
 
     def to_markdown(self) -> str:
         """The report as GitHub Markdown."""
-        from layoutdoctor.reports import render  # reports are the upper layer
-
-        return render(self, "markdown")
+        return str(_reports().render(self, "markdown"))
 
     def to_html(self) -> str:
         """The report as one HTML page that needs no network."""
-        from layoutdoctor.reports import render  # reports are the upper layer
-
-        return render(self, "html")
+        return str(_reports().render(self, "html"))
 
     def to_pandas(self, table: str = "trials") -> pandas.DataFrame:
         """
@@ -1024,14 +1019,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         Raises:
             UsageError: There is no such table, or pandas is not installed.
         """
-        from layoutdoctor.reports.frames import to_pandas  # reports are the upper layer
-
-        return to_pandas(self, table)
+        frame: pandas.DataFrame = _reports().to_pandas(self, table)
+        return frame
 
     def __str__(self) -> str:
-        from layoutdoctor.reports import render  # reports are the upper layer
-
-        return render(self, "text")
+        return str(_reports().render(self, "text"))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """What a notebook shows: HTML, with the text report for frontends without it."""
@@ -1039,9 +1031,14 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The short report as an HTML fragment, as notebooks show it."""
-        from layoutdoctor.reports.notebook import render_fragment  # reports are the upper layer
+        return str(_reports().render_fragment(self))
 
-        return render_fragment(self)
+
+def _reports() -> ModuleType:
+    """The upper layer, which a record reaches here alone, and only when a report is asked for."""
+    from layoutdoctor import reports
+
+    return reports
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

@@ -25,7 +25,7 @@ from builders import (
 
 from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.records import Equivalence, Graph
-from layoutdoctor.reports.reproducer import build_reproducer
+from layoutdoctor.reports.reproducer.report import build_reproducer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

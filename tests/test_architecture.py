@@ -47,6 +47,7 @@ LINES = (
     (
         "layoutdoctor.layout",
         "layoutdoctor.units",
+        "layoutdoctor.words",
         "layoutdoctor.errors",
         "layoutdoctor.limits",
         "layoutdoctor.saved",
@@ -60,10 +61,8 @@ TORCH_LINE = next(number for number, line in enumerate(LINES) if "layoutdoctor.s
 LATE_IMPORTS_UPWARD = {
     ("layoutdoctor.records", "layoutdoctor.privacy"),
     ("layoutdoctor.records", "layoutdoctor.reports"),
-    ("layoutdoctor.records", "layoutdoctor.reports.frames"),
-    ("layoutdoctor.records", "layoutdoctor.reports.notebook"),
     ("layoutdoctor.records", "layoutdoctor.subjects.prepare"),
-    ("layoutdoctor.comparison_records", "layoutdoctor.reports.comparison"),
+    ("layoutdoctor.comparison_records", "layoutdoctor.reports"),
     ("layoutdoctor", "layoutdoctor.run.diagnose"),
 }
 # What only one part of the house may use.

@@ -21,6 +21,7 @@ from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.analysis.primitives import conversion_direction
 from layoutdoctor.layout import stride_order
 from layoutdoctor.records import Conversion
+from layoutdoctor.words import item_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,24 +29,6 @@ if TYPE_CHECKING:
     from layoutdoctor.analysis.buffers import Source
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import Buffer, ConversionDirection, ConversionRole, FxNode, Graph, Owner, TensorKind
-
-_ITEM_BYTES = {
-    "complex128": 16,
-    "complex64": 8,
-    "float64": 8,
-    "float32": 4,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-}
-"""Bytes of one element, by torch's name of the dtype."""
 
 USER_CALLS = frozenset({"contiguous", "to", "clone", "copy_", "type", "type_as", "half", "bfloat16", "float"})
 """Methods by which a model asks for a layout itself; ``reshape`` and the like ask for a shape."""
@@ -191,7 +174,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
         dtypes: By torch's names. A conversion reads in one and writes in another, so it moves the bytes of both.
     """
     elements = layout.element_count if layout is not None else None
-    sizes = [_ITEM_BYTES.get(dtype or "") for dtype in dtypes]
+    sizes = [item_bytes(dtype) for dtype in dtypes]
     return None if elements is None or None in sizes else elements * sum(size for size in sizes if size is not None)
 
 

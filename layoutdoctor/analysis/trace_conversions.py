@@ -26,6 +26,7 @@ from layoutdoctor.kernel_names import dtypes_of
 from layoutdoctor.layout import Layout, dense_stride, strided_layout
 from layoutdoctor.records import Conversion, KernelSummary, RedundantPair
 from layoutdoctor.traces.recorded import NONE
+from layoutdoctor.words import DTYPES, item_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,19 +41,6 @@ if TYPE_CHECKING:
 
 SECONDS_PER_NANOSECOND = 1e-9
 
-_DTYPES = {
-    "float": ("float32", 4),
-    "double": ("float64", 8),
-    "c10::Half": ("float16", 2),
-    "c10::BFloat16": ("bfloat16", 2),
-    "signed char": ("int8", 1),
-    "unsigned char": ("uint8", 1),
-    "c10::Float8_e4m3fn": ("float8_e4m3fn", 1),
-    "c10::Float8_e5m2": ("float8_e5m2", 1),
-}
-"""Element types as the profiler writes them, in torch's words, with their bytes."""
-
-_ITEM_BYTES = dict(_DTYPES.values())
 _CALLED_FROM_PYTHON = frozenset({"aten::contiguous", "aten::to", "aten::clone", "aten::copy_"})
 
 _PROOFS = {
@@ -236,12 +224,10 @@ class Records:
         """Element types before and after, and their bytes, from the kernel's name or the operation's arguments."""
         named = dtypes_of(self.trace.names[int(self.trace.kernels.name[found.row])])
         if named is not None:
-            sizes = (_ITEM_BYTES.get(named[0]), _ITEM_BYTES.get(named[1]))
+            sizes = (item_bytes(named[0]), item_bytes(named[1]))
             return named[0], named[1], (sizes[0], sizes[1]) if sizes[0] and sizes[1] else None
-        recorded = _DTYPES.get(found.dtype or "")
-        if recorded is None:
-            return None, None, None
-        return recorded[0], recorded[0], (recorded[1], recorded[1])
+        recorded, size = DTYPES.get(found.dtype or ""), item_bytes(found.dtype)
+        return recorded, recorded, None if size is None else (size, size)
 
     def _value(self, found: LibraryConversion) -> str | None:
         """A label that conversions of one and the same tensor share, where the sizes leave no other."""

@@ -15,7 +15,7 @@ from layoutdoctor.accepted import Acceptance, AcceptedFile, accept, accept_all, 
 from layoutdoctor.commands.output import OutputError, prepare_outputs
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
-from layoutdoctor.reports.wording import clean, clean_name, count_of, cut_list
+from layoutdoctor.reports.sections.wording import clean, clean_name, count_of, cut_list
 
 if TYPE_CHECKING:
     import argparse

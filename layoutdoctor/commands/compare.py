@@ -20,7 +20,7 @@ from layoutdoctor.commands.output import (
 from layoutdoctor.commands.terminal import terminal_width
 from layoutdoctor.comparison_records import TraceComparison
 from layoutdoctor.reports.comparison import COMPARISON_FORMATS, check_format, render_comparison
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.sections.wording import clean
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.examined import examination_of
 from layoutdoctor.commands.output import for_others
 from layoutdoctor.errors import UsageError
-from layoutdoctor.reports.wording import clean, clean_name, count_of, place_of
+from layoutdoctor.reports.sections.wording import clean, clean_name, count_of, place_of
 from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
 from layoutdoctor.examination.diagnoses import diagnosis_of
 from layoutdoctor.journal import Journal, RunKey, open_journal
 from layoutdoctor.messages import Attempt, Kept
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.supervisor import DEFAULT_TIMEOUT_SECONDS, Watch, supervise

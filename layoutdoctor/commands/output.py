@@ -19,7 +19,6 @@ from layoutdoctor.commands.streams import silence
 from layoutdoctor.commands.terminal import render_terminal, terminal_width, wants_colour
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
-from layoutdoctor.reports.markdown import markdown_parts
 from layoutdoctor.reports.text import DEFAULT_WIDTH, render_text
 from layoutdoctor.writing import check_directory, replacing, target_of
 
@@ -265,6 +264,8 @@ def _texts(diagnosis: Diagnosis, output: OutputFile) -> Iterator[tuple[Path, str
     if output.details is None:
         yield output.path, renderer_of(output.report_format)(diagnosis)
         return
+    from layoutdoctor.reports.markdown.report import markdown_parts  # late: most runs write none
+
     report, details = markdown_parts(diagnosis, output.details.name)
     if details is not None:
         yield output.details, details

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.sections.wording import clean
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -10,7 +10,7 @@ import msgspec
 
 from layoutdoctor.commands.output import for_others
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.writing import check_directory, file_name_of
 
 if TYPE_CHECKING:

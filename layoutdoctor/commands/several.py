@@ -12,7 +12,7 @@ from layoutdoctor.commands.fail_on import EXIT_FOUND, say_what_failed
 from layoutdoctor.commands.output import for_others, print_report, print_text
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.records import to_json
-from layoutdoctor.reports.wording import clean
+from layoutdoctor.reports.sections.wording import clean
 
 if TYPE_CHECKING:
     import argparse

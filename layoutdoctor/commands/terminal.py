@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.text import (
     MOST_FINDINGS,
     NARROWEST,
@@ -28,7 +29,6 @@ from layoutdoctor.reports.text import (
     what_is_not_understood,
     where_to_go_on,
 )
-from layoutdoctor.reports.view import build_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.answer import Answer
-    from layoutdoctor.reports.rows import Table
-    from layoutdoctor.reports.view import FindingEntry, View
+    from layoutdoctor.reports.sections.answer import Answer
+    from layoutdoctor.reports.sections.rows import Table
+    from layoutdoctor.reports.sections.view import FindingEntry, View
 
 WIDEST_REPORT = 140
 """Longer lines are hard to read, whatever the terminal's width."""

@@ -180,6 +180,6 @@ def comparison_to_json(comparison: TraceComparison | ModelComparison) -> bytes:
 
 
 def _text_report(comparison: TraceComparison | ModelComparison) -> str:
-    from layoutdoctor.reports.comparison import render_comparison  # reports are the upper layer
+    from layoutdoctor import reports  # the upper layer
 
-    return render_comparison(comparison, "text")
+    return str(reports.render_comparison(comparison, "text"))

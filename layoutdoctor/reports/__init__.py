@@ -1,41 +1,33 @@
-"""
-Reports: text made from a diagnosis. What is said is decided in ``view``; a format only arranges it.
-
-A new format is one file with one function, and one line in ``RENDERERS``. Faces the command line and the public API.
-"""
+"""Reports: text made from a diagnosis. What is said stands in ``sections``; a format only arranges it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import PurePath
 from types import MappingProxyType
+from typing import Any, cast
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
-from layoutdoctor.records import Diagnosis
-from layoutdoctor.reports.html import render_html
-from layoutdoctor.reports.json_report import render_json
-from layoutdoctor.reports.junit import render_junit
-from layoutdoctor.reports.markdown import render_markdown
-from layoutdoctor.reports.reproducer import render_reproducer
-from layoutdoctor.reports.sarif import render_sarif
-from layoutdoctor.reports.text import render_text
+from layoutdoctor.records import Diagnosis, to_json
 
 __all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render", "renderer_of"]
 
 Renderer = Callable[[Diagnosis], str]
 
-RENDERERS: Mapping[str, Renderer] = MappingProxyType(
+RENDERERS: Mapping[str, str] = MappingProxyType(
     {
-        "html": render_html,
-        "json": render_json,
-        "junit": render_junit,
-        "markdown": render_markdown,
-        "reproducer": render_reproducer,
-        "sarif": render_sarif,
-        "text": render_text,
+        "html": "html.document:render_html",
+        "json": ":render_json",
+        "junit": "ci.junit:render_junit",
+        "markdown": "markdown.report:render_markdown",
+        "reproducer": "reproducer.report:render_reproducer",
+        "sarif": "ci.sarif:render_sarif",
+        "text": "text:render_text",
     }
 )
+"""Module and function of each format, which are imported when it is asked for."""
 
 FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
     {
@@ -50,6 +42,16 @@ FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
         ".xml": "junit",
     }
 )
+
+
+_ELSEWHERE = {"render_comparison": "comparison", "render_fragment": "notebook", "to_pandas": "frames"}
+"""What records reach besides formats, with its module, which is imported on first use."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
 
 
 def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
@@ -70,26 +72,23 @@ def renderer_of(report_format: str) -> Renderer:
     """
     What makes the report of a diagnosis that is scrubbed already.
 
-    Args:
-        report_format: As for ``render``.
-
     Raises:
         UsageError: There is no such format.
     """
-    try:
-        return RENDERERS[report_format]
-    except KeyError:
-        raise UsageError(
-            f"cannot render as {report_format!r}: expected one of {', '.join(sorted(RENDERERS))}"
-        ) from None
+    if report_format not in RENDERERS:
+        raise UsageError(f"cannot render as {report_format!r}: expected one of {', '.join(sorted(RENDERERS))}")
+    module, function = RENDERERS[report_format].split(":")
+    return cast("Renderer", getattr(import_module(f"{__name__}.{module}".rstrip(".")), function))
+
+
+def render_json(diagnosis: Diagnosis) -> str:
+    """The diagnosis as JSON, with every number, by the contract."""
+    return to_json(diagnosis).decode()
 
 
 def format_of_suffix(path: str | PurePath) -> str:
     """
-    The format that a file's name asks for.
-
-    Args:
-        path: A file's path; the case of its suffix does not matter.
+    The format that a file's name asks for; the case of its suffix does not matter.
 
     Raises:
         UsageError: The name has no suffix, or one that stands for no format.

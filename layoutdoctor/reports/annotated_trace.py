@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.errors import UsageError
 from layoutdoctor.limits import DEFAULT_MOST_BYTES
-from layoutdoctor.reports.trace_wording import CONFIDENCE_WORDS, DIRECTION_WORDS, recorded_trial
+from layoutdoctor.reports.sections.trace_wording import CONFIDENCE_WORDS, DIRECTION_WORDS, recorded_trial
 from layoutdoctor.traces.annotate import CATEGORY, annotated_pieces, assign_lanes, survey_trace
 from layoutdoctor.traces.files import TraceFile
 from layoutdoctor.traces.recognize import recognize

@@ -1,8 +1,4 @@
-"""
-The report of a comparison as text, Markdown and JSON; what is said is decided in the views, a format only arranges it.
-
-Faces the command ``compare`` and the public API.
-"""
+"""The report of a comparison as text, Markdown and JSON; what is said is decided in ``sections``."""
 
 from __future__ import annotations
 
@@ -14,17 +10,16 @@ from typing import TYPE_CHECKING
 from layoutdoctor.comparison_records import ModelComparison, TraceComparison, comparison_to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
-from layoutdoctor.reports.markdown import LIST_LENGTHS, MOST_CHARACTERS, escape
-from layoutdoctor.reports.markdown_text import table_of
-from layoutdoctor.reports.model_comparison_view import build_model_view
+from layoutdoctor.reports.markdown.syntax import LIST_LENGTHS, MOST_CHARACTERS, escape, table_of
+from layoutdoctor.reports.sections.compared_models import build_model_view
+from layoutdoctor.reports.sections.compared_traces import build_trace_view
 from layoutdoctor.reports.tables import plain_table
-from layoutdoctor.reports.trace_comparison_view import build_trace_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.reports.comparison_wording import ComparisonView, TitledTable
-    from layoutdoctor.reports.rows import TableRow
+    from layoutdoctor.reports.sections.compared import ComparisonView, TitledTable
+    from layoutdoctor.reports.sections.rows import TableRow
 
 DEFAULT_WIDTH = 100
 NARROWEST = 40

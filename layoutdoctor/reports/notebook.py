@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from layoutdoctor.privacy import scrub
-from layoutdoctor.reports.view import build_view
+from layoutdoctor.reports.sections.view import build_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import jinja2
 
     from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.rows import Table
-    from layoutdoctor.reports.view import View
+    from layoutdoctor.reports.sections.rows import Table
+    from layoutdoctor.reports.sections.view import View
 
 MOST_CHARACTERS = 20_000
 # Tried from the longest: how many entries a list shows, and how many characters a text; the first that fits is taken.

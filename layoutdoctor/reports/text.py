@@ -9,15 +9,15 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.tables import plain_table
-from layoutdoctor.reports.view import build_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.answer import Answer
-    from layoutdoctor.reports.view import FindingEntry, View
+    from layoutdoctor.reports.sections.answer import Answer
+    from layoutdoctor.reports.sections.view import FindingEntry, View
 
 DEFAULT_WIDTH = 100
 NARROWEST = 40

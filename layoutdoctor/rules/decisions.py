@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.costs import may_hide_gain
 from layoutdoctor.records import SLOWER, Finding
 from layoutdoctor.rules import evidence, wording
+from layoutdoctor.words import line_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -107,7 +108,7 @@ def channels_words(convolution: Convolution) -> str | None:
         return None
     second = shape[1] * groups
     given, made = (shape[0], second) if convolution.is_transposed else (second, shape[0])
-    return f"{given} -> {made}, {wording.shape_words(shape[2:])}"
+    return f"{given} -> {made}, {shape_words(shape[2:])}"
 
 
 def convolution_words(convolution: Convolution) -> str:
@@ -117,9 +118,9 @@ def convolution_words(convolution: Convolution) -> str:
     Args:
         convolution: Any convolution.
     """
-    facts = [wording.line_words(convolution.location)] if convolution.location is not None else []
+    facts = [line_words(convolution.location)] if convolution.location is not None else []
     if convolution.weight_shape is not None:
-        facts.append(f"weight {wording.shape_words(convolution.weight_shape)}")
+        facts.append(f"weight {shape_words(convolution.weight_shape)}")
     if convolution.groups is not None and convolution.groups != 1:
         facts.append(f"{convolution.groups} groups")
     channels = channels_words(convolution)

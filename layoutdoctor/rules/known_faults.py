@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.outputs import eager_of_same_formats, output_changes
+from layoutdoctor.words import count_of, layout_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -179,8 +180,8 @@ def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Sighting | None:
     if change is None or found is None:
         return None
     words = (
-        f"output {change.number} is {wording.layout_words(change.returned)} under {change.trial.name}, "
-        f"{wording.layout_words(change.expected)} in eager, and the model has {found.words}"
+        f"output {change.number} is {layout_words(change.returned)} under {change.trial.name}, "
+        f"{layout_words(change.expected)} in eager, and the model has {found.words}"
     )
     return Sighting(words, change.trial.name, found.location, found.module)
 
@@ -234,7 +235,7 @@ def training_with_layout_optimization(diagnosis: Diagnosis) -> Sighting | None:
         for graph in trial.graphs:
             decision = graph.decision
             if decision is not None and decision.applied and decision.convolution_count:
-                count = wording.count_of(decision.convolution_count, "convolution")
+                count = count_of(decision.convolution_count, "convolution")
                 return Sighting(f"layout optimization applied for {count}", trial.name)
     return None
 

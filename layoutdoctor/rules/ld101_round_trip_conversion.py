@@ -56,6 +56,7 @@ from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_nam
 from layoutdoctor.rules.recorded import recorded_trial
 from layoutdoctor.rules.recorded_round_trips import recorded_finding
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import count_of, layout_words, listing, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,13 +109,11 @@ def _by_kind(trial: Trial, pairs: Sequence[RedundantPair]) -> dict[str, tuple[Re
 
 def _kind(pair: RedundantPair, conversions: dict[str, Conversion]) -> str:
     """The layouts and what stands between: ``"contiguous -> channels_last -> contiguous around relu"``."""
-    around = (
-        f"around {wording.listing([wording.op_words(op) for op in pair.between])}" if pair.between else "back to back"
-    )
+    around = f"around {listing([op_words(op) for op in pair.between])}" if pair.between else "back to back"
     first, second = conversions.get(pair.first), conversions.get(pair.second)
     if first is None or second is None:
         return around
-    return f"{' -> '.join(wording.layout_words(x) for x in (first.source, first.target, second.target))} {around}"
+    return f"{' -> '.join(layout_words(x) for x in (first.source, first.target, second.target))} {around}"
 
 
 def _concatenation(
@@ -125,9 +124,9 @@ def _concatenation(
     cat = next((op for op in pair.between if base_name(op) == "cat"), None)
     if cat is None or not pair.also or first is None or second is None:
         return None
-    formats = list(dict.fromkeys(wording.layout_words(conversions[id].source) for id in _there(pair, conversions)))
-    rest = [wording.op_words(op) for op in pair.between if op != cat]
-    through = f", with {wording.listing(rest)} between," if rest else ""
+    formats = list(dict.fromkeys(layout_words(conversions[id].source) for id in _there(pair, conversions)))
+    rest = [op_words(op) for op in pair.between if op != cat]
+    through = f", with {listing(rest)} between," if rest else ""
     return (
         f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {_format_words(second.source)} at "
         f"{cat.removesuffix('.default')}{through} and converted back{_reader_words(nodes, pair, second)}"
@@ -139,7 +138,7 @@ def _there(pair: RedundantPair, conversions: dict[str, Conversion]) -> list[str]
 
 
 def _format_words(layout: Layout | None) -> str:
-    words = wording.layout_words(layout)
+    words = layout_words(layout)
     return "contiguous_format" if words == "contiguous" else words
 
 
@@ -207,11 +206,9 @@ def _message(trial: Trial, pairs: Sequence[RedundantPair]) -> str:
     named = [name for name, _ in kinds[:_KINDS_NAMED]]
     if len(kinds) > _KINDS_NAMED:
         named.append(f"{len(kinds) - _KINDS_NAMED} more kinds")
-    shapes = list(dict.fromkeys(wording.shape_words(pair.tensor_shape) for pair in pairs if pair.tensor_shape))
-    places = [f"on {wording.listing(shapes, _SHAPES_NAMED)}"] if shapes else []
-    return (
-        f"{wording.count_of(len(pairs), 'round trip')}: {', '.join(['; '.join(named), *places, *_costs(trial, pairs)])}"
-    )
+    shapes = list(dict.fromkeys(shape_words(pair.tensor_shape) for pair in pairs if pair.tensor_shape))
+    places = [f"on {listing(shapes, _SHAPES_NAMED)}"] if shapes else []
+    return f"{count_of(len(pairs), 'round trip')}: {', '.join(['; '.join(named), *places, *_costs(trial, pairs)])}"
 
 
 def _costs(trial: Trial, pairs: Sequence[RedundantPair]) -> list[str]:
@@ -226,7 +223,7 @@ def _costs(trial: Trial, pairs: Sequence[RedundantPair]) -> list[str]:
     ids = {id for pair in pairs for id in (pair.first, *pair.also, pair.second)}
     owners = sorted({conversion.owner for conversion in evidence.all_conversions_of(trial) if conversion.id in ids})
     if owners:
-        costs.append(f"inserted by the {wording.listing(owners)}")
+        costs.append(f"inserted by the {listing(owners)}")
     return costs
 
 

@@ -40,6 +40,7 @@ from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import layout_words, listing, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -209,13 +210,13 @@ def _message(trial: Trial, repeated: Sequence[_Repeated], seconds: float | None,
 
 def _facts(trial: Trial, value: _Value, conversions: Sequence[Conversion]) -> str:
     first, maker = conversions[0], _Index(trial).maker(value)
-    shape = wording.shape_words(first.source.shape) if first.source is not None else ""
+    shape = shape_words(first.source.shape) if first.source is not None else ""
     readers = list(dict.fromkeys(name for c in conversions if (name := c.node or c.value) is not None))
-    made_by = "" if maker is None or maker.op == "placeholder" else f", made by {wording.op_words(maker.target)}"
+    made_by = "" if maker is None or maker.op == "placeholder" else f", made by {op_words(maker.target)}"
     return (
         f"{value[1]} ({shape}{made_by}) is converted {len(conversions)} times from "
-        f"{wording.layout_words(first.source)} to {wording.layout_words(first.target)}"
-        + (f", for {wording.listing(readers)}" if readers else "")
+        f"{layout_words(first.source)} to {layout_words(first.target)}"
+        + (f", for {listing(readers)}" if readers else "")
     )
 
 
@@ -274,12 +275,12 @@ def _finding_in_trace(trial: Trial, tensors: Sequence[_Tensor]) -> Finding:
 
 def _facts_in_trace(conversions: _Tensor) -> str:
     first = conversions[0]
-    shape = wording.shape_words(first.source.shape) if first.source is not None else ""
+    shape = shape_words(first.source.shape) if first.source is not None else ""
     kind = {"activation": "an activation", "gradient": "a gradient"}.get(first.tensor, "a tensor")
-    readers = list(dict.fromkeys(wording.op_words(c.op) for c in conversions if c.op is not None))
+    readers = list(dict.fromkeys(op_words(c.op) for c in conversions if c.op is not None))
     return (
-        f"{kind} ({shape}) is converted {len(conversions)} times from {wording.layout_words(first.source)} to "
-        f"{wording.layout_words(first.target)}" + (f", for {wording.listing(readers)}" if readers else "")
+        f"{kind} ({shape}) is converted {len(conversions)} times from {layout_words(first.source)} to "
+        f"{layout_words(first.target)}" + (f", for {listing(readers)}" if readers else "")
     )
 
 

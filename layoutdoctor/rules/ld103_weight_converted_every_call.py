@@ -37,6 +37,7 @@ from layoutdoctor.kernel_names import library_of
 from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,8 +94,8 @@ def _finding(diagnosis: Diagnosis, trial: Trial, weights: tuple[Conversion, ...]
         rule=NAME,
         severity=severity,
         configuration=trial.name,
-        message=f"{wording.count_of(len(weights), 'weight conversion')} on every call, "
-        f"inserted by the {wording.listing(owners)}" + (f": {cost}" if cost is not None else ""),
+        message=f"{count_of(len(weights), 'weight conversion')} on every call, "
+        f"inserted by the {listing(owners)}" + (f": {cost}" if cost is not None else ""),
         suggestion=_suggestion(diagnosis, trial, weights),
         location=dearest.location,
         module=dearest.module,
@@ -168,10 +169,10 @@ def _message_in_trace(trial: Trial, weights: tuple[Conversion, ...], found: list
     owners = sorted({conversion.owner for conversion in weights})
     guessed = recorded.launch_count(c for c in weights if c.confidence == "order")
     facts = [
-        wording.count_of(recorded.launch_count(weights), "weight conversion"),
+        count_of(recorded.launch_count(weights), "weight conversion"),
         recorded.step_words(weights),
         f"{guessed} of them known by the order of kernels only" if guessed else None,
-        f"inserted by the {wording.listing(owners)}",
+        f"inserted by the {listing(owners)}",
     ]
     parts = [recorded.conversion_cost_words(trial, weights), recorded.dearest_words(found)]
     cost = "; ".join(part for part in parts if part is not None)

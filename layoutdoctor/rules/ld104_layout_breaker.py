@@ -39,6 +39,7 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import count_of, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -162,16 +163,16 @@ def _message(
     verb = "is" if len(lost) == 1 else "are"
     reason = f": {worst.reason}" if worst.reason else ""
     price = ", ".join(part for part in (_paid_words(paid), cost) if part)
-    return f"{wording.listing(lost)} {verb} lost at {_place_words(breakers)}{reason}" + (f"; {price}" if price else "")
+    return f"{listing(lost)} {verb} lost at {_place_words(breakers)}{reason}" + (f"; {price}" if price else "")
 
 
 def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
     modules = list(dict.fromkeys(breaker.module for breaker in breakers if breaker.module is not None))
-    lines = list(dict.fromkeys(wording.line_words(b.location) for b in breakers if b.location is not None))
-    places = [wording.listing(modules, _MODULES_NAMED)] if modules else []
-    places += [wording.listing(lines, _LINES_NAMED)] if lines else []
+    lines = list(dict.fromkeys(line_words(b.location) for b in breakers if b.location is not None))
+    places = [listing(modules, _MODULES_NAMED)] if modules else []
+    places += [listing(lines, _LINES_NAMED)] if lines else []
     noun = f"{breakers[0].op} {'layer' if len(modules) == len(breakers) else 'call'}"
-    return wording.count_of(len(breakers), noun) + (f" ({'; '.join(places)})" if places else "")
+    return count_of(len(breakers), noun) + (f" ({'; '.join(places)})" if places else "")
 
 
 def _paid_words(paid: Sequence[Conversion]) -> str:
@@ -181,11 +182,11 @@ def _paid_words(paid: Sequence[Conversion]) -> str:
     back = [c for c in paid if c.direction == "to_channels_last"]
     out = [c for c in paid if c.direction == "to_contiguous"]
     if len(out) + len(back) < len(paid):
-        words = f"{wording.count_of(len(paid), 'conversion')} around it"
+        words = f"{count_of(len(paid), 'conversion')} around it"
     elif out and back:
-        words = f"{wording.count_of(len(out), 'conversion')} out and {len(back)} back in"
+        words = f"{count_of(len(out), 'conversion')} out and {len(back)} back in"
     else:
-        words = f"{wording.count_of(len(paid), 'conversion')} {'out' if out else 'back in'}"
+        words = f"{count_of(len(paid), 'conversion')} {'out' if out else 'back in'}"
     fused = sum(c.fused for c in paid)
     if not fused:
         return words

@@ -34,6 +34,7 @@ from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +108,7 @@ def _message(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found:
     entries = _count_words([c for c in found if c.role == "entry"], "conversion", "in")
     exits = _count_words([c for c in found if c.role == "exit"], "", "out")
     runs = "runs" if count == 1 else "run"
-    message = f"{entries}, {exits} for {wording.count_of(count, 'convolution')} that {runs} channels-last"
+    message = f"{entries}, {exits} for {count_of(count, 'convolution')} that {runs} channels-last"
     cost = wording.conversion_cost_words(trial, found)
     if cost is not None:
         message = f"{message}: {cost}"
@@ -115,14 +116,14 @@ def _message(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found:
     if not weights:
         return message
     often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
-    return f"{message}; and {wording.count_of(weights, 'weight')}, {often}"
+    return f"{message}; and {count_of(weights, 'weight')}, {often}"
 
 
 def _count_words(conversions: Sequence[Conversion], noun: str, side: str) -> str:
     """``"1 conversion in"``, ``"2 out (1 fused)"``."""
     written = {(c.graph, c.value or c.id): c for c in conversions}.values()
     count, fused = len(written), sum(c.fused for c in written)
-    counted = f"{count or 'none'}" if not noun else wording.count_of(count, noun) if count else f"no {noun}"
+    counted = f"{count or 'none'}" if not noun else count_of(count, noun) if count else f"no {noun}"
     remark = "" if not fused else " (fused)" if fused == count else f" ({fused} fused)"
     return f"{counted} {side}{remark}"
 

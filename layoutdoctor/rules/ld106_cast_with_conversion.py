@@ -40,6 +40,7 @@ from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -230,7 +231,7 @@ def _severity(diagnosis: Diagnosis, trial: Trial, seconds: float | None) -> Seve
 def _message(trial: Trial, weights: list[_Weight], conversions: list[Conversion], seconds: float | None) -> str:
     kinds = list(dict.fromkeys(" -> ".join(weight.dtypes) for weight in weights))
     is_are = "is" if len(weights) == 1 else "are"
-    message = f"{wording.count_of(len(weights), 'parameter')} {is_are} cast {wording.listing(kinds)} on every call"
+    message = f"{count_of(len(weights), 'parameter')} {is_are} cast {listing(kinds)} on every call"
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
         message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"
@@ -283,7 +284,7 @@ def _message_in_trace(trial: Trial, casts: Sequence[Conversion], found: Sequence
     tensors = recorded.named_counts((_TENSOR_WORDS[c.tensor], c.count) for c in casts)
     verb = "casts and converts" if count == 1 else "cast and convert"
     parts = [
-        f"{wording.count_of(count, 'kernel')} {verb} the layout at once: {kinds}, of {tensors}",
+        f"{count_of(count, 'kernel')} {verb} the layout at once: {kinds}, of {tensors}",
         recorded.conversion_cost_words(trial, casts),
         recorded.dearest_words(found),
     ]

@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.kernel_names import kernel_entry
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules import evidence, recorded
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,10 +98,10 @@ def _is_padding(conversion: Conversion) -> bool:
 def _message(trial: Trial, padded: Sequence[Conversion], found: Sequence[recorded.Place]) -> str:
     count = recorded.launch_count(padded)
     channels = list(dict.fromkeys(str(c.source.shape[1]) for c in padded if _has_channels(c) and c.source is not None))
-    of_what = f" of tensors with {wording.listing(channels, _CHANNELS_NAMED)}" if channels else ""
+    of_what = f" of tensors with {listing(channels, _CHANNELS_NAMED)}" if channels else ""
     steps = recorded.step_words(padded)
     parts = [
-        f"{wording.count_of(count, 'kernel')} {'pads or folds' if count == 1 else 'pad or fold'} the channels{of_what} "
+        f"{count_of(count, 'kernel')} {'pads or folds' if count == 1 else 'pad or fold'} the channels{of_what} "
         "for a convolution, which no memory format saves" + (f", {steps}" if steps is not None else ""),
         recorded.conversion_cost_words(trial, padded),
         recorded.dearest_words(found),

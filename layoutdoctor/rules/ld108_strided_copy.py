@@ -33,8 +33,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules import evidence, recorded
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import op_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,13 +89,13 @@ def _copies(trial: Trial) -> list[Conversion]:
 def _message(trial: Trial, copies: Sequence[Conversion], found: Sequence[recorded.Place]) -> str:
     count = recorded.launch_count(copies)
     ways = recorded.named_counts((_DIRECTIONS.get(c.direction, "to another layout"), c.count) for c in copies)
-    names = recorded.named_counts((wording.op_words(c.op), c.count) for c in copies if c.op is not None)
+    names = recorded.named_counts((op_words(c.op), c.count) for c in copies if c.op is not None)
     asked = recorded.launch_count(c for c in copies if c.owner == "user")
     dearest = sorted(copies, key=lambda c: -(c.seconds or 0.0))
     facts = [
         f"{count} eager {'copy changes' if count == 1 else 'copies change'} the memory format {ways}",
         f"by {names}" if names is not None else None,
-        recorded.shape_words(c.source for c in dearest),
+        recorded.on_shapes(c.source for c in dearest),
         recorded.step_words(copies),
         f"{asked} asked for by the model's own code" if asked else None,
     ]

@@ -33,8 +33,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules import evidence, recorded
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,7 +89,7 @@ def _message(trial: Trial, copies: Sequence[Conversion], found: Sequence[recorde
     parts = [
         f"experimental: {count} {one if count == 1 else several} between layouts"
         + (f": {names}" if names is not None else ""),
-        f"evidence: {wording.listing(causes, _CAUSES_NAMED)}" if causes else None,
+        f"evidence: {listing(causes, _CAUSES_NAMED)}" if causes else None,
         recorded.conversion_cost_words(trial, copies),
         recorded.dearest_words(found),
     ]

@@ -99,7 +99,7 @@ def _message(trial: Trial, copies: Sequence[Conversion], found: Sequence[recorde
     count = recorded.launch_count(copies)
     dearest = sorted(copies, key=lambda c: -(c.seconds or 0.0))
     permutes = "copy permutes a tensor and changes" if count == 1 else "copies permute a tensor and change"
-    facts = [f"{count} {permutes} no memory format", recorded.shape_words(c.source for c in dearest)]
+    facts = [f"{count} {permutes} no memory format", recorded.on_shapes(c.source for c in dearest)]
     parts = [
         ", ".join(fact for fact in facts if fact is not None),
         wording.cost_words(trial, evidence.sum_known(c.seconds for c in copies)),

@@ -49,12 +49,13 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.kernel_names import library_of, output_layout_of
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, library_cures, recorded, wording
+from layoutdoctor.rules import evidence, library_cures, recorded
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.ld101_round_trip_conversion import check as check_round_trips
 from layoutdoctor.rules.ld102_repeated_conversion import check as check_repeated
 from layoutdoctor.rules.ld103_weight_converted_every_call import check as check_weights
 from layoutdoctor.units import format_seconds
+from layoutdoctor.words import count_of, listing, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -194,7 +195,7 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
     count = recorded.launch_count(conversions)
     places = " around convolutions" if kernels.convolution_count else ""
     facts = [
-        f"{wording.count_of(count, 'layout conversion')} by {_library_words(kernels, conversions)}{places}: "
+        f"{count_of(count, 'layout conversion')} by {_library_words(kernels, conversions)}{places}: "
         f"{recorded.named_counts((_direction_words(c), c.count) for c in conversions)}",
         _tensor_words(conversions),
         recorded.step_words(conversions),
@@ -216,7 +217,7 @@ def _library_words(kernels: KernelSummary, conversions: Sequence[Conversion]) ->
         return _LIBRARIES["onednn"]
     libraries = {library_of(c.kernel) for c in conversions if c.kernel is not None}
     known = sorted(_LIBRARIES[library] for library in libraries if library in _LIBRARIES)
-    return wording.listing(known) if known else "the library"
+    return listing(known) if known else "the library"
 
 
 def _direction_words(conversion: Conversion) -> str:
@@ -239,13 +240,13 @@ def _operation_words(conversions: Sequence[Conversion]) -> str | None:
     """The operations that pay most; None where none was recorded, or all are of one."""
     seconds: dict[str, float] = {}
     for conversion in conversions:
-        name = wording.op_words(conversion.op) if conversion.op is not None else "operations not known"
+        name = op_words(conversion.op) if conversion.op is not None else "operations not known"
         seconds[name] = seconds.get(name, 0.0) + (conversion.seconds or 0.0)
     if len(seconds) < 2:
         return None
     dearest = sorted(seconds.items(), key=lambda item: -item[1])
     named = [f"{format_seconds(spent)} in {name}" for name, spent in dearest]
-    return wording.listing(named, _OPERATIONS_NAMED)
+    return listing(named, _OPERATIONS_NAMED)
 
 
 def _place_words(found: Sequence[recorded.Place]) -> str | None:
@@ -256,7 +257,7 @@ def _place_words(found: Sequence[recorded.Place]) -> str | None:
         recorded.place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
         for place in found[:_PLACES_NAMED]
     ]
-    return f"most {wording.listing(named)}"
+    return f"most {listing(named)}"
 
 
 def _buffer_words(conversions: Sequence[Conversion]) -> str | None:
@@ -299,7 +300,7 @@ def _told_words(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conver
         told = sum(counts[id] for id in ids if id in counts)
         if told:
             named.append(f"{code} counts {told} too ({words})")
-    return f"of these, {wording.listing(named)}" if named else None
+    return f"of these, {listing(named)}" if named else None
 
 
 def _suggestion(trial: Trial, conversions: Sequence[Conversion]) -> str:
@@ -332,7 +333,7 @@ def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
     ranks = {len(c.source.shape) for c in conversions if c.source is not None}
     if ranks or trial.kernels is None:
         return ranks
-    called = {wording.op_words(total.name) for total in trial.kernels.totals if total.kind == "operation"}
+    called = {op_words(total.name) for total in trial.kernels.totals if total.kind == "operation"}
     return {rank for name, rank in _RANKS.items() if name in called}
 
 

@@ -38,6 +38,7 @@ from layoutdoctor.records import Finding
 from layoutdoctor.rules import decisions, evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,7 +67,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         convolutions = [convolution for decision in idle for convolution in decision.convolutions]
         if idle:
             count = sum(decision.convolution_count for decision in idle)
-            message = f"layout optimization applied, 0 of {wording.count_of(count, 'convolution')} made channels-last"
+            message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
             message += _reason(convolutions) + _returned_words(diagnosis, trial)
             yield _finding(diagnosis, trial, message, convolutions)
             return
@@ -105,7 +106,7 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     where, conversions = found
     moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
     size = f", {format_bytes(moved)}" if moved is not None else ""
-    count = wording.count_of(len(conversions), "tensor")
+    count = count_of(len(conversions), "tensor")
     return f"; under {where.name} the compiler brings {count} from channels_last_3d back to contiguous{size}"
 
 

@@ -29,8 +29,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules import decisions, wording
+from layoutdoctor.rules import decisions
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def _message(graph: Graph, decision: Decision) -> str:
     where = {"inference": "", "forward": " in the forward", "backward": " in the backward"}[graph.direction]
     message = f"layout optimization vetoed{where} by {decision.rule}: {decision.explanation}"
     names = [decisions.convolution_words(convolution) for convolution in decisions.deciding_convolutions(decision)]
-    return f"{message}; decided by {wording.listing(names, _CONVOLUTIONS_NAMED)}" if names else message
+    return f"{message}; decided by {listing(names, _CONVOLUTIONS_NAMED)}" if names else message
 
 
 RULE = document_rule(CODE, NAME, check, __doc__)

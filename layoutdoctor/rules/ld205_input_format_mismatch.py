@@ -33,6 +33,7 @@ from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,13 +81,13 @@ def _severity(diagnosis: Diagnosis) -> Severity:
 def _message(
     baseline: Trial, tensors: Sequence[InputTensor], gain: RatioInterval, name: str, conversions: Sequence[Conversion]
 ) -> str:
-    names = [f"{tensor.name or 'an input'} ({wording.shape_words(tensor.shape)})" for tensor in tensors]
+    names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
     verb, formats = ("is", _formats(tensors)) if len(names) == 1 else ("are", _formats(tensors))
-    message = f"{wording.listing(names)} {verb} not {formats}, and {wording.speed_words(gain, name)}"
+    message = f"{listing(names)} {verb} not {formats}, and {wording.speed_words(gain, name)}"
     if not conversions:
         return message
     cost = wording.cost_words(baseline, evidence.sum_known(c.seconds for c in conversions))
-    count = wording.count_of(len(conversions), "conversion")
+    count = count_of(len(conversions), "conversion")
     return f"{message}; {baseline.name} has {count} of activations" + (f", {cost}" if cost is not None else "")
 
 

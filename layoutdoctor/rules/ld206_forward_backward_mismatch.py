@@ -36,6 +36,7 @@ from layoutdoctor.records import Finding
 from layoutdoctor.rules import decisions, evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -179,8 +180,8 @@ def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float 
     parts = [f"{count} by the {owner}" for owner, count in sorted(owners.items())]
     fused = sum(conversion.fused for conversion in written)
     inside = f", {fused} of them in kernels that compute as well" if fused else ""
-    words = f"{wording.count_of(len(written), 'tensor')} {verb} laid out anew for them "
-    words += f"({wording.listing(parts)}{inside})"
+    words = f"{count_of(len(written), 'tensor')} {verb} laid out anew for them "
+    words += f"({listing(parts)}{inside})"
     moved = evidence.sum_bytes(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
     cost = wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own))

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules import decisions, wording
+from layoutdoctor.rules import decisions
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,14 +67,14 @@ def _message(graph: Graph, decision: Decision) -> str:
     deciding = decisions.deciding_convolutions(decision)
     if not deciding:
         return f"layout optimization vetoed{where} by {decision.rule}: {decision.explanation}"
-    names = wording.listing([decisions.convolution_words(c) for c in deciding], _CONVOLUTIONS_NAMED)
+    names = listing([decisions.convolution_words(c) for c in deciding], _CONVOLUTIONS_NAMED)
     message = f"layout optimization vetoed{where} by {names}: {_REASONS[decision.rule]}"
     others = decision.convolution_count - len(deciding)
     if others <= 0:
         return f"{message}; there is no other convolution"
     because = "it" if len(deciding) == 1 else "them"
     verb = "is" if others == 1 else "are"
-    other = wording.count_of(others, "other convolution")
+    other = count_of(others, "other convolution")
     return f"{message}; {other} {verb} not made channels-last because of {because}"
 
 

@@ -29,8 +29,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import decisions, wording
+from layoutdoctor.rules import decisions
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,9 +68,9 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _message(diagnosis: Diagnosis, graph: Graph, decision: Decision) -> str:
-    count = wording.count_of(decision.convolution_count, "convolution")
+    count = count_of(decision.convolution_count, "convolution")
     symbolic = _symbolic_dimensions(diagnosis, graph)
-    because = f"{wording.listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
+    because = f"{listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
     return f"layout optimization skipped for {count} because of dynamic shapes: {because}"
 
 

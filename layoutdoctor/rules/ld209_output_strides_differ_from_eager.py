@@ -32,9 +32,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.outputs import OutputChange, lost_at, output_changes
+from layoutdoctor.words import layout_words, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
     groups: dict[tuple[str, str, str], list[OutputChange]] = {}
     for change in output_changes(diagnosis):
-        key = (change.eager.name, wording.layout_words(change.expected), wording.layout_words(change.returned))
+        key = (change.eager.name, layout_words(change.expected), layout_words(change.returned))
         groups.setdefault(key, []).append(change)
     for (eager, expected, returned), changes in groups.items():
         place = lost_at(changes[0])
@@ -74,14 +74,14 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _message(eager: str, expected: str, returned: str, changes: Sequence[OutputChange]) -> str:
     outputs = list(dict.fromkeys(str(change.number) for change in changes))
     names = list(dict.fromkeys(change.trial.name for change in changes))
-    configurations = wording.listing(names, 9)
-    subject = f"output {outputs[0]}" if len(outputs) == 1 else f"outputs {wording.listing(outputs)}"
+    configurations = listing(names, 9)
+    subject = f"output {outputs[0]}" if len(outputs) == 1 else f"outputs {listing(outputs)}"
     verb = "returns" if len(names) == 1 else "return"
     message = f"{configurations} {verb} {subject} as {returned} where {eager} returns {expected}, with equal values"
     place = lost_at(changes[0])
     if place is not None:
         message += f"; {'lost at' if place.is_proven else 'the last operation that sets a layout is'} {place.op}"
-        message += f" ({wording.line_words(place.location)})" if place.location is not None else ""
+        message += f" ({line_words(place.location)})" if place.location is not None else ""
     if _leaves_conversion_out(changes[0]):
         return f"{message}; so the time leaves out the conversion back (pytorch #114070)"
     return f"{message} (pytorch #197109 is such a case)"

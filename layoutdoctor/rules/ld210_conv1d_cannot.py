@@ -29,8 +29,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import decisions, evidence, wording
+from layoutdoctor.rules import decisions, evidence
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -74,7 +75,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _message(found: int, count: int) -> str:
     verb = "is" if found == 1 else "are"
     return (
-        f"{found} of {wording.count_of(count, 'convolution')} {verb} 1-D: layout optimization cannot apply "
+        f"{found} of {count_of(count, 'convolution')} {verb} 1-D: layout optimization cannot apply "
         "(3-D tensors have no channels-last format)"
     )
 
@@ -86,7 +87,7 @@ def _copy_words(conversions: Sequence[Conversion]) -> str:
     copies = "the copy" if len(conversions) == 1 else "copies"
     verb, them = ("is", "it") if len(conversions) == 1 else ("are", "them")
     return (
-        f"; {copies} in front of {wording.listing(places)} {verb} needed by the kernel, and eager makes {them} too: "
+        f"; {copies} in front of {listing(places)} {verb} needed by the kernel, and eager makes {them} too: "
         "not redundant"
     )
 

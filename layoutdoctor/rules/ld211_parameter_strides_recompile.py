@@ -30,8 +30,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,7 +92,7 @@ def _finding(trial: Trial, strided: Sequence[_Mismatch]) -> Finding:
         f"{_plain_name(m.tensor)} (stride of dimension {m.index}: expected {m.expected}, actual {m.actual})"
         for m in strided
     )
-    total = wording.count_of(len(trial.recompile_reasons), "reason")
+    total = count_of(len(trial.recompile_reasons), "reason")
     verb = "is" if len(strided) == 1 else "are"
     return Finding(
         code=CODE,
@@ -99,7 +100,7 @@ def _finding(trial: Trial, strided: Sequence[_Mismatch]) -> Finding:
         severity="warning",
         configuration=trial.name,
         message=f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} {verb} "
-        f"a stride mismatch, of {wording.listing(list(named))}",
+        f"a stride mismatch, of {listing(list(named))}",
         suggestion="update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
         "format before the first call (pytorch #126241)"
         if are_parameters

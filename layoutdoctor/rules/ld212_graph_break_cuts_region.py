@@ -33,6 +33,7 @@ from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import layout_words, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,8 +126,8 @@ def _finding(trial: Trial, cut: Cut) -> Finding:
 def _message(trial: Trial, cut: Cut, seconds: float | None) -> str:
     first, second, exit_, entry = cut
     place = exit_.module or exit_.node or first.name
-    shape = wording.shape_words(exit_.source.shape) if exit_.source is not None else ""
-    target = wording.layout_words(exit_.target)
+    shape = shape_words(exit_.source.shape) if exit_.source is not None else ""
+    target = layout_words(exit_.target)
     facts = ["2 conversions"]
     moved = evidence.sum_bytes(conversion.bytes_moved for conversion in (exit_, entry))
     facts += [format_bytes(moved)] if moved is not None else []
@@ -141,7 +142,7 @@ def _message(trial: Trial, cut: Cut, seconds: float | None) -> str:
     )
     if not trial.graph_break_reasons:
         return message
-    why = wording.listing(list(dict.fromkeys(trial.graph_break_reasons)), 3)
+    why = listing(list(dict.fromkeys(trial.graph_break_reasons)), 3)
     return f"{message}; dynamo's reasons: {why}"
 
 

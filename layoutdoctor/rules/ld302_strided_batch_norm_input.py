@@ -40,6 +40,7 @@ from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import layout_words, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -134,7 +135,7 @@ def _finding(trial: Trial, found: list[_Seen]) -> Finding:
     first = found[0]
     seconds = _seconds_of(trial, first.norm)
     turned = ", transposed" if first.is_turned else ""
-    maker = wording.op_words(first.maker.target)
+    maker = op_words(first.maker.target)
     message = (
         f"the batch norm {first.norm.module or first.norm.name} reads a {_layout_words(first.layout)} (made by "
         f"{maker}{turned}), though model and input are contiguous, so another kernel runs"
@@ -157,8 +158,8 @@ def _finding(trial: Trial, found: list[_Seen]) -> Finding:
 
 
 def _layout_words(layout: Layout) -> str:
-    shape = wording.shape_words(layout.shape)
-    words = wording.layout_words(layout)
+    shape = shape_words(layout.shape)
+    words = layout_words(layout)
     return f"{words} tensor ({shape})" if layout.memory_formats else f"tensor of {shape} with {words}"
 
 

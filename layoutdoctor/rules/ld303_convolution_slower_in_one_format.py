@@ -34,10 +34,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import decisions, evidence, wording
+from layoutdoctor.rules import decisions, evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.kernel_pairs import node_of, trial_pairs
 from layoutdoctor.units import format_ratio, format_seconds
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,7 +152,7 @@ def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
     count = f"{len(slow.kernels)} calls, " if len(slow.kernels) > 1 else ""
     backward = "backward, " if kernel.backward else ""
     groups = f"{slow.groups} groups"
-    name = wording.listing(list(modules)) if modules else "a convolution"
+    name = listing(list(modules)) if modules else "a convolution"
     problem = f", {kernel.problem}" if kernel.problem else ""
     return Finding(
         code=CODE,
@@ -171,7 +172,7 @@ def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
 
 def _time_words(convolutions: _Convolutions) -> str:
     codes = list(dict.fromkeys(kernel.implementation or kernel.name for kernel in convolutions.kernels))
-    return f"{format_seconds(convolutions.seconds)} in {convolutions.trial.name} ({wording.listing(codes)})"
+    return f"{format_seconds(convolutions.seconds)} in {convolutions.trial.name} ({listing(codes)})"
 
 
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -183,7 +184,7 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
         grouped = [c for card in cards for c in card.convolutions if c.class_ == "grouped" and c.channels_last]
         if not grouped:
             continue
-        names = wording.listing([decisions.convolution_words(convolution) for convolution in grouped])
+        names = listing([decisions.convolution_words(convolution) for convolution in grouped])
         yield Finding(
             code=CODE,
             rule=NAME,

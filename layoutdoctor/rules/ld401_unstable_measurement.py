@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_ratio, format_share
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,7 +140,7 @@ def _suggestion(device: str | None) -> str:
         help_ = ["close other programs", "use fewer threads than there are cores", "measure longer (--budget)"]
     else:
         help_ = ["leave the device to this run alone", "fix its clocks", "measure longer (--budget)"]
-    return wording.listing(help_)
+    return listing(help_)
 
 
 RULE = document_rule(CODE, NAME, check, __doc__)

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import conversion_share, convolution_count, irrelevance
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     if baseline is None or diagnosis.comparison is None or reason is None or diagnosis.interrupted is not None:
         return
     count = convolution_count(diagnosis)
-    known = f"{wording.count_of(count, 'convolution')}; " if count else ""
+    known = f"{count_of(count, 'convolution')}; " if count else ""
     yield Finding(
         code=CODE,
         rule=NAME,

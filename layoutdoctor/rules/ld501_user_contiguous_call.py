@@ -40,6 +40,7 @@ from layoutdoctor.records import Finding
 from layoutdoctor.rules import evidence, recorded, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_convolution_named, is_recorded, nodes_by_name
+from layoutdoctor.words import count_of, line_words, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -196,8 +197,8 @@ def _message(
     part: str,
 ) -> str:
     first = conversions[0]
-    line = wording.line_words(first.location) if first.location is not None else first.module or "the model"
-    shape = wording.shape_words(first.source.shape) if first.source is not None else ""
+    line = line_words(first.location) if first.location is not None else first.module or "the model"
+    shape = shape_words(first.source.shape) if first.source is not None else ""
     formats = list(dict.fromkeys(channels_last_only(c.source) or "strided" for c in conversions))
     parts = [f"{line} calls {_call_words(trial, first)} on a {' or '.join(formats)} tensor ({shape}): {part}"]
     words = recorded.conversion_cost_words if _is_trace(trial) else wording.conversion_cost_words
@@ -205,14 +206,14 @@ def _message(
     if cost is not None:
         parts[0] += f", {cost}"
     if needed_by:
-        parts.append(f"{wording.listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout")
+        parts.append(f"{listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout")
     free = [
         other.name
         for other in evidence.own_trials(diagnosis)
         if other not in trials and _is_known(other) and not _is_called_at(other, first)
     ]
     if free:
-        parts.append(f"it converts nothing in {wording.listing(free)}")
+        parts.append(f"it converts nothing in {listing(free)}")
     return "; ".join(parts)
 
 
@@ -223,7 +224,7 @@ def _part_words(trial: Trial, conversions: Sequence[Conversion], totals: _Totals
     own = sum(c.count for c in conversions)
     every, users = (sum(counts[kind] for kind in kinds) for counts in (totals.every, totals.users))
     where = "the trace" if _is_trace(trial) else trial.name
-    words = f"{own} of the {wording.count_of(every, 'conversion')} of {noun} in {where}"
+    words = f"{own} of the {count_of(every, 'conversion')} of {noun} in {where}"
     if every == own:
         words = f"the only {'conversion' if every == 1 else f'{every} conversions'} of {noun} in {where}"
     remarks = [f"{users} with the model's other calls"] if users > own else []
@@ -258,7 +259,7 @@ def _is_called_at(trial: Trial, conversion: Conversion) -> bool:
 
 def _suggestion(trial: Trial, worst: Conversion, conversions: Sequence[Conversion], needed_by: Sequence[str]) -> str:
     if needed_by:
-        return f"keep it while {wording.listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
+        return f"keep it while {listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
     wanted = CHANNELS_LAST_BY_RANK[len(worst.source.shape)] if worst.source is not None else "channels_last"
     if not _leaves_channels_last(conversions):
         return "delete the call where the operation behind it takes a strided tensor, and measure again"

@@ -44,6 +44,7 @@ from layoutdoctor.rules.graph_evidence import (
     nodes_by_name,
     weight_layouts,
 )
+from layoutdoctor.words import count_of, line_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +149,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, graph: Graph, convolution: FxNo
     message = f"the contiguous model runs {wanted} after {_flip_words(flip)}: {_count_words(graph)}"
     if conversions:
         cost = wording.conversion_cost_words(trial, conversions)
-        message += f"; {wording.count_of(len(conversions), 'conversion')}" + (f", {cost}" if cost is not None else "")
+        message += f"; {count_of(len(conversions), 'conversion')}" + (f", {cost}" if cost is not None else "")
     return Finding(
         code=CODE,
         rule=NAME,
@@ -169,7 +170,7 @@ def _flip_words(flip: FxNode) -> str:
     name = flip.called or base_name(flip.target)
     facts = [name] if flip.module is not None else []
     if flip.location is not None:
-        facts.append(wording.line_words(flip.location))
+        facts.append(line_words(flip.location))
     return (flip.module or name) + (f" ({', '.join(facts)})" if facts else "")
 
 
@@ -179,7 +180,7 @@ def _count_words(graph: Graph) -> str:
     layouts = [_input_layout(node, nodes) for node in graph.nodes if is_convolution(node) and not node.backward]
     last = sum(channels_last_only(layout) is not None for layout in layouts)
     contiguous_count = sum(is_contiguous_only(layout) for layout in layouts)
-    total = wording.count_of(len(layouts), "convolution")
+    total = count_of(len(layouts), "convolution")
     words = f"{last} of {total} {'reads' if last == 1 else 'read'} it"
     if not contiguous_count:
         return words

@@ -32,8 +32,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,15 +89,15 @@ def _kernel(convolution: Convolution) -> tuple[int | str, ...]:
 
 
 def _finding(trial: Trial, flat: list[Convolution], count: int) -> Finding:
-    names = [f"{c.module or c.node} ({wording.shape_words(_kernel(c))})" for c in flat]
+    names = [f"{c.module or c.node} ({shape_words(_kernel(c))})" for c in flat]
     verb = "is a" if len(flat) == 1 else "are"
     return Finding(
         code=CODE,
         rule=NAME,
         severity="note",
         configuration=trial.name,
-        message=f"{len(flat)} of {wording.count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, "
-        f"which a Conv2d on each frame computes as well: {wording.listing(names, _CONVOLUTIONS_NAMED)}",
+        message=f"{len(flat)} of {count_of(count, 'convolution')} {verb} Conv3d with a kernel of 1 in depth, "
+        f"which a Conv2d on each frame computes as well: {listing(names, _CONVOLUTIONS_NAMED)}",
         suggestion="fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
         ".flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2), with conv2d.weight = conv3d.weight.squeeze(2); "
         "one report measured Conv3d's backward at 1.8 times the time of Conv2d's",

@@ -32,9 +32,10 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_ambiguous, is_convolution, nodes_by_name
+from layoutdoctor.words import listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +107,7 @@ def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list
         severity="note",
         configuration=trial.name,
         message=f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
-        f"both formats ({wording.listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
+        f"both formats ({listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
         f"(pytorch issue #47163) is spurious here{cause}",
         suggestion="nothing to do: the strides of dimensions of size 1 are never used",
         evidence=tuple(g.parameter for g in gradients),
@@ -129,7 +130,7 @@ def _strides(stride: tuple[int | str, ...] | None) -> str:
 
 
 def _finding_about_inputs(trial: Trial, inputs: list[FxNode]) -> Finding:
-    names = [f"{node.name} {wording.shape_words(node.layout.shape)}" for node in inputs if node.layout is not None]
+    names = [f"{node.name} {shape_words(node.layout.shape)}" for node in inputs if node.layout is not None]
     first = inputs[0]
     wanted = dict.fromkeys(CHANNELS_LAST_BY_RANK[len(n.layout.shape)] for n in inputs if n.layout is not None)
     subject, verb = ("an input", "satisfies") if len(inputs) == 1 else (f"{len(inputs)} inputs", "satisfy")
@@ -140,7 +141,7 @@ def _finding_about_inputs(trial: Trial, inputs: list[FxNode]) -> Finding:
         severity="note",
         configuration=trial.name,
         message=f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
-        f"({wording.listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due",
+        f"({listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due",
         suggestion="nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both "
         "formats",
         location=first.location,

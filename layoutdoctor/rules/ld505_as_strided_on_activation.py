@@ -32,9 +32,10 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
+from layoutdoctor.words import line_words, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,8 +132,8 @@ def _finding(diagnosis: Diagnosis, trial: Trial, found: list[_Found]) -> Finding
 
 
 def _message(diagnosis: Diagnosis, found: list[_Found]) -> str:
-    lines = list(dict.fromkeys(wording.line_words(n.location) for n, _ in found if n.location is not None))
-    at = f" at {wording.listing(lines, _LINES_NAMED)}" if lines else ""
+    lines = list(dict.fromkeys(line_words(n.location) for n, _ in found if n.location is not None))
+    at = f" at {listing(lines, _LINES_NAMED)}" if lines else ""
     calls = f"as_strided{at} reads" if len(found) == 1 else f"{len(found)} calls of as_strided{at} read"
     message = (
         f"comparing memory formats is unsafe for this model: {calls} the raw storage of {_value_words(found)}; "
@@ -143,14 +144,14 @@ def _message(diagnosis: Diagnosis, found: list[_Found]) -> str:
         for other in evidence.own_trials(diagnosis)
         if other.configuration.input_format == "channels_last" and evidence.has_different_outputs(diagnosis, other.name)
     ]
-    return f"{message}; the outputs of {wording.listing(different)} differ" if different else message
+    return f"{message}; the outputs of {listing(different)} differ" if different else message
 
 
 def _value_words(found: list[_Found]) -> str:
     sources = [source for _, source in found if source is not None]
     if len(sources) != 1 or len(found) != 1:
         return "activations"
-    shape = f" ({wording.shape_words(sources[0].layout.shape)})" if sources[0].layout is not None else ""
+    shape = f" ({shape_words(sources[0].layout.shape)})" if sources[0].layout is not None else ""
     return f"{sources[0].name}{shape}"
 
 

@@ -16,6 +16,7 @@ from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.graph_evidence import channels_last_only
 from layoutdoctor.units import format_seconds, format_share
+from layoutdoctor.words import count_of, line_words, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -188,10 +189,10 @@ def confidence_words(confidences: Iterable[Confidence | None], noun: str) -> str
     """
     counts = Counter(confidence or "order" for confidence in confidences)
     known = [(counts[confidence], words) for confidence, words in _CONFIDENCE_WORDS.items() if counts[confidence]]
-    total = wording.count_of(sum(counts.values()), noun)
+    total = count_of(sum(counts.values()), noun)
     if len(known) == 1:
         return f"{total} {known[0][1]}"
-    return f"{total}: {wording.listing([f'{count} {words}' for count, words in known])}"
+    return f"{total}: {listing([f'{count} {words}' for count, words in known])}"
 
 
 def places(sightings: Iterable[Sighting]) -> list[Place]:
@@ -248,8 +249,8 @@ def places_words(found: Sequence[Place]) -> str | None:
         return None
     named = [f"{place.count} {place_words(place)}" for place in found[:_PLACES_NAMED]]
     if len(found) > _PLACES_NAMED:
-        named.append(f"the others at {wording.count_of(len(found) - _PLACES_NAMED, 'more place')}")
-    return wording.listing(named)
+        named.append(f"the others at {count_of(len(found) - _PLACES_NAMED, 'more place')}")
+    return listing(named)
 
 
 def place_words(place: Place) -> str:
@@ -259,7 +260,7 @@ def place_words(place: Place) -> str:
     Args:
         place: With a module or a line.
     """
-    line = wording.line_words(place.location) if place.location is not None else None
+    line = line_words(place.location) if place.location is not None else None
     if place.module is None:
         return f"at {line}"
     return f"in {place.module}" + (f" ({line})" if line is not None else "")
@@ -298,18 +299,18 @@ def named_counts(names: Iterable[tuple[str, int]], most: int = 4) -> str | None:
         counts[name] += count
     if len(counts) < 2:
         return next(iter(counts), None)
-    return wording.listing([f"{name} ({count})" for name, count in counts.most_common()], most)
+    return listing([f"{name} ({count})" for name, count in counts.most_common()], most)
 
 
-def shape_words(layouts: Iterable[Layout | None]) -> str | None:
+def on_shapes(layouts: Iterable[Layout | None]) -> str | None:
     """
     The shapes of tensors, each once: ``"on 4x64x56x56 and 4x128x28x28"``; None where none was recorded.
 
     Args:
         layouts: The most expensive first.
     """
-    shapes = list(dict.fromkeys(wording.shape_words(layout.shape) for layout in layouts if layout is not None))
-    return f"on {wording.listing(shapes, _SHAPES_NAMED)}" if shapes else None
+    shapes = list(dict.fromkeys(shape_words(layout.shape) for layout in layouts if layout is not None))
+    return f"on {listing(shapes, _SHAPES_NAMED)}" if shapes else None
 
 
 def channels_last_words(ranks: Iterable[int]) -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.records import Finding
-from layoutdoctor.rules import evidence, recorded, wording
+from layoutdoctor.rules import evidence, recorded
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import count_of, layout_words, listing, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +85,7 @@ def _message(
     exposed = evidence.sum_known(pair.exposed_seconds for pair in pairs)
     moved = evidence.sum_bytes(pair.bytes_moved for pair in pairs)
     owners = {conversions[id].owner for pair in pairs for id in _ids(pair) if id in conversions}
-    shapes = list(dict.fromkeys(wording.shape_words(pair.tensor_shape) for pair in pairs if pair.tensor_shape))
+    shapes = list(dict.fromkeys(shape_words(pair.tensor_shape) for pair in pairs if pair.tensor_shape))
     costs = [
         recorded.cost_words(trial, seconds, exposed, is_library=owners == {"library"}),
         f"{format_bytes(moved)} moved" if moved is not None else None,
@@ -92,7 +93,7 @@ def _message(
     parts = [
         recorded.confidence_words((pair.confidence for pair in pairs), "round trip"),
         _kind_words(pairs, conversions),
-        f"on {wording.listing(shapes, _SHAPES_NAMED)}" if shapes else None,
+        f"on {listing(shapes, _SHAPES_NAMED)}" if shapes else None,
         ", ".join(cost for cost in costs if cost is not None) or None,
         recorded.dearest_words(found),
         _group_norm_words(pairs),
@@ -108,7 +109,7 @@ def _kind_words(pairs: Sequence[RedundantPair], conversions: Mapping[str, Conver
         return " ".join(part for part in (ways, *counts) if part is not None)
     around = [f"{count} {words}" for words, count in counts.most_common(_KINDS_NAMED)]
     if len(counts) > _KINDS_NAMED:
-        around.append(f"{wording.count_of(len(counts) - _KINDS_NAMED, 'more kind')}")
+        around.append(f"{count_of(len(counts) - _KINDS_NAMED, 'more kind')}")
     return ": ".join(part for part in (ways, ", ".join(around)) if part is not None)
 
 
@@ -133,17 +134,17 @@ def _way(pair: RedundantPair, conversions: Mapping[str, Conversion]) -> str | No
     layouts = (first.source, first.target, second.target)
     if any(layout is None for layout in layouts):
         return _OUT_AND_BACK.get(first.direction)
-    return " -> ".join(wording.layout_words(layout) for layout in layouts)
+    return " -> ".join(layout_words(layout) for layout in layouts)
 
 
 def _around(pair: RedundantPair) -> str:
     names = [_operation_words(op) for op in pair.between]
-    return f"around {wording.listing(names)}" if names else "with nothing between"
+    return f"around {listing(names)}" if names else "with nothing between"
 
 
 def _operation_words(name: str) -> str:
     """An operation or, where none was recorded, a kernel, without where it stands in torch's sources."""
-    return wording.op_words(base_name(name)).replace("(anonymous namespace)::", "").removeprefix("at::native::")
+    return op_words(base_name(name)).replace("(anonymous namespace)::", "").removeprefix("at::native::")
 
 
 def _weight(

@@ -14,77 +14,14 @@ from layoutdoctor.units import format_bytes, format_ratio, format_seconds, forma
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.layout import Layout, Size
     from layoutdoctor.records import (
         Conversion,
         CostSource,
         Diagnosis,
         RatioInterval,
-        SourceLocation,
         Speedup,
         Trial,
     )
-
-
-def count_of(count: int, noun: str) -> str:
-    """
-    A count with its noun: ``"1 convolution"``, ``"4 convolutions"``.
-
-    Args:
-        count: How many.
-        noun: In the singular; its plural ends in ``s``.
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def listing(parts: Sequence[str], most: int = 4) -> str:
-    """
-    Parts as a list in a sentence: ``"a, b and c"``; what is too many is counted: ``"a, b and 7 more"``.
-
-    Args:
-        parts: At least one.
-        most: How many to name.
-    """
-    named = list(parts[:most])
-    if len(parts) > most:
-        named.append(f"{len(parts) - most} more")
-    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
-
-
-def shape_words(shape: Sequence[Size]) -> str:
-    """
-    A shape: ``"4x64x56x56"``.
-
-    Args:
-        shape: Sizes.
-    """
-    return "x".join(str(size) for size in shape)
-
-
-def layout_words(layout: Layout | None) -> str:
-    """
-    A layout by what it is called: ``"channels_last"``, ``"blocked aBcd16b"``, else by its strides.
-
-    Args:
-        layout: Any layout; None where not recorded.
-    """
-    if layout is None or (layout.format is None and layout.stride is None):
-        return "a layout not recorded"
-    if layout.format is not None:
-        return f"blocked {layout.format}"
-    if layout.memory_formats:
-        return " and ".join("contiguous" if name == "contiguous_format" else name for name in layout.memory_formats)
-    return f"strides ({', '.join(str(step) for step in layout.stride or ())})"
-
-
-def op_words(target: str) -> str:
-    """
-    An operator without what every operator has: ``"aten.relu.default"`` is ``"relu"``.
-
-    Args:
-        target: As in a graph (``aten.relu.default``) or a profile (``aten::relu``).
-    """
-    return target.removeprefix("aten.").removeprefix("aten::").removesuffix(".default")
 
 
 def speed_words(ratio: RatioInterval, baseline: str) -> str:
@@ -167,17 +104,6 @@ def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> st
         return cost_words(trial, seconds, estimate_words(conversions))
     moved = sum_bytes(conversion.bytes_moved for conversion in conversions)
     return None if moved is None else f"{format_bytes(moved)} moved"
-
-
-def line_words(location: SourceLocation) -> str:
-    """
-    A line without the folders of its file: ``"model.py:15"``.
-
-    Args:
-        location: The user's line; the finding carries the whole path.
-    """
-    name = location.file.replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{name}:{location.line}"
 
 
 def alternative_words(diagnosis: Diagnosis, trial: Trial, other: Trial) -> str:

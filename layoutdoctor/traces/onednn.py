@@ -15,10 +15,10 @@ import re
 from dataclasses import dataclass, field
 
 from layoutdoctor.layout import Layout, blocked_layout, dense_stride, strided_layout
+from layoutdoctor.words import DTYPES, item_bytes
 
 _MARKER = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,")
 _SECONDS_PER_MILLISECOND = 1e-3
-_ITEM_BYTES = {"f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1, "f8_e5m2": 1, "f8_e4m3": 1}
 _SIZES = re.compile(r"^[0-9]{1,18}(?:x[0-9]{1,18}){0,11}\Z")  # oneDNN has at most 12 dimensions
 _PLAIN_TAG = re.compile(r"^[a-l]+$")
 
@@ -40,7 +40,7 @@ class MemoryDescriptor:
 
     def item_bytes(self) -> int | None:
         """Bytes of one element; None for a dtype not known here."""
-        return _ITEM_BYTES.get(self.dtype)
+        return item_bytes(self.dtype)
 
     def layout(self, shape: tuple[int, ...]) -> Layout | None:
         """
@@ -210,7 +210,7 @@ def _timestamp(fields: list[str]) -> float | None:
 def _descriptor(text: str) -> MemoryDescriptor | None:
     head, _, rest = text.partition(":")
     parts = rest.split(":")
-    if "_" in head and head.split("_")[-1] in _ITEM_BYTES:  # oneDNN 2.x: src_f32::blocked:abcd:f0
+    if "_" in head and head.split("_")[-1] in DTYPES:  # oneDNN 2.x: src_f32::blocked:abcd:f0
         role, _, dtype = head.rpartition("_")
         parts = [dtype, *parts]
     else:

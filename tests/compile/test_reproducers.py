@@ -21,14 +21,14 @@ from github_markdown import check_form, code_blocks
 
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.records import Recommendation, from_json, to_json
-from layoutdoctor.reports.markdown import MOST_CHARACTERS, render_markdown
-from layoutdoctor.reports.reproducer import build_reproducer
+from layoutdoctor.reports.markdown.report import MOST_CHARACTERS, render_markdown
+from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Diagnosis, Mode
-    from layoutdoctor.reports.reproducer import Reproducer
+    from layoutdoctor.reports.reproducer.report import Reproducer
 
 pytestmark = pytest.mark.compile
 

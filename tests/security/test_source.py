@@ -43,7 +43,7 @@ REASONS = {
     ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision or transformers, as the user asked",
     ("measure/environment.py", "subprocess.run"): "asks the C++ compiler that Inductor uses for its version; no shell",
     ("privacy/surroundings.py", "socket"): "the machine's own name, to take it out of reports; nothing is connected",
-    ("reports/junit.py", "xml.etree"): "writes XML; none is read",
+    ("reports/ci/junit.py", "xml.etree"): "writes XML; none is read",
     ("supervisor.py", "subprocess.Popen"): "starts its own worker by sys.executable; no shell",
     ("subjects/transport.py", "pickle"): "the caller's own live model, to a child process, by a private directory",
     ("subjects/transport.py", "cloudpickle"): "the caller's own live model, to a child process, by a private directory",

@@ -11,8 +11,8 @@ import pytest
 from golden.stories import STORIES
 
 from layoutdoctor.commands.terminal import render_terminal, wants_colour
+from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.text import render_text
-from layoutdoctor.reports.view import build_view
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 

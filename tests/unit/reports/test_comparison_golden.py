@@ -11,7 +11,7 @@ from golden.comparison_stories import COMPARISON_STORIES
 from layoutdoctor.analysis.model_comparison import compare_models
 from layoutdoctor.comparison_records import ModelComparison
 from layoutdoctor.reports.comparison import COMPARISON_FORMATS, render_comparison
-from layoutdoctor.reports.markdown import MOST_CHARACTERS
+from layoutdoctor.reports.markdown.report import MOST_CHARACTERS
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "comparisons"
 SUFFIXES = {"json": "json", "markdown": "md", "text": "txt"}

@@ -33,7 +33,7 @@ from layoutdoctor.analysis.trace_comparison import compare_traces
 from layoutdoctor.errors import UsageError
 from layoutdoctor.records import Finding, SourceLocation
 from layoutdoctor.reports.comparison import COMPARISON_FORMATS, render_comparison
-from layoutdoctor.reports.markdown import MOST_CHARACTERS
+from layoutdoctor.reports.markdown.report import MOST_CHARACTERS
 
 if TYPE_CHECKING:
     from layoutdoctor.comparison_records import ModelComparison, TraceComparison

@@ -18,8 +18,8 @@ from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.privacy import scrub
 from layoutdoctor.records import from_json
 from layoutdoctor.reports import RENDERERS, render
-from layoutdoctor.reports.html import without_library
-from layoutdoctor.reports.view import build_view
+from layoutdoctor.reports.html.document import without_library
+from layoutdoctor.reports.sections.view import build_view
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 MODEL_STORIES = [story for story in STORIES if story not in TRACE_STORIES]

@@ -15,7 +15,7 @@ from golden.stories import STORIES
 
 from layoutdoctor.records import Diagnosis, Finding
 from layoutdoctor.reports.notebook import LENGTHS, MOST_CHARACTERS, render_fragment
-from layoutdoctor.reports.view import build_view
+from layoutdoctor.reports.sections.view import build_view
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \"quoted\" 'single' </div></table> &lt; {{ 7*7 }} {% raw %} \x1b[31m\n"
 VOID = {"br"}

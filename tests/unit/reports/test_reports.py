@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 from builders import (
@@ -29,14 +32,14 @@ from layoutdoctor.analysis.costs import conversion_share, convolution_count, cou
 from layoutdoctor.errors import UsageError
 from layoutdoctor.records import Diagnosis, Equivalence, Failure, Finding
 from layoutdoctor.reports import format_of_suffix, render
-from layoutdoctor.reports.answer import build_answer
-from layoutdoctor.reports.costs import waste_of
-from layoutdoctor.reports.details import build_details
-from layoutdoctor.reports.remarks import build_measurement, build_not_understood, build_remarks
-from layoutdoctor.reports.rows import build_columns, build_rows, conversions_cell, decision_cell
+from layoutdoctor.reports.sections.answer import build_answer
+from layoutdoctor.reports.sections.costs import waste_of
+from layoutdoctor.reports.sections.details import build_details
+from layoutdoctor.reports.sections.remarks import build_measurement, build_not_understood, build_remarks
+from layoutdoctor.reports.sections.rows import build_columns, build_rows, conversions_cell, decision_cell
+from layoutdoctor.reports.sections.wording import clean_line, count_of, cut_list, in_words
 from layoutdoctor.reports.tables import plain_table
 from layoutdoctor.reports.text import MOST_FINDINGS, render_text
-from layoutdoctor.reports.wording import clean_line, count_of, cut_list, in_words
 
 NO_CONVOLUTION = a_decision(applied=False, rule="no-convolution", convolution_count=0)
 
@@ -47,6 +50,17 @@ def test_a_format_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
     formats = "html, json, junit, markdown, reproducer, sarif, text"
     assert str(caught.value) == f"cannot render as 'pdf': expected one of {formats}"
+
+
+def test_no_format_is_imported_before_it_is_asked_for() -> None:
+    code = (
+        "import sys, layoutdoctor.reports\n"
+        "print(*(name for name in sys.modules if name.startswith('layoutdoctor.reports')))"
+    )
+
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert printed.split() == ["layoutdoctor.reports"]
 
 
 @pytest.mark.parametrize(

@@ -30,17 +30,17 @@ from layoutdoctor.analysis.costs import conversion_share, convolution_count, cou
 from layoutdoctor.analysis.costs import launch_count as launches_of
 from layoutdoctor.records import Conversion, Diagnosis, Failure, Finding, KernelSummary
 from layoutdoctor.reports import render
-from layoutdoctor.reports.markdown import MOST_CHARACTERS
-from layoutdoctor.reports.tables import plain_table
-from layoutdoctor.reports.trace_answer import build_trace_answer
-from layoutdoctor.reports.trace_remarks import (
+from layoutdoctor.reports.markdown.report import MOST_CHARACTERS
+from layoutdoctor.reports.sections.trace_answer import build_trace_answer
+from layoutdoctor.reports.sections.trace_remarks import (
     build_trace_hints,
     build_trace_measurement,
     build_trace_not_understood,
     build_trace_remarks,
 )
-from layoutdoctor.reports.trace_rows import MOST_PLACES, build_trace_tables
-from layoutdoctor.reports.view import build_view
+from layoutdoctor.reports.sections.trace_rows import MOST_PLACES, build_trace_tables
+from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.tables import plain_table
 
 HOSTILE = "\x1b[31mred\x07\r\nnew | line `code` <script>alert(1)</script> </details> [x](y) *b* \u202e\u2028 ```"
 PAIR = ("kernel 0", "kernel 1")

@@ -3,48 +3,13 @@ from __future__ import annotations
 from builders import (
     a_conversion,
     a_diagnosis,
-    a_location,
     a_ratio,
     a_speedup,
     a_trial,
-    blocked,
-    channels_last,
-    contiguous,
     kernels,
 )
 
-from layoutdoctor.layout import Layout, strided_layout
 from layoutdoctor.rules import wording
-
-
-def test_a_list_names_the_first_parts_and_counts_the_rest() -> None:
-    assert wording.listing(["a"]) == "a"
-    assert wording.listing(["a", "b"]) == "a and b"
-    assert wording.listing(["a", "b", "c", "d"]) == "a, b, c and d"
-    assert wording.listing(["a", "b", "c", "d", "e"]) == "a, b, c, d and 1 more"
-
-
-def test_a_count_has_its_noun_in_the_right_number() -> None:
-    assert [wording.count_of(n, "round trip") for n in (0, 1, 2)] == ["0 round trips", "1 round trip", "2 round trips"]
-
-
-def test_a_layout_is_called_by_every_format_it_satisfies_else_by_its_strides() -> None:
-    assert wording.layout_words(contiguous()) == "contiguous"
-    assert wording.layout_words(channels_last()) == "channels_last"
-    assert wording.layout_words(contiguous((4, 1, 56, 56))) == "contiguous and channels_last"
-    assert wording.layout_words(blocked()) == "blocked aBcd16b"
-    assert wording.layout_words(strided_layout((4, 8, 6, 6), (288, 6, 48, 1))) == "strides (288, 6, 48, 1)"
-    assert wording.layout_words(None) == "a layout not recorded"
-    assert wording.layout_words(Layout((4, 8), None, ())) == "a layout not recorded"
-
-
-def test_an_operator_is_named_without_its_namespace_and_default_overload() -> None:
-    assert [wording.op_words(op) for op in ("aten.relu.default", "aten::relu", "aten.add.Tensor", "mine.op")] == [
-        "relu",
-        "relu",
-        "add.Tensor",
-        "mine.op",
-    ]
 
 
 def test_a_speed_without_enough_rounds_for_an_interval_has_a_range() -> None:
@@ -90,8 +55,3 @@ def test_conversions_cost_their_time_else_what_they_move() -> None:
     )
     assert wording.conversion_cost_words(a_trial(), [unknown]) == "6.12 MiB moved"
     assert wording.conversion_cost_words(a_trial(), [a_conversion(seconds=None, bytes_moved=None)]) is None
-
-
-def test_a_line_is_named_without_the_folders_of_its_file() -> None:
-    assert wording.line_words(a_location(15, "/home/me/model.py")) == "model.py:15"
-    assert wording.line_words(a_location(15, "C:\\me\\model.py")) == "model.py:15"

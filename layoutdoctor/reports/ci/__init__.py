@@ -1,0 +1,3 @@
+"""Reports for CI servers: SARIF and JUnit."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The HTML report: one page that needs no network."""
+
+from __future__ import annotations

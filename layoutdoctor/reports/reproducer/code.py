@@ -1,0 +1,351 @@
+"""
+A program as Python code: lines that make ``model``, as short as they can be read.
+
+A chain of layers becomes an ``nn.Sequential``, everything else a module with a ``forward``; what repeats becomes a
+loop. Faces the reproducer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.layout import CHANNELS_LAST_BY_RANK, contiguous_stride, dense_stride
+from layoutdoctor.reports.reproducer.functions import written
+from layoutdoctor.reports.reproducer.layers import steps_of
+from layoutdoctor.reports.reproducer.loops import WIDTH, Statement, folded_items, item_text, looped, packed
+from layoutdoctor.reports.reproducer.program import CannotWriteError, sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.records import FxNode
+    from layoutdoctor.reports.reproducer.functions import Step
+    from layoutdoctor.reports.reproducer.program import Program
+
+_LONGEST_EXPRESSION = 96
+_NAMES = tuple("yzabcdeghkqrstuvw")
+_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+_DTYPES = _FLOATS | {"int8", "int16", "int32", "int64", "uint8", "bool"}
+_OPERATOR = re.compile(r"\{\d+\} [-+*/] ")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCode:
+    """
+    A model as code.
+
+    Attributes:
+        lines: What makes ``model``, with the class it needs.
+        inputs: Code that makes each input, in the order of the arguments.
+        input_ranks: Dimensions that occur among the inputs.
+        weight_ranks: Dimensions that occur among the weights.
+        uses_functional: Whether it calls ``F``.
+        output_count: How many tensors it returns.
+    """
+
+    lines: tuple[str, ...]
+    inputs: tuple[str, ...]
+    input_ranks: frozenset[int]
+    weight_ranks: frozenset[int]
+    uses_functional: bool
+    output_count: int
+
+
+def model_code(program: Program, inputs: Sequence[str], *, is_training: bool, device: str) -> ModelCode:
+    """
+    The code of a program.
+
+    Args:
+        program: Simplified.
+        inputs: The placeholders that are the model's inputs; the others become its parameters.
+        is_training: Whether its layers are in train mode.
+        device: ``cpu`` or ``cuda``.
+
+    Raises:
+        CannotWriteError: Something in it cannot be written down.
+    """
+    steps = steps_of(program)
+    if not steps:
+        raise CannotWriteError("the model runs no operation")
+    outputs = _outputs(program, steps)
+    owned = {node.name for step in steps for node in step.weights}
+    loose = [node for name, node in program.placeholders.items() if name not in owned and name not in inputs]
+    loose = [node for node in loose if any(node.name in step.inputs for step in steps) or node.name in outputs]
+    writer = _ModelWriter(steps, tuple(inputs), outputs, loose, is_training=is_training, device=device)
+    lines = writer.lines()
+    placed = [program.placeholders[name] for name in inputs]
+    weights = [node for step in steps for node in step.weights] + loose
+    return ModelCode(
+        lines=tuple(lines),
+        inputs=tuple(tensor_code(node, device) for node in placed),
+        input_ranks=frozenset(_rank(node) for node in placed),
+        weight_ranks=frozenset(_rank(node) for node in weights),
+        uses_functional=any("F." in line for line in lines),
+        output_count=len(outputs),
+    )
+
+
+def _rank(node: FxNode) -> int:
+    return len(node.layout.shape) if node.layout is not None else 0
+
+
+def _outputs(program: Program, steps: Sequence[Step]) -> tuple[str, ...]:
+    """The outputs by the names of the steps that make them."""
+    known = {step.result for step in steps} | set(program.placeholders)
+    made = {operation.name: operation for operation in program.operations}
+    found = []
+    for output in program.outputs:
+        name = output
+        while name not in known:  # the first result of a layer, or what a layer swallowed at its end
+            name = made[name].inputs[0]
+        found.append(name)
+    return tuple(dict.fromkeys(found))
+
+
+def tensor_code(node: FxNode, device: str = "cpu", *, is_parameter: bool = False) -> str:
+    """
+    Code that makes a random tensor of a placeholder's layout.
+
+    Args:
+        node: The placeholder.
+        device: Where it is.
+        is_parameter: Whether its numbers should be as small as those of a weight.
+
+    Raises:
+        CannotWriteError: Its layout or dtype cannot be made.
+    """
+    if node.layout is None or node.dtype not in _DTYPES:
+        raise CannotWriteError("a tensor that the model reads has no layout or dtype that can be made")
+    shape, stride = sizes(node.layout.shape), sizes(node.layout.stride)
+    listed = ", ".join(map(str, shape)) if shape else "()"
+    options = "" if device == "cpu" else f', device="{device}"'
+    if node.dtype in _FLOATS:
+        options = ("" if node.dtype == "float32" else f", dtype=torch.{node.dtype}") + options
+        code = f"torch.randn({listed}{options})"
+    elif node.dtype == "bool":
+        code = f"(torch.rand({listed}{options}) > 0.5)"
+    else:
+        code = f"torch.randint(0, 2, {written(shape)}, dtype=torch.{node.dtype}{options})"
+    if is_parameter:
+        code = f"0.05 * {code}"
+    made = contiguous_stride(shape)
+    if all(size == 1 or one == two for size, one, two in zip(shape, stride, made, strict=True)):
+        return code
+    if stride == _channels_last_stride(shape):
+        return f"{_in_brackets(code)}.to(memory_format=torch.{CHANNELS_LAST_BY_RANK[len(shape)]})"
+    if 0 in stride or node.dtype == "bool":
+        raise CannotWriteError("a tensor that the model reads overlaps itself")
+    return f"torch.empty_strided({written(shape)}, {written(stride)}{options}).copy_({code})"
+
+
+def _in_brackets(code: str) -> str:
+    return f"({code})" if code.startswith("0.05") else code
+
+
+def _channels_last_stride(shape: Sequence[int]) -> tuple[int, ...] | None:
+    if len(shape) not in CHANNELS_LAST_BY_RANK:
+        return None
+    return dense_stride(shape, (0, *range(2, len(shape)), 1))
+
+
+class _ModelWriter:
+    """Writes one model."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        loose: Sequence[FxNode],
+        *,
+        is_training: bool,
+        device: str,
+    ) -> None:
+        self.steps, self.inputs, self.outputs, self.loose = steps, inputs, outputs, loose
+        self.device = device
+        normalizing = [step.is_evaluated for step in steps if step.is_evaluated is not None]
+        self.is_evaluated = not is_training and False not in normalizing
+        self.uses: dict[str, int] = {}
+        for name in (*(name for step in steps for name in step.inputs), *outputs):
+            self.uses[name] = self.uses.get(name, 0) + 1
+        self.is_chain = self._is_chain()
+        weights = [node for step in steps for node in step.weights] + list(loose)
+        dtypes = {node.dtype for node in weights if node.dtype in _FLOATS}
+        self.dtype = dtypes.pop() if len(dtypes) == 1 else None
+        self.numbers: dict[tuple[str, ...], int] = {}
+        self.layers: list[Step] = []
+        for step in steps:
+            if self.is_chain or step.owns_weights:
+                key = (str(step.layer), *(node.name for node in step.weights)) if step.weights else (step.result,)
+                if key not in self.numbers:
+                    self.numbers[key] = len(self.layers)
+                    self.layers.append(step)
+
+    def _is_chain(self) -> bool:
+        if self.loose or len(self.inputs) != 1 or self.outputs != (self.steps[-1].result,):
+            return False
+        shared = [node.name for step in self.steps for node in step.weights]
+        if len(shared) != len(set(shared)):
+            return False
+        before = self.inputs[0]
+        for step in self.steps:
+            if step.inputs != (before,) or step.layer is None or self.uses.get(before) != 1:
+                return False
+            before = step.result
+        return True
+
+    def lines(self) -> list[str]:
+        if self.is_chain:
+            return self._finished(self._listed("model = nn.Sequential(", ")", ""))
+        lines = ["class Model(nn.Module):", "    def __init__(self):", "        super().__init__()"]
+        if self.layers:
+            lines += self._listed("self.m = nn.ModuleList([", "])", "        ")
+        if self.loose:
+            lines += self._parameters()
+        names = [f"x{number}" for number in range(1, len(self.inputs) + 1)] if len(self.inputs) > 1 else ["x"]
+        lines += ["", f"    def forward(self, {', '.join(names) if self.inputs else ''}):".replace(", )", ")")]
+        lines += [f"        {line}" for line in self._forward(dict(zip(self.inputs, names, strict=False)))]
+        return [*lines, "", *self._finished(["model = Model()"])]
+
+    def _finished(self, made: list[str]) -> list[str]:
+        """The model of these lines in its dtype, mode and layout, on its device."""
+        suffix = f".to(torch.{self.dtype})" if self.dtype not in (None, "float32") else ""
+        suffix += ".eval()" if self.is_evaluated else ""
+        suffix += f'.to("{self.device}")' if self.device != "cpu" else ""
+        whole, single = self._layouts()
+        suffix += whole
+        made[-1] += suffix
+        return [*made, *single]
+
+    def _layouts(self) -> tuple[str, list[str]]:
+        """What gives the weights their recorded layout: one call for all, else lines for those that need it."""
+        formats: dict[str, list[int]] = {}
+        odd: list[str] = []
+        count = 0
+        ambiguous = 0
+        where = "model" if self.is_chain else "model.m"
+        for number, step in enumerate(self.layers):
+            for node in step.weights[:1]:
+                if node.layout is None or _rank(node) not in CHANNELS_LAST_BY_RANK:
+                    continue
+                shape, stride = sizes(node.layout.shape), sizes(node.layout.stride)
+                count += 1
+                if stride == contiguous_stride(shape):
+                    continue
+                if stride == _channels_last_stride(shape):
+                    formats.setdefault(CHANNELS_LAST_BY_RANK[len(shape)], []).append(number)
+                    continue
+                if all(s == 1 or a == b for s, a, b in zip(shape, stride, contiguous_stride(shape), strict=True)):
+                    ambiguous += 1
+                    continue
+                text = f"torch.empty_strided({written(shape)}, {written(stride)})"
+                odd.append(f"{where}[{number}].weight.data = {text}.copy_({where}[{number}].weight.data)")
+        if not odd and len(formats) == 1 and sum(map(len, formats.values())) + ambiguous == count:
+            return f".to(memory_format=torch.{next(iter(formats))})", []
+        lines = []
+        for name, numbers in formats.items():
+            lines.append(f"for i in {written(tuple(numbers))}:")
+            lines.append(f"    {where}[i].weight.data = {where}[i].weight.data.to(memory_format=torch.{name})")
+        return "", lines + odd
+
+    def _listed(self, opening: str, closing: str, indent: str) -> list[str]:
+        """A list of the layers, on one line or on several full ones; repeated ones as a loop."""
+        items = folded_items([self._made(step) for step in self.layers])
+        on_one_line = f"{indent}{opening}{', '.join(item_text(*item) for item in items)}{closing}"
+        if len(on_one_line) <= WIDTH - 30:
+            return [on_one_line]
+        inner = indent + "    "
+        lines, waiting = [indent + opening], list[str]()
+        for block, count in items:
+            text = item_text(block, count)
+            if len(inner) + len(text) + 1 <= WIDTH:
+                waiting.append(text)
+                continue
+            lines += [*packed(waiting, inner), f"{inner}*[layer for _ in range({count}) for layer in ("]
+            lines += [*packed(block, inner + "    "), f"{inner})],"]
+            waiting = []
+        return [*lines, *packed(waiting, inner), indent + closing]
+
+    def _made(self, step: Step) -> str:
+        text = str(step.layer)
+        dtype = step.weights[0].dtype if step.weights else None
+        if self.dtype is None and dtype in _FLOATS and dtype != "float32":
+            text += f".to(torch.{dtype})"
+        return f"{text}.eval()" if step.is_evaluated and not self.is_evaluated else text
+
+    def _parameters(self) -> list[str]:
+        lines = ["        self.p = nn.ParameterList(["]
+        for node in self.loose:
+            if node.dtype not in _FLOATS:
+                raise CannotWriteError("the model reads a tensor of integers that is none of its inputs")
+            lines.append(f"            {tensor_code(node, is_parameter=True)},")
+        return [*lines, "        ])"]
+
+    def _forward(self, names: dict[str, str]) -> list[str]:
+        statements = self._statements(names)
+        lines = ["m = self.m"] if len(self.layers) > 3 and any("m[@]" in s.text for s in statements) else []
+        if not lines:
+            statements = [Statement(s.text.replace("m[@]", "self.m[@]"), s.numbers) for s in statements]
+        lines += ["p = self.p"] if self.loose else []
+        lines += looped(statements)
+        returned = ", ".join(names[output] for output in self.outputs)
+        before, _, expression = lines[-1].partition(" = ")
+        if before == returned and not lines[-1].startswith(" ") and len(self.outputs) == 1:
+            return [*lines[:-1], f"return {expression}"]
+        return [*lines, f"return {returned}"]
+
+    def _statements(self, names: dict[str, str]) -> list[Statement]:
+        """One line for each step, or for several where each is read by the next one alone."""
+        last = {name: index for index, step in enumerate(self.steps) for name in step.inputs}
+        last.update(dict.fromkeys(self.outputs, len(self.steps)))
+        names.update({node.name: f"p[{number}]" for number, node in enumerate(self.loose)})
+        statements: list[Statement] = []
+        pending: tuple[str, str, tuple[int, ...]] | None = None  # name, expression, numbers of its layers
+        for index, step in enumerate(self.steps):
+            if pending is not None and len(pending[1]) + len(step.call) > _LONGEST_EXPRESSION:
+                statements.append(self._assigned(pending, names, last, index - 1))
+                pending = None
+            pending = self._expression(step, names, pending)
+            following = self.steps[index + 1] if index + 1 < len(self.steps) else None
+            is_free = self.uses.get(step.result) == 1 and following is not None and step.result in following.inputs
+            if not is_free:
+                statements.append(self._assigned(pending, names, last, index))
+                pending = None
+        return statements
+
+    def _expression(
+        self, step: Step, names: dict[str, str], pending: tuple[str, str, tuple[int, ...]] | None
+    ) -> tuple[str, str, tuple[int, ...]]:
+        texts = [pending[1] if pending is not None and name == pending[0] else names[name] for name in step.inputs]
+        numbers = pending[2] if pending is not None else ()
+        if step.owns_weights:
+            key = (str(step.layer), *(node.name for node in step.weights)) if step.weights else (step.result,)
+            return step.result, f"m[@]({texts[0]})", (self.numbers[key], *numbers)
+        is_operator = _OPERATOR.match(step.call) is not None
+        if is_operator or step.call.startswith("{0}"):
+            texts = [f"({text})" if _is_operation(text) else text for text in texts]
+        return step.result, re.sub(r"\{(\d+)\}", lambda match: texts[int(match[1])], step.call), numbers
+
+    def _assigned(
+        self, pending: tuple[str, str, tuple[int, ...]], names: dict[str, str], last: dict[str, int], index: int
+    ) -> Statement:
+        result, expression, numbers = pending
+        dead = [name for name in names if last.get(name, -1) <= index and not names[name].startswith("p[")]
+        taken = {names[name] for name in names if name not in dead}
+        preferred = [name for name in ("x", *_NAMES, *(f"v{number}" for number in range(1, 500))) if name not in taken]
+        for name in dead:
+            del names[name]
+        names[result] = preferred[0]
+        return Statement(f"{names[result]} = {expression}", numbers)
+
+
+def _is_operation(text: str) -> bool:
+    """Whether an operator stands outside of all brackets."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in "([") - (character in ")]")
+        if depth == 0 and text[position : position + 3] in (" + ", " - ", " * ", " / "):
+            return True
+    return False

@@ -1,0 +1,372 @@
+"""
+Operations in the words of ``torch.nn``: layers with the weights they own; functions for the rest.
+
+A layer stands for an operation only where it runs exactly that operation. Faces the reproducer's code.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from layoutdoctor.reports.reproducer.functions import Step, function_step, operator_step, written
+from layoutdoctor.reports.reproducer.program import CONTIGUOUS, POOL_TO_ONE, RESHAPE, CannotWriteError, Ref, sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from layoutdoctor.records import FxNode
+    from layoutdoctor.reports.reproducer.program import Operation, Program, Value
+
+
+def steps_of(program: Program) -> list[Step]:
+    """
+    The lines of a program's forward.
+
+    Args:
+        program: Simplified.
+
+    Raises:
+        CannotWriteError: An operation has no line.
+    """
+    return _Writer(program).write()
+
+
+class _Writer:
+    """Writes the operations of one program, one after the other."""
+
+    def __init__(self, program: Program) -> None:
+        self.operations = program.operations
+        self.made = {operation.name: operation for operation in program.operations}
+        self.placeholders = program.placeholders
+        self.outputs = program.outputs
+        self.readers: dict[str, list[Operation]] = {}
+        for operation in program.operations:
+            for name in operation.inputs:
+                self.readers.setdefault(name, []).append(operation)
+        self.same: dict[str, str] = {}
+        self.absorbed: set[str] = set()
+
+    def write(self) -> list[Step]:
+        steps: list[Step] = []
+        for position, operation in enumerate(self.operations):
+            step = self._step(operation)
+            if step is not None:
+                steps.append(
+                    Step(
+                        step.result,
+                        tuple(self.same.get(name, name) for name in step.inputs),
+                        step.call,
+                        step.layer,
+                        step.weights,
+                        step.is_evaluated,
+                        position,
+                    )
+                )
+        return [step for step in steps if step.result not in self.absorbed]
+
+    def _step(self, operation: Operation) -> Step | None:
+        if operation.name in self.same:  # part of a layer already
+            return None
+        if operation.target == "getitem":
+            source = operation.inputs[0]
+            if source in self.same:  # a layer, or a function that returns its first result only
+                self.same[operation.name] = self.same[source]
+                return None
+            index = operation.args[1]
+            if type(index) is not int or not 0 <= index < 1000:
+                raise CannotWriteError("an operation takes a result that does not exist")
+            return Step(operation.name, (source,), f"{{0}}[{index}]")
+        if not self._first_result_only(operation):
+            return operator_step(operation)
+        writer = _LAYERS.get(operation.target)
+        if writer is not None:
+            step = writer(self, operation)
+            if step is not None:
+                if operation.target in _WITH_RESULTS:
+                    self.same[operation.name] = operation.name
+                return step
+        return function_step(operation)
+
+    def _first_result_only(self, operation: Operation) -> bool:
+        """Whether nothing reads more than the first result of an operation with several."""
+        if operation.target not in _WITH_RESULTS:
+            return True
+        readers = self.readers.get(operation.name, ())
+        only_first = all(reader.target == "getitem" and reader.args[1] == 0 for reader in readers)
+        return only_first and operation.name not in self.outputs
+
+    def is_read_once(self, name: str) -> bool:
+        """Whether one operation reads a value and nothing else does, so that a layer may swallow it."""
+        return len(self.readers.get(name, ())) == 1 and name not in self.outputs
+
+    def parameter(self, value: Value) -> FxNode | None:
+        """The placeholder that an argument is; None where it is the result of an operation, or nothing."""
+        return self.placeholders.get(value.name) if isinstance(value, Ref) else None
+
+    def shape_of(self, value: Value) -> tuple[int, ...]:
+        """Sizes of an argument; empty where they are not known."""
+        if not isinstance(value, Ref):
+            return ()
+        operation, placeholder = self.made.get(value.name), self.placeholders.get(value.name)
+        layout = operation.node.layout if operation is not None else placeholder.layout if placeholder else None
+        return sizes(layout.shape) if layout is not None else ()
+
+    def owned(self, *values: Value) -> tuple[FxNode, ...] | None:
+        """The placeholders a layer owns; None where one is no placeholder, or where they differ in dtype."""
+        nodes = [self.parameter(value) for value in values if value is not None]
+        found = tuple(node for node in nodes if node is not None)
+        return found if len(found) == len(nodes) and len({node.dtype for node in found}) <= 1 else None
+
+
+def _convolution(writer: _Writer, operation: Operation) -> Step | None:
+    if len(operation.args) != 9 or operation.kwargs:
+        return None
+    x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = operation.args
+    owned = writer.owned(weight, bias)
+    shape = writer.shape_of(weight)
+    rank = len(shape) - 2
+    numbers = [stride, padding, dilation, output_padding]
+    if owned is None or not owned or rank not in (1, 2, 3) or type(groups) is not int or not isinstance(x, Ref):
+        return None
+    if not all(isinstance(value, tuple) and len(value) in (1, rank) for value in numbers):
+        return None
+    if transposed is True:
+        channels = f"{shape[0]}, {shape[1] * groups}"
+    elif transposed is False:
+        channels = f"{shape[1] * groups}, {shape[0]}"
+    else:
+        return None
+    options = _options(
+        stride=(stride, 1), padding=(padding, 0), output_padding=(output_padding, 0), groups=(groups, 1),
+        dilation=(dilation, 1),
+    )  # fmt: skip
+    options += ["bias=False"] if bias is None else []
+    name = f"nn.{'ConvTranspose' if transposed else 'Conv'}{rank}d"
+    layer = f"{name}({', '.join([channels, _short(shape[2:]), *options])})"
+    return Step(operation.name, (x.name,), "", layer, owned)
+
+
+def _batch_norm(writer: _Writer, operation: Operation) -> Step | None:
+    if len(operation.args) != 8 or operation.kwargs:
+        return None
+    x, weight, bias, mean, variance, training, momentum, eps = operation.args
+    folded = _instance_norm(writer, operation) if mean is None else None
+    if folded is not None:
+        return folded
+    owned = writer.owned(weight, bias, mean, variance)
+    kind = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}.get(len(writer.shape_of(x)))
+    whole = (weight is None) == (bias is None) and (mean is None) == (variance is None)
+    if owned is None or kind is None or not whole or not isinstance(x, Ref) or type(training) is not bool:
+        return None
+    if mean is None and not training:
+        return None
+    options = _options(eps=(eps, 1e-5), momentum=(momentum, 0.1))
+    options += ["affine=False"] if weight is None else []
+    options += ["track_running_stats=False"] if mean is None else []
+    layer = f"nn.BatchNorm{kind}({', '.join([str(writer.shape_of(x)[1]), *options])})"
+    return Step(operation.name, (x.name,), "", layer, owned, None if mean is None else not training)
+
+
+def _instance_norm(writer: _Writer, operation: Operation) -> Step | None:
+    """The layer for what an instance norm runs: a batch norm over images times channels, on a contiguous copy."""
+    x, weight, bias, _mean, _variance, training, momentum, eps = operation.args
+    view = writer.made.get(x.name) if isinstance(x, Ref) else None
+    items = [item for item in writer.readers.get(operation.name, ()) if writer.is_read_once(item.name)]
+    back = [reader for item in items for reader in writer.readers[item.name]]
+    if training is not True or view is None or view.target != RESHAPE or len(back) != 1 or back[0].target != RESHAPE:
+        return None
+    copy = writer.made.get(view.inputs[0])
+    is_copied = copy is not None and copy.target == CONTIGUOUS and writer.is_read_once(copy.name)
+    source = Ref(copy.inputs[0] if copy is not None and is_copied else view.inputs[0])
+    shape = writer.shape_of(source)
+    if len(shape) not in (3, 4, 5) or writer.shape_of(x) != (1, shape[0] * shape[1], *shape[2:]):
+        return None
+    if back[0].shape != shape or not writer.is_read_once(view.name):
+        return None
+    repeats = [writer.made.get(value.name) for value in (weight, bias) if isinstance(value, Ref)]
+    if (weight is None) != (bias is None) or any(r is None or r.target != "aten.repeat.default" for r in repeats):
+        return None
+    repeated = [repeat for repeat in repeats if repeat is not None]
+    owned = writer.owned(*(repeat.args[0] for repeat in repeated))
+    if owned is None or any(r.args[1] != (shape[0],) or not writer.is_read_once(r.name) for r in repeated):
+        return None
+    writer.absorbed.update((view.name, *(repeat.name for repeat in repeated)))
+    if copy is not None and is_copied:
+        writer.absorbed.add(copy.name)
+    writer.same[back[0].name] = operation.name
+    options = _options(eps=(eps, 1e-5), momentum=(momentum, 0.1)) + (["affine=True"] if owned else [])
+    layer = f"nn.InstanceNorm{len(shape) - 2}d({', '.join([str(shape[1]), *options])})"
+    return Step(operation.name, (source.name,), "", layer, owned)
+
+
+def _group_norm(writer: _Writer, operation: Operation) -> Step | None:
+    if len(operation.args) != 8 or operation.kwargs:
+        return None
+    x, weight, bias, _n, channels, _size, groups, eps = operation.args
+    owned = writer.owned(weight, bias)
+    if owned is None or (weight is None) != (bias is None) or not isinstance(x, Ref):
+        return None
+    if type(channels) is not int or type(groups) is not int:
+        return None
+    options = _options(eps=(eps, 1e-5)) + (["affine=False"] if weight is None else [])
+    return Step(operation.name, (x.name,), "", f"nn.GroupNorm({', '.join([f'{groups}, {channels}', *options])})", owned)
+
+
+def _layer_norm(writer: _Writer, operation: Operation) -> Step | None:
+    if len(operation.args) != 5 or operation.kwargs:
+        return None
+    x, shape, weight, bias, eps = operation.args
+    owned = writer.owned(weight, bias)
+    if owned is None or not isinstance(x, Ref) or not isinstance(shape, tuple) or (weight is None and bias):
+        return None
+    if weight is not None and bias is None:
+        return None
+    options = _options(eps=(eps, 1e-5)) + (["elementwise_affine=False"] if weight is None else [])
+    return Step(operation.name, (x.name,), "", f"nn.LayerNorm({', '.join([_short(shape), *options])})", owned)
+
+
+def _linear(writer: _Writer, operation: Operation) -> Step | None:
+    """``addmm`` or ``mm`` with a transposed weight, which is what a linear layer runs on a matrix."""
+    if operation.kwargs or len(operation.args) not in (2, 3):
+        return None
+    bias, x, second = operation.args if len(operation.args) == 3 else (None, *operation.args)
+    turned = writer.made.get(second.name) if isinstance(second, Ref) else None
+    if turned is None or turned.target != "aten.t.default" or not writer.is_read_once(turned.name):
+        return None
+    owned = writer.owned(turned.args[0], bias)
+    if not owned or owned[0].tensor != "weight" or not isinstance(x, Ref) or len(writer.shape_of(x)) != 2:
+        return None
+    shape = writer.shape_of(turned.args[0])
+    if bias is not None and writer.shape_of(bias) != shape[:1]:
+        return None
+    writer.absorbed.add(turned.name)
+    layer = f"nn.Linear({shape[1]}, {shape[0]}{', bias=False' if bias is None else ''})"
+    return Step(operation.name, (x.name,), "", layer, owned)
+
+
+def _reshape(writer: _Writer, operation: Operation) -> Step | None:
+    x, target = operation.args[0], operation.args[1]
+    shape = writer.shape_of(x)
+    is_flat = isinstance(x, Ref) and len(shape) > 2 and target == (shape[0], prod(shape[1:]))
+    if isinstance(x, Ref) and is_flat:
+        return Step(operation.name, (x.name,), "{0}.flatten(1)", "nn.Flatten()")
+    return None
+
+
+def _interpolate(writer: _Writer, operation: Operation) -> Step | None:
+    """``F.interpolate`` with scale factors that reach the recorded size, else with that size."""
+    del writer
+    mode = operation.target.removeprefix("aten.upsample_").removesuffix(".default")
+    kind, rank = mode[:-2], int(mode[-2])
+    rest = list(operation.args[2:])
+    x, size = operation.args[0], operation.args[1]
+    if operation.kwargs or not isinstance(x, Ref) or not isinstance(size, tuple):
+        return None
+    corners = ""
+    if kind != "nearest":
+        if not rest or type(rest[0]) is not bool:
+            return None
+        corners = f", align_corners={rest.pop(0)}"
+    scales = tuple(rest)
+    if len(scales) == rank and all(isinstance(scale, float) for scale in scales):
+        how = f"scale_factor={_short(scales)}"
+    elif all(scale is None for scale in scales):
+        how = f"size={_short(size)}"
+    else:
+        return None
+    options = f'{how}, mode="{kind}"{corners}'
+    return Step(operation.name, (x.name,), f"F.interpolate({{0}}, {options})", f"nn.Upsample({options})")
+
+
+def _pad(writer: _Writer, operation: Operation) -> Step | None:
+    del writer
+    x, pad = operation.args[0], operation.args[1]
+    if operation.kwargs or not isinstance(x, Ref) or not isinstance(pad, tuple) or len(operation.args) != 2:
+        return None
+    mode = "reflect" if "reflection" in operation.target else "replicate"
+    name = "Reflection" if mode == "reflect" else "Replication"
+    layer = f"nn.{name}Pad{len(pad) // 2}d({_short(pad)})"
+    return Step(operation.name, (x.name,), f'F.pad({{0}}, {written(pad)}, mode="{mode}")', layer)
+
+
+def _clamped(writer: _Writer, operation: Operation) -> Step | None:
+    del writer
+    x = operation.args[0]
+    if operation.kwargs or operation.args[1:] not in ((0, 6), (0.0, 6.0)) or not isinstance(x, Ref):
+        return None
+    if operation.target == "aten.hardtanh_.default":
+        return Step(operation.name, (x.name,), "F.relu6({0}, inplace=True)", "nn.ReLU6(inplace=True)")
+    return Step(operation.name, (x.name,), "F.relu6({0})", "nn.ReLU6()")
+
+
+def _pool_to_one(writer: _Writer, operation: Operation) -> Step | None:
+    del writer
+    return Step(operation.name, operation.inputs, "F.adaptive_avg_pool2d({0}, 1)", "nn.AdaptiveAvgPool2d(1)")
+
+
+_UPSAMPLING = ("nearest1d", "nearest2d", "nearest3d", "bilinear2d", "trilinear3d", "bicubic2d", "linear1d")
+
+_LAYERS: Mapping[str, Callable[[_Writer, Operation], Step | None]] = MappingProxyType(
+    {
+        "aten.convolution.default": _convolution,
+        "aten.native_batch_norm.default": _batch_norm,
+        "aten.cudnn_batch_norm.default": _batch_norm,
+        "aten.miopen_batch_norm.default": _batch_norm,
+        "aten.native_group_norm.default": _group_norm,
+        "aten.native_layer_norm.default": _layer_norm,
+        "aten.addmm.default": _linear,
+        "aten.mm.default": _linear,
+        "aten.reflection_pad1d.default": _pad,
+        "aten.reflection_pad2d.default": _pad,
+        "aten.reflection_pad3d.default": _pad,
+        "aten.replication_pad2d.default": _pad,
+        "aten.replication_pad3d.default": _pad,
+        "aten.hardtanh.default": _clamped,
+        "aten.hardtanh_.default": _clamped,
+        RESHAPE: _reshape,
+        POOL_TO_ONE: _pool_to_one,
+        **{f"aten.upsample_{kind}.default": _interpolate for kind in _UPSAMPLING},
+        "aten.max_pool2d_with_indices.default": lambda _, operation: function_step(operation),
+        "aten.max_pool3d_with_indices.default": lambda _, operation: function_step(operation),
+    }
+)
+_WITH_RESULTS = frozenset(
+    f"aten.{name}.default"
+    for name in "native_batch_norm cudnn_batch_norm miopen_batch_norm native_group_norm native_layer_norm "
+    "max_pool2d_with_indices max_pool3d_with_indices".split()
+)
+"""Operations with several results whose layer or function returns the first one."""
+
+
+def _short(values: Sequence[Value]) -> str:
+    """One number for a list of equal ones, as layers take it."""
+    listed = tuple(values)
+    return written(listed[0]) if len(set(map(written, listed))) == 1 else written(listed)
+
+
+def _options(**options: tuple[Value, float]) -> list[str]:
+    """Keyword arguments of a layer, without those that are its default."""
+    found = []
+    for name, (value, default) in options.items():
+        text = _short(value) if isinstance(value, tuple) else written(value)
+        if text != written(default):
+            found.append(f"{name}={text}")
+    return found
+
+
+def free_placeholders(program: Program) -> list[FxNode]:
+    """
+    What a program reads that no layer of it owns: the model's inputs, and parameters that it uses on its own.
+
+    Args:
+        program: Simplified.
+
+    Raises:
+        CannotWriteError: An operation has no line.
+    """
+    steps = steps_of(program)
+    read = {name for step in steps for name in step.inputs} | set(program.outputs)
+    owned = {node.name for step in steps for node in step.weights}
+    return [node for name, node in program.placeholders.items() if name in read and name not in owned]

@@ -1,0 +1,3 @@
+"""What reports say, section by section, the same for all formats and all kinds of diagnosis."""
+
+from __future__ import annotations

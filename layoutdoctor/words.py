@@ -1,0 +1,214 @@
+"""
+Every term of a report once: owners, directions, tensors, what a fact is known by, element types, counts and lists.
+
+A rule, a report and a comparison that speak of one thing take its word from here. Words out of a record (names of
+modules, files, kernels) are left as they are: a report cleans what it prints.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    Size = int | str
+
+    class LayoutLike(Protocol):
+        """What ``layout_words`` asks of a layout."""
+
+        @property
+        def stride(self) -> tuple[Size, ...] | None:
+            """In elements."""
+
+        @property
+        def memory_formats(self) -> tuple[str, ...]:
+            """All that it satisfies."""
+
+        @property
+        def format(self) -> str | None:
+            """OneDNN's name of a blocked one."""
+
+    class LineLike(Protocol):
+        """What ``line_words`` asks of a place."""
+
+        @property
+        def file(self) -> str:
+            """Its path."""
+
+        @property
+        def line(self) -> int:
+            """From 1."""
+
+
+OWNER_WORDS = {
+    "library": "inside library calls",
+    "framework": "inside eager operations",
+    "compiler": "in compiled kernels",
+    "user": "written in the model",
+}
+"""Where a conversion is, by who made it."""
+
+DIRECTION_WORDS = {
+    "to_channels_last": "to channels_last",
+    "to_contiguous": "to contiguous",
+    "to_blocked": "to a blocked layout",
+    "from_blocked": "from a blocked layout",
+    "other": "between other layouts",
+    "none": "no layout change",
+}
+
+TENSOR_WORDS = {
+    "activation": "activation",
+    "weight": "weight",
+    "gradient": "gradient",
+    "unknown": "tensor of unknown kind",
+}
+"""In the singular; ``count_of`` and ``plural`` know their plurals."""
+
+CONFIDENCE_WORDS: dict[str | None, str] = {
+    "shapes": "shapes",
+    "grid": "launch grid",
+    "order": "order of kernels",
+    None: "kernel name",
+}
+"""What the direction and tensor of a conversion are known by."""
+
+PROOF_WORDS = {
+    "shapes": "with shapes that agree all along the way",
+    "grid": "by launch grids that agree",
+    "order": "by the order of kernels only",
+}
+"""What a round trip rests on, the surest first."""
+
+LIBRARY_NAMES = {
+    "cudnn": "cuDNN",
+    "miopen": "MIOpen",
+    "onednn": "oneDNN",
+    "tensorrt": "TensorRT",
+    "cutensor": "cuTENSOR",
+}
+
+KINETO_TRACE = "Kineto trace"
+TOTALS_TABLE = "table of kernel totals"
+ONEDNN_LOG = "oneDNN verbose log"
+
+ITEM_BYTES = {
+    "complex128": 16,
+    "complex64": 8,
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Bytes of one element, by torch's name of the dtype."""
+
+_SPELLINGS = {
+    "complex128": "c10::complex<double>",
+    "complex64": "c10::complex<float>",
+    "float64": "f64 double d",
+    "float32": "f32 float f",
+    "float16": "f16 half __half c10::Half 6__half",
+    "bfloat16": "bf16 __nv_bfloat16 nv_bfloat16 __hip_bfloat16 c10::BFloat16 13__nv_bfloat16",
+    "float8_e4m3fn": "f8_e4m3 __nv_fp8_e4m3 c10::Float8_e4m3fn",
+    "float8_e5m2": "f8_e5m2 __nv_fp8_e5m2 c10::Float8_e5m2",
+    "int64": "i64 long",
+    "int32": "i32 s32 int i",
+    "int8": "i8 s8 char int8_t a",
+    "uint8": "u8 uint8_t h",
+}
+"""How oneDNN, the profiler, CUDA's and HIP's templates and their mangled names call them."""
+
+DTYPES = {
+    **{name: name for name in ITEM_BYTES},
+    **{spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings.split()},
+    "signed char": "int8",
+    "unsigned char": "uint8",
+}
+"""torch's name of an element type, by any of its spellings."""
+
+
+def item_bytes(dtype: str | None) -> int | None:
+    """Bytes of one element of a type, by any of its spellings; None where it is not known."""
+    return ITEM_BYTES.get(DTYPES.get(dtype or "", ""))
+
+
+def plural(noun: str) -> str:
+    """A noun in the plural, which ends in ``s``: ``"conversions"``, ``"tensors of unknown kind"``."""
+    head, of, rest = noun.partition(" of ")
+    return f"{head}s{of}{rest}"
+
+
+def count_of(count: int, noun: str, several: str | None = None) -> str:
+    """
+    A count with its noun: ``"1 convolution"``, ``"4 convolutions"``.
+
+    Args:
+        count: How many.
+        noun: In the singular.
+        several: In the plural, where that is not the singular with an ``s``.
+    """
+    return f"{count} {noun if count == 1 else several or plural(noun)}"
+
+
+def listing(parts: Iterable[str], most: int | None = 4) -> str:
+    """
+    Parts as a list in a sentence: ``"a, b and c"``; what is too many is counted: ``"a, b and 7 more"``.
+
+    Args:
+        parts: The parts, in order; empty for none.
+        most: How many to name; None for all.
+    """
+    every = list(parts)
+    named = every if most is None or len(every) <= most else [*every[:most], f"{len(every) - most} more"]
+    return "".join(named) if len(named) < 2 else f"{', '.join(named[:-1])} and {named[-1]}"
+
+
+def distinct(parts: Iterable[str | None]) -> list[str]:
+    """Each part once, in the order in which they first stand; None is left out."""
+    return [part for part in dict.fromkeys(parts) if part is not None]
+
+
+def joined(parts: Iterable[str | None], separator: str = "; ") -> str:
+    """What there is to say, one after the other; None and what is empty are left out."""
+    return separator.join(part for part in parts if part)
+
+
+def shape_words(shape: Sequence[Size]) -> str:
+    """A shape: ``"4x64x56x56"``."""
+    return "x".join(str(size) for size in shape)
+
+
+def layout_words(layout: LayoutLike | None) -> str:
+    """A layout by what it is called: ``"channels_last"``, ``"blocked aBcd16b"``, else by its strides."""
+    if layout is None or (layout.format is None and layout.stride is None):
+        return "a layout not recorded"
+    if layout.format is not None:
+        return f"blocked {layout.format}"
+    if layout.memory_formats:
+        return " and ".join(name.removesuffix("_format") for name in layout.memory_formats)
+    return f"strides ({', '.join(str(step) for step in layout.stride or ())})"
+
+
+def op_words(target: str) -> str:
+    """
+    An operator without what every operator has: ``"aten.relu.default"`` is ``"relu"``.
+
+    Args:
+        target: As in a graph (``aten.relu.default``) or a profile (``aten::relu``).
+    """
+    return target.removeprefix("aten.").removeprefix("aten::").removesuffix(".default")
+
+
+def line_words(location: LineLike) -> str:
+    """A line without the folders of its file: ``"model.py:15"``."""
+    name = location.file.replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{name}:{location.line}"

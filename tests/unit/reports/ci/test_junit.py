@@ -1,0 +1,211 @@
+"""The JUnit report: what passes, what fails, what is skipped, and that it is XML whatever the names are."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from builders import a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
+from golden.stories import STORIES
+
+from layoutdoctor.records import Diagnosis, Failure, Finding, Trial
+from layoutdoctor.reports.ci.junit import render_junit
+from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.run.recorded import RECORDED
+
+OUTCOMES = ("failure", "error", "skipped")
+
+
+def a_finding(**changes: Any) -> Finding:
+    fields: dict[str, Any] = {
+        "code": "LD101",
+        "rule": "round-trip-conversion",
+        "severity": "warning",
+        "configuration": "inductor",
+        "message": "3 round trips",
+        "suggestion": "give it channels_last",
+        "location": a_location(9, "/home/ada/net/model.py", "x = f(x)"),
+        "module": "body.1",
+        "seconds": 2e-3,
+    }
+    return Finding(**{**fields, **changes})
+
+
+def an_examined_trial(name: str = "inductor", **changes: Any) -> Trial:
+    return a_trial(name, graphs=(a_graph(nodes=(a_node("relu"),)),), **changes)
+
+
+def suite_of(diagnosis: Diagnosis) -> ET.Element:
+    root = ET.fromstring(render_junit(diagnosis))
+    assert root.tag == "testsuites"
+    (suite,) = root
+    return suite
+
+
+def case_of(suite: ET.Element, name: str) -> ET.Element:
+    (case,) = [case for case in suite.iter("testcase") if case.attrib["name"].split()[0] == name]
+    return case
+
+
+def outcome_of(diagnosis: Diagnosis, name: str = "LD101") -> str:
+    case = case_of(suite_of(diagnosis), name)
+    return next((tag for tag in OUTCOMES if case.find(tag) is not None), "passed")
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_every_report_has_the_form_that_jenkins_reads(story: str) -> None:
+    diagnosis = STORIES[story]()
+
+    suite = suite_of(diagnosis)
+
+    cases = list(suite.iter("testcase"))
+    assert [child.tag for child in suite] == ["properties", *["testcase"] * len(cases)]
+    assert int(suite.attrib["tests"]) == len(cases)
+    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        assert int(suite.attrib[attribute]) == sum(case.find(tag) is not None for case in cases)
+    assert re.fullmatch(r"\d+\.\d{3}", suite.attrib["time"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.attrib["timestamp"])
+    for case in cases:
+        assert case.attrib["classname"].startswith("layoutdoctor.")
+        assert float(case.attrib["time"]) >= 0
+        assert sum(case.find(tag) is not None for tag in OUTCOMES) <= 1
+    names = [case.attrib["name"] for case in cases]
+    assert len(set(names)) == len(names)
+    assert {rule.code for rule in ALL_RULES} <= {name.split()[0] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("finding", "outcome"),
+    [
+        (a_finding(severity="error"), "failure"),
+        (a_finding(severity="warning"), "failure"),
+        (a_finding(severity="note"), "passed"),
+        (a_finding(accepted="known"), "skipped"),
+        (a_finding(severity="note", accepted="known"), "skipped"),
+        (a_finding(severity="note", message="rule failed: KeyError: 'x'"), "error"),
+    ],
+)
+def test_what_a_finding_makes_of_its_rule(finding: Finding, outcome: str) -> None:
+    assert outcome_of(a_diagnosis(an_examined_trial(), findings=(finding,))) == outcome
+
+
+def test_a_rule_fails_where_one_of_its_findings_is_not_accepted() -> None:
+    accepted, new, note = a_finding(accepted="known"), a_finding(severity="error"), a_finding(severity="note")
+
+    case = case_of(suite_of(a_diagnosis(an_examined_trial(), findings=(accepted, new, note, a_finding()))), "LD101")
+
+    failure = case.find("failure")
+    assert failure is not None
+    assert failure.attrib == {"message": "[inductor] 3 round trips (and 1 more finding)", "type": "error"}
+    assert failure.text == "\n\n".join(
+        f"{severity}: [inductor] 3 round trips\nat model.py:9: x = f(x)\nin module body.1\n"
+        "what to do: give it channels_last"
+        for severity in ("error", "warning")
+    )
+    output = case.findtext("system-out") or ""
+    assert output.startswith("note: [inductor] 3 round trips")
+    assert "accepted warning: [inductor] 3 round trips" in output
+    assert float(case.attrib["time"]) == pytest.approx(8e-3)
+
+
+def test_a_configuration_is_a_case_with_the_time_of_a_step() -> None:
+    late = Trial(
+        configuration=a_trial("eager").configuration,
+        status="timed_out",
+        failure=Failure(kind="compile", message="still compiling", log="line one\nline two"),
+    )
+    diagnosis = a_diagnosis(
+        an_examined_trial(),
+        a_failed_trial("inductor-layout-opt-on"),
+        late,
+        a_trial("inductor-channels-last", status="same_as", same_as="inductor", measurement=None, kernels=None),
+        Trial(configuration=a_trial("inductor-freezing").configuration, status="skipped"),
+    )
+    suite = suite_of(diagnosis)
+
+    assert float(case_of(suite, "inductor").attrib["time"]) == pytest.approx(10e-3)
+    assert outcome_of(diagnosis, "inductor") == "passed"
+    assert outcome_of(diagnosis, "inductor-layout-opt-on") == "error"
+    error = case_of(suite, "eager").find("error")
+    assert error is not None
+    assert (error.attrib, error.text) == ({"message": "still compiling", "type": "compile"}, "line one\nline two")
+    assert case_of(suite, "inductor-channels-last").findtext("system-out") == "the same as inductor, measured there"
+    assert outcome_of(diagnosis, "inductor-freezing") == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("diagnosis", "name", "reason"),
+    [
+        (a_diagnosis(a_failed_trial("inductor")), "LD205", "not judged: no configuration ran"),
+        (a_diagnosis(an_examined_trial(kernels=None)), "LD101", "not judged: its kernel list was not recorded"),
+        (
+            a_diagnosis(an_examined_trial(), interrupted="x"),
+            "LD101",
+            "not judged: the diagnosis did not run to its end",
+        ),
+        (a_diagnosis(an_examined_trial()), "LD203", "not judged: nothing was compared"),
+        (
+            a_diagnosis(Trial(configuration=RECORDED, status="ok"), subject=a_subject(mode="trace")),
+            "LD202",
+            "not judged: a recorded trace does not say",
+        ),
+        (
+            a_diagnosis(an_examined_trial(is_static=True), subject=a_subject(target="cuda:90")),
+            "LD401",
+            "not judged: nothing was measured",
+        ),
+    ],
+)
+def test_nothing_found_is_no_pass_where_nothing_could_be_found(diagnosis: Diagnosis, name: str, reason: str) -> None:
+    skipped = case_of(suite_of(diagnosis), name).find("skipped")
+
+    assert skipped is not None
+    assert skipped.attrib["message"] == reason
+
+
+def test_a_rule_that_looked_and_found_nothing_passes() -> None:
+    assert outcome_of(a_diagnosis(an_examined_trial())) == "passed"
+
+
+def test_a_rule_of_the_users_own_has_a_case() -> None:
+    assert outcome_of(a_diagnosis(an_examined_trial(), findings=(a_finding(code="XY001"),)), "XY001") == "failure"
+
+
+def test_an_interruption_is_an_error() -> None:
+    suite = suite_of(a_diagnosis(an_examined_trial(), interrupted="from the keyboard"))
+
+    (error,) = suite.iter("error")
+    assert error.attrib["message"] == "not finished: from the keyboard"
+
+
+HOSTILE = '\x00\x0b\x1b[31m\ud800\udfff\ufffe"<&>]]>\n\u202e'
+
+
+def test_it_is_xml_whatever_the_names_are() -> None:
+    finding = a_finding(
+        code=HOSTILE,
+        rule=HOSTILE,
+        configuration=HOSTILE,
+        message=HOSTILE,
+        suggestion=HOSTILE,
+        module=HOSTILE,
+        accepted=None,
+        location=a_location(3, HOSTILE, HOSTILE),
+    )
+    trial = a_failed_trial("inductor", HOSTILE)
+    diagnosis = a_diagnosis(
+        trial, subject=a_subject(name=HOSTILE), findings=(finding, a_finding(accepted=HOSTILE)), created_at=HOSTILE
+    )
+
+    text = render_junit(diagnosis)
+
+    text.encode("utf-8")
+    suite = suite_of(diagnosis)
+    assert suite.attrib["timestamp"] == "1970-01-01T00:00:00"
+    assert "\\x1b[31m\\ud800" in suite.attrib["name"]
+
+
+def test_no_folder_of_this_machine_is_in_it() -> None:
+    assert "/home" not in render_junit(a_diagnosis(an_examined_trial(), findings=(a_finding(),)))

@@ -1,0 +1,259 @@
+"""The SARIF report: what GitHub asks of a file, and nothing in it that is not for others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
+from golden.stories import STORIES
+
+from layoutdoctor.accepted import fingerprint_of
+from layoutdoctor.records import Diagnosis, Failure, Finding
+from layoutdoctor.reports.ci.places import project_path, subject_file
+from layoutdoctor.reports.ci.sarif import FINGERPRINT, MOST_RESULTS, render_sarif
+from layoutdoctor.rules import ALL_RULES
+
+LEVELS = {"error", "warning", "note", "none"}
+
+
+def a_finding(**changes: Any) -> Finding:
+    fields: dict[str, Any] = {
+        "code": "LD101",
+        "rule": "round-trip-conversion",
+        "severity": "warning",
+        "configuration": "inductor",
+        "message": "3 round trips",
+        "location": a_location(9, "net/model.py", "x = f(x)"),
+        "module": "body.1",
+        "seconds": 2e-3,
+        "bytes_moved": 1024,
+    }
+    return Finding(**{**fields, **changes})
+
+
+def run_of(diagnosis: Diagnosis) -> dict[str, Any]:
+    log = json.loads(render_sarif(diagnosis))
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    assert isinstance(run, dict)
+    return run
+
+
+def result_of(finding: Finding) -> dict[str, Any]:
+    (result,) = run_of(a_diagnosis(a_trial(), findings=(finding,)))["results"]
+    assert isinstance(result, dict)
+    return result
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_every_report_has_what_code_scanning_asks_for(story: str) -> None:
+    diagnosis = STORIES[story]()
+    run = run_of(diagnosis)
+
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "layoutdoctor"
+    for rule in driver["rules"]:
+        assert 0 < len(rule["shortDescription"]["text"]) <= 1024
+        assert 0 < len(rule["fullDescription"]["text"]) <= 1024
+        assert rule["help"]["text"]
+        assert rule["help"]["markdown"].startswith(f"## {rule['id']} {rule['name']}\n")
+        assert rule["defaultConfiguration"]["level"] in LEVELS
+    assert len(run["results"]) == len(diagnosis.findings)
+    for result in run["results"]:
+        assert result["level"] in LEVELS
+        assert result["message"]["text"]
+        assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        (location,) = result["locations"]
+        physical = location["physicalLocation"]
+        assert physical["artifactLocation"]["uriBaseId"] == "%SRCROOT%"
+        assert not physical["artifactLocation"]["uri"].startswith(("/", "file:"))
+        assert physical["region"]["startLine"] >= 1
+
+
+def test_a_finding_stands_on_its_line_with_its_numbers() -> None:
+    finding = a_finding(suggestion="give it channels_last")
+
+    result = result_of(finding)
+
+    assert result == {
+        "ruleId": "LD101",
+        "ruleIndex": 0,
+        "level": "warning",
+        "message": {"text": "3 round trips (configuration inductor)\nWhat to do: give it channels_last"},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": "net/model.py", "uriBaseId": "%SRCROOT%"},
+                    "region": {"startLine": 9, "snippet": {"text": "x = f(x)"}},
+                }
+            }
+        ],
+        "partialFingerprints": {FINGERPRINT: fingerprint_of(finding)},
+        "properties": {"configuration": "inductor", "module": "body.1", "seconds": 2e-3, "bytes_moved": 1024},
+    }
+
+
+@pytest.mark.parametrize("severity", ["error", "warning", "note"])
+def test_the_severity_is_the_level(severity: Any) -> None:
+    assert result_of(a_finding(severity=severity))["level"] == severity
+
+
+def test_an_accepted_finding_is_suppressed_with_its_reason() -> None:
+    (told,) = result_of(a_finding(accepted="waits for torch 2.14"))["suppressions"]
+    (untold,) = result_of(a_finding(accepted=""))["suppressions"]
+
+    assert told == {"kind": "external", "status": "accepted", "justification": "waits for torch 2.14"}
+    assert untold["justification"] == "accepted, no reason given"
+    assert "suppressions" not in result_of(a_finding())
+
+
+def test_the_fingerprint_does_not_move_with_the_line() -> None:
+    moved = a_finding(location=a_location(90, "net/model.py", "x = f(x)"), message="other", seconds=1.0)
+
+    assert result_of(moved)["partialFingerprints"] == result_of(a_finding())["partialFingerprints"]
+    other = a_finding(configuration="eager")
+    assert result_of(other)["partialFingerprints"] != result_of(a_finding())["partialFingerprints"]
+
+
+@pytest.mark.parametrize(
+    ("file", "uri"),
+    [
+        ("net/model.py", "net/model.py"),
+        ("./net//model.py", "net/model.py"),
+        ("net\\model.py", "net/model.py"),
+        ("/home/ada/net/model.py", "model.py"),
+        ("C:\\Users\\ada\\model.py", "model.py"),
+        ("<path>/model.py", "model.py"),
+        ("~/net/model.py", "model.py"),
+        ("../../net/model.py", "model.py"),
+        ("/x/.venv/lib/python3.11/site-packages/timm/layers/a b.py", "site-packages/timm/layers/a%20b.py"),
+        ("/usr/lib/python3/dist-packages/numpy/a.py", "dist-packages/numpy/a.py"),
+        ("net/mödel#1%.py", "net/m%C3%B6del%231%25.py"),
+        ("a:b.py", "b.py"),
+        ("net/a:b.py", "net/a%3Ab.py"),
+        ("net/\udc80.py", "net/%ED%B2%80.py"),
+        (f"{Path.cwd()}/net/model.py", "net/model.py"),
+    ],
+)
+def test_a_path_is_a_relative_uri_without_folders_of_this_machine(file: str, uri: str) -> None:
+    result = result_of(a_finding(location=a_location(3, file)))
+
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
+
+
+@pytest.mark.parametrize("file", ["", "<string>", "<eval_with_key>.7", "net/", "..", "/", ".", "net/.."])
+def test_what_is_no_file_is_no_path(file: str) -> None:
+    assert project_path(file) is None
+
+
+def test_a_finding_without_a_line_stands_on_the_file_of_the_subject() -> None:
+    node = a_node("relu", location=a_location(4, "nets/model.py"))
+    trial = a_trial(graphs=(a_graph(nodes=(node,)),))
+
+    diagnosis = a_diagnosis(trial, subject=a_subject(name="model.py:Net"), findings=(a_finding(location=None),))
+
+    (result,) = run_of(diagnosis)["results"]
+    physical = result["locations"][0]["physicalLocation"]
+    assert (physical["artifactLocation"]["uri"], physical["region"]["startLine"]) == ("nets/model.py", 1)
+
+
+def test_the_file_of_the_subject_is_its_own_or_the_one_most_operations_come_from() -> None:
+    nodes = [a_node(str(i), location=a_location(i, file)) for i, file in enumerate(["a/net.py", "a/net.py", "main.py"])]
+    installed = [a_node(f"x{i}", location=a_location(i, "/v/site-packages/timm/n.py")) for i in range(5)]
+    trial = a_trial(graphs=(a_graph(nodes=(*nodes, *installed)),))
+
+    assert subject_file(a_diagnosis(trial, subject=a_subject(name="Net"))) == "a/net.py"
+    assert subject_file(a_diagnosis(trial, subject=a_subject(name="main.py"))) == "main.py"
+    assert subject_file(a_diagnosis(trial, subject=a_subject(name="other.py:Net"))) == "other.py"
+    assert subject_file(a_diagnosis(a_trial(), subject=a_subject(name="timm:resnet18"))) is None
+    assert subject_file(a_diagnosis(a_trial(), subject=a_subject(name="t.json.gz", mode="trace"))) == "t.json.gz"
+    conversion = a_conversion(location=a_location(3, "net.py"))
+    recorded = a_trial(graphs=(a_graph(conversions=(conversion,)),))
+    assert subject_file(a_diagnosis(recorded, subject=a_subject(name="t.json.gz", mode="trace"))) == "net.py"
+
+
+def test_without_any_file_a_finding_is_told_of_the_run_as_one_without_a_place_costs_the_whole_upload() -> None:
+    finding = a_finding(location=None)
+
+    run = run_of(a_diagnosis(a_trial(), subject=a_subject(name="timm:resnet18"), findings=(finding,)))
+
+    assert run["results"] == []
+    (notification,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert notification["associatedRule"] == {"id": "LD101"}
+    assert notification["level"] == "warning"
+    assert notification["message"]["text"].startswith("LD101: 3 round trips")
+
+
+def test_failures_and_an_interruption_are_told_of_the_run() -> None:
+    diagnosis = a_diagnosis(a_failed_trial("eager", "RuntimeError: boom"), interrupted="from the keyboard")
+
+    (invocation,) = run_of(diagnosis)["invocations"]
+
+    assert invocation["executionSuccessful"] is False
+    texts = [notification["message"]["text"] for notification in invocation["toolExecutionNotifications"]]
+    assert texts == ["configuration eager failed (compile): RuntimeError: boom", "not finished: from the keyboard"]
+    assert run_of(a_diagnosis(a_trial()))["invocations"][0]["executionSuccessful"] is True
+
+
+def test_each_configuration_without_a_result_is_told_of_the_run_by_what_became_of_it() -> None:
+    crashed = Failure(kind="run", message="the process died of signal 11")
+    trials = (
+        msgspec.structs.replace(a_failed_trial("a"), status="crashed", failure=crashed),
+        msgspec.structs.replace(a_failed_trial("b"), status="timed_out", failure=None),
+        msgspec.structs.replace(a_failed_trial("c", "interrupted before its turn"), status="skipped"),
+    )
+    (invocation,) = run_of(a_diagnosis(a_trial(), *trials))["invocations"]
+
+    assert [(one["level"], one["message"]["text"]) for one in invocation["toolExecutionNotifications"]] == [
+        ("error", "configuration a crashed (run): the process died of signal 11"),
+        ("error", "configuration b timed out: the reason was not recorded"),
+        ("note", "configuration c skipped: interrupted before its turn"),
+    ]
+    assert invocation["executionSuccessful"] is True
+
+
+def test_what_is_over_the_limit_is_counted() -> None:
+    findings = tuple(a_finding(module=str(number)) for number in range(MOST_RESULTS + 7))
+
+    run = run_of(a_diagnosis(a_trial(), findings=findings))
+
+    assert len(run["results"]) == MOST_RESULTS
+    (notification,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert notification["message"]["text"] == f"7 findings left out: a run has at most {MOST_RESULTS} results"
+
+
+def test_hostile_text_makes_no_link_no_placeholder_and_no_broken_json() -> None:
+    finding = a_finding(message="[click](http://e.vil) {0} \x1b[31m\ud800", module="m\ud800", seconds=float("inf"))
+
+    result = result_of(finding)
+
+    assert result["message"]["text"].startswith("[click] (http://e.vil) { 0} \\x1b[31m\\ud800")
+    assert result["properties"]["seconds"] is None
+
+
+def test_a_rule_that_is_not_known_here_is_not_described() -> None:
+    run = run_of(a_diagnosis(a_trial(), findings=(a_finding(code="XY001"), a_finding())))
+
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["LD101"]
+    assert "ruleIndex" not in run["results"][0]
+    assert run["results"][1]["ruleIndex"] == 0
+
+
+def test_every_rule_can_be_described() -> None:
+    findings = tuple(a_finding(code=rule.code) for rule in ALL_RULES)
+
+    rules = run_of(a_diagnosis(a_trial(), findings=findings))["tool"]["driver"]["rules"]
+
+    assert [rule["id"] for rule in rules] == [rule.code for rule in ALL_RULES]
+    assert all(len(rule["fullDescription"]["text"]) <= 1024 for rule in rules)
+
+
+def test_analyses_of_several_models_stand_side_by_side() -> None:
+    first, second = (run_of(a_diagnosis(a_trial(), subject=a_subject(name=name))) for name in ("a.py", "b/c.py"))
+
+    assert first["automationDetails"]["id"] == "layoutdoctor/a.py/"
+    assert second["automationDetails"]["id"] == "layoutdoctor/b%2Fc.py/"

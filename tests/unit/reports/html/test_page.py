@@ -1,0 +1,465 @@
+"""The HTML report: one page, valid, self-contained, with the numbers of the record; no name in it can act."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import subprocess
+import sys
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import html5lib
+import pytest
+from builders import (
+    a_comparison,
+    a_configuration,
+    a_conversion,
+    a_decision,
+    a_diagnosis,
+    a_graph,
+    a_location,
+    a_measurement,
+    a_pair,
+    a_ratio,
+    a_recommendation,
+    a_trial,
+    kernels,
+)
+from golden.stories import STORIES, gain_with_findings
+from golden.trace_stories import TRACE_STORIES, trace_with_round_trips
+from hostile_records import hostile_diagnosis
+
+from layoutdoctor.records import Diagnosis, Finding, Kernel
+from layoutdoctor.reports import render
+from layoutdoctor.reports.html.cards import LIST_LENGTHS, MOST_EVIDENCE, MOST_FINDINGS, MOST_ROWS
+from layoutdoctor.reports.html.document import (
+    hash_source,
+    json_for_script,
+    read_page_file,
+    render_html,
+    without_library,
+)
+from layoutdoctor.reports.html.timeline import MOST_KERNELS, MOST_TIMELINE_PAIRS, build_timelines
+from layoutdoctor.reports.sections.details import build_details
+from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.units import format_seconds
+
+if TYPE_CHECKING:
+    from xml.etree import ElementTree
+
+HTML = "{http://www.w3.org/1999/xhtml}"
+HOSTILE = (
+    "</script><img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "{{7*7}}",
+    "{% raw %}",
+    "javascript:alert(1)",
+    "<!--",
+    "]]>",
+    "' onmouseover='alert(1)",
+    "{a|rich}\u2028\u2029",
+    "\ud800\x00\x1b[31m\u202e",
+)
+
+
+def parse(page: str) -> ElementTree.Element:
+    """The page's tree; anything that HTML's standard calls a parse error is an error here."""
+    return html5lib.HTMLParser(strict=True).parse(without_library(page))
+
+
+def elements(tree: ElementTree.Element, *tags: str) -> list[ElementTree.Element]:
+    wanted = {HTML + tag for tag in tags}
+    return [element for element in tree.iter() if element.tag in wanted]
+
+
+def text_of(element: ElementTree.Element) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+def chart_data(page: str) -> Any:
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(found)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_page_is_valid_html(story: str) -> None:
+    tree = parse(render_html(STORIES[story]()))
+    ids = [element.attrib["id"] for element in tree.iter() if "id" in element.attrib]
+    levels = [int(element.tag[-1]) for element in elements(tree, "h1", "h2", "h3", "h4", "h5", "h6")]
+
+    assert len(ids) == len(set(ids))
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    for element in tree.iter():
+        for attribute in ("aria-labelledby", "aria-describedby", "for"):
+            assert set(element.attrib.get(attribute, "").split()) <= set(ids)
+        if element.attrib.get("href", "").startswith("#"):
+            assert element.attrib["href"][1:] in ids
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_page_needs_nothing_from_elsewhere(story: str) -> None:
+    page = render_html(STORIES[story]())
+    tree = parse(page)
+
+    assert [element.attrib["href"] for element in elements(tree, "link")] == ["data:,"]
+    assert not [e for e in tree.iter() if {"src", "srcset", "data", "poster", "action"} & set(e.attrib)]
+    assert not [e for e in tree.iter() if any(name.startswith("on") or name == "style" for name in e.attrib)]
+    assert not re.search(r"@import|url\(", read_page_file("style.css"))
+    assert {e.attrib["href"][0] for e in elements(tree, "a")} == {"#"}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_its_policy_allows_the_scripts_and_the_style_sheet_of_the_page_and_no_other(story: str) -> None:
+    page = render_html(STORIES[story]())
+    (policy,) = re.findall('<meta http-equiv="Content-Security-Policy" content="(.*?)">', page)
+    scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
+
+    assert html.unescape(policy) == (
+        f"default-src 'none'; script-src {' '.join(map(sha256_of, scripts))}; style-src {sha256_of(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    assert page.count("<script") == len(scripts) + 1
+
+
+def sha256_of(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_page_says_all_that_the_shared_view_says(story: str) -> None:
+    diagnosis = STORIES[story]()
+    view, page = build_view(diagnosis), " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body_of(diagnosis))).split())
+    answer, findings = view.answer, view.findings
+    said = [
+        *view.title,
+        *([view.interrupted] if view.interrupted else []),
+        *(answer.headline, *answer.how, *answer.lines),
+        *(cell for table in view.tables for row in table.rows for cell in (*row.cells, row.clause or "")),
+        *view.remarks,
+        *(part for entry in findings for part in (entry.code, entry.severity, entry.rule, entry.message)),
+        *(part for entry in findings for part in (entry.place, entry.suggestion, entry.configuration) if part),
+        *(*view.not_understood, *view.measurement, *view.hints),
+    ]
+
+    assert [text for text in said if " ".join(text.split()) not in page] == []
+
+
+def body_of(diagnosis: Diagnosis) -> str:
+    page = render_html(diagnosis)
+    return page[page.index("<body>") : page.index('<script type="application/json"')]
+
+
+@pytest.mark.parametrize("story", [story for story in STORIES if story not in TRACE_STORIES])
+def test_every_detail_of_a_usual_record_is_in_the_page(story: str) -> None:
+    diagnosis = STORIES[story]()
+    rows = {tuple(text_of(cell) for cell in row) for row in elements(parse(render_html(diagnosis)), "tr")}
+
+    for detail in build_details(diagnosis, 10_000):
+        for row in detail.rows:
+            assert tuple(" ".join(cell.split()) for cell in row) in rows
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("story", ["gain_with_findings", "failures_and_same", "trace_with_round_trips"])
+def test_no_name_changes_what_the_page_is_made_of(story: str, name: str) -> None:
+    plain, hostile = (parse(render_html(hostile_diagnosis(story, text))) for text in ("plain", name))
+
+    assert [(e.tag, sorted(e.attrib)) for e in hostile.iter()] == [(e.tag, sorted(e.attrib)) for e in plain.iter()]
+
+
+def test_a_hostile_name_is_shown_as_it_is() -> None:
+    name = HOSTILE[0] + HOSTILE[1] + HOSTILE[2]
+    page = render_html(hostile_diagnosis("gain_with_findings", name))
+
+    assert name not in page
+    assert name in text_of(parse(page))
+
+
+def test_json_for_a_script_has_nothing_that_could_end_it_and_stays_the_same_data() -> None:
+    data = [*(name for name in HOSTILE if "\ud800" not in name), "&lt;"]
+    text = json_for_script(data)
+
+    assert not re.search("[<>&\u2028\u2029]", text)
+    assert json.loads(text) == data
+
+
+def test_the_bars_are_the_measurements_and_the_ratios_of_the_record() -> None:
+    diagnosis = gain_with_findings()
+    bars = chart_data(render_html(diagnosis))["bars"]
+    measured = {trial.name: trial.measurement for trial in diagnosis.trials if trial.measurement}
+    ratios = {ratio.name: ratio for ratio in diagnosis.comparison.ratios}
+
+    assert {bar["name"]: bar["median_seconds"] for bar in bars} == {
+        name: measurement.median_seconds for name, measurement in measured.items()
+    }
+    assert [bar["median_seconds"] for bar in bars] == sorted(bar["median_seconds"] for bar in bars)
+    assert {bar["name"]: bar["role"] for bar in bars if bar["role"] != "other"} == {
+        "inductor": "baseline",
+        "inductor-channels-last": "best",
+    }
+    for bar in bars:
+        rounds = measured[bar["name"]].round_seconds
+        assert min(rounds) <= bar["low_seconds"] <= bar["median_seconds"] <= bar["high_seconds"] <= max(rounds)
+        assert bar["text"] == format_seconds(bar["median_seconds"])
+        ratio = ratios.get(bar["name"])
+        assert (bar["ratio"] is None) == (ratio is None)
+        if ratio is not None:
+            drawn = bar["ratio"]
+            assert (drawn["low"], drawn["median"], drawn["high"], drawn["verdict"]) == (
+                ratio.low,
+                ratio.median,
+                ratio.high,
+                ratio.verdict,
+            )
+
+
+def test_rounds_too_few_for_an_interval_are_drawn_from_shortest_to_longest() -> None:
+    diagnosis = a_diagnosis(a_trial("inductor", measurement=a_measurement(3.0, 1.0, 2.0)))
+    (bar,) = chart_data(render_html(diagnosis))["bars"]
+
+    assert (bar["low_seconds"], bar["high_seconds"], bar["has_coverage"]) == (1.0, 3.0, False)
+
+
+def test_the_rounds_are_those_of_the_record_in_chart_and_table() -> None:
+    diagnosis = gain_with_findings()
+    page = render_html(diagnosis)
+    drawn = {one["name"]: tuple(one["seconds"]) for one in chart_data(page)["rounds"]}
+    (table,) = [e for e in elements(parse(page), "table") if e.attrib.get("id") == "rounds"]
+    columns = list(zip(*([text_of(cell) for cell in row] for row in elements(table, "tr")), strict=True))[1:]
+
+    assert drawn == {t.name: t.measurement.round_seconds for t in diagnosis.trials if t.measurement}
+    assert {column[0]: column[1:] for column in columns} == {
+        name: tuple(format_seconds(seconds) for seconds in rounds) for name, rounds in drawn.items()
+    }
+
+
+def a_list(count: int, **changes: Any) -> tuple[Kernel, ...]:
+    return tuple(
+        Kernel(name=f"kernel {i % 7}", seconds=1e-5 * (1 + i % 3), start_seconds=1e-4 * i, stream=i % 2, **changes)
+        for i in range(count)
+    )
+
+
+def with_kernels(count: int, *conversions: Any, **changes: Any) -> Diagnosis:
+    summary = kernels(*conversions, kernels=a_list(count), count=count)
+    return a_diagnosis(a_trial("inductor", kernels=summary, **changes))
+
+
+def test_the_timeline_has_every_kernel_at_its_time_and_marks_the_conversions() -> None:
+    there = a_conversion("a", kernel="kernel 3 blk", stream=1, start_seconds=1e-4 * 3, seconds=1e-5)
+    back = a_conversion("b", kernel="kernel 5 blk", stream=1, start_seconds=1e-4 * 5, seconds=3e-5)
+    neither = a_conversion("c", kernel="kernel 0", stream=0, start_seconds=0.0, direction="none")
+    diagnosis = with_kernels(10, there, back, neither, redundant_pairs=(a_pair("a", "b", seconds=4e-5),))
+    (line,) = chart_data(render_html(diagnosis))["timelines"]
+
+    assert line["starts"] == [100_000 * i for i in range(10)]
+    assert line["lengths"] == [10_000 * (1 + i % 3) for i in range(10)]
+    assert [line["names"][kernel] for kernel in line["kernels"]] == [f"kernel {i % 7}" for i in range(10)]
+    assert [line["lanes"][lane] for lane in line["kernel_lanes"]] == [f"stream {i % 2}" for i in range(10)]
+    assert [(place, text.split(" · ")[0]) for place, text in line["conversions"]] == [(3, "a"), (5, "b")]
+    assert line["in_pairs"] == [3, 5]
+    assert line["pairs"] == [{"start": 300_000, "end": 530_000, "text": "round trip: a and b, 40.0 us"}]
+    assert line["notes"] == []
+
+
+def test_kernels_without_a_start_stand_one_after_the_other_and_the_page_says_so() -> None:
+    listed = tuple(Kernel(name="k", seconds=1e-3) for _ in range(3))
+    diagnosis = a_diagnosis(a_trial("eager", kernels=kernels(a_conversion(), kernels=listed, count=5)))
+    page = render_html(diagnosis)
+    (line,) = chart_data(page)["timelines"]
+
+    assert line["starts"] == [0, 1_000_000, 2_000_000]
+    assert line["notes"] == [
+        "starts were not recorded: kernels stand one after the other, in order",
+        "the record lists 3 of 5 kernels",
+        "1 conversion has no recorded start and no mark here",
+    ]
+    assert "; ".join(line["notes"]) in page
+
+
+def test_conversions_within_compiled_kernels_are_counted_and_not_marked() -> None:
+    parts = tuple(a_conversion(f"part {i}", owner="compiler", kernel="cpp_fused_0", seconds=None) for i in range(2))
+    (line,) = build_timelines(with_kernels(3, *parts))
+
+    assert line.conversions == ()
+    assert line.notes == ("2 conversions (parts of compiled kernels) have no recorded start and no mark here",)
+
+
+def test_conversions_alone_are_drawn_where_the_kernels_were_not_listed() -> None:
+    diagnosis = trace_with_round_trips()
+    (line,) = build_timelines(diagnosis)
+    counted = [c for c in diagnosis.trials[0].kernels.conversions if c.direction != "none"]
+
+    assert [text.split(" · ")[0] for _, text in line.conversions] == [c.id for c in counted]
+    assert "the record lists no kernels: only conversions are drawn" in line.notes
+
+
+@pytest.mark.parametrize(("start", "seconds"), [(1e300, 1e-3), (0.0, 1e300), (0.0, -1.0)])
+def test_a_time_that_no_axis_can_hold_is_left_out_and_counted(start: float, seconds: float) -> None:
+    odd = Kernel(name="odd", seconds=seconds, start_seconds=start)
+    diagnosis = a_diagnosis(a_trial("inductor", kernels=kernels(kernels=(*a_list(2), odd), count=3)))
+    (line,) = chart_data(render_html(diagnosis))["timelines"]
+
+    assert len(line["starts"]) == 2
+    assert line["notes"] == ["1 kernel with an impossible time not drawn"]
+
+
+def test_of_too_many_kernels_the_shortest_are_left_out_and_counted() -> None:
+    short = a_conversion("short", kernel="kernel 0", stream=0, start_seconds=0.0, seconds=1e-5)
+    (line,) = build_timelines(with_kernels(MOST_KERNELS + 10, short))
+
+    assert len(line.starts) == MOST_KERNELS
+    assert line.conversions[0][0] == 0
+    assert line.notes == ("10 shorter kernels not drawn; every conversion is",)
+    assert min(line.lengths[1:]) == 10_000
+    assert list(line.starts) == sorted(line.starts)
+
+
+def test_of_too_many_round_trips_the_first_are_drawn_and_all_counted() -> None:
+    parts = [
+        a_conversion(f"c{i}", kernel="kernel", stream=i % 2, start_seconds=1e-4 * i, seconds=1e-5)
+        for i in range(MOST_TIMELINE_PAIRS + 2)
+    ]
+    pairs = tuple(a_pair(one.id, two.id) for one, two in pairwise(parts))
+    (line,) = build_timelines(with_kernels(0, *parts, redundant_pairs=pairs))
+
+    assert len(line.pairs) == MOST_TIMELINE_PAIRS
+    assert line.in_pairs == tuple(range(len(parts)))
+    assert line.notes[-1] == f"the first {MOST_TIMELINE_PAIRS} of {len(pairs)} round trips are drawn"
+
+
+def test_evidence_lists_the_costliest_conversions_and_names_all() -> None:
+    conversions = tuple(a_conversion(f"reorder {i}", seconds=1e-4 * (1 + i)) for i in range(20))
+    finding = Finding(
+        code="LD101",
+        rule="round-trip-conversion",
+        severity="warning",
+        configuration="inductor",
+        message="m",
+        location=a_location(3, code="y = x.contiguous()"),
+        seconds=2.1e-2,
+        bytes_moved=1024,
+        evidence=(*(c.id for c in conversions), "relu_1"),
+    )
+    page = render_html(a_diagnosis(a_trial("inductor", kernels=kernels(*conversions)), findings=(finding,)))
+    tree = parse(page)
+    (table,) = [e for e in elements(tree, "table") if e.attrib.get("id") == "evidence-1"]
+
+    assert [text_of(row[0]) for row in elements(table, "tr")[1:]] == [f"reorder {19 - i}" for i in range(MOST_EVIDENCE)]
+    assert text_of(elements(table, "caption")[0]) == "20 conversions behind this, 21.0 ms together; the 8 costliest"
+    assert "reorder 0 to 19, relu_1" in text_of(tree)
+    assert "y = x.contiguous()" in text_of(tree)
+    assert "21.0 ms · 1.00 KiB moved" in text_of(tree)
+
+
+def test_each_rule_that_found_something_is_documented_once_in_full() -> None:
+    tree = parse(render_html(gain_with_findings()))
+    folded = {
+        e.attrib["id"]: text_of(e) for e in elements(tree, "details") if e.attrib.get("id", "").startswith("rule-")
+    }
+
+    assert list(folded) == ["rule-LD101", "rule-LD103", "rule-LD205"]
+    for rule in ALL_RULES:
+        if f"rule-{rule.code}" in folded:
+            words = rule.documentation.replace("``", "").replace(":\n", "\n").split()
+            assert folded[f"rule-{rule.code}"].replace(" ", "").endswith("".join(words))
+
+
+def test_a_page_without_charts_comes_without_the_library() -> None:
+    page = render_html(STORIES["nothing_measured"]())
+
+    assert read_page_file("echarts/echarts.min.js") not in page
+    assert without_library(page).count("/* report.js */") == 1
+    assert "/* charts.js */" not in without_library(page)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_without_the_library_a_page_is_small_and_without_what_all_pages_share(story: str) -> None:
+    page = render(STORIES[story](), "html")
+    small = without_library(page)
+
+    assert len(small.encode()) < 100_000 + 2_000 * len(STORIES[story]().findings)
+    for name in ("style.css", "report.js", "charts.js", "echarts/echarts.min.js"):
+        assert read_page_file(name) not in small
+        assert hash_source(read_page_file(name)) not in small
+    assert chart_data(small) == chart_data(page)
+
+
+def test_the_same_diagnosis_gives_the_same_page() -> None:
+    assert render_html(gain_with_findings()) == render_html(gain_with_findings())
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    conversions = tuple(a_conversion(f"reorder {i}") for i in range(5_000))
+    finding = gain_with_findings().findings[0]
+    diagnosis = a_diagnosis(
+        *(a_trial(configuration=a_configuration(f"c{i}"), kernels=kernels(*conversions)) for i in range(3)),
+        findings=(finding,) * (MOST_FINDINGS + 7),
+    )
+    tree = parse(render_html(diagnosis))
+    details = [e for e in elements(tree, "table") if e.attrib.get("id", "").startswith("detail-")]
+
+    assert sum(len(elements(table, "tr")) - 1 for table in details) <= MOST_ROWS
+    assert text_of(tree).count("4000 more left out here; the JSON report has them.") == 3
+    assert "7 more left out here" in text_of(tree)
+
+
+def test_where_no_length_fits_the_shortest_lists_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = tuple(a_graph(a_decision(), name=f"graph {i}") for i in range(9))
+    breaks = tuple(f"reason {i}" for i in range(900))
+    diagnosis = a_diagnosis(a_trial("inductor", graphs=graphs, graph_break_reasons=breaks))
+    monkeypatch.setattr("layoutdoctor.reports.html.cards.MOST_ROWS", 1)
+    text = text_of(parse(render_html(diagnosis)))
+
+    assert "reason 0" in text
+    assert f"{900 - LIST_LENGTHS[-1]} more left out here; the JSON report has them." in text
+
+
+def test_a_recommendation_is_there_to_copy() -> None:
+    how = "model = model.to(memory_format=torch.channels_last)\nx = f(x)"
+    diagnosis = a_diagnosis(
+        a_trial("inductor", measurement=a_measurement(2.0, 2.0)),
+        a_trial("eager", measurement=a_measurement(1.0, 1.0)),
+        comparison=a_comparison(a_ratio("eager", 2.0), fastest=("eager",)),
+        recommendation=a_recommendation("eager", how=how),
+    )
+    code = elements(parse(render_html(diagnosis)), "code")[0]
+
+    assert "".join(code.itertext()) == how
+
+
+def test_the_chart_library_is_the_one_that_its_readme_names() -> None:
+    home = resources.files("layoutdoctor.reports.html").joinpath("page", "echarts")
+    library, readme = (
+        home.joinpath("echarts.min.js").read_bytes(),
+        home.joinpath("README.md").read_text(encoding="utf-8"),
+    )
+
+    assert f"`{hashlib.sha256(library).hexdigest()}`" in readme
+    assert b"</script" not in library
+    assert b"<!--" not in library
+    assert b"\r" not in library
+    for name in ("LICENSE", "NOTICE", "LICENSE-d3", "LICENSE-zrender"):
+        assert home.joinpath(name).read_text(encoding="utf-8")
+
+
+def test_a_page_is_written_without_torch() -> None:
+    saved = Path(__file__).parents[3] / "golden" / "gain_with_findings.json"
+    code = (
+        f"from layoutdoctor.records import load; load({str(saved)!r}).to_html()\nimport sys\n"
+        "assert not {'torch', 'triton', 'networkx', 'pandas'} & set(sys.modules)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,305 @@
+"""
+The Markdown report, read by GitHub's own parser of CommonMark and its tables, and by a strict parser of HTML.
+
+What stands in the text is tested with the view; here: that it is drawn as meant, and that no name can change that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import cmarkgfm
+import msgspec
+import pytest
+from builders import (
+    a_breaker,
+    a_comparison,
+    a_configuration,
+    a_conversion,
+    a_convolution,
+    a_decision,
+    a_diagnosis,
+    a_failed_trial,
+    a_graph,
+    a_location,
+    a_node,
+    a_pair,
+    a_ratio,
+    a_recommendation,
+    a_speedup,
+    a_subject,
+    a_trial,
+    an_environment,
+    kernels,
+)
+from github_markdown import check_form, code_blocks, parse, text_of, without_code
+from golden.stories import STORIES
+
+from layoutdoctor.records import Diagnosis, Failure, Finding
+from layoutdoctor.reports.markdown.report import markdown_parts, render_markdown
+from layoutdoctor.reports.markdown.summary import MARKER, summary_lines
+from layoutdoctor.reports.markdown.syntax import code_block, code_name, escape, paragraph
+from layoutdoctor.reports.reproducer import report as reproducers
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+NAMES = (
+    "</details></pre></script><img src=x onerror=alert(1)>",
+    "```\n# heading\n~~~",
+    "| cell | cell |\n|---|---|",
+    "<!-- layoutdoctor:v1 -->\n```json\n{}\n```",
+    "--> ]]> &lt; &#60; &copy;",
+    "[x](javascript:alert(1)) ![y](http://z) <http://a>",
+    "*a* **b** __c__ ~~d~~ `e` \\",
+    "@torch/team @user #12 :tada:",
+    '"]} end; click n0 call f() #quot; %%{init: {}}%%',
+    "\x1b[31m\u202e\u2028\u0085\ud800\x00",
+    "Größe 変換 😀",
+    "- a\n1. b\n+ c\n> d\n# e\n===",
+    "   ",
+    "x" * 10_000,
+)
+
+
+def headings(document: Element) -> list[str]:
+    return [f"{element.tag} {text_of(element)}" for element in document.iter() if element.tag in ("h2", "h3", "h4")]
+
+
+def machine_block(report: str) -> dict[str, object]:
+    """What a tool reads: the fenced block after the last line that is the marker."""
+    _, _, rest = report.rpartition(f"\n{MARKER}\n")
+    found = re.search(r"^```json\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return dict(json.loads(found[1])["layoutdoctor"])
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_github_draws_every_story_as_meant(story: str) -> None:
+    diagnosis = STORIES[story]()
+    report = render_markdown(diagnosis)
+    document = check_form(report)
+
+    is_trace = diagnosis.subject.mode == "trace"
+    has_flow = "```mermaid\n" in report
+    has_script = reproducers.build_reproducer(diagnosis).is_runnable
+    title, *rest = headings(document)
+    assert title.startswith("h2 layoutdoctor ")
+    assert rest == [
+        "h3 🐛 Describe the bug",
+        "h4 Findings",
+        *(["h4 Layout flow"] if has_flow else []),
+        "h3 Where the time goes" if is_trace else "h3 Ablation",
+        *(["h3 Minimal reproducer"] if has_script or not is_trace else []),
+        "h3 Error logs",
+        "h3 Versions",
+    ]
+    assert (markdown_parts(diagnosis, "a.md")[1] is None) is ("Lists are cut" not in report)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_machine_block_is_the_record(story: str) -> None:
+    diagnosis = STORIES[story]()
+    report = render_markdown(diagnosis)
+    block = machine_block(report)
+
+    assert list(block) == sorted(block)
+    assert block["schema_version"] == 1
+    assert block["mode"] == diagnosis.subject.mode
+    assert block["finding_count"] == len(diagnosis.findings)
+    assert block["redundant_pair_count"] == len(diagnosis.redundant_pairs)
+    assert list(block["verdicts"]) == sorted(trial.name for trial in diagnosis.trials)  # type: ignore[call-overload]
+    assert (
+        [(found["code"], found["seconds"]) for found in block["findings"]]
+        == [  # type: ignore[attr-defined]
+            (finding.code, finding.seconds) for finding in diagnosis.findings[:50]
+        ]
+    )
+    assert block["baseline"] == (diagnosis.comparison.baseline if diagnosis.comparison else None)
+    assert block["fastest"] == (diagnosis.fastest.name if diagnosis.fastest else None)
+    assert render_markdown(diagnosis) == report
+
+
+def test_verdicts_and_speedup_of_the_machine_block() -> None:
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", measurement=None)
+    trials = (a_trial(), a_trial("eager"), a_failed_trial("inductor-layout-opt-off"), same, a_trial("plan"))
+    comparison = a_comparison(a_ratio("eager", 1.3), fastest=("eager",))
+    diagnosis = a_diagnosis(*trials, comparison=comparison)
+    block = machine_block(render_markdown(diagnosis))
+
+    assert block["verdicts"] == {
+        "inductor": "baseline",
+        "eager": "faster",
+        "inductor-layout-opt-off": "failed",
+        "inductor-layout-opt-on": "same as inductor",
+        "plan": "not compared",
+    }
+    assert block["speedup"] == [1.27, 1.3, 1.33]
+    assert block["conversion_seconds"] == 0.0
+
+    advised = a_recommendation("eager", speedup=a_speedup(1.5, 0.25))
+    changed = msgspec.structs.replace(diagnosis, recommendation=advised)
+    assert machine_block(render_markdown(changed))["speedup"] == [1.25, 1.5, 1.75]
+    kept = msgspec.structs.replace(diagnosis, recommendation=a_recommendation())
+    assert machine_block(render_markdown(kept))["speedup"] is None
+
+
+def test_the_machine_block_has_no_number_that_json_cannot_hold() -> None:
+    endless = a_conversion(seconds=float("inf"))
+    finding = Finding(code="LD1", rule="r", severity="note", configuration=None, message="m", seconds=float("nan"))
+    comparison = a_comparison(a_ratio("eager", float("nan")), fastest=("eager",))
+    trials = (a_trial(kernels=kernels(endless, share=0.1)), a_trial("eager"))
+    lines = summary_lines(a_diagnosis(*trials, comparison=comparison, findings=(finding,)), 9)
+
+    block = machine_block(f"\n{lines}\n")
+    assert (block["speedup"], block["conversion_seconds"]) == (None, None)
+    assert "NaN" not in lines
+    assert "Infinity" not in lines
+
+
+def named(name: str) -> Diagnosis:
+    """A record with the name in every field that can hold one, with a graph and a pair to draw."""
+    location = a_location(file=name, code=name)
+    here = {"location": location, "module": name}
+    graph = a_graph(
+        a_decision(a_convolution(name, **here), explanation=name, rule=name, deciding_nodes=(name,), log=name),
+        name=name,
+        nodes=(
+            a_node(name, "aten.convolution.default", **here),
+            a_node(f"{name}r", name, (name,)),
+            a_node("c", "aten.convolution.default", (f"{name}r",), dtype=name),
+        ),
+        breakers=(a_breaker(name, op=name, reason=name, **here),),
+        not_understood=(name,),
+        hook_failure=name,
+    )
+    common = {"graph": name, "kernel": name, "op": name, "cause": name, "dtype": name, **here}
+    first = a_conversion(f"{name}1", node=name, port="output 0", **common)
+    second = a_conversion(f"{name}2", node="c", port="input 0", **common)
+    trial = a_trial(
+        configuration=a_configuration(name, backend="inductor"),
+        graphs=(graph,),
+        kernels=kernels(first, second, lacks=(name,), sources=(name,)),
+        redundant_pairs=(a_pair(first.id, second.id, graph=name, between=(name,), module=name, proof=name),),
+        graph_break_reasons=(name,),
+        notes=(name,),
+    )
+    failure = Failure(kind=name, message=name, log=f"{name}\n{name}")
+    failed = msgspec.structs.replace(a_failed_trial("eager"), failure=failure)
+    finding = Finding(
+        code=name,
+        rule=name,
+        severity="warning",
+        configuration=name,
+        message=name,
+        suggestion=name,
+        evidence=(first.id, second.id),
+        **here,
+    )
+    return a_diagnosis(
+        trial,
+        failed,
+        subject=a_subject(name=name, model=name, device=name, notes=(name,)),
+        environment=an_environment(command=name, settings={name: name}, torch=name, device_name=name),
+        findings=(finding,),
+        comparison=a_comparison(a_ratio(name, 1.2), baseline=name, fastest=(name,)),
+        recommendation=a_recommendation(name, how=name, reason=name),
+        layoutdoctor_version=name,
+        created_at=name,
+        interrupted=name,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_no_name_is_read_as_markdown_or_html(name: str) -> None:
+    report = render_markdown(named(name))
+    document = check_form(report)
+
+    assert headings(document)[1:] == [
+        "h3 🐛 Describe the bug",
+        "h4 Findings",
+        "h4 Layout flow",
+        "h3 Ablation",
+        "h3 Minimal reproducer",
+        "h3 Error logs",
+        "h3 Versions",
+    ]
+    assert len(report) < 60_000
+    assert not re.search(r"(?<![A-Za-z0-9_])@[A-Za-z0-9]", without_code(report))
+    links = [str(link.get("href")) for link in document.iter("a")]
+    assert [link for link in links if not link.startswith(("http://", "https://", "mailto:"))] == []
+    assert not [element for element in document.iter() if any(str(key).startswith("on") for key in element.attrib)]
+    report.encode()
+
+
+def test_names_are_shown_as_they_are() -> None:
+    name = "a|b `c` <d> *e* [f](g) __h__ ~i~ & \\ #j"
+    shown = text_of(parse(render_markdown(named(name))))
+
+    assert f"torch {name}" in shown
+    assert f"at {name}:9" in shown
+
+
+def test_a_failed_configuration_has_its_log_under_error_logs() -> None:
+    failure = Failure(kind="compile", message="CompileError: boom", log="one\n\n```\n</details>\ntwo")
+    failed = msgspec.structs.replace(a_failed_trial(), failure=failure)
+    skipped = msgspec.structs.replace(a_failed_trial("eager"), status="skipped")
+    report = render_markdown(a_diagnosis(a_trial(), failed, skipped))
+    document = check_form(report)
+
+    logs = report.partition("### Error logs")[2].partition("### Versions")[0]
+    assert "- inductor-layout-opt-on: failed (compile): CompileError: boom" in logs
+    assert "eager" not in logs
+    assert ("text", "one\n```\n</details>\ntwo\n") in code_blocks(document)
+
+
+def test_a_reproducer_that_runs_is_given_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = 'import torch\n\nprint("```")  # </details>\n'
+    found = reproducers.Reproducer(script, True, "Two round trips in eager")
+    monkeypatch.setattr("layoutdoctor.reports.markdown.sections.build_reproducer", lambda _: found)
+    report = render_markdown(a_diagnosis())
+
+    assert "### Minimal reproducer\n\nTwo round trips in eager:\n\n````python\nimport torch\n" in report
+    assert ("python", script) in code_blocks(check_form(report))
+
+
+def test_why_there_is_no_reproducer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reproducers.Reproducer("", False, "No reproducer", "no reproducer: a custom operator *runs*")
+    monkeypatch.setattr("layoutdoctor.reports.markdown.sections.build_reproducer", lambda _: found)
+
+    assert "### Minimal reproducer\n\nNone: a custom operator \\*runs\\*.\n\n" in render_markdown(a_diagnosis())
+
+
+def test_the_lists_of_one_configuration_are_one_fold() -> None:
+    pair = a_pair()
+    trial = a_trial(kernels=kernels(a_conversion("reorder 0"), a_conversion("reorder 1")), redundant_pairs=(pair,))
+    document = check_form(render_markdown(a_diagnosis(trial, a_trial("eager"))))
+
+    summaries = [text_of(summary) for summary in document.iter("summary")]
+    assert summaries == ["Measurements", "inductor: conversions, round trips", "Machine-readable summary"]
+
+
+def test_the_report_does_not_send_its_reader_to_itself() -> None:
+    report = render_markdown(a_diagnosis())
+
+    assert "report.md" not in report
+    assert "Made by layoutdoctor 0.1.0. More: layoutdoctor explain · --output d.json" in report
+
+
+@pytest.mark.parametrize("text", ["# a", "- a", "+ a", "1. a", "12) a", "= a", "-", "===", "a", "# - 1. a", "1", ""])
+def test_a_line_starts_no_block(text: str) -> None:
+    html = cmarkgfm.github_flavored_markdown_to_html(f"before\n\n{paragraph(text)}\n\nafter\n")
+
+    assert html == "".join(f"<p>{part}</p>\n" for part in ("before", text, "after") if part)
+
+
+def test_a_mention_calls_nobody_and_an_address_stays() -> None:
+    assert escape("@torch.compile of x@y.z (@me)") == "@\u200btorch.compile of x@y.z (@\u200bme)"
+
+
+def test_a_fence_is_longer_than_what_is_within() -> None:
+    assert code_block("a ```` b", "python") == "`````python\na ```` b\n`````"
+    assert code_name("report.md") == "`report.md`"
+    assert code_name("a`b") == "a\\`b"

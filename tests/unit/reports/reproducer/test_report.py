@@ -1,0 +1,510 @@
+"""The reproducer from records made by hand: what it writes, where it cuts, what a hostile record cannot do to it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from builders import (
+    a_comparison,
+    a_ratio,
+    a_recommendation,
+    a_subject,
+    a_trace,
+    an_environment,
+    an_input,
+    channels_last,
+    contiguous,
+    recorded,
+)
+from golden.stories import STORIES
+from reproducer_builders import (
+    BUILTIN,
+    FEATURES,
+    IMAGES,
+    Recorder,
+    a_builtin,
+    a_chain,
+    a_record,
+    reason_of,
+    script_of,
+)
+
+from layoutdoctor.layout import strided_layout
+from layoutdoctor.records import Configuration, Finding, from_json, to_json
+from layoutdoctor.reports.reproducer.report import MOST_CODE_LINES, build_reproducer, render_reproducer
+from layoutdoctor.reports.reproducer.script import code_line_count
+
+if TYPE_CHECKING:
+    from layoutdoctor.records import FxNode
+
+
+def test_a_chain_is_a_sequential_with_its_blocks_as_a_loop() -> None:
+    script = script_of(*a_chain(4))
+
+    assert (
+        """
+model = nn.Sequential(
+    nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+    *[layer for _ in range(3) for layer in (
+        nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+    )],
+).eval()
+"""
+        in script
+    )
+
+
+def test_both_configurations_are_written_as_public_calls() -> None:
+    script = script_of(*a_chain(2))
+
+    assert 'steps = {"inductor": partial(torch.compile(deepcopy(model), dynamic=False), x)}' in script
+    assert "other = torch.compile(deepcopy(model).to(memory_format=torch.channels_last), dynamic=False)" in script
+    assert 'steps["inductor-channels-last"] = partial(other, x.to(memory_format=torch.channels_last))' in script
+
+
+def test_recorded_counts_and_verdict_are_what_a_run_is_held_to() -> None:
+    script = script_of(*a_chain(2))
+
+    assert 'recorded = {"inductor": (4, 0), "inductor-channels-last": (1, 0)}' in script
+    assert '"reproduced" if counts == recorded and verdict == "faster" else "NOT reproduced"' in script
+    assert "inductor-channels-last is: faster, 1.28x (1.25 to 1.31)." in script
+
+
+def test_a_tie_is_contradicted_only_by_an_interval_beyond_the_recorded_one() -> None:
+    ratio = a_ratio("inductor-channels-last", 1.0, 0.05)
+    script = script_of(*a_chain(2), comparison=a_comparison(ratio, fastest=("inductor", ratio.name)))
+
+    assert "counts == recorded and (low <= 1.050 and high >= 0.950)" in script
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("inductor-layout-opt-off", 'dynamic=False, options={"layout_optimization": False})'),
+        ("inductor-layout-opt-on", 'dynamic=False, options={"layout_optimization": True})'),
+        ("inductor-layout-opt-forced", '{"layout_optimization": True, "force_layout_optimization": True})'),
+        ("inductor-freezing", "with torch._inductor.config.patch(freezing=True):"),
+        ("inductor-freezing", 'dynamic=False, options={"freezing": True})'),
+        ("eager", 'steps["eager"] = partial(deepcopy(model), x)'),
+    ],
+)
+def test_options_of_a_configuration(name: str, text: str) -> None:
+    nodes, output = a_chain(2)
+    record = a_record(nodes, output, recommendation=a_recommendation(name))
+    if name != "eager":
+        record = msgspec.structs.replace(record, trials=(*record.trials, a_builtin(name, "reorder")))
+
+    assert text in render_reproducer(record)
+
+
+def test_where_the_default_is_the_fastest_the_worst_finding_is_shown() -> None:
+    nodes, output = a_chain(2)
+    finding = Finding(
+        code="LD101", rule="round-trip-conversion", severity="warning", configuration="eager", message="secret_module"
+    )
+    reproducer = build_reproducer(
+        a_record(nodes, output, recommendation=a_recommendation("inductor"), findings=(finding,))
+    )
+
+    assert reproducer.title == "LD101 round-trip-conversion: eager against inductor"
+    assert "secret_module" not in reproducer.script
+
+
+def test_a_configuration_that_is_the_same_as_the_default_is_not_compared_with_it() -> None:
+    nodes, output = a_chain(2)
+    record = a_record(nodes, output, recommendation=a_recommendation("inductor-layout-opt-on"))
+    same = a_builtin("inductor-layout-opt-on", status="same_as", same_as="inductor")
+    reproducer = build_reproducer(msgspec.structs.replace(record, trials=(*record.trials, same)))
+
+    assert reproducer.title == "inductor-channels-last against inductor"
+
+
+def test_names_of_ones_own_configurations_stay_out() -> None:
+    nodes, output = a_chain(2)
+    own = Configuration(name="acme-secret", backend="inductor", inductor_options={"max_autotune": True})
+    record = a_record(nodes, output, recommendation=a_recommendation("acme-secret"))
+    trials = (*record.trials, a_builtin("inductor", "reorder", configuration=own))
+    script = build_reproducer(msgspec.structs.replace(record, trials=trials)).script
+
+    assert "acme-secret" not in script
+    assert 'steps["second configuration"]' in script
+    assert 'options={"max_autotune": True}' in script
+
+
+def test_a_copied_name_with_other_options_is_no_built_in_configuration() -> None:
+    nodes, output = a_chain(2)
+    own = msgspec.structs.replace(BUILTIN["inductor-channels-last"], inductor_options={"x": "__import__('os')"})
+    record = a_record(nodes, output)
+    trials = (*record.trials[:2], a_builtin("inductor-channels-last", "reorder", configuration=own))
+
+    assert "options that are no numbers" in reason_of(msgspec.structs.replace(record, trials=trials))
+
+
+def a_network(last: bool = False) -> tuple[list[FxNode], str]:
+    """A residual block, a concatenation, a pooling, and a linear layer at its end."""
+    recorder = Recorder()
+    x = recorder.placeholder(IMAGES, last=last)
+    x = recorder.convolution(x, (64, 3, 3, 3), FEATURES, last=last)
+    y = recorder.call("aten.relu.default", recorder.convolution(x, (64, 64, 3, 3), FEATURES, last=last))
+    x = recorder.call("aten.add.Tensor", f"{x}, {y}")
+    if last:
+        x = recorder.call("aten.clone.default", f"{x}, memory_format=torch.contiguous_format")
+    x = recorder.call("aten.cat.default", f"[{x}, {y}], 1", (4, 128, 56, 56))
+    x = recorder.call("aten.mean.dim", f"{x}, [-1, -2], True", (4, 128, 1, 1))
+    if last:
+        x = recorder.call("aten.as_strided_.default", f"{x}, [4, 128, 1, 1], [128, 1, 128, 128]", (4, 128, 1, 1))
+    x = recorder.call("aten.view.default", f"{x}, [4, 128]", (4, 128))
+    turned = recorder.call("aten.t.default", recorder.placeholder((10, 128), weight=True), (128, 10))
+    return recorder.nodes, recorder.call("aten.addmm.default", f"{recorder.placeholder((10,))}, {x}, {turned}", (4, 10))
+
+
+def test_what_is_no_chain_is_a_module_with_a_forward() -> None:
+    script = script_of(*a_network())
+
+    assert (
+        """
+    def forward(self, x):
+        x = self.m[0](x)
+        y = torch.relu(self.m[1](x))
+        return self.m[2](F.adaptive_avg_pool2d(torch.cat([x + y, y], 1), 1).flatten(1))
+"""
+        in script
+    )
+    assert "nn.Linear(128, 10)" in script
+
+
+def test_a_call_of_contiguous_shows_where_another_layout_ran_it() -> None:
+    nodes, output = a_network()
+    record = a_record(nodes, output)
+    last, last_output = a_network(last=True)
+    other = a_builtin("eager-channels-last", nodes=last, output=last_output)
+    script = render_reproducer(msgspec.structs.replace(record, trials=(*record.trials, other)))
+
+    assert "torch.cat([(x + y).contiguous(), y], 1)" in script
+    assert "F.adaptive_avg_pool2d(" in script
+
+
+def test_a_model_that_runs_something_else_in_another_layout_has_no_reproducer() -> None:
+    nodes, output = a_chain(2)
+    record = a_record(nodes, output)
+    last, last_output = a_chain(2, last=True)
+    changed = [
+        msgspec.structs.replace(node, target="aten.tanh.default") if node.target == "aten.relu.default" else node
+        for node in last
+    ]
+    other = a_builtin("eager-channels-last", nodes=changed, output=last_output)
+
+    reason = reason_of(msgspec.structs.replace(record, trials=(*record.trials, other)))
+    assert reason == "no reproducer: the model runs other operations where its tensors have another layout"
+
+
+def test_an_instance_norm_is_a_layer_again() -> None:
+    recorder = Recorder()
+    x = recorder.convolution(recorder.placeholder(IMAGES), (64, 3, 3, 3), FEATURES)
+    affine = [recorder.call("aten.repeat.default", f"{recorder.placeholder((64,))}, [4]", (256,)) for _ in range(2)]
+    flat = recorder.call("aten.view.default", f"{x}, [1, 256, 56, 56]", (1, 256, 56, 56))
+    norm = recorder.call(
+        "aten.native_batch_norm.default", f"{flat}, {', '.join(affine)}, None, None, True, 0.1, 1e-05", (1, 256, 56, 56)
+    )
+    first = recorder.call("getitem", f"{norm}, 0", (1, 256, 56, 56), result_index=0)
+    x = recorder.call("aten.view.default", f"{first}, [4, 64, 56, 56]")
+    script = script_of(recorder.nodes, recorder.call("aten.leaky_relu.default", f"{x}, 0.2"))
+
+    assert "nn.InstanceNorm2d(64, affine=True), nn.LeakyReLU(0.2)" in script
+
+
+def test_repeated_statements_are_a_loop() -> None:
+    recorder = Recorder()
+    x = recorder.convolution(recorder.placeholder(IMAGES), (64, 3, 3, 3), FEATURES)
+    for _ in range(5):
+        y = recorder.call("aten.silu.default", recorder.convolution(x, (64, 64, 3, 3), FEATURES))
+        x = recorder.call("aten.add.Tensor", f"{x}, {y}")
+    script = script_of(recorder.nodes, x)
+
+    assert "        for i in range(1, 6):\n            x = x + F.silu(m[i](x))\n        return x\n" in script
+
+
+def test_what_no_output_needs_is_left_out() -> None:
+    recorder = Recorder()
+    x = recorder.placeholder(IMAGES)
+    recorder.call("aten.empty.memory_format", "[0], dtype=torch.uint8", (0,))
+    recorder.call("mine.unknown.default", x)
+    script = script_of(recorder.nodes, recorder.call("aten.relu.default", x))
+
+    assert "nn.Sequential(nn.ReLU())" in script
+
+
+def test_a_model_in_channels_last_and_half_precision_is_made_so() -> None:
+    recorder = Recorder()
+    x = recorder.placeholder(IMAGES, last=True, dtype="bfloat16")
+    weight = recorder.placeholder((64, 3, 3, 3), weight=True, last=True, dtype="bfloat16")
+    pair = "[1, 1]"
+    y = recorder.call("aten.convolution.default", f"{x}, {weight}, None, {pair}, {pair}, {pair}, False, [0, 0], 1")
+    script = script_of(
+        recorder.nodes, y, subject=a_subject(inputs=(an_input(channels_last(IMAGES), dtype="bfloat16"),))
+    )
+
+    assert ".to(torch.bfloat16).eval().to(memory_format=torch.channels_last)" in script
+    assert "x = torch.randn(4, 3, 56, 56, dtype=torch.bfloat16).to(memory_format=torch.channels_last)" in script
+
+
+def test_an_input_with_strides_of_its_own_has_them() -> None:
+    recorder = Recorder()
+    layout = strided_layout((8, 256, 64), (16384, 1, 256))
+    x = recorder.placeholder((8, 256, 64), layout=layout)
+    script = script_of(
+        recorder.nodes, recorder.call("aten.relu.default", x), subject=a_subject(inputs=(an_input(layout),))
+    )
+
+    assert "torch.empty_strided((8, 256, 64), (16384, 1, 256)).copy_(torch.randn(8, 256, 64))" in script
+
+
+def test_training_runs_forward_and_backward() -> None:
+    recorder = Recorder()
+    x = recorder.convolution(recorder.placeholder(IMAGES), (64, 3, 3, 3), FEATURES)
+    recorder.call("aten.add_.Tensor", f"{recorder.placeholder((), dtype='int64')}, 1", (), dtype="int64")
+    x = recorder.batch_norm(x, 64, FEATURES, training=True)
+    subject = a_subject(mode="training", inputs=(an_input(contiguous(IMAGES)),))
+    script = script_of(recorder.nodes, x, subject=subject)
+
+    assert "model.zero_grad()" in script
+    assert "y.backward(torch.ones_like(y))" in script
+    assert ".eval()" not in script
+    assert "set_grad_enabled" not in script
+
+
+def test_a_gpu_is_synchronized_and_its_kernels_counted_by_name() -> None:
+    nodes, output = a_chain(2)
+    record = a_record(nodes, output, subject=a_subject(device="cuda", inputs=(an_input(contiguous(IMAGES)),)))
+    names = ("void cudnn::ops::nchwToNhwcKernel<float>", "sm90_xmma_fprop")
+    trials = (record.trials[0], a_builtin("inductor", *names), record.trials[2])
+    script = build_reproducer(msgspec.structs.replace(record, trials=trials)).script
+
+    assert "    torch.cuda.synchronize()" in script
+    assert 'x = torch.randn(4, 3, 56, 56, device="cuda")' in script
+    assert 'recorded = {"inductor": (1,), "inductor-channels-last": (0,)}' in script
+
+
+def a_deep_network(depth: int = 30) -> tuple[list[FxNode], str]:
+    """Blocks that all differ, so that no loop shortens them; each in a module of its own."""
+    recorder = Recorder()
+    x = recorder.placeholder(IMAGES)
+    for number in range(depth):
+        shape = (4, 65 + number, 56, 56)
+        x = recorder.convolution(x, (65 + number, 64 + number if number else 3, 3, 3), shape)
+        x = recorder.call("aten.relu.default", recorder.batch_norm(x, 65 + number, shape), shape)
+        recorder.nodes[-1] = msgspec.structs.replace(recorder.nodes[-1], module=f"secret.{number}")
+    return recorder.nodes, x
+
+
+def test_a_long_model_is_cut_to_the_convolutions_around_the_finding() -> None:
+    nodes, output = a_deep_network()
+    finding = Finding(
+        code="LD101",
+        rule="round-trip-conversion",
+        severity="warning",
+        configuration="inductor",
+        message="around secret.17",
+        module="secret.17",
+    )
+    script = script_of(nodes, output, findings=(finding,))
+
+    assert "Operations 69 to 73 of the model's 120, with random weights" in script
+    assert "nn.Conv2d(81, 82, 3, padding=1, bias=False), nn.BatchNorm2d(82), nn.ReLU()," in script
+    assert "nn.Conv2d(82, 83, 3, padding=1, bias=False)" in script
+    assert "x = torch.randn(4, 81, 56, 56)" in script
+    assert "whole model {recorded[name]}" in script
+    assert "counts == recorded" not in script
+    assert "secret" not in script
+
+
+def test_a_long_model_without_a_finding_shows_its_first_convolutions() -> None:
+    assert "Operations 1 to 5 of the model's 120" in script_of(*a_deep_network())
+
+
+def test_a_part_of_a_model_that_was_not_compared_claims_to_reproduce_nothing() -> None:
+    script = script_of(*a_deep_network(), comparison=None, recommendation=None)
+
+    assert 'print("verdict: nothing to compare with was recorded")' in script
+    assert "reproduced" not in script.split('"""', 2)[2]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 10, 60])
+def test_no_reproducer_is_longer_than_promised(depth: int) -> None:
+    assert code_line_count(script_of(*a_deep_network(depth))) <= MOST_CODE_LINES
+
+
+def test_the_same_record_gives_the_same_text() -> None:
+    record = a_record(*a_chain(3))
+
+    assert render_reproducer(record) == render_reproducer(from_json(to_json(record)))
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_every_story_gives_python(story: str) -> None:
+    reproducer = build_reproducer(STORIES[story]())
+
+    compile(reproducer.script, story, "exec")
+    assert reproducer.is_runnable == (reproducer.reason is None)
+
+
+def test_a_script_is_clean_to_the_linter(tmp_path: Path) -> None:
+    ruff = shutil.which("ruff", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if ruff is None:
+        pytest.skip("ruff is not installed")
+    for name, nodes in {"chain": a_chain(4), "network": a_network(), "deep": a_deep_network()}.items():
+        (tmp_path / f"{name}.py").write_text(script_of(*nodes), encoding="utf-8")
+    rules = "E,F,W,I,B,UP,C4,PIE,RUF"
+    done = subprocess.run(
+        [ruff, "check", "--isolated", "--line-length", "120", "--select", rules, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_traces_and_targets_say_why_there_is_none() -> None:
+    assert "a recorded trace does not hold" in reason_of(a_trace(recorded()))
+    nodes, output = a_chain(2)
+    assert "was not there" in reason_of(a_record(nodes, output, subject=a_subject(target="cuda:90")))
+
+
+def test_without_the_eager_configuration_there_is_none() -> None:
+    record = a_record(*a_chain(2))
+
+    assert "'eager' was not recorded" in reason_of(msgspec.structs.replace(record, trials=record.trials[1:]))
+
+
+def test_with_one_configuration_there_is_none() -> None:
+    record = a_record(*a_chain(2))
+
+    assert "fewer than two" in reason_of(msgspec.structs.replace(record, trials=record.trials[:1]))
+
+
+HOSTILE = (
+    "__import__('os').system('x')",
+    "value_0); __import__('os'",
+    "value_0) + f(",
+    "*[value_0]",
+    "**{'a': value_0}",
+    "value_0.__class__",
+    "lambda: value_0",
+    "value_0 if value_0 else value_0",
+    "[value_0 for value_0 in value_0]",
+    "f'{value_0}'",
+    "'\"); import os; (\"'",
+    "torch.load",
+    "torch.float32.__class__",
+    "value_0, b'x'",
+    "value_0, 1j",
+    "value_0, ...",
+    "value_0, {1: 2}",
+    "(value_0 := 1)",
+    "value_0\n",
+    "value_0 #",
+    "",
+    "value_0" * 1000,
+    "-" * 3000 + "1",
+    "(" * 300 + "1" + ")" * 300,
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_arguments_reach_no_script(text: str) -> None:
+    recorder = Recorder()
+    x = recorder.placeholder(IMAGES)
+    name = recorder.call("aten.relu.default", x)
+    recorder.nodes[-1] = msgspec.structs.replace(recorder.nodes[-1], arguments=text)
+    reproducer = build_reproducer(a_record(recorder.nodes, name))
+
+    if reproducer.is_runnable:  # read as harmless: nothing but the input came through
+        assert text.strip(" #\n") == "value_0"
+        assert "nn.ReLU()" in reproducer.script
+    else:
+        assert reproducer.reason is not None
+        assert "value_0" not in reproducer.script
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "aten.relu.default(x); __import__('os').system('x'); aten.relu.default",
+        "aten.__class__.mro",
+        "aten.relu.__globals__",
+        "aten.import.default",
+        "os.system.default",
+        "aten.relu",
+        "aten.relu.default\n",
+        "aten.relué.default",
+        "mine.relu.default",
+        "getitem\n",
+    ],
+)
+def test_hostile_targets_reach_no_script(target: str) -> None:
+    recorder = Recorder()
+    x = recorder.placeholder(IMAGES)
+    name = recorder.call("aten.relu.default", x)
+    recorder.nodes[-1] = msgspec.structs.replace(recorder.nodes[-1], target=target)
+
+    assert "not one of torch's own" in reason_of(a_record(recorder.nodes, name))
+
+
+HOSTILE_NAME = '"); import os; os.system("x") #'
+
+
+def test_hostile_names_everywhere_leave_the_script_as_it_is() -> None:
+    nodes, output = a_chain(2)
+    finding = Finding(
+        code="LD101\n", rule=HOSTILE_NAME, severity="error", configuration="inductor", message=HOSTILE_NAME
+    )
+    hostile = a_record(
+        [msgspec.structs.replace(node, module=HOSTILE_NAME, called=HOSTILE_NAME) for node in nodes],
+        output,
+        findings=(finding,),
+        environment=an_environment(torch='2.13"""; import os', device_name=HOSTILE_NAME),
+        layoutdoctor_version=HOSTILE_NAME,
+        subject=a_subject(name=HOSTILE_NAME, model=HOSTILE_NAME, inputs=(an_input(contiguous(IMAGES)),)),
+    )
+    script = render_reproducer(hostile)
+
+    assert HOSTILE_NAME not in script
+    assert "import os; os" not in script
+    plain = script_of(nodes, output)
+    assert ast.dump(ast.parse(script.split('"""', 2)[2])) == ast.dump(ast.parse(plain.split('"""', 2)[2]))
+
+
+@pytest.mark.parametrize("target", ["aten.reflection_pad2d.default", "aten.upsample_nearest2d.default", "getitem"])
+def test_a_record_edited_to_nonsense_is_told_in_a_sentence(target: str) -> None:
+    recorder = Recorder()
+    x = recorder.placeholder(IMAGES)
+    name = recorder.call(target, x)
+
+    assert reason_of(a_record(recorder.nodes, name)).startswith("no reproducer: ")
+
+
+def test_symbolic_sizes_have_no_reproducer() -> None:
+    recorder = Recorder()
+    x = recorder.placeholder(IMAGES, layout=strided_layout(("s0", 3, 8, 8), (192, 64, 8, 1)))
+    subject = a_subject(inputs=(an_input(strided_layout(("s0", 3, 8, 8), (192, 64, 8, 1))),))
+
+    name = recorder.call("aten.relu.default", x)
+    assert "no plain numbers" in reason_of(a_record(recorder.nodes, name, subject=subject))
+
+
+def test_a_change_in_place_that_nothing_reads_has_no_reproducer() -> None:
+    recorder = Recorder()
+    x = recorder.placeholder(IMAGES)
+    part = recorder.call("aten.slice.Tensor", f"{x}, 0, 0, 1", (1, 3, 56, 56))
+    recorder.call("aten.add_.Tensor", f"{part}, 1.0", (1, 3, 56, 56))
+
+    assert "in place" in reason_of(a_record(recorder.nodes, recorder.call("aten.relu.default", x)))
