@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from layoutdoctor.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
+from layoutdoctor.messages import Kept, TrialMemo
+from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.records import (
     Buffer,
     BufferRead,
@@ -275,6 +279,18 @@ def a_diagnosis(*trials: Trial, **changes: Any) -> Diagnosis:
         "trials": trials or (a_trial(),),
     }
     return Diagnosis(**{**fields, **changes})
+
+
+def recordings_of(diagnosis: Diagnosis) -> tuple[Recording, ...]:
+    """Recordings of a diagnosis whose trials were neither profiled nor compiled."""
+    shared = {field: getattr(diagnosis, field) for field in Head.__struct_fields__ if field != "configurations"}
+    head = Head(**shared, configurations=tuple(trial.name for trial in diagnosis.trials))
+    trials = (msgspec.structs.replace(trial, graphs=(), kernels=None, redundant_pairs=()) for trial in diagnosis.trials)
+    return tuple(Recording(head=head, trial=trial, source="live") for trial in trials)
+
+
+def a_kept(*trials: Trial, memos: dict[str, TrialMemo] | None = None) -> Kept:
+    return Kept(recordings=recordings_of(a_diagnosis(*trials)), memos=memos or {})
 
 
 def a_breaker(node: str = "instance_norm", **changes: Any) -> LayoutBreaker:

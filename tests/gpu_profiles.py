@@ -27,10 +27,11 @@ from recorded_builders import (
     WEIGHT_GRADIENT,
 )
 
-from layoutdoctor import trials
 from layoutdoctor.analysis.convolution_shapes import cudnn_grid
-from layoutdoctor.measure.profiling import Recording, record_iteration
-from layoutdoctor.recording.operations import iteration_of
+from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.measure.profiling import record_iteration
+from layoutdoctor.recording.recording import Iteration
+from layoutdoctor.run import trial
 from layoutdoctor.traces.chrome import read_chrome_trace
 from layoutdoctor.traces.files import TraceFile
 
@@ -202,17 +203,18 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, profile: GpuProfile | None = No
     """From now on diagnoses see profiles of a GPU; everything else of them is this CPU's."""
     own = profile or GpuProfile()
 
-    def record(prepare: Callable[[], Callable[[], None]], *arguments: Any) -> Recording:
+    def record(prepare: Callable[[], Callable[[], None]], *arguments: Any) -> tuple[Iteration, ...]:
         with tempfile.TemporaryDirectory() as directory:
             file = own.keep or Path(directory) / "trace.json"
             record_iteration(prepare(), "cpu", arguments[1], file)
             file.write_text(json.dumps(own.of(json.loads(file.read_bytes()))))
             trace = read_chrome_trace(TraceFile(file))
-        return Recording(iteration_of(trace), None, (), trace)
+        return (Iteration(events=trace, device="cuda"),)
 
-    found = trials.with_graph_conversions
-    monkeypatch.setattr(trials, "record_quietest", record)
-    monkeypatch.setattr(trials, "with_graph_conversions", lambda graphs, n: found([graph_on_gpu(g) for g in graphs], n))
+    graphs = CompileCapture.graphs
+    monkeypatch.setattr(trial, "record_iterations", record)
+    on_a_gpu = property(lambda self: tuple(map(graph_on_gpu, graphs.__get__(self))))
+    monkeypatch.setattr(CompileCapture, "graphs", on_a_gpu)
 
 
 def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:

@@ -13,9 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
+from builders import a_diagnosis, a_graph, a_location, a_node, a_trial, an_environment, recordings_of
 
 from layoutdoctor.analysis.convolution_shapes import cudnn_grid
+from layoutdoctor.layout import strided_layout
+from layoutdoctor.recording.recording import Iteration
+from layoutdoctor.traces.onednn import read_onednn_log
 from layoutdoctor.traces.recorded import (
     NONE,
     FrameEvents,
@@ -30,6 +35,8 @@ from layoutdoctor.traces.recorded import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.recording.recording import Recording
 
 Shape = tuple[int, ...]
 Grid = tuple[int, int, int]
@@ -52,6 +59,13 @@ STRIDED_COPY = (
     "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>(x)>(int, x)"
 )
 GEMM = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
+
+LOG = (
+    "onednn_verbose,v1,info,oneDNN v3.7.1 (commit 8d263e6)\n"
+    "onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with Intel DL Boost\n"
+    "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:blk,undef,src:f32::blocked:abcd::f0 "
+    "dst:f32::blocked:aBcd16b::f0,,,2x8x4x4,0.005\n"
+)
 
 HOST_CALL = 10
 KERNEL = 1000
@@ -249,6 +263,33 @@ class Recorder:
         if recorded == OperationArguments():
             return NONE
         return self.arguments.setdefault(recorded, len(self.arguments))
+
+
+def a_recording(**changes: Any) -> Recording:
+    """One of an eager trial: a convolution with a conversion of oneDNN's in it, and a copy that the model asks for."""
+    recorder = Recorder()
+    shape, strides = (2, 8, 4, 4), [(128, 1, 32, 8), (128, 16, 4, 1)]
+    copy = recorder.operation("aten::copy_", shapes=[shape, shape], strides=strides)
+    with recorder.operation("aten::contiguous"), recorder.operation("aten::clone"), copy:
+        pass
+    with recorder.operation("aten::relu", shapes=[shape], strides=strides[:1]):
+        pass
+    log = read_onednn_log(LOG)
+    iterations = tuple(
+        Iteration(events=recorder.trace(base_nanoseconds=base), device="cpu", log=log, lacks=("a lack",))
+        for base in (5_000_000_000, 7_000_000_000)
+    )
+    layouts = [strided_layout(shape, stride) for stride in reversed(strides)]
+    nodes = (
+        a_node("x", op="placeholder", layout=layouts[0], location=a_location()),
+        a_node("clone", "aten.clone.default", ("x",), layout=layouts[1], called="contiguous", is_called_directly=True),
+        a_node("relu", "aten.relu.default", ("clone",), layout=layouts[1]),
+    )
+    graph = a_graph(name="eager", nodes=nodes, output_names=("relu",))
+    trial = a_trial("eager", graphs=(graph,), notes=("a note",))
+    (bare,) = recordings_of(a_diagnosis(trial, environment=an_environment(copy_bandwidth_bytes_per_second=1e10)))
+    fields = {"trial": msgspec.structs.replace(bare.trial, graphs=(graph,)), "iterations": iterations}
+    return msgspec.structs.replace(bare, **{**fields, "was_profiled": True, **changes})
 
 
 def _json(items: Sequence[Any]) -> bytes:

@@ -46,6 +46,7 @@ from parts import Part, parse_arguments
 from plain_runs import WARM_UP_CALLS, paired_ratio, peak_memory, plain_step, time_in_turns
 
 from layoutdoctor.configurations import DEFAULT_CONFIGURATIONS
+from layoutdoctor.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
@@ -89,10 +90,12 @@ def examine(item: str, part: Part, archive: Archive, budget_seconds: float) -> d
         folder = Path(scratch)
         diagnosis = diagnose_subject(
             subject_from_python(model, inputs, name=name),
-            mode="training" if mode == "training" else "inference",
-            configurations=DEFAULT_CONFIGURATIONS,
-            budget_seconds=budget_seconds,
-            trace_directory=folder,
+            Request(
+                mode="training" if mode == "training" else "inference",
+                configurations=DEFAULT_CONFIGURATIONS,
+                budget_seconds=budget_seconds,
+                trace_directory=str(folder),
+            ),
         )
         gc.collect()  # the compiled steps of the diagnosis, and what they hold on the device
         result: dict[str, Any] = {

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
     from layoutdoctor.records import Conversion, Diagnosis, Graph, KernelSummary, Trial
 
-# Notes that `trials` leaves where a part of the record is missing. A trial has no field for these.
+# Notes that a trial and its examination leave where a part of the record is missing. A trial has no field for these.
 _NOTES_ON_GAPS = (
     "not recorded: ",
     "the kernel list was not recorded",
+    "conversions were not looked for",
     "round trips were not looked for",
     "torch.compile lowered no graph",
 )

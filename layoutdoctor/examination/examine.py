@@ -79,7 +79,7 @@ def _of_graphs(recording: Recording) -> Examined:
         if not is_eager:
             graphs = with_graph_conversions(graphs, len(recording.trial.graph_break_reasons))
     except Exception as error:  # the kernel list can do without
-        notes.append(f"conversions in the graphs were not looked for: {first_line(error)}")
+        notes.append(f"conversions were not looked for: {first_line(error)}")
     try:
         if recording.iterations:
             graphs, kernels = _ran(recording, graphs, is_eager=is_eager)

@@ -18,6 +18,7 @@ import torch
 from builders import a_diagnosis, a_failed_trial, a_trial
 
 from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.messages import Request
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
@@ -75,10 +76,12 @@ def diagnose_row(row: Row) -> Diagnosis:
         row.prepare(subject)
     return diagnose_subject(
         subject,
-        mode=row.mode,
-        configurations=choose_configurations(row.configurations.split(), row.mode),
-        target=row.target,
-        budget_seconds=0.1,
+        Request(
+            mode=row.mode,
+            configurations=choose_configurations(row.configurations.split(), row.mode),
+            lower_for=row.target,
+            budget_seconds=0.1,
+        ),
     )
 
 

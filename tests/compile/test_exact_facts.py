@@ -17,6 +17,7 @@ import pytest
 
 import layoutdoctor
 from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.messages import Request
 from layoutdoctor.privacy import scrub
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
@@ -75,9 +76,7 @@ def diagnosed() -> Callable[[str, str], Diagnosis]:
         if (case, mode) not in known:
             known[case, mode] = diagnose_subject(
                 load_target(str(CASEBOOK / case)),
-                mode=mode,  # type: ignore[arg-type]
-                configurations=choose_configurations("default"),
-                budget_seconds=0.2,
+                Request(mode=mode, configurations=choose_configurations("default"), budget_seconds=0.2),
             )
         return known[case, mode]
 

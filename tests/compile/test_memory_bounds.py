@@ -19,6 +19,7 @@ import layoutdoctor
 from layoutdoctor.configurations import DEFAULT_CONFIGURATIONS
 from layoutdoctor.measure import memory
 from layoutdoctor.measure.weights import SharedTensors
+from layoutdoctor.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
@@ -68,7 +69,7 @@ class Census:
 def diagnosed(model: nn.Module, census: Census, mode: Mode, *, is_ours: bool = False) -> Diagnosis:
     subject = replace(subject_from_python(model, X), is_ours=is_ours)
     return diagnose_subject(
-        subject, mode=mode, configurations=DEFAULT_CONFIGURATIONS, budget_seconds=0.01, timer=census
+        subject, Request(mode=mode, configurations=DEFAULT_CONFIGURATIONS, budget_seconds=0.01), timer=census
     )
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
@@ -76,9 +77,7 @@ class MeanOfNormed(nn.Module):
 def diagnosed(model: nn.Module, x: torch.Tensor, configurations: str, mode: Mode = "inference") -> Diagnosis:
     return diagnose_subject(
         subject_from_python(model, x),
-        mode=mode,
-        configurations=choose_configurations(configurations),
-        budget_seconds=0.1,
+        Request(mode=mode, configurations=choose_configurations(configurations), budget_seconds=0.1),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
@@ -77,7 +78,8 @@ def times_sparse(x: torch.Tensor) -> torch.Tensor:
 
 def diagnosed(model: torch.nn.Module, *inputs: torch.Tensor, configurations: str = "inductor") -> Diagnosis:
     return diagnose_subject(
-        subject_from_python(model, inputs), configurations=choose_configurations(configurations), budget_seconds=0.1
+        subject_from_python(model, inputs),
+        Request(configurations=choose_configurations(configurations), budget_seconds=0.1),
     )
 
 

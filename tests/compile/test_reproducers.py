@@ -20,6 +20,7 @@ import pytest
 from github_markdown import check_form, code_blocks
 
 from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.messages import Request
 from layoutdoctor.records import Recommendation, from_json, to_json
 from layoutdoctor.reports.markdown.report import MOST_CHARACTERS, render_markdown
 from layoutdoctor.reports.reproducer.report import build_reproducer
@@ -92,9 +93,7 @@ CASES = (
 def diagnosed(case: Case) -> Diagnosis:
     diagnosis = diagnose_subject(
         load_target(str(ROOT / case.target)),
-        mode=case.mode,
-        configurations=choose_configurations(case.configurations),
-        budget_seconds=2,
+        Request(mode=case.mode, configurations=choose_configurations(case.configurations), budget_seconds=2),
     )
     return from_json(to_json(diagnosis))  # what a saved diagnosis holds is all a reproducer has
 

@@ -390,7 +390,7 @@ def test_a_model_elsewhere_is_refused() -> None:
 
 
 def _refuse_device(name: str) -> None:
-    from layoutdoctor import static_trials
+    from layoutdoctor.run import static
     from layoutdoctor.subjects.subject import subject_from_python
     from layoutdoctor.targets import find_target
 
@@ -400,7 +400,7 @@ def _refuse_device(name: str) -> None:
             return type("Device", (), {"type": name})()
 
     subject = subject_from_python(nn.Linear(2, 2), torch.empty(1, 2).as_subclass(Elsewhere))
-    static_trials._check_on_cpu(subject, find_target("cuda:90"))
+    static._check_on_cpu(subject, find_target("cuda:90"))
 
 
 def test_an_unknown_target_is_refused_before_the_model_is_looked_at() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
@@ -82,9 +83,7 @@ def test_the_decision_is_that_of_the_casebook(
 ) -> None:
     diagnosis = diagnose_subject(
         load_target(str(CASEBOOK / f"{case}.py")),
-        mode=mode,  # type: ignore[arg-type]
-        configurations=choose_configurations("inductor"),
-        target="cuda:90",
+        Request(mode=mode, configurations=choose_configurations("inductor"), lower_for="cuda:90"),
     )
 
     (trial,) = diagnosis.trials

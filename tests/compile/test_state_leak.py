@@ -37,6 +37,7 @@ from torch.nn.modules.module import register_module_forward_hook
 import layoutdoctor
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.errors import LayoutDoctorError
+from layoutdoctor.messages import Request
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
@@ -192,10 +193,12 @@ def leave_a_case_alone(
     with nothing_changes(subject.model, (subject.args, subject.kwargs), walk=walk):
         diagnose_subject(
             subject,
-            mode=mode,
-            configurations=choose_configurations(configurations.split(), mode),
-            target=target,
-            budget_seconds=0.1,
+            Request(
+                mode=mode,
+                configurations=choose_configurations(configurations.split(), mode),
+                lower_for=target,
+                budget_seconds=0.1,
+            ),
             timer=None if target else at_once,
         )
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
@@ -71,9 +72,7 @@ def diagnosed(
 ) -> Diagnosis:
     return diagnose_subject(
         subject_from_python(model, x),
-        mode=mode,
-        configurations=choose_configurations(configurations),
-        budget_seconds=0.1,
+        Request(mode=mode, configurations=choose_configurations(configurations), budget_seconds=0.1),
     )
 
 

@@ -11,9 +11,10 @@ import jsonschema
 import pytest
 
 from layoutdoctor.errors import TraceError
+from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.records import Diagnosis, from_json, to_json
 from layoutdoctor.rules import ALL_RULES, run_rules
-from layoutdoctor.run.recorded import RECORDED, examine_trace
+from layoutdoctor.run.recorded import examine_trace
 
 TESTS = Path(__file__).parents[1]
 TRACES = TESTS / "traces"

@@ -11,7 +11,7 @@ from recorded_builders import FORWARD, TO_NCHW
 from torch import nn
 
 import layoutdoctor
-from layoutdoctor import trials
+from layoutdoctor.examination import examine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,7 +176,7 @@ def refuse(*arguments: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["attribute", "summarize_device"])
 def test_a_failure_costs_the_kernel_list_and_no_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, name, refuse)
+    monkeypatch.setattr(examine, name, refuse)
     _, trial = diagnosed(monkeypatch, Chain())
 
     assert trial.kernels is None

@@ -26,9 +26,9 @@ from builders import (
 from layoutdoctor.accepted import accept_all, save_accepted
 from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import InconclusiveError, RecordError, UnsupportedTorchError, UsageError
+from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.records import Diagnosis, RedundantPair, Trial
 from layoutdoctor.rules import run_rules
-from layoutdoctor.run.recorded import RECORDED
 from layoutdoctor.testing import assert_no_redundant_conversions
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_node, a_pair, a_subject, a_trial, kernels
 
 from layoutdoctor.analysis.examined import examination_of
+from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.records import Graph, Trial
-from layoutdoctor.run.recorded import RECORDED
 
 WEIGHT = a_conversion("weight", tensor="weight")
 CAST = a_conversion("cast", direction="none")

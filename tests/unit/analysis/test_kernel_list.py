@@ -9,7 +9,7 @@ from builders import a_location, a_node
 
 from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
 from layoutdoctor.measure.profiling import record_iteration
-from layoutdoctor.recording.operations import Operation, ProfiledIteration
+from layoutdoctor.recording.operations import Operation, ProfiledIteration, iteration_of
 from layoutdoctor.traces.onednn import OnednnLog, read_onednn_log
 
 if TYPE_CHECKING:
@@ -193,15 +193,16 @@ def test_both_ways_to_place_agree_on_a_real_training_step() -> None:
 
     step()
     recording = record_iteration(step, "cpu")
+    recorded = iteration_of(recording.events)
     assert recording.log is not None
     if not recording.log.primitives:
         pytest.skip("this processor runs no convolution through oneDNN")
     assert recording.log.has_timestamps
-    by_time, by_order = operation_tree(recording.profile), operation_tree(recording.profile)
+    by_time, by_order = operation_tree(recorded), operation_tree(recorded)
     undated = OnednnLog([dataclasses.replace(item, start_seconds=None) for item in recording.log.primitives])
 
-    assert place_primitives(by_time, recording.log, recording.profile.base_seconds) == []
-    assert place_primitives(by_order, undated, recording.profile.base_seconds) == []
+    assert place_primitives(by_time, recording.log, recorded.base_seconds) == []
+    assert place_primitives(by_order, undated, recorded.base_seconds) == []
     placed = [[[item.line_number for item in entry.primitives] for entry in tree] for tree in (by_time, by_order)]
     assert placed[0] == placed[1]
     assert sum(map(len, placed[0])) == len(recording.log.primitives)

@@ -11,6 +11,7 @@ from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives
 from layoutdoctor.analysis.logged_primitives import summarize_log
 from layoutdoctor.analysis.primitives import annotate_primitives
 from layoutdoctor.measure.profiling import record_iteration
+from layoutdoctor.recording.operations import iteration_of
 from layoutdoctor.traces.onednn import read_onednn_log
 
 if TYPE_CHECKING:
@@ -217,11 +218,12 @@ def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
 
     step()
     recording = record_iteration(step, "cpu")
+    profile = iteration_of(recording.events)
     assert recording.log is not None
     if not recording.log.primitives:
         pytest.skip("this processor runs no convolution through oneDNN")
-    tree = operation_tree(recording.profile)
-    homeless = place_primitives(tree, recording.log, recording.profile.base_seconds)
+    tree = operation_tree(profile)
+    homeless = place_primitives(tree, recording.log, profile.base_seconds)
     beside = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
     expected = {item.primitive.line_number: item.tensor for item in beside}
 

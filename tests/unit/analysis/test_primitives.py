@@ -10,7 +10,7 @@ from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives
 from layoutdoctor.analysis.primitives import annotate_primitives, conversion_direction, problem_shapes
 from layoutdoctor.layout import Layout, strided_layout
 from layoutdoctor.measure.profiling import record_iteration
-from layoutdoctor.recording.operations import Operation
+from layoutdoctor.recording.operations import Operation, iteration_of
 from layoutdoctor.traces.onednn import Primitive, read_onednn_log
 
 if TYPE_CHECKING:
@@ -270,11 +270,12 @@ def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(name: str, cha
 
     step()
     recording = record_iteration(step, "cpu")
-    tree = operation_tree(recording.profile)
+    profile = iteration_of(recording.events)
+    tree = operation_tree(profile)
     assert recording.log is not None
     if not recording.log.primitives:
         pytest.skip("this processor runs no convolution through oneDNN")
-    assert place_primitives(tree, recording.log, recording.profile.base_seconds) == []
+    assert place_primitives(tree, recording.log, profile.base_seconds) == []
     items = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
 
     output = module(x)

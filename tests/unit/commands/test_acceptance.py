@@ -15,6 +15,7 @@ from builders import a_diagnosis, a_failed_trial, a_location, a_recommendation, 
 from layoutdoctor.__main__ import main
 from layoutdoctor.accepted import load_accepted
 from layoutdoctor.commands import diagnose as diagnose_module
+from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.records import Diagnosis, Finding, load, to_json
 
@@ -51,11 +52,12 @@ def save(tmp_path: Path) -> Callable[[Diagnosis], str]:
 def engine(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
     """Stands for the doctor: what it returns is the list's last item."""
     results = [msgspec.structs.replace(FOUND, recommendation=a_recommendation())]
-    doctor = types.SimpleNamespace(diagnose_subject=lambda subject, **options: results[-1])
+    doctor = types.SimpleNamespace(record_subject=lambda subject, request, **options: ())
     monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", doctor)
     loader = types.SimpleNamespace(load_target=lambda target, **options: target)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", loader)
-    monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda *_: Isolation(None, None, None, ()))
+    monkeypatch.setattr(isolation_module, "diagnose_recordings", lambda *_, **__: results[-1])
+    monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))
     return results
 
 

@@ -12,23 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from builders import a_comparison, a_diagnosis, a_failed_trial, a_ratio, a_recommendation, a_subject, a_trial
+from builders import (
+    a_comparison,
+    a_diagnosis,
+    a_failed_trial,
+    a_ratio,
+    a_recommendation,
+    a_subject,
+    a_trial,
+    recordings_of,
+)
 
 from layoutdoctor import __version__
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import diagnose as diagnose_module
+from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands import output as output_module
 from layoutdoctor.commands.diagnose import command_without_folders
 from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.commands.output import open_standard_streams
 from layoutdoctor.commands.progress_display import BarDisplay, LineDisplay, QuietDisplay, choose_display
 from layoutdoctor.errors import SubjectError
+from layoutdoctor.messages import Attempt, Request, TrialMemo
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
 from layoutdoctor.records import Diagnosis, Finding, load, to_json
 from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from layoutdoctor.recording.recording import Recording
 
 PARTIAL = a_diagnosis(a_trial("eager"))
 WARNING = Finding(
@@ -52,7 +65,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.loaded: dict[str, Any] = {}
-        self.asked: dict[str, Any] = {}
+        self.asked = Request()
         self.result: Diagnosis = FULL
         self.error: BaseException | None = None
         self.during: Callable[[], None] = lambda: None
@@ -61,26 +74,32 @@ class FakeEngine:
         self.loaded = {"target": target, **options}
         return "subject"
 
-    def diagnose_subject(self, subject: str, **options: Any) -> Diagnosis:
-        self.asked = {"subject": subject, **options}
-        options["progress"](Progress("eager: round 1 of 20", 1, 2))
-        options["progress"](Progress("eager: round 2 of 20", 1, 2))
+    def record_subject(
+        self, subject: str, request: Request, progress: Callable[[Progress], None], attempt: Attempt
+    ) -> tuple[Recording, ...]:
+        assert subject == "subject"
+        self.asked = request
+        progress(Progress("eager: round 1 of 20", 1, 2))
+        progress(Progress("eager: round 2 of 20", 1, 2))
         print("the model prints")
-        options["on_trial"](PARTIAL)
+        attempt.keep(recordings_of(PARTIAL)[0], TrialMemo())
         self.during()
         if self.error is not None:
             raise self.error
-        return self.result
+        return recordings_of(self.result)
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
     monkeypatch.setitem(
-        sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(diagnose_subject=fake.diagnose_subject)
+        sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(record_subject=fake.record_subject)
     )
+    # What is made of recordings is no matter of the command.
+    monkeypatch.setattr(isolation_module, "diagnosis_of", lambda *_: PARTIAL)
+    monkeypatch.setattr(isolation_module, "diagnose_recordings", lambda *_, **__: fake.result)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=fake.load_target))
-    monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda *_: Isolation(None, None, None, ()))
+    monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))
     return fake
 
 
@@ -113,10 +132,10 @@ def test_the_version_is_printed(words: list[str], capsys: pytest.CaptureFixture[
 
 def test_the_word_diagnose_may_be_left_out(engine: FakeEngine) -> None:
     assert main(["model.py"]) == 0
-    without = (engine.loaded, {**engine.asked, "progress": None, "on_trial": None, "command": None})
+    without = (engine.loaded, msgspec.structs.replace(engine.asked, command=None))
     assert main(["diagnose", "model.py"]) == 0
 
-    assert (engine.loaded, {**engine.asked, "progress": None, "on_trial": None, "command": None}) == without
+    assert (engine.loaded, msgspec.structs.replace(engine.asked, command=None)) == without
 
 
 def test_every_option_reaches_the_engine(engine: FakeEngine, tmp_path: Path) -> None:
@@ -126,20 +145,20 @@ def test_every_option_reaches_the_engine(engine: FakeEngine, tmp_path: Path) -> 
     assert main(words) == 0
 
     assert engine.loaded == {"target": "m.py:Net", "inputs": ("f32[1]", "f32[2]"), "device": "cpu", "dtype": "bf16"}
-    assert engine.asked["mode"] == "training"
-    assert [configuration.name for configuration in engine.asked["configurations"]] == ["eager", "inductor"]
-    assert engine.asked["budget_seconds"] == 5
-    assert engine.asked["trace_directory"] == tmp_path / "traces"
-    assert engine.asked["command"].startswith("layoutdoctor --mode training --budget 5 m.py:Net")
+    assert engine.asked.mode == "training"
+    assert [configuration.name for configuration in engine.asked.configurations] == ["eager", "inductor"]
+    assert engine.asked.budget_seconds == 5
+    assert engine.asked.trace_directory == str(tmp_path / "traces")
+    assert (engine.asked.command or "").startswith("layoutdoctor --mode training --budget 5 m.py:Net")
 
 
 def test_defaults_reach_the_engine(engine: FakeEngine) -> None:
     main(["m.py"])
 
     assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None}
-    assert engine.asked["budget_seconds"] == DEFAULT_BUDGET_SECONDS
-    assert engine.asked["trace_directory"] is None
-    assert len(engine.asked["configurations"]) == 7
+    assert engine.asked.budget_seconds == DEFAULT_BUDGET_SECONDS
+    assert engine.asked.trace_directory is None
+    assert len(engine.asked.configurations) == 7
 
 
 def test_standard_output_holds_the_report_only(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -362,8 +381,8 @@ def test_a_target_is_handed_on_and_needs_one_lowered_trial(
     engine.result = a_diagnosis(trial, subject=a_subject(device="cuda", target="cuda:90"))
 
     assert main(["m.py", "--target", "cuda:90", "--save-traces", str(tmp_path / "traces")]) == expected
-    assert (engine.asked["target"], engine.loaded["device"]) == ("cuda:90", "cpu")
-    assert engine.asked["trace_directory"] is None
+    assert (engine.asked.lower_for, engine.loaded["device"]) == ("cuda:90", "cpu")
+    assert engine.asked.trace_directory is None
     assert not (tmp_path / "traces").exists()
 
 

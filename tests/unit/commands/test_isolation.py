@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_trial
+from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_trial, recordings_of
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from layoutdoctor.supervisor import Watch
 
 PARTIAL = a_diagnosis(a_trial("eager"))
+KEPT = Kept(recordings=recordings_of(PARTIAL))
 FULL = a_diagnosis(
     a_trial("eager"),
     a_trial("inductor"),
@@ -53,11 +54,11 @@ class FakeSupervisor:
         watch.progress(Progress("eager: running", 1, 2))
         watch.on_output("the model prints h\u00e9".encode()[:-1])
         watch.on_output("\u00e9\n".encode()[1:])
-        journal.keep(Kept(diagnosis=PARTIAL))
+        journal.keep(KEPT)
         watch.on_trial(PARTIAL)
         if self.error is not None:
             raise self.error
-        journal.finish(FULL)
+        journal.finish(Kept(recordings=recordings_of(FULL)))
         return FULL
 
 
@@ -146,7 +147,7 @@ def test_an_interrupted_run_says_how_to_continue(
 
     supervisor.error = None
     assert main(command[3:]) == 0  # as the line says
-    assert supervisor.journals[1].kept == Kept(diagnosis=PARTIAL)
+    assert supervisor.journals[1].kept == Kept(recordings=recordings_of(FULL))
     assert load(tmp_path / "a b.json").interrupted is None
     assert directory.exists()
     for path in directory.iterdir():

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from builders import a_diagnosis, a_trial
+from builders import a_kept, a_trial
+from recorded_builders import a_recording
 
 from layoutdoctor import journal as journal_module
 from layoutdoctor.errors import UsageError
 from layoutdoctor.journal import Journal, RunKey, open_journal, temporary_journal
 from layoutdoctor.messages import Kept, Lost, TrialMemo
+from layoutdoctor.recording.file import pack
 from layoutdoctor.records import Failure
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ KEY = RunKey(
     configurations=("eager",),
     lower_for=None,
 )
-KEPT = Kept(
-    diagnosis=a_diagnosis(a_trial("eager")),
+KEPT = a_kept(
+    a_trial("eager"),
     memos={"eager": TrialMemo(key="k", code=None, compile_seconds=1.5, peak_memory_bytes=7, onednn=("v3", None))},
 )
 LOST = Lost(status="timed_out", failure=Failure(kind="compile", message="it took longer", log="a\nb"))
@@ -54,10 +56,10 @@ def test_a_run_is_continued_with_all_that_was_kept(tmp_path: Path) -> None:
     assert again.kept == KEPT
     assert again.lost == {"inductor": LOST}
     assert again.finished is None
-    again.finish(KEPT.diagnosis)
+    again.finish(KEPT)
     again.close(is_needed=False)
     finished = open_journal(str(tmp_path / "new" / "run"), KEY)
-    assert finished.finished == KEPT.diagnosis
+    assert finished.finished == finished.kept == KEPT
     finished.close(is_needed=False)
 
 
@@ -67,15 +69,26 @@ def test_numbers_that_json_cannot_hold_are_kept(tmp_path: Path) -> None:
         equivalence=msgspec.structs.replace(a_trial("eager").equivalence, max_abs_error=float("inf")),  # type: ignore[type-var]
     )
     journal = open_journal(str(tmp_path), KEY)
-    journal.keep(Kept(diagnosis=a_diagnosis(trial)))
+    journal.keep(a_kept(trial))
     journal.close(is_needed=True)
 
     journal = open_journal(str(tmp_path), KEY)
     journal.close(is_needed=False)
     kept = journal.kept
     assert kept is not None
-    assert kept.diagnosis.trials[0].equivalence is not None
-    assert kept.diagnosis.trials[0].equivalence.max_abs_error == float("inf")
+    assert kept.recordings[0].trial.equivalence is not None
+    assert kept.recordings[0].trial.equivalence.max_abs_error == float("inf")
+
+
+def test_a_profile_is_kept_as_it_is(tmp_path: Path) -> None:
+    kept = Kept().with_trial(a_recording(), TrialMemo(key="k"))
+    journal = open_journal(str(tmp_path), KEY)
+    journal.keep(kept)
+    journal.close(is_needed=True)
+
+    journal = open_journal(str(tmp_path), KEY)
+    journal.close(is_needed=False)
+    assert pack(journal.kept) == pack(kept)
 
 
 def test_what_a_run_keeps_is_for_its_owner_only(tmp_path: Path) -> None:

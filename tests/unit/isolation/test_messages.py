@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from builders import a_diagnosis, a_trial
+from builders import a_diagnosis, a_kept, a_trial, recordings_of
+from recorded_builders import a_recording
 
 from layoutdoctor import messages as messages_module
 from layoutdoctor.messages import (
@@ -29,24 +30,27 @@ from layoutdoctor.messages import (
     TrialMemo,
     TurnBoard,
     encode,
+    without_profile,
 )
+from layoutdoctor.recording.file import pack
 from layoutdoctor.records import Failure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.messages import AnyMessage
-    from layoutdoctor.records import Diagnosis
 
 DIAGNOSIS = a_diagnosis(a_trial("eager"))
+(RECORDING,) = recordings_of(DIAGNOSIS)
+KEPT = a_kept(a_trial("eager"), memos={"eager": TrialMemo(key="k")})
 MESSAGES: list[AnyMessage] = [
     Began(configuration=None, stage="load"),
     Began(configuration="eager", stage="run", is_new=False),
     Stepped(stage="eager: running", done=1, total=3),
-    KeptMore(kept=Kept(diagnosis=DIAGNOSIS, memos={"eager": TrialMemo(key="k")})),
+    KeptMore(recording=RECORDING, memo=TrialMemo(key="k")),
     Broken(configuration="eager", failure=Failure(kind="run", message="m")),
     Refused(kind="SubjectError", message="no"),
-    Finished(diagnosis=DIAGNOSIS),
+    Finished(recordings=(RECORDING,)),
 ]
 
 
@@ -112,11 +116,11 @@ def test_a_board_needs_no_memory_files(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_an_attempt_knows_what_earlier_ones_did() -> None:
     failure = Failure(kind="run", message="m")
     attempt = Attempt(
-        kept=Kept(diagnosis=DIAGNOSIS, memos={"eager": TrialMemo(key="k")}),
+        kept=KEPT,
         lost={"inductor": Lost(status="crashed", failure=failure)},
     )
 
-    assert attempt.trial("eager") == DIAGNOSIS.trials[0]
+    assert attempt.trial("eager") == RECORDING.trial
     assert attempt.trial("inductor") is None
     assert attempt.memo("eager") == TrialMemo(key="k")
     assert attempt.memo("inductor") is None
@@ -127,7 +131,7 @@ def test_a_first_attempt_knows_nothing_and_tells_nobody() -> None:
 
     assert attempt.trial("eager") is None
     assert attempt.memo("eager") is None
-    calls: list[Any] = [attempt.began("eager", "run"), attempt.turn("eager"), attempt.keep(Kept(diagnosis=DIAGNOSIS))]
+    calls: list[Any] = [attempt.began("eager", "run"), attempt.turn("eager"), attempt.keep(RECORDING, TrialMemo())]
     assert calls == [None, None, None]
 
 
@@ -142,27 +146,34 @@ def test_a_name_that_is_no_text_travels_as_its_escape() -> None:
     assert list(MessageReader().feed(encode(strange))) == [Stepped(stage="caf\\udce9.py", done=1, total=2)]
 
     trial = msgspec.structs.replace(DIAGNOSIS.trials[0], notes=("\udcff",))
-    kept = Kept(diagnosis=msgspec.structs.replace(DIAGNOSIS, trials=(trial,)), memos={"\udcff": TrialMemo(key="k")})
-    (heard,) = MessageReader().feed(encode(KeptMore(kept=kept)))
+    recording = msgspec.structs.replace(a_recording(), trial=trial)
+    (heard,) = MessageReader().feed(encode(KeptMore(recording=recording, memo=TrialMemo(key="\udcff"))))
     assert isinstance(heard, KeptMore)
-    assert heard.kept.diagnosis.trials[0].notes == ("\\udcff",)
-    assert list(heard.kept.memos) == ["\\udcff"]
+    assert heard.recording.trial.notes == ("\\udcff",)
+    assert heard.memo.key == "\\udcff"
+    assert pack(heard.recording.iterations) == pack(recording.iterations)
 
 
-def test_somebody_else_is_given_the_diagnosis_so_far_as_well() -> None:
-    kept: list[Kept] = []
-    told: list[Diagnosis] = []
-    attempt = Attempt(keep=kept.append, may_restart=True)
+def test_what_is_known_later_of_a_trial_does_not_cost_what_was_seen_of_it() -> None:
+    seen = a_recording()
+    later = msgspec.structs.replace(
+        without_profile(seen),
+        head=msgspec.structs.replace(seen.head, interrupted="later"),
+        trial=msgspec.structs.replace(seen.trial, graphs=(), status="crashed"),
+    )
 
-    other = attempt.also_telling(told.append)
-    other.keep(Kept(diagnosis=DIAGNOSIS))
+    kept = Kept().with_trial(RECORDING).with_trial(seen, TrialMemo(key="k")).with_trial(later)
 
-    assert (kept, told) == ([Kept(diagnosis=DIAGNOSIS)], [DIAGNOSIS])
-    assert other.may_restart
+    (known,) = kept.recordings
+    assert (known.head.interrupted, known.trial.status) == ("later", "crashed")
+    assert (known.trial.graphs, known.was_profiled) == (seen.trial.graphs, True)
+    assert known.iterations == seen.iterations
+    assert kept.memos == {"eager": TrialMemo(key="k")}
+    assert kept.without_profiles().recordings == (later,)
 
 
 def test_a_diagnosis_was_begun_when_the_first_process_began_it() -> None:
-    assert Attempt(kept=Kept(diagnosis=DIAGNOSIS)).created_at() == DIAGNOSIS.created_at
+    assert Attempt(kept=KEPT).created_at() == DIAGNOSIS.created_at
 
     now = datetime.strptime(Attempt().created_at(), "%Y-%m-%dT%H:%M:%S%z")
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from builders import a_diagnosis, a_trial
+from builders import a_kept, a_trial
 
 from layoutdoctor import supervisor as supervisor_module
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigurationError, UsageError
+from layoutdoctor.examination.diagnoses import diagnosis_of
 from layoutdoctor.journal import temporary_journal
 from layoutdoctor.messages import Request
 from layoutdoctor.processes import scratch_prefix
@@ -39,6 +40,7 @@ sys.path[:] = sys.argv[5:]
 import msgspec, signal, subprocess, time, faulthandler
 from layoutdoctor.messages import *
 from layoutdoctor.records import *
+from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.worker import Channel
 faulthandler.enable()
 faulthandler.register(signal.SIGUSR2, all_threads=True)
@@ -46,7 +48,7 @@ request = msgspec.msgpack.decode(os.fdopen(int(sys.argv[1]), "rb").read(), type=
 channel, board = Channel(int(sys.argv[2])), TurnBoard(int(sys.argv[4]))
 names = [configuration.name for configuration in request.configurations]
 
-def diagnosis(done):
+def recordings(done):
     trials = []
     for configuration in request.configurations:
         if configuration.name in request.lost:
@@ -54,11 +56,13 @@ def diagnosis(done):
             trials.append(Trial(configuration=configuration, status=lost.status, failure=lost.failure))
         elif configuration.name in done:
             trials.append(Trial(configuration=configuration, status="ok"))
-    return Diagnosis(layoutdoctor_version="1", created_at="now", environment=Environment(torch="2"),
-                     subject=Subject(name="m.py", mode="inference", device="cpu", inputs=()), trials=tuple(trials))
+    head = Head(layoutdoctor_version="1", created_at="now", environment=Environment(torch="2"),
+                subject=Subject(name="m.py", mode="inference", device="cpu", inputs=()),
+                configurations=tuple(trial.name for trial in trials))
+    return tuple(Recording(head=head, trial=trial, source="live") for trial in trials)
 
 channel.began(None, "load")
-done = [trial.name for trial in request.kept.diagnosis.trials if trial.status == "ok"] if request.kept else []
+done = [kept.name for kept in request.kept.recordings if kept.trial.status == "ok"] if request.kept else []
 os.write(1, f"does {[name for name in names if name not in done and name not in request.lost]}\\n".encode())
 
 def run_all(run):
@@ -67,10 +71,10 @@ def run_all(run):
             channel.began(name, "prepare")
             run(name)
             done.append(name)
-            channel.keep(Kept(diagnosis=diagnosis(done), memos={name: TrialMemo(key=name)}))
+            channel.keep(next(r for r in recordings(done) if r.name == name), TrialMemo(key=name))
 
 def finish():
-    channel.send(Finished(diagnosis=diagnosis(done)))
+    channel.send(Finished(recordings=recordings(done)))
     os._exit(0)
 """
 
@@ -127,7 +131,8 @@ def test_a_child_that_finishes_is_asked_once(run: Any, journal: Journal) -> None
     assert [len(record.trials) for record in seen.records] == [1, 2, 3]
     assert seen.output == b"does ['one', 'two', 'three']\n"
     assert seen.warnings == []
-    assert journal.finished == diagnosis
+    assert journal.finished is not None
+    assert diagnosis_of(journal.finished.recordings) == diagnosis
 
 
 @pytest.mark.parametrize(
@@ -143,7 +148,7 @@ def test_a_child_that_finishes_is_asked_once(run: Any, journal: Journal) -> None
         ),
         ("os._exit(7)", "the process ended with exit status 7, as os._exit() does, while it ran"),
         ("raise SystemError('deep inside')", "the process ended with exit status 1, as os._exit() does, while it ran"),
-        ("os.close(channel._descriptor); channel.keep(None)", "the process ended with exit status 71, "),
+        ("os.close(channel._descriptor); channel.keep(None, None)", "the process ended with exit status 71, "),
     ],
 )
 def test_a_crash_costs_the_configuration_under_way(run: Any, crash: str, what: str) -> None:
@@ -495,10 +500,10 @@ def test_an_interrupt_ends_the_child_and_keeps_what_was_done(
     monkeypatch.setattr(supervisor_module._Child, "_listen", interrupted)
 
     with pytest.raises(KeyboardInterrupt):
-        run("run_all(lambda name: None); time.sleep(60)")
+        run("run_all(lambda name: channel.began(name, 'compile')); time.sleep(60)")
 
     assert journal.kept is not None
-    assert statuses(journal.kept.diagnosis) == {"one": "ok"}
+    assert [kept.name for kept in journal.kept.recordings] == ["one"]
     assert journal.can_continue
     with pytest.raises(ProcessLookupError):
         os.kill(children[0], 0)
@@ -508,7 +513,7 @@ def test_a_run_goes_on_where_another_one_ended(run: Any, journal: Journal) -> No
     with pytest.raises(LayoutDoctorError):
         run('run_all(lambda name: name == "three" and channel.send(Refused(kind="SubjectError", message="stop")))')
     assert journal.kept is not None
-    assert set(statuses(journal.kept.diagnosis)) >= {"one", "two"}
+    assert {kept.name for kept in journal.kept.recordings} >= {"one", "two"}
 
     diagnosis, seen = run("run_all(lambda name: None); finish()")
 
@@ -518,11 +523,11 @@ def test_a_run_goes_on_where_another_one_ended(run: Any, journal: Journal) -> No
 
 
 def test_a_finished_run_starts_no_process(run: Any, journal: Journal) -> None:
-    journal.finish(a_diagnosis(a_trial("eager")))
+    journal.finish(a_kept(a_trial("eager")))
 
     diagnosis, seen = run("os.abort()")
 
-    assert diagnosis == journal.finished
+    assert statuses(diagnosis) == {"eager": "ok"}
     assert seen.output == b""
 
 
@@ -576,18 +581,12 @@ def test_without_a_temporary_directory_the_run_goes_on_unkept(monkeypatch: pytes
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     journal = temporary_journal()
-    journal.keep(msgspec.convert({"diagnosis": msgspec.to_builtins(a_diagnosis(a_trial("eager")))}, type=kept_type()))
+    journal.keep(a_kept(a_trial("eager")))
 
     assert journal.failure is not None
     assert "No space left on device" in journal.failure
     assert journal.kept is not None
     assert not journal.can_continue
-
-
-def kept_type() -> Any:
-    from layoutdoctor.messages import Kept
-
-    return Kept
 
 
 def test_a_killed_child_says_how_much_memory_it_held(run: Any) -> None:
@@ -610,7 +609,7 @@ def test_a_child_may_tidy_up_after_it_is_done(run: Any, tmp_path: Path) -> None:
     diagnosis, seen = run(
         f"""
         run_all(lambda name: None)
-        channel.send(Finished(diagnosis=diagnosis(done)))
+        channel.send(Finished(recordings=recordings(done)))
         os.write(1, b"tidying up\\n")
         time.sleep(0.5)
         open({str(tmp_path / "tidy")!r}, "w").close()

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 import types
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-from layoutdoctor import diagnosing, worker
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.errors import DeviceLostError, SubjectError, UnsupportedTorchError
 from layoutdoctor.messages import (
@@ -28,16 +28,23 @@ from layoutdoctor.messages import (
     Refused,
     Request,
     Stepped,
+    TrialMemo,
     TurnBoard,
 )
 from layoutdoctor.progress import Progress
+from layoutdoctor.recording.file import pack
 from layoutdoctor.records import Diagnosis, Failure
-from layoutdoctor.run.diagnose import diagnose_subject
+from layoutdoctor.run import diagnosing, worker
+from layoutdoctor.run.diagnose import record_subject
+from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.worker import Channel
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.subjects.subject import LoadedSubject
 
 EAGER = choose_configurations("eager,eager-channels-last", "inference")
 FAILURE = Failure(kind="run", message="the process died of signal 11", log="a stack")
@@ -65,18 +72,31 @@ class Told:
         self.begun: list[tuple[str | None, str, bool]] = []
         self.turns: list[str] = []
         self.kept: list[Kept] = []
+        self.known = Kept()
 
     def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
         self.begun.append((configuration, stage, is_new))
 
-    def attempt(self, **fields: Any) -> Attempt:
-        return Attempt(began=self.began, turn=self.turns.append, keep=self.kept.append, **fields)
+    def keep(self, recording: Recording, memo: TrialMemo) -> None:
+        self.known = self.known.with_trial(recording, memo)
+        self.kept.append(self.known)
+
+    def attempt(self, kept: Kept | None = None, **fields: Any) -> Attempt:
+        """What another process is told of what is known here, and whom it tells."""
+        self.known = kept or Kept()
+        sent = None if kept is None else kept.without_profiles()
+        return Attempt(kept=sent, began=self.began, turn=self.turns.append, keep=self.keep, **fields)
+
+    def diagnosis(self, recordings: tuple[Recording, ...]) -> Diagnosis:
+        """As the supervisor makes it of what the process ends with."""
+        return diagnose_recordings(reduce(Kept.with_trial, recordings, self.known).recordings, ())
 
 
-def diagnose(told: Told, **fields: Any) -> Diagnosis:
-    return diagnose_subject(
-        SUBJECT, configurations=EAGER, budget_seconds=0.05, rules=(), attempt=told.attempt(**fields)
-    )
+REQUEST = Request(target="m.py", configurations=EAGER, budget_seconds=0.05)
+
+
+def diagnose(told: Told, subject: LoadedSubject = SUBJECT, request: Request = REQUEST, **fields: Any) -> Diagnosis:
+    return told.diagnosis(record_subject(subject, request, attempt=told.attempt(**fields)))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +120,7 @@ def test_each_stage_of_each_configuration_is_told(first: tuple[Diagnosis, Told])
 def test_each_trial_is_handed_over_with_what_its_record_lacks(first: tuple[Diagnosis, Told]) -> None:
     _, told = first
 
-    assert [[trial.name for trial in kept.diagnosis.trials] for kept in told.kept] == [
+    assert [[recording.name for recording in kept.recordings] for kept in told.kept] == [
         ["eager"],
         ["eager", "eager-channels-last"],
     ]
@@ -108,7 +128,7 @@ def test_each_trial_is_handed_over_with_what_its_record_lacks(first: tuple[Diagn
     assert memo.key is not None
     assert memo.key != told.kept[1].memos["eager-channels-last"].key
     assert memo.peak_memory_bytes
-    assert told.kept[1].diagnosis.interrupted is not None
+    assert told.kept[1].recordings[0].head.interrupted is not None
 
 
 def test_what_is_done_is_timed_but_not_run_again(first: tuple[Diagnosis, Told]) -> None:
@@ -122,7 +142,7 @@ def test_what_is_done_is_timed_but_not_run_again(first: tuple[Diagnosis, Told]) 
     assert [trial.status for trial in diagnosis.trials] == ["ok", "ok"]
     assert all(trial.measurement is not None for trial in diagnosis.trials)
     assert diagnosis.trials[0].graphs == whole.trials[0].graphs
-    assert diagnosis.trials[0].kernels == before.kept[0].diagnosis.trials[0].kernels
+    assert diagnosis.trials[0].kernels == whole.trials[0].kernels
     assert diagnosis.comparison is not None
     measurement = diagnosis.trials[0].measurement
     assert measurement is not None
@@ -149,7 +169,7 @@ def test_a_lost_configuration_is_never_tried_again(first: tuple[Diagnosis, Told]
 
     trial = diagnosis.trial("eager-channels-last")
     assert (trial.status, trial.failure) == ("crashed", FAILURE)
-    assert trial.kernels == first[1].kept[1].diagnosis.trials[1].kernels  # what was seen before it was lost stays
+    assert trial.kernels == first[0].trials[1].kernels  # what was seen before it was lost stays
     assert "eager-channels-last" not in told.turns
     assert diagnosis.trials[0].measurement is not None
 
@@ -170,8 +190,7 @@ def test_a_configuration_that_fails_the_second_time_has_failed(first: tuple[Diag
             return super().forward(x)
 
     subject = dataclasses.replace(SUBJECT, model=Fickle())
-    attempt = Told().attempt(kept=first[1].kept[1])
-    diagnosis = diagnose_subject(subject, configurations=EAGER, budget_seconds=0.05, rules=(), attempt=attempt)
+    diagnosis = diagnose(Told(), subject, kept=first[1].kept[1])
 
     failure = diagnosis.trial("eager-channels-last").failure
     assert failure is not None
@@ -199,7 +218,7 @@ def test_a_lost_device_ends_the_process_or_all_that_follows(may_restart: bool, m
 
     def run() -> Diagnosis:
         attempt = Attempt(began=begin, may_restart=may_restart)
-        return diagnose_subject(subject, configurations=EAGER, budget_seconds=0.05, rules=(), attempt=attempt)
+        return diagnose_recordings(record_subject(subject, REQUEST, attempt=attempt), ())
 
     message = (
         "RuntimeError: CUDA error: device-side assert triggered; the device could not be used in that process any "
@@ -223,19 +242,12 @@ def test_a_static_diagnosis_goes_on_too() -> None:
     told = Told()
     configurations = choose_configurations("eager,inductor,inductor-layout-opt-off", "inference")
     lost = {"inductor-layout-opt-off": Lost(status="crashed", failure=FAILURE)}
-    reference = diagnose_subject(
-        SUBJECT, configurations=configurations[:2], target="cuda:90", rules=(), attempt=told.attempt()
-    )
-    assert [len(kept.diagnosis.trials) for kept in told.kept] == [1, 2]
+    request = msgspec.structs.replace(REQUEST, configurations=configurations, lower_for="cuda:90")
+    reference = diagnose(told, request=msgspec.structs.replace(request, configurations=configurations[:2]))
+    assert [len(kept.recordings) for kept in told.kept] == [1, 2]
 
     again = Told()
-    diagnosis = diagnose_subject(
-        SUBJECT,
-        configurations=configurations,
-        target="cuda:90",
-        rules=(),
-        attempt=again.attempt(kept=told.kept[1], lost=lost),
-    )
+    diagnosis = diagnose(again, request=request, kept=told.kept[1], lost=lost)
 
     assert [trial.status for trial in diagnosis.trials] == ["skipped", "ok", "crashed"]
     assert diagnosis.trials[:2] == reference.trials
@@ -258,16 +270,19 @@ def heard(reading: int) -> list[Any]:
 def test_the_channel_says_what_it_is_told(pipe: tuple[int, int], first: tuple[Diagnosis, Told]) -> None:
     channel = Channel(pipe[1])
     kept = first[1].kept[0]
+    (recording,) = kept.recordings
+    memo = kept.memos["eager"]
 
     channel.progress(Progress("eager: running", 1, 3))
     channel.began("eager", "run", is_new=False)
-    channel.keep(kept)
+    channel.keep(recording, memo)
 
-    assert heard(pipe[0]) == [
+    *others, more = heard(pipe[0])
+    assert others == [
         Stepped(stage="eager: running", done=1, total=3),
         Began(configuration="eager", stage="run", is_new=False),
-        KeptMore(kept=kept),
     ]
+    assert pack(more) == pack(KeptMore(recording=recording, memo=memo))
     assert channel._descriptor >= 300
     assert not os.get_inheritable(channel._descriptor)
     os.close(channel._descriptor)
@@ -305,14 +320,12 @@ def test_a_process_with_few_descriptors_keeps_the_low_number(
 
 
 def answer(request: Request, monkeypatch: pytest.MonkeyPatch, result: Any) -> Any:
-    def diagnose_subject(*_: Any, **options: Any) -> Any:
+    def record_subject(*_: Any, **options: Any) -> Any:
         if isinstance(result, BaseException):
             raise result
         return result(options) if callable(result) else result
 
-    monkeypatch.setitem(
-        sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(diagnose_subject=diagnose_subject)
-    )
+    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(record_subject=record_subject))
     monkeypatch.setattr(worker, "_load", lambda request: SUBJECT)
     reading, writing = os.pipe()
     memory = TurnBoard.make()
@@ -325,19 +338,17 @@ def answer(request: Request, monkeypatch: pytest.MonkeyPatch, result: Any) -> An
             os.close(descriptor)
 
 
-REQUEST = Request(target="m.py", configurations=EAGER, budget_seconds=1.0)
-
-
 def test_what_went_well_is_finished(monkeypatch: pytest.MonkeyPatch, first: tuple[Diagnosis, Told]) -> None:
-    def run(options: dict[str, Any]) -> Diagnosis:
+    recordings = first[1].kept[0].without_profiles().recordings
+
+    def run(options: dict[str, Any]) -> Any:
         options["attempt"].turn("eager-channels-last")
         assert options["attempt"].may_restart
-        assert options["rules"] == ()
-        return first[0]
+        return recordings
 
     said, messages, turn = answer(REQUEST, monkeypatch, run)
 
-    assert said == Finished(diagnosis=first[0])
+    assert said == Finished(recordings=recordings)
     assert messages == [Began(configuration=None, stage="load")]
     assert turn is not None
     assert turn[0] == 1

@@ -15,14 +15,14 @@ from recorded_builders import Recorder
 from layoutdoctor.capture.session import CapturedGraph
 from layoutdoctor.measure import profiling
 from layoutdoctor.measure.profiling import (
-    Recording,
     named_kernels,
     quiet_profiler,
     record_iteration,
-    record_quietest,
+    record_iterations,
     verbose_onednn,
 )
 from layoutdoctor.recording.operations import iteration_of
+from layoutdoctor.recording.recording import Iteration, unrest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def step() -> None:
 def test_one_iteration_is_recorded_with_operations_and_log() -> None:
     step()
     recording = record_iteration(step, "cpu")
-    names = [operation.name for operation in recording.profile.operations]
+    names = [operation.name for operation in iteration_of(recording.events).operations]
 
     assert names.count("aten::conv2d") == 1
     assert names.count("aten::relu") == 1
@@ -57,7 +57,7 @@ def test_onednns_version_is_known_after_it_was_printed_once_in_the_process() -> 
     assert second.log.version is not None
 
 
-def test_of_a_few_iterations_the_quietest_is_kept_with_its_trace(tmp_path: Path) -> None:
+def test_a_few_iterations_are_recorded_and_the_trace_of_the_quietest_is_kept(tmp_path: Path) -> None:
     sizes = iter([400, 4, 200])
 
     def prepare() -> Callable[[], None]:
@@ -65,9 +65,11 @@ def test_of_a_few_iterations_the_quietest_is_kept_with_its_trace(tmp_path: Path)
         a = torch.ones(size, size)
         return lambda: _product(a)
 
-    recording = record_quietest(prepare, "cpu", trace_file=tmp_path / "trace.json")
+    recordings = record_iterations(prepare, "cpu", trace_file=tmp_path / "trace.json")
+    recording = min(recordings, key=unrest)
 
-    (product,) = (operation for operation in recording.profile.operations if operation.name == "aten::mm")
+    assert len(recordings) == 3
+    (product,) = (operation for operation in iteration_of(recording.events).operations if operation.name == "aten::mm")
     assert product.shapes[0] == (4, 4)
     kept = json.loads((tmp_path / "trace.json").read_bytes())
     assert any(event.get("args", {}).get("Input Dims", [None])[0] == [4, 4] for event in kept["traceEvents"])
@@ -84,22 +86,20 @@ def test_on_a_gpu_the_trace_is_read_whole_and_what_was_queued_before_has_ended(
 
     assert asked == ["cuda", "the iteration", "cuda"]
     assert (recording.log, recording.lacks) == (None, ())
-    assert recording.trace is not None
-    assert len(recording.trace.kernels) == 0
-    convolution = next(o for o in recording.profile.operations if o.name == "aten::convolution")
+    assert len(recording.events.kernels) == 0
+    convolution = next(o for o in iteration_of(recording.events).operations if o.name == "aten::convolution")
     assert convolution.row is not None
-    assert recording.trace.names[int(recording.trace.operations.name[convolution.row])] == "aten::convolution"
+    assert recording.events.names[int(recording.events.operations.name[convolution.row])] == "aten::convolution"
     assert convolution.shapes[:2] == ((2, 16, 8, 8), (16, 16, 3, 3))
     assert (tmp_path / "trace.json").exists()
 
 
-def of_a_gpu(*kernel_nanoseconds: int) -> Recording:
+def of_a_gpu(*kernel_nanoseconds: int) -> Iteration:
     recorder = Recorder()
     with recorder.operation("aten::relu"):
         for duration in kernel_nanoseconds:
             recorder.kernel("k", takes=duration)
-    trace = recorder.trace()
-    return Recording(iteration_of(trace), None, (), trace)
+    return Iteration(events=recorder.trace(), device="cuda")
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def of_a_gpu(*kernel_nanoseconds: int) -> Recording:
     ids=["the kernels took least", "kernels were recorded", "a long one is recorded once"],
 )
 def test_on_a_gpu_the_quietest_is_that_whose_kernels_took_least(
-    recordings: list[Recording], kept: int, monkeypatch: pytest.MonkeyPatch
+    recordings: list[Iteration], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = iter(recordings)
     monkeypatch.setattr(profiling, "record_iteration", lambda *_: next(waiting))
 
-    assert record_quietest(lambda: step, "cuda") is recordings[kept]
+    assert min(record_iterations(lambda: step, "cuda"), key=unrest) is recordings[kept]
 
 
 def _product(a: torch.Tensor) -> None:
@@ -206,7 +206,7 @@ def test_generated_kernels_run_in_a_range_with_their_name_and_are_put_back() -> 
 
     item = generated(kernel=kernel)
     recording = record_iteration(lambda: item.module.call(torch.ones(3)), "cpu", [item])
-    ranges = [operation for operation in recording.profile.operations if operation.is_annotation]
+    ranges = [operation for operation in iteration_of(recording.events).operations if operation.is_annotation]
 
     assert [entry.name for entry in ranges if "layoutdoctor" in entry.name] == ["layoutdoctor::graph 0::kernel"]
     assert item.module.kernel is kernel

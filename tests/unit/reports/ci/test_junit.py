@@ -10,10 +10,10 @@ import pytest
 from builders import a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
 from golden.stories import STORIES
 
+from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.records import Diagnosis, Failure, Finding, Trial
 from layoutdoctor.reports.ci.junit import render_junit
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.run.recorded import RECORDED
 
 OUTCOMES = ("failure", "error", "skipped")
 
