@@ -1,0 +1,168 @@
+"""``examine``, ``--save-recordings`` and ``render --recheck --recordings``: saved recordings on the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from builders import a_diagnosis, a_kept, a_trial
+from recorded_builders import a_recording
+
+from layoutdoctor.__main__ import main
+from layoutdoctor.commands import isolation as isolation_module
+from layoutdoctor.commands import recordings as recordings_module
+from layoutdoctor.messages import Kept
+from layoutdoctor.recording.file import load_recording, pack, save_recording
+from layoutdoctor.records import load, to_json
+from layoutdoctor.run.recorded import diagnose_recordings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from layoutdoctor.recording.recording import Recording
+
+LATER = "2026-11-21T00:00:00Z"
+
+
+def later(recording: Recording) -> Recording:
+    return msgspec.structs.replace(recording, head=msgspec.structs.replace(recording.head, created_at=LATER))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "there").mkdir()
+    save_recording(a_recording(), tmp_path / "there" / "eager.recording")
+    return tmp_path / "there"
+
+
+def test_a_recording_makes_the_report_of_its_diagnosis(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["examine", str(folder / "eager.recording"), "--output", str(tmp_path / "d.json")]
+
+    assert main(words) == 0
+
+    assert "LD501" in capsys.readouterr().out
+    assert load(tmp_path / "d.json") == diagnose_recordings([a_recording()])
+    assert main(["examine", str(folder), "--fail-on", "note"]) == 2
+    assert main(["examine", str(folder), "--fail-on", "LD501"]) == 1
+    assert main([*words]) == 2  # it exists already
+
+
+def test_recordings_of_several_diagnoses_make_a_report_each(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "deeper").mkdir()
+    save_recording(later(a_recording()), folder / "deeper" / "eager.recording")
+
+    assert main(["examine", str(folder), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main(["examine", str(folder)]) == 0
+    text = capsys.readouterr().out
+
+    assert {diagnosis["created_at"] for diagnosis in found} == {a_recording().head.created_at, LATER}
+    assert text.count("layoutdoctor 0.1.0") == 2
+    assert main(["examine", str(folder), "--output", str(tmp_path / "d.json")]) == 2
+    assert "cannot write one output for 2 diagnoses" in capsys.readouterr().err
+
+
+def test_a_broken_one_is_named_and_the_others_are_examined(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "another.recording").write_bytes((folder / "eager.recording").read_bytes()[:-100])
+    (folder / "report.json").write_bytes(b"not looked at")
+
+    assert main(["examine", str(folder)]) == 0
+
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line.startswith("layoutdoctor: error: cannot read ")
+    assert line.endswith("another.recording': it is cut off or damaged; copy or record it again")
+    assert "LD501" in captured.out
+
+
+def test_where_none_can_be_read_nothing_was_examined(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "eager.recording").write_bytes(b"")
+    (folder / "empty").mkdir()
+
+    assert main(["examine", str(folder / "empty"), str(folder / "eager.recording")]) == 3
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert "no file in it ends in .recording" in first
+    assert "it is empty; expected what --save-recordings wrote (NAME.recording)" in second
+
+
+def test_a_saved_diagnosis_is_checked_again_from_its_recordings(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "saved.json"
+    whole = diagnose_recordings([a_recording()])
+    without = msgspec.structs.replace(whole, trials=(a_recording().trial,), findings=())
+    saved.write_bytes(to_json(without))
+
+    assert main(["render", str(saved), "--recheck", "--recordings", str(folder), "--format", "json"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == json.loads(to_json(whole))
+    assert main(["render", str(saved), "--recordings", str(folder)]) == 2
+    assert "without --recheck: pass it as well" in capsys.readouterr().err
+    saved.write_bytes(to_json(msgspec.structs.replace(without, created_at=LATER)))
+    assert main(["render", str(saved), "--recheck", "--recordings", str(folder)]) == 3
+    assert "does not hold the recordings of all its configurations" in capsys.readouterr().err
+
+
+def diagnosing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a diagnosis is what the builders make."""
+
+    def supervise(request: object, journal: isolation_module.Journal, *_: object) -> object:
+        journal.finish(Kept(recordings=(a_recording(),)))
+        return diagnose_recordings([a_recording()])
+
+    monkeypatch.setattr(isolation_module, "supervise", supervise)
+
+
+def test_a_diagnosis_keeps_its_recordings_where_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    diagnosing(monkeypatch)
+    directory = tmp_path / "new" / "recordings"
+    words = ["m.py", "--configurations", "eager", "--save-recordings", str(directory)]
+
+    assert main(words) == 0
+    assert pack(load_recording(directory / "eager.recording")) == pack(a_recording())
+
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "'eager.recording' is there already; pass --force to replace it" in capsys.readouterr().err
+    assert main([*words, "--force"]) == 0
+    assert main(["m.py", "--configurations", "inductor", *words[3:]]) == 0  # another configuration
+    assert main([*words, "--force", "--redact"]) == 2
+    assert "they hold the names of modules and files" in capsys.readouterr().err
+    assert main([*words[:-1], str(directory / "eager.recording")]) == 2
+    assert "cannot save recordings in " in capsys.readouterr().err
+
+
+def test_an_interrupted_diagnosis_keeps_its_recordings_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(request: object, journal: isolation_module.Journal, *_: object) -> object:
+        journal.keep(a_kept(a_trial("eager")))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(isolation_module, "supervise", interrupted)
+
+    assert main(["m.py", "--configurations", "eager", "--save-recordings", str(tmp_path)]) == 130
+
+    head = load_recording(tmp_path / "eager.recording").head
+    assert head.interrupted == "interrupted from the keyboard"
+    assert head.created_at == a_diagnosis().created_at
+
+
+def test_a_recording_that_cannot_be_written_costs_itself_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("layoutdoctor.recording.file.replacing", full)
+
+    recordings_module.save_recordings([a_recording()], tmp_path)
+
+    assert capsys.readouterr().err.endswith("eager.recording': No space left on device\n")

@@ -1,0 +1,206 @@
+"""The file of a recording: lossless, small, and one sentence for each thing that can be wrong with it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from recorded_builders import Recorder, a_recording
+
+from layoutdoctor.errors import RecordError
+from layoutdoctor.examination.examine import examine
+from layoutdoctor.privacy import Surroundings, scrub
+from layoutdoctor.recording.file import load_recording, pack, save_recording, unpack, unpacked_column
+from layoutdoctor.recording.reading import read_recorded
+from layoutdoctor.recording.recording import Recording, busy_nanoseconds
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+
+def saved(folder: Path, recording: Recording) -> Path:
+    path = folder / "eager.recording"
+    save_recording(recording, path)
+    return path
+
+
+def changed(folder: Path, **changes: Any) -> Path:
+    """A recording whose fields somebody has edited."""
+    plain = msgspec.msgpack.decode(gzip.decompress(saved(folder, a_recording()).read_bytes()))
+    for place, value in changes.items():
+        *parents, last = [int(part) if part.isdigit() else part for part in place.split("__")]
+        target = plain
+        for part in parents:
+            target = target[part]
+        target[last] = value
+    path = folder / "edited.recording"
+    path.write_bytes(gzip.compress(msgspec.msgpack.encode(plain)))
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(RecordError) as caught:
+        load_recording(path)
+    message = str(caught.value)
+    assert message.startswith(f"cannot read {str(path)!r}: ")
+    assert len(message.splitlines()) == 1
+    return message.partition(": ")[2]
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
+    recording = a_recording()
+    path = saved(tmp_path, recording)
+
+    again = load_recording(path)
+
+    assert pack(again) == pack(recording)
+    assert (again.head, again.trial) == (recording.head, recording.trial)
+    assert again.iterations[0].log == recording.iterations[0].log
+    assert examine(again) == examine(recording)
+    assert path.stat().st_size < 3000
+    assert path.read_bytes() == saved(tmp_path, again).read_bytes()  # nothing in it depends on when it is written
+
+
+@pytest.mark.parametrize("name", ["h100_vit_patch_embed.json.gz", "h100_wan21_kernel_summary.csv"])
+def test_whatever_was_read_elsewhere_is_kept_too(tmp_path: Path, name: str) -> None:
+    recording = read_recorded(TRACES / name)
+
+    again = load_recording(saved(tmp_path, recording))
+
+    assert pack(again) == pack(recording)
+    assert examine(again) == examine(recording)
+
+
+def test_a_log_is_kept_too(tmp_path: Path) -> None:
+    log = a_recording().iterations[0].log
+    recording = a_recording(iterations=(), log=log, source="log")
+
+    assert load_recording(saved(tmp_path, recording)).log == log
+
+
+@pytest.mark.parametrize(
+    ("numbers", "most_bytes"),
+    [
+        ([], 1),
+        ([0], 2),
+        ([-1, 127], 3),
+        ([-(2**63), 2**63 - 1, 0, -1], 33),
+        (list(range(0, 10**9, 10**6)), 4001),
+        ([5_000_000_000 + 100 * i for i in range(50)], 401),
+        (np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 99).tolist(), 793),
+    ],
+)
+def test_numbers_of_any_size_are_packed_and_come_back(numbers: list[int], most_bytes: int) -> None:
+    events = Recorder().trace()
+    column = np.array(numbers, np.int64)
+    (packed,) = msgspec.msgpack.decode(pack([column]))
+
+    assert len(packed) <= most_bytes
+    assert unpacked_column(np.ndarray, packed).tolist() == numbers
+    assert unpack(pack(events), type(events)).kernels.start.dtype == np.int64
+
+
+def test_what_is_no_recording_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "x.recording"
+    for content, reason in (
+        (b"", "it is empty; expected what --save-recordings wrote"),
+        (b'{"schema_version": 1}', "it is no recording; expected what --save-recordings wrote"),
+        (gzip.compress(b'{"traceEvents": []}'), "it is no recording; expected what --save-recordings wrote"),
+        (gzip.compress(b"\x93" * 100_000), "it is no recording"),
+        (b"\x1f\x8b" + bytes(50), "it is cut off or damaged; copy or record it again"),
+    ):
+        path.write_bytes(content)
+        assert refused(path).startswith(reason)
+    path.unlink()
+    assert refused(path) == "No such file or directory"
+    path.mkdir()
+    assert refused(path).startswith("it is a directory")
+
+
+def test_one_that_ends_too_early_is_said_wherever_it_ends(tmp_path: Path) -> None:
+    whole = saved(tmp_path, a_recording()).read_bytes()
+    path = tmp_path / "cut.recording"
+    for length in range(2, len(whole), 97):
+        path.write_bytes(whole[:length])
+        assert refused(path) == "it is cut off or damaged; copy or record it again"
+
+
+def test_any_damaged_byte_is_an_error_or_does_no_harm(tmp_path: Path) -> None:
+    unpacked = gzip.decompress(saved(tmp_path, a_recording()).read_bytes())
+    path = tmp_path / "damaged.recording"
+    for position in range(0, len(unpacked), 23):
+        damaged = bytearray(unpacked)
+        damaged[position] ^= 0x55
+        path.write_bytes(gzip.compress(bytes(damaged), 1))
+        try:
+            recording = load_recording(path)
+        except RecordError:
+            continue
+        examine(recording)
+
+
+def test_another_version_is_said(tmp_path: Path) -> None:
+    newer, older = changed(tmp_path, recording_version=2), tmp_path / "older.recording"
+    assert refused(newer) == "it is a recording of version 2, expected 1; update layoutdoctor"
+    older.write_bytes(changed(tmp_path, recording_version=0).read_bytes())
+    assert refused(older).endswith("examine it with the layoutdoctor that wrote it")
+
+
+NINE = b"\x01\x09\x09\x09\x09"
+EVENTS = "recording__iterations__1__events"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({f"{EVENTS}__operations__name": b"\x01\x00"}, "operations.name has 1 entries, expected 4"),
+        ({f"{EVENTS}__operations__name": NINE}, "operations.name points outside of what it numbers (4 entries)"),
+        ({f"{EVENTS}__operations__thread": b"\x01\xfe\xfe\xfe\xfe"}, "operations.thread points outside"),
+        ({f"{EVENTS}__operations__arguments": NINE}, "operations.arguments points outside"),
+        ({f"{EVENTS}__operations__start": b"\x01\x09\x08\x07\x06"}, "operations is not in the order of its starts"),
+        ({f"{EVENTS}__operations__start": b"\x03\x09\x08\x07\x06"}, "a column of numbers is cut off"),
+        ({f"{EVENTS}__operations__start": b""}, "expected a column of numbers"),
+        ({f"{EVENTS}__operations__start": [1, 2]}, "expected a column of numbers"),
+        ({"recording__head__configurations": ["inductor"]}, "does not name 'eager', which was recorded"),
+        ({"recording__trial__graphs__0__nodes__0__inputs": ["relu"]}, "$.trial.graphs[0].nodes[0].inputs has 'relu'"),
+        ({"recording__trial__status": "splendid"}, "Invalid enum value 'splendid'"),
+        ({"recording__source": "hearsay"}, "Invalid enum value 'hearsay'"),
+        ({"recording__iterations": 3}, "Expected `array`, got `int`"),
+    ],
+)
+def test_one_that_contradicts_itself_is_said(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    message = refused(changed(tmp_path, **changes))
+
+    assert reason in message
+    assert message.endswith("record it again")
+
+
+def test_names_of_people_and_machines_are_taken_out_of_events_too() -> None:
+    recording = a_recording()
+    recording.iterations[0].events.names[0] = "/home/jane/models/net.py(3): forward"
+    recording.iterations[0].events.metadata = {"traceName": "/home/jane/t.json", "deviceProperties": [{"id": 0}]}
+    recording = msgspec.structs.replace(
+        recording, trial=msgspec.structs.replace(recording.trial, notes=("in /home/jane/net.py",))
+    )
+
+    scrubbed = scrub(recording, Surroundings(home="/home/jane", user="jane"))
+
+    assert b"jane" not in pack(scrubbed)
+    assert b"jane" in pack(recording)
+    assert scrubbed.iterations[1].events is recording.iterations[1].events
+    assert examine(scrubbed) == examine(recording)
+
+
+def test_a_busy_cpu_is_as_busy_as_its_outermost_operations() -> None:
+    recorder = Recorder()
+    with recorder.operation("a"), recorder.operation("b"):
+        pass
+    with recorder.annotation("c"), recorder.operation("d"):
+        pass
+    events = recorder.trace()
+
+    assert busy_nanoseconds(events) == int(events.operations.duration[0] + events.annotations.duration[0])
+    assert busy_nanoseconds(Recorder().trace()) == 0

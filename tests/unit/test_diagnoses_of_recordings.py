@@ -1,0 +1,154 @@
+"""A diagnosis from its recordings: what each proves, what one has for another one, what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_comparison, a_configuration, a_diagnosis, a_ratio, a_recommendation, a_trial, recordings_of
+from recorded_builders import a_recording
+
+from layoutdoctor.examination import examine as examine_module
+from layoutdoctor.examination.diagnoses import by_diagnosis, diagnosis_of
+from layoutdoctor.examination.examine import Examined, examine
+from layoutdoctor.records import from_json, to_json
+from layoutdoctor.run.recorded import diagnose_recordings
+
+if TYPE_CHECKING:
+    from layoutdoctor.recording.recording import Recording
+
+
+def refuse(*arguments: Any, **options: Any) -> Any:
+    raise RuntimeError("planted")
+
+
+def renamed(recording: Recording, name: str, **changes: Any) -> Recording:
+    trial = msgspec.structs.replace(recording.trial, configuration=a_configuration(name), **changes)
+    return msgspec.structs.replace(recording, trial=trial)
+
+
+def of_one(*recordings: Recording, **changes: Any) -> list[Recording]:
+    names = tuple(recording.name for recording in recordings)
+    head = msgspec.structs.replace(recordings[0].head, **{"configurations": names, **changes})
+    return [msgspec.structs.replace(recording, head=head) for recording in recordings]
+
+
+def test_the_conversion_that_the_model_asks_for_and_that_of_the_library_are_found() -> None:
+    facts = examine(a_recording())
+    (graph,) = facts.graphs
+
+    assert [(c.owner, c.direction, c.node, c.bytes_moved) for c in graph.conversions] == [
+        ("user", "to_contiguous", "clone", 2048)
+    ]
+    assert facts.kernels is not None
+    assert [(c.owner, c.direction) for c in facts.kernels.conversions] == [("library", "to_blocked")]
+    assert facts.kernels.lacks == ("a lack",)
+    assert facts.notes == ()
+
+
+def test_a_diagnosis_has_all_that_was_observed_and_all_that_follows() -> None:
+    recording = a_recording()
+    (trial,) = diagnosis_of([recording]).trials
+    facts = examine(recording)
+
+    assert (trial.graphs, trial.kernels) == (facts.graphs, facts.kernels)
+    for field in set(trial.__struct_fields__) - {"graphs", "kernels", "redundant_pairs"}:
+        assert getattr(trial, field) == getattr(recording.trial, field)
+    assert diagnose_recordings([recording]).findings != ()
+    assert diagnose_recordings([recording], rules=()).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "note"),
+    [
+        ("iteration_of", {"kernels"}, "the kernel list was not recorded: RuntimeError: planted"),
+        ("with_breaker_costs", set(), "round trips were not looked for: RuntimeError: planted"),
+    ],
+)
+def test_a_failure_costs_its_own_facts_only(
+    name: str, lost: set[str], note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = examine(a_recording())
+    monkeypatch.setattr(examine_module, name, refuse)
+
+    (trial,) = diagnosis_of([a_recording()]).trials
+
+    assert trial.notes == ("a note", note)
+    assert (trial.kernels is None) == ("kernels" in lost)
+    assert trial.measurement == a_recording().trial.measurement
+    assert trial.kernels in (None, whole.kernels)
+
+
+def test_conversions_that_cannot_be_looked_for_cost_no_kernel_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examine_module, "with_graph_conversions", refuse)
+
+    facts = examine(renamed(a_recording(), "inductor"))
+
+    assert facts.notes == ("conversions were not looked for: RuntimeError: planted",)
+    assert facts.kernels is not None
+
+
+def test_what_did_not_come_as_far_as_its_profile_is_not_searched_for_round_trips(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(examine_module, "_proved", refuse)
+
+    assert examine(a_recording(was_profiled=False)).notes == ()
+
+
+def test_what_was_seen_of_one_configuration_holds_for_that_which_is_the_same() -> None:
+    first = a_recording()
+    same = renamed(a_recording(iterations=(), was_profiled=False), "inductor", status="same_as", same_as="eager")
+    bare = msgspec.structs.replace(same, trial=msgspec.structs.replace(same.trial, graphs=()))
+
+    eager, own = diagnosis_of(of_one(first, same)).trials
+    _, none = diagnosis_of(of_one(first, bare)).trials
+
+    assert own.kernels == none.kernels == eager.kernels
+    assert own.graphs[0].nodes != ()
+    assert [(graph.nodes, graph.conversions) for graph in none.graphs] == [((), eager.graphs[0].conversions)]
+
+
+def test_what_was_examined_before_is_not_examined_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[str, Examined] = {}
+    first = diagnosis_of([a_recording()], known)
+    monkeypatch.setattr("layoutdoctor.examination.diagnoses.examine", refuse)
+
+    assert diagnosis_of([a_recording()], known) == first
+
+
+def test_one_recording_of_several_can_be_examined_alone() -> None:
+    whole = a_diagnosis(
+        a_trial("eager"),
+        a_trial("inductor"),
+        a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=None),
+        comparison=a_comparison(a_ratio("eager", 0.5)),
+        recommendation=a_recommendation(),
+    )
+    recordings = recordings_of(whole)
+    assert diagnosis_of(recordings) == msgspec.structs.replace(
+        whole, trials=tuple(recording.trial for recording in recordings)
+    )
+
+    alone = diagnosis_of(recordings[2:])
+
+    (trial,) = alone.trials
+    assert (trial.status, trial.same_as) == ("skipped", None)
+    assert trial.failure is not None
+    assert trial.failure.message == "the same as inductor, of which no recording was given"
+    assert (alone.comparison, alone.recommendation) == (None, None)
+    assert alone.subject.notes == ("no recordings of eager, inductor were given, so that nothing is compared",)
+    assert from_json(to_json(alone)) == alone
+
+
+def test_recordings_are_told_apart_by_their_diagnoses() -> None:
+    first = of_one(a_recording(), renamed(a_recording(), "inductor"))
+    other = of_one(a_recording(), created_at="2026-11-21T00:00:00Z")
+
+    groups = list(by_diagnosis([first[0], *other, first[1], *other]))
+
+    assert [[(r.name, r.head.created_at[:10]) for r in group] for group in groups] == [
+        [("eager", "2026-11-20"), ("inductor", "2026-11-20")],
+        [("eager", "2026-11-21")],
+    ]
