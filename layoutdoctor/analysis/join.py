@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX, HostOperation, is_backward
+from layoutdoctor.analysis.kernel_list import HostOperation, is_backward
+from layoutdoctor.recording.operations import GENERATED_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

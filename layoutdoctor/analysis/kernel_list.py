@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.placement import place_by_order
 from layoutdoctor.analysis.primitives import annotate_primitives, describe_primitive
+from layoutdoctor.recording.operations import GENERATED_PREFIX
 from layoutdoctor.records import Conversion, Kernel, KernelSummary
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.operations import Operation, ProfiledIteration
     from layoutdoctor.records import FxNode
     from layoutdoctor.traces.onednn import OnednnLog, Primitive
-
-GENERATED_PREFIX = "layoutdoctor::"
-"""Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
 
 _NOT_KERNELS = frozenset(
     f"aten::{name}"

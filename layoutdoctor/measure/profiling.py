@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.analysis.kernel_list import GENERATED_PREFIX
 from layoutdoctor.capture.torch_state import profiler_is_running
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.processes import scratch_prefix
+from layoutdoctor.recording.operations import GENERATED_PREFIX
 from layoutdoctor.recording.recording import Iteration, busy_nanoseconds, unrest
 from layoutdoctor.traces.chrome import read_chrome_trace
 from layoutdoctor.traces.files import TraceFile

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from layoutdoctor.traces.recorded import RecordedTrace
 
 _SECONDS_PER_NANOSECOND = 1e-9
+GENERATED_PREFIX = "layoutdoctor::"
+"""Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
 
 
 @dataclass(frozen=True)

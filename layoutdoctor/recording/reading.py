@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from layoutdoctor._version import __version__
 from layoutdoctor.limits import DEFAULT_MOST_BYTES
-from layoutdoctor.recording.environment import describe_environment, device_of
 from layoutdoctor.recording.recording import Head, Iteration, Recording
 from layoutdoctor.records import Configuration, Environment, Subject, Trial
 from layoutdoctor.traces import read_trace
@@ -26,6 +27,9 @@ RECORDED = Configuration(
     model_format=None,
     input_format=None,
 )
+
+_SETTINGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules", "schemaVersion")
+_TEXT_LENGTH = 200
 
 
 def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording:
@@ -61,3 +65,58 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
         subject=Subject(name=name, mode="trace", device=device, inputs=(), notes=notes),
         configurations=(RECORDED.name,),
     )
+
+
+def device_of(trace: RecordedTrace) -> str | None:
+    """
+    The device type in torch's words; None where no device ran anything.
+
+    Args:
+        trace: Any recorded trace.
+    """
+    if not len(trace.kernels):
+        return "cpu" if len(trace.operations) else None
+    return "xpu" if "xpu" in " ".join(_device_names(trace)).lower() else "cuda"
+
+
+def describe_environment(trace: RecordedTrace) -> Environment:
+    """
+    What a trace says of the machine it was recorded on.
+
+    Args:
+        trace: Any recorded trace.
+    """
+    metadata = trace.metadata
+    names = _device_names(trace)
+    inner = metadata.get("metadata")
+    versions = [source for source in (metadata, inner) if isinstance(source, dict)]
+    return Environment(
+        torch=_first(versions, "torch_version", "pytorch_version"),
+        cuda=_cuda_version(metadata.get("cuda_runtime_version")),
+        device_name=", ".join(dict.fromkeys(names)) or None,
+        settings={key: _text(metadata[key]) for key in _SETTINGS if key in metadata},
+    )
+
+
+def _device_names(trace: RecordedTrace) -> list[str]:
+    """Names of the devices that ran kernels, else of all that are listed."""
+    listed = trace.metadata.get("deviceProperties")
+    devices = [device for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []
+    used: list[object] = np.unique(trace.kernels.device).tolist()  # a list: an id may be anything
+    chosen = [device for device in devices if device.get("id") in used] or (devices[:1] if used else devices)
+    return [_text(device["name"]) for device in chosen if isinstance(device.get("name"), str)]
+
+
+def _first(sources: list[dict[str, Any]], *keys: str) -> str | None:
+    return next((_text(source[key]) for source in sources for key in keys if isinstance(source.get(key), str)), None)
+
+
+def _cuda_version(number: object) -> str | None:
+    """``12040`` as ``12.4``."""
+    if not isinstance(number, int) or isinstance(number, bool) or not 1000 <= number < 1_000_000:
+        return None
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _text(value: object) -> str:
+    return str(value)[:_TEXT_LENGTH]

@@ -245,7 +245,7 @@ def test_without_torch_the_message_says_what_to_install(monkeypatch: pytest.Monk
 def test_another_module_that_is_missing_is_no_missing_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", None)
 
-    with pytest.raises(ModuleNotFoundError, match=r"layoutdoctor\.doctor"):
+    with pytest.raises(ModuleNotFoundError, match=r"layoutdoctor\.run\.diagnose"):
         assert_no_redundant_conversions("a model", "x")
 
 

@@ -509,6 +509,51 @@ def test_an_interrupt_ends_the_child_and_keeps_what_was_done(
         os.kill(children[0], 0)
 
 
+def test_what_is_done_is_examined_while_nothing_is_measured(
+    run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    hear, examine = supervisor_module._Child._hear, supervisor_module.diagnosis_of
+
+    def heard(self: Any, message: Any) -> None:
+        happened.append(getattr(message, "stage", type(message).__name__))
+        hear(self, message)
+
+    def examined(recordings: Any, known: Any) -> Diagnosis:
+        happened.append(f"examined {len(recordings)}")
+        return examine(recordings, known)
+
+    monkeypatch.setattr(supervisor_module._Child, "_hear", heard)
+    monkeypatch.setattr(supervisor_module, "diagnosis_of", examined)
+    run("""
+    run_all(lambda name: name == "three" and channel.began(name, "compile"))
+    channel.began(None, "measure")
+    finish()
+    """)
+
+    first = ["load", "prepare", "KeptMore", "prepare", "KeptMore", "prepare"]
+    then = ["compile", "examined 1", "examined 2", "KeptMore", "measure", "Finished", "examined 3", "examined 3"]
+    assert happened == [*first, *then]
+
+
+def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
+    run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Diagnosis:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(supervisor_module._Teller, "tell", lambda self: None)
+    monkeypatch.setattr(supervisor_module, "diagnosis_of", refuse)
+    with pytest.raises(RuntimeError, match="planted"):
+        run("run_all(lambda name: None); finish()")
+
+    assert journal.finished is not None
+    assert [kept.name for kept in journal.finished.recordings] == ["one", "two", "three"]
+    monkeypatch.undo()
+    diagnosis, _ = run("os.abort()")
+    assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
+
+
 def test_a_run_goes_on_where_another_one_ended(run: Any, journal: Journal) -> None:
     with pytest.raises(LayoutDoctorError):
         run('run_all(lambda name: name == "three" and channel.send(Refused(kind="SubjectError", message="stop")))')

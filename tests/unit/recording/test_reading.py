@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from recorded_builders import GEMM, Recorder
 
-from layoutdoctor.recording.environment import describe_environment, device_of
+from layoutdoctor.recording.reading import describe_environment, device_of
 from layoutdoctor.records import Environment
 
 if TYPE_CHECKING:
