@@ -21,7 +21,7 @@ from layoutdoctor.analysis.examined import examination_of
 from layoutdoctor.errors import NO_TORCH, InconclusiveError, UnsupportedTorchError, UsageError
 from layoutdoctor.privacy import scrub
 from layoutdoctor.records import Configuration, Diagnosis
-from layoutdoctor.reports.ci.places import project_path
+from layoutdoctor.reports.sections.wording import project_path
 from layoutdoctor.rules.ld101_round_trip_conversion import CODE as ROUND_TRIP
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import layout_words, op_words

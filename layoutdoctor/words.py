@@ -212,3 +212,12 @@ def line_words(location: LineLike) -> str:
     """A line without the folders of its file: ``"model.py:15"``."""
     name = location.file.replace("\\", "/").rsplit("/", 1)[-1]
     return f"{name}:{location.line}"
+
+
+# ---------------------------------------------------------------------------------------------- reports only
+NOT_RECORDED = "not recorded"
+STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashed", "skipped": "skipped"}
+"""What is said of a trial without a result, by its status."""
+
+SWITCH_WORDS = {True: "on", False: "off", None: NOT_RECORDED}
+"""What the compiler decided, or whether a setting is on."""

@@ -16,7 +16,8 @@ from layoutdoctor.accepted import Acceptance, AcceptedFile, accept, accept_all, 
 from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, print_report, save_reports
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say
 from layoutdoctor.errors import LayoutDoctorError, UsageError
-from layoutdoctor.reports.sections.wording import clean, clean_name, count_of, cut_list, place_of
+from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     import argparse
@@ -143,7 +144,7 @@ class Conclusion:
             """How many there are, the verb that follows, and their names."""
             shown = [clean_name(entry.code) if self.is_redacted else clean(str(entry), 200) for entry in entries]
             count = count_of(len(entries), "accepted finding")
-            return count, "is" if len(entries) == 1 else "are", cut_list(shown, _MOST_ENTRIES)
+            return count, "is" if len(entries) == 1 else "are", listing(shown, _MOST_ENTRIES)
 
         if self.writes_accepted:
             yield f"wrote {file}: it accepts {count_of(acceptance.count, 'finding')}; fill in the reasons"

@@ -68,7 +68,7 @@ def _as_text(chosen: Sequence[Rule], rules: Sequence[Rule]) -> str:
 
 
 def _table(rules: Sequence[Rule]) -> str:
-    from layoutdoctor.reports.tables import plain_table
+    from layoutdoctor.reports.text import plain_table
 
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     rows = [(rule.code, rule.name, rule.summary) for rule in rules]

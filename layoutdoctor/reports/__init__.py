@@ -59,7 +59,6 @@ def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
     The report of a diagnosis, without what says who ran it and where: reports are made for others, also the text.
 
     Args:
-        diagnosis: Any diagnosis.
         report_format: ``text``, ``markdown``, ``json``, ``html``, ``sarif``, ``junit`` or ``reproducer``.
 
     Raises:

@@ -2,7 +2,7 @@
 Writes a recorded trace back with its layout conversions and round trips marked, for Perfetto (ui.perfetto.dev).
 
 Every stream that has conversions gets a track of its own beside it, and so have the round trips of a device; arrows
-lead from the first conversion of a round trip to the second. Faces the commands.
+lead from the first conversion of a round trip to the second.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.errors import UsageError
 from layoutdoctor.limits import DEFAULT_MOST_BYTES
-from layoutdoctor.reports.sections.trace_wording import CONFIDENCE_WORDS, DIRECTION_WORDS, recorded_trial
+from layoutdoctor.reports.sections.facts import direction_words, recorded_trial
 from layoutdoctor.traces.annotate import CATEGORY, annotated_pieces, assign_lanes, survey_trace
 from layoutdoctor.traces.files import TraceFile
 from layoutdoctor.traces.recognize import recognize
+from layoutdoctor.words import CONFIDENCE_WORDS, DIRECTION_WORDS
 from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import BinaryIO
 
     from layoutdoctor.layout import Layout, Size
     from layoutdoctor.records import Conversion, Diagnosis, RedundantPair, Trial
@@ -153,15 +153,7 @@ class _Track:
     sort_index: int
 
     def event(self, phase: str, name: str, start: str, *further: str) -> bytes:
-        """
-        An event on it.
-
-        Args:
-            phase: ``ph``.
-            name: Any text.
-            start: ``ts``.
-            further: Other fields, as JSON.
-        """
+        """An event on it: ``ph``, name and ``ts``, and other fields, as JSON."""
         fields = (
             f'"ph": "{phase}", "cat": "{CATEGORY}", "name": {_quoted(name)}',
             f'"pid": {self.process}, "tid": {self.number}, "ts": {start}',
@@ -290,7 +282,7 @@ def _conversion_arguments(conversion: Conversion) -> dict[str, str | int | float
         {
             "conversion": conversion.id,
             "kernel": conversion.kernel,
-            "direction": DIRECTION_WORDS[conversion.direction],
+            "direction": direction_words(conversion),
             "tensor": conversion.tensor,
             "port": conversion.port,
             **_layout_arguments("source", conversion.source),
@@ -357,12 +349,10 @@ def _microseconds(seconds: float | None) -> float | None:
 
 
 def _write_packed(target: Path, pieces: Iterable[bytes]) -> None:
-    with replacing(target) as stream:
-        _pack(stream, pieces)
-
-
-def _pack(stream: BinaryIO, pieces: Iterable[bytes]) -> None:
     """Without a name or a time in it, so that the same trace is the same file."""
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=_PACKING_LEVEL, fileobj=stream, mtime=0) as packed:
+    with (
+        replacing(target) as stream,
+        gzip.GzipFile(filename="", mode="wb", compresslevel=_PACKING_LEVEL, fileobj=stream, mtime=0) as packed,
+    ):
         for piece in pieces:
             packed.write(piece)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.markdown.syntax import LIST_LENGTHS, MOST_CHARACTERS, escape, table_of
 from layoutdoctor.reports.sections.compared_models import build_model_view
 from layoutdoctor.reports.sections.compared_traces import build_trace_view
-from layoutdoctor.reports.tables import plain_table
+from layoutdoctor.reports.text import DEFAULT_WIDTH, INDENT, NARROWEST, plain_table, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +20,7 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.sections.compared import ComparisonView, TitledTable
     from layoutdoctor.reports.sections.rows import TableRow
 
-DEFAULT_WIDTH = 100
-NARROWEST = 40
 MOST_ROWS = 10
-INDENT = "  "
 
 COMPARISON_FORMATS = ("json", "markdown", "text")
 
@@ -36,7 +32,6 @@ def render_comparison(comparison: Comparison, report_format: str = "text", width
     The report of a comparison, without what says who ran it and where.
 
     Args:
-        comparison: Of two traces, or of two diagnoses of models.
         report_format: ``text``, ``markdown`` or ``json``.
         width: Characters per line of the text; None for 100.
 
@@ -54,9 +49,6 @@ def check_format(report_format: str) -> None:
     """
     Refuses a format that no comparison has.
 
-    Args:
-        report_format: What was asked for.
-
     Raises:
         UsageError: There is no such format.
     """
@@ -67,12 +59,7 @@ def check_format(report_format: str) -> None:
 
 
 def build_comparison_view(comparison: Comparison) -> ComparisonView:
-    """
-    The report of a comparison, in sections.
-
-    Args:
-        comparison: Of two traces, or of two diagnoses of models.
-    """
+    """The report of a comparison, in sections."""
     return build_trace_view(comparison) if isinstance(comparison, TraceComparison) else build_model_view(comparison)
 
 
@@ -93,10 +80,10 @@ _RENDERERS: Mapping[str, Callable[[Comparison], str]] = MappingProxyType({"json"
 
 
 def _text(view: ComparisonView, width: int) -> str:
-    sections = [_wrap(" · ".join(view.title), width)]
-    sections.append([*_wrap(view.headline, width), *(line for text in view.lines for line in _wrap(text, width))])
+    sections = [wrap(" · ".join(view.title), width)]
+    sections.append([*wrap(view.headline, width), *(line for text in view.lines for line in wrap(text, width))])
     sections += [_text_table(titled, width) for titled in view.tables]
-    sections.append([line for remark in view.remarks for line in _wrap(remark, width)])
+    sections.append([line for remark in view.remarks for line in wrap(remark, width)])
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 
@@ -114,15 +101,11 @@ def _text_table(titled: TitledTable, width: int) -> list[str]:
 def _stacked(head: Sequence[str], row: TableRow, width: int) -> Iterator[str]:
     """One row below the other cells of its own, for a table that is too wide for the terminal."""
     if row.clause is not None:
-        yield from _wrap(f"{row.cells[0]}: {row.clause}", width)
+        yield from wrap(f"{row.cells[0]}: {row.clause}", width)
         return
-    yield from _wrap(row.cells[0], width)
+    yield from wrap(row.cells[0], width)
     cells = [f"{name} {' '.join(cell.split())}" for name, cell in zip(head[1:], row.cells[1:], strict=True)]
-    yield from (f"{INDENT}{line}" for line in _wrap(" · ".join(cells), width - len(INDENT)))
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=INDENT, break_on_hyphens=False)
+    yield from (f"{INDENT}{line}" for line in wrap(" · ".join(cells), width - len(INDENT)))
 
 
 def _markdown_parts(view: ComparisonView, most: int) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """
 The tables of a diagnosis as pandas DataFrames: flat columns, units in their names, one dtype each whatever they hold.
 
-What a record does not know is missing in the table too (``NA``, in a float column ``NaN``), never zero. Faces the
-public API (``Diagnosis.to_pandas``); the only user of pandas, which is loaded late and need not be installed.
+What a record does not know is missing in the table too (``NA``, in a float column ``NaN``), never zero. The only user
+of pandas, which is loaded late and need not be installed.
 """
 
 from __future__ import annotations
@@ -10,22 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import RecordError, UsageError
-from layoutdoctor.reports.frame_rows import (
-    conversion_rows,
-    convolution_rows,
-    finding_rows,
-    pair_rows,
-    round_rows,
-    trial_rows,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    import msgspec
     import pandas
 
-    from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.frame_rows import Row
+    from layoutdoctor.layout import Layout, Size
+    from layoutdoctor.records import Conversion, Convolution, Diagnosis, Finding, RedundantPair, Trial
 
 TEXT, INTEGER, REAL, TRUTH = "string", "Int64", "float64", "boolean"
 """pandas' own names of the dtypes; all four can hold a missing value."""
@@ -147,6 +140,8 @@ _FINDINGS = {
     "accepted": TEXT,
     **_PLACE,
 }
+Row = dict[str, str | int | float | bool | None]
+OTHER_STRIDES = "other strides"
 
 
 def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
@@ -158,7 +153,6 @@ def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
     ``evidence`` says which.
 
     Args:
-        diagnosis: Any diagnosis.
         table: ``trials``, ``rounds``, ``conversions``, ``redundant_pairs``, ``convolutions`` or ``findings``.
 
     Returns:
@@ -191,11 +185,135 @@ def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
     return frame
 
 
+def _trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
+    comparison, recommendation = diagnosis.comparison, diagnosis.recommendation
+    ratios = {ratio.name: ratio for ratio in comparison.ratios} if comparison else {}
+    for trial in diagnosis.trials:
+        measurement, kernels, ratio = trial.measurement, trial.kernels, ratios.get(trial.name)
+        yield {
+            "configuration": trial.name,
+            **_fields(trial.configuration, "backend", "layout_optimization", "model_format", "input_format"),
+            **_fields(trial, "status", "same_as", "is_static", "recompile_count"),
+            "failure": f"{trial.failure.kind}: {trial.failure.message}" if trial.failure else None,
+            "is_baseline": comparison.baseline == trial.name if comparison else None,
+            "is_recommended": recommendation.configuration == trial.name if recommendation else None,
+            **_fields(measurement, "median_seconds", "compile_seconds", "peak_memory_bytes"),
+            "round_count": len(measurement.round_seconds) if measurement else None,
+            **{f"ratio_{name}": value for name, value in _fields(ratio, "low", "median", "high").items()},
+            **_fields(ratio, "verdict"),
+            "kernel_count": kernels.count if kernels else None,
+            "kernel_seconds": kernels.seconds if kernels else None,
+            **_fields(kernels, "conversion_count", "conversion_seconds"),
+            "conversion_share": kernels.share if kernels else None,
+            "redundant_pair_count": len(trial.redundant_pairs),
+            "graph_count": len(trial.graphs),
+            "equivalence": trial.equivalence.status if trial.equivalence else None,
+            **_fields(trial.equivalence, "max_abs_error"),
+        }
+
+
+def _round_rows(diagnosis: Diagnosis) -> Iterator[Row]:
+    """One row per measured round, long: configuration, round from 0, seconds."""
+    for trial in diagnosis.trials:
+        for number, seconds in enumerate(trial.measurement.round_seconds if trial.measurement else ()):
+            yield {"configuration": trial.name, "round": number, "seconds": seconds}
+
+
+def _conversion_rows(diagnosis: Diagnosis) -> Iterator[Row]:
+    """One row per conversion, of the graphs first, then of the kernel list."""
+    for trial in _own_trials(diagnosis):
+        for graph in trial.graphs:
+            for conversion in graph.conversions:
+                yield _conversion_row(trial, "graph", conversion, conversion.graph or graph.name)
+        for conversion in trial.kernels.conversions if trial.kernels else ():
+            yield _conversion_row(trial, "kernels", conversion, conversion.graph)
+
+
+def _conversion_row(trial: Trial, evidence: str, conversion: Conversion, graph: str | None) -> Row:
+    source, target = conversion.source, conversion.target
+    own: Row = {
+        "configuration": trial.name,
+        "evidence": evidence,
+        "graph": graph,
+        "is_fused": conversion.fused,
+        "shape": _shape(source or target),
+        "source_format": _format(source),
+        "source_strides": _sizes(source.stride if source else None),
+        "target_shape": _shape(target),
+        "target_format": _format(target),
+        "target_strides": _sizes(target.stride if target else None),
+    }
+    return _row(_CONVERSIONS, conversion, own)
+
+
+def _pair_rows(diagnosis: Diagnosis) -> Iterator[Row]:
+    for trial in _own_trials(diagnosis):
+        for pair in trial.redundant_pairs:
+            listed: Row = {"also": "; ".join(pair.also), "between": "; ".join(pair.between)}
+            shape = _sizes(pair.tensor_shape)
+            yield _row(_PAIRS, pair, {"configuration": trial.name, **listed, "shape": shape})
+
+
+def _convolution_rows(diagnosis: Diagnosis) -> Iterator[Row]:
+    """One row per convolution on a decision card."""
+    for trial in _own_trials(diagnosis):
+        for graph in trial.graphs:
+            for convolution in graph.decision.convolutions if graph.decision else ():
+                own: Row = {
+                    "configuration": trial.name,
+                    "graph": graph.name,
+                    "direction": graph.direction,
+                    "class": convolution.class_,
+                    "weight_shape": _sizes(convolution.weight_shape),
+                    "stride": _sizes(convolution.stride),
+                    "padding": _sizes(convolution.padding),
+                    "dilation": _sizes(convolution.dilation),
+                    "layout_optimization_applied": graph.decision.applied if graph.decision else None,
+                    "decision_rule": graph.decision.rule if graph.decision else None,
+                }
+                yield _row(_CONVOLUTIONS, convolution, own)
+
+
+def _finding_rows(diagnosis: Diagnosis) -> Iterator[Row]:
+    return (_row(_FINDINGS, finding, {"evidence": "; ".join(finding.evidence)}) for finding in diagnosis.findings)
+
+
+def _row(columns: Iterable[str], record: Conversion | RedundantPair | Convolution | Finding, own: Row) -> Row:
+    """A column for what was worked out for it, for the place, and for each field of the record that has its name."""
+    location = record.location
+    own = {**own, "file": location.file if location else None, "line": location.line if location else None}
+    return {name: own[name] if name in own else getattr(record, name) for name in columns}
+
+
+def _fields(record: msgspec.Struct | None, *names: str) -> Row:
+    return {name: None if record is None else getattr(record, name) for name in names}
+
+
+def _own_trials(diagnosis: Diagnosis) -> Iterator[Trial]:
+    """Those whose records are their own: a trial that is the same as another one repeats that one's."""
+    return (trial for trial in diagnosis.trials if trial.status != "same_as")
+
+
+def _format(layout: Layout | None) -> str | None:
+    """Every memory format it satisfies, or oneDNN's name of a blocked one."""
+    if layout is None:
+        return None
+    return layout.format or " or ".join(layout.memory_formats) or OTHER_STRIDES
+
+
+def _shape(layout: Layout | None) -> str | None:
+    return _sizes(layout.shape) if layout else None
+
+
+def _sizes(sizes: Sequence[Size] | None) -> str | None:
+    return None if sizes is None else f"[{', '.join(str(size) for size in sizes)}]"
+
+
 _TABLES: Mapping[str, tuple[dict[str, str], Callable[[Diagnosis], Iterator[Row]]]] = {
-    "trials": (_TRIALS, trial_rows),
-    "rounds": (_ROUNDS, round_rows),
-    "conversions": (_CONVERSIONS, conversion_rows),
-    "redundant_pairs": (_PAIRS, pair_rows),
-    "convolutions": (_CONVOLUTIONS, convolution_rows),
-    "findings": (_FINDINGS, finding_rows),
+    "trials": (_TRIALS, _trial_rows),
+    "rounds": (_ROUNDS, _round_rows),
+    "conversions": (_CONVERSIONS, _conversion_rows),
+    "redundant_pairs": (_PAIRS, _pair_rows),
+    "convolutions": (_CONVOLUTIONS, _convolution_rows),
+    "findings": (_FINDINGS, _finding_rows),
 }

@@ -1,8 +1,8 @@
 """
 The short report as an HTML fragment, which notebooks show in place of a diagnosis.
 
-Faces the view. No script, no style sheet, nothing from elsewhere: frontends that strip what they do not trust (GitHub,
-an untrusted notebook) show the same text, and colours are those of the page around it, light or dark.
+No script, no style sheet, nothing from elsewhere: frontends that strip what they do not trust (GitHub, an untrusted
+notebook) show the same text, and colours are those of the page around it, light or dark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import jinja2
 
     from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import View
 
 MOST_CHARACTERS = 20_000
@@ -130,9 +129,6 @@ def render_fragment(diagnosis: Diagnosis) -> str:
     """
     The short report as an HTML fragment.
 
-    Args:
-        diagnosis: Any diagnosis.
-
     Returns:
         One ``div`` without script, style sheet or anything from elsewhere, under 20,000 characters: long lists and
         texts are cut, and say so.
@@ -152,7 +148,7 @@ def _fill(view: View, cut: _Cut) -> str:
         title=" · ".join(view.title),
         view=view,
         how=_lines_to_paste(view),
-        tables=() if is_short else _filled(view.tables),
+        tables=() if is_short else [table for table in view.tables if table.rows],
         remarks=() if is_short else view.remarks,
         in_full=not is_short,
         most=cut.most,
@@ -162,10 +158,6 @@ def _fill(view: View, cut: _Cut) -> str:
         measurement=cut.joined(view.measurement[:1] if is_short else view.measurement),
         hint=MORE,
     )
-
-
-def _filled(tables: Sequence[Table]) -> list[Table]:
-    return [table for table in tables if table.rows]
 
 
 def _lines_to_paste(view: View) -> str:

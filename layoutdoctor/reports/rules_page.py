@@ -2,7 +2,7 @@
 The documentation of the rules as one Markdown page, made from their docstrings: what ``docs/rules.md`` holds.
 
 The heading of a rule is its code and name, so that its anchor, ``#ld101-round-trip-conversion``, stays as long as the
-rule. Faces ``commands.explain``; imports rules.
+rule.
 """
 
 from __future__ import annotations
@@ -37,23 +37,13 @@ _REPOSITORY_OR_NUMBER = re.compile(r"\b([\w-]+/[\w.-]+) (?:issues?|PR|pull reque
 
 
 def rules_page(rules: Sequence[Rule]) -> str:
-    """
-    The whole page: an introduction, the index, and a section for every rule.
-
-    Args:
-        rules: In the order they are to have.
-    """
+    """The whole page: an introduction, the index, and a section for every rule."""
     sections = [rule_section(rule, rules) for rule in rules]
     return "\n".join((_INTRODUCTION, rules_index(rules), *sections))
 
 
 def rules_index(rules: Sequence[Rule]) -> str:
-    """
-    A table of the rules, each with a link to its section.
-
-    Args:
-        rules: In the order they are to have.
-    """
+    """A table of the rules, each with a link to its section."""
     rows = [
         f"| [{rule.code}](#{rule_anchor(rule)}) | {_prose(rule.name, {})} | {_prose(rule.summary, {})} |"
         for rule in rules
@@ -66,7 +56,6 @@ def rule_section(rule: Rule, linked: Sequence[Rule] = ()) -> str:
     The documentation of one rule as a section.
 
     Args:
-        rule: Which rule.
         linked: Rules that have a section on the same page; where they are named, the name is a link.
     """
     anchors = {other.code: rule_anchor(other) for other in linked if other is not rule}
@@ -82,12 +71,7 @@ def rule_section(rule: Rule, linked: Sequence[Rule] = ()) -> str:
 
 
 def rule_anchor(rule: Rule) -> str:
-    """
-    The anchor that GitHub gives the section of a rule, without ``#``.
-
-    Args:
-        rule: Which rule.
-    """
+    """The anchor that GitHub gives the section of a rule, without ``#``."""
     return f"{rule.code}-{rule.name}".lower()
 
 

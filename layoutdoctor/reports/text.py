@@ -1,19 +1,16 @@
-"""
-The text report: the first screen, without colours; whoever prints it may add them.
-
-Faces the view.
-"""
+"""The text report: the first screen, without colours; whoever prints it may add them."""
 
 from __future__ import annotations
 
 import textwrap
 from typing import TYPE_CHECKING
 
+from tabulate import tabulate
+
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.tables import plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from layoutdoctor.records import Diagnosis
     from layoutdoctor.reports.sections.answer import Answer
@@ -24,6 +21,9 @@ NARROWEST = 40
 MOST_FINDINGS = 20
 INDENT = "  "
 NO_FINDINGS = "Findings: none."
+GAP = 2
+# Wide enough for "channels-last", which is not broken at its hyphen.
+NARROWEST_COLUMN = 13
 
 
 def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
@@ -31,11 +31,7 @@ def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
     The report as plain text.
 
     Args:
-        diagnosis: Any diagnosis.
         width: Characters per line; None for 100. Lines to paste are never broken.
-
-    Returns:
-        Lines with a line break at the end, without escape sequences.
     """
     view = build_view(diagnosis)
     columns = max(width or DEFAULT_WIDTH, NARROWEST)
@@ -44,79 +40,53 @@ def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
 
 
 def also_noted(view: View) -> str:
-    """
-    The findings of a report that ends before them, by name; empty where there are none.
-
-    Args:
-        view: The report.
-    """
+    """The findings of a report that ends before them, by name; empty where there are none."""
     noted = ", ".join(f"{entry.code} {entry.rule}" for entry in view.findings[:MOST_FINDINGS])
     return f"Also noted: {noted}." if noted else ""
 
 
 def findings_left_out(findings: tuple[FindingEntry, ...]) -> str:
-    """
-    How many findings are not shown, and where they are; empty where all are.
-
-    Args:
-        findings: All of them.
-    """
+    """How many findings are not shown, and where they are; empty where all are."""
     left_out = len(findings) - MOST_FINDINGS
     return f"and {left_out} more: --output report.md lists them" if left_out > 0 else ""
 
 
 def what_is_not_understood(view: View) -> str:
-    """
-    What could not be recorded or read, as a sentence.
-
-    Args:
-        view: The report.
-    """
+    """What could not be recorded or read, as a sentence."""
     return f"Not understood: {'; '.join(view.not_understood)}."
 
 
 def how_it_was_measured(view: View, *, in_full: bool) -> str:
-    """
-    How well it was measured, as a sentence.
-
-    Args:
-        view: The report.
-        in_full: Whether to say more than the first fact.
-    """
+    """How well it was measured, as a sentence."""
     return f"Measurement: {'; '.join(view.measurement if in_full else view.measurement[:1])}."
 
 
 def where_to_go_on(view: View) -> str:
-    """
-    The hints at the end.
-
-    Args:
-        view: The report.
-    """
+    """The hints at the end."""
     return f"More: {' · '.join(view.hints)}"
 
 
 def _short_sections(view: View, width: int) -> Iterable[list[str]]:
-    yield _wrap(" · ".join(view.title), width)
+    yield wrap(" · ".join(view.title), width)
     lines = [*_answer_lines(view.answer, width), *_measurement_lines(view, width, in_full=False)]
-    yield [*lines, *_wrap(also_noted(view), width)]
+    yield [*lines, *wrap(also_noted(view), width)]
 
 
 def _all_sections(view: View, width: int) -> Iterable[list[str]]:
-    interruption = _wrap(f"{view.interrupted}.", width) if view.interrupted else []
-    yield [*_wrap(" · ".join(view.title), width), *interruption]
+    interruption = wrap(f"{view.interrupted}.", width) if view.interrupted else []
+    yield [*wrap(" · ".join(view.title), width), *interruption]
     yield _answer_lines(view.answer, width)
     for table in view.tables:
         rows, clauses = [row.cells for row in table.rows], [row.clause for row in table.rows]
         yield [plain_table(table.head, rows, width, clauses, wraps_names=table.wraps_names)]
-    yield [line for remark in view.remarks for line in _wrap(remark, width)]
+    yield [line for remark in view.remarks for line in wrap(remark, width)]
     yield _findings_section(view.findings, width)
-    yield [*_measurement_lines(view, width), *_wrap(where_to_go_on(view), width)]
+    yield [*_measurement_lines(view, width), *wrap(where_to_go_on(view), width)]
 
 
 def _answer_lines(answer: Answer, width: int) -> list[str]:
-    details = [line for text in answer.lines for line in _wrap(text, width)]
-    return [*_wrap(answer.headline, width), *(INDENT + line for line in answer.how), *details]
+    details = [line for text in answer.lines for line in wrap(text, width)]
+    return [*wrap(answer.headline, width), *(INDENT + line for line in answer.how), *details]
 
 
 def _findings_section(findings: tuple[FindingEntry, ...], width: int) -> list[str]:
@@ -125,26 +95,89 @@ def _findings_section(findings: tuple[FindingEntry, ...], width: int) -> list[st
     lines = ["Findings"]
     for entry in findings[:MOST_FINDINGS]:
         lines += _finding_lines(entry, width)
-    return [*lines, *_wrap(findings_left_out(findings), width)]
+    return [*lines, *wrap(findings_left_out(findings), width)]
 
 
 def _finding_lines(entry: FindingEntry, width: int) -> list[str]:
     about = f"  [{entry.configuration}]" if entry.configuration else ""
-    lines = [f"{entry.code} {entry.severity:<7}  {entry.rule}{about}", *_wrap(entry.message, width, INDENT)]
+    lines = [f"{entry.code} {entry.severity:<7}  {entry.rule}{about}", *wrap(entry.message, width, INDENT)]
     if entry.place:
-        lines += _wrap(f"at {entry.place}", width, INDENT)
+        lines += wrap(f"at {entry.place}", width, INDENT)
     if entry.suggestion:
-        lines += _wrap(f"-> {entry.suggestion}", width, INDENT, INDENT + "   ")
+        lines += wrap(f"-> {entry.suggestion}", width, INDENT, INDENT + "   ")
     return lines
 
 
 def _measurement_lines(view: View, width: int, *, in_full: bool = True) -> list[str]:
-    return [*_wrap(what_is_not_understood(view), width), *_wrap(how_it_was_measured(view, in_full=in_full), width)]
+    return [*wrap(what_is_not_understood(view), width), *wrap(how_it_was_measured(view, in_full=in_full), width)]
 
 
-def _wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
+def wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
     """Lines of at most ``width`` characters; further lines are indented, so that a new fact is seen as one."""
     hanging = further if further is not None else indent or INDENT
     return textwrap.wrap(
         text, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False, drop_whitespace=True
     )
+
+
+def plain_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    clauses: Sequence[str | None] = (),
+    *,
+    wraps_names: bool = False,
+) -> str:
+    """
+    A table without lines that wraps inside its cells rather than exceed a width.
+
+    Args:
+        head: Column heads.
+        rows: Cells, as many in each row as there are heads.
+        width: Characters per line, if the first column allows it at all.
+        clauses: For each row: text that stands in place of all cells after the first; None for an ordinary row.
+        wraps_names: Whether the first column is narrowed like the others; no row may have a clause then.
+
+    Returns:
+        Ordinary rows first, in their order, then those with a clause; no line ends in a space.
+    """
+    taken = [*clauses, *([None] * (len(rows) - len(clauses)))]
+    ordinary = [row for row, clause in zip(rows, taken, strict=True) if clause is None]
+    spanning = [(row[0], clause) for row, clause in zip(rows, taken, strict=True) if clause is not None]
+    first_column = max(len(row[0]) for row in (head, *rows))
+    lines = []
+    if ordinary:
+        # The head goes in as a row: tabulate would make a column wider than a head of its own.
+        padding = 0 if wraps_names else first_column
+        body = [[row[0].ljust(padding), *row[1:]] for row in (head, *ordinary)]
+        widths = _column_widths(body, width, first=0 if wraps_names else 1)
+        narrowed = [widths[0] if wraps_names else None, *widths[1:]]
+        table = tabulate(body, (), "plain", disable_numparse=True, maxcolwidths=narrowed, break_on_hyphens=False)
+        lines = table.splitlines()
+        if spanning:
+            lines = _widen_first_column(lines, max(len(row[0]) for row in (head, *ordinary)), first_column)
+    for name, clause in spanning:
+        lines += _clause_lines(name, clause, first_column + GAP, width)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _widen_first_column(lines: Sequence[str], now: int, wanted: int) -> list[str]:
+    """Room in the first column for names that stand only in rows with a clause."""
+    return [line[:now].ljust(wanted) + line[now:] for line in lines]
+
+
+def _column_widths(rows: Sequence[Sequence[str]], width: int, first: int) -> list[int]:
+    """Natural widths, with the widest columns from the given one on narrowed until the table fits."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    while sum(widths) + GAP * (len(widths) - 1) > width:
+        widest = max(range(first, len(widths)), key=lambda column: widths[column], default=None)
+        if widest is None or widths[widest] <= NARROWEST_COLUMN:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _clause_lines(name: str, clause: str, offset: int, width: int) -> list[str]:
+    room = max(width - offset, 2 * NARROWEST_COLUMN)
+    first, *rest = textwrap.wrap(clause, room) or [""]
+    return [name.ljust(offset) + first, *(" " * offset + line for line in rest)]

@@ -7,8 +7,6 @@ The JUnit report: one test case for each configuration and each rule, for a CI s
   Its time is what its findings cost in one step.
 - A rule is skipped where all it found is accepted, and where nothing was recorded that it could look at: nothing found
   is no pass there.
-
-Faces the registry of formats.
 """
 
 from __future__ import annotations
@@ -19,9 +17,10 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from layoutdoctor.analysis.examined import examination_of
-from layoutdoctor.reports.ci.places import project_path
-from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, count_of
+from layoutdoctor.reports.sections.facts import is_recording
+from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, project_path
 from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,12 +35,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def render_junit(diagnosis: Diagnosis) -> str:
-    """
-    The findings as JUnit XML, in the form that Jenkins reads.
-
-    Args:
-        diagnosis: Any diagnosis, of a model or of a trace.
-    """
+    """The findings as JUnit XML, in the form that Jenkins reads."""
     suite = ET.Element("testsuite")
     _add_properties(suite, diagnosis)
     cases = [_configuration_case(trial) for trial in diagnosis.trials]
@@ -201,7 +195,7 @@ def _why_not_judged(diagnosis: Diagnosis, code: str) -> str | None:
         return "not judged: the diagnosis did not run to its end"
     if not any(trial.status == "ok" for trial in diagnosis.trials):
         return "not judged: no configuration ran"
-    if diagnosis.subject.mode == "trace" and code.startswith(_ASKS_FOR_A_MODEL):
+    if is_recording(diagnosis) and code.startswith(_ASKS_FOR_A_MODEL):
         return "not judged: a recorded trace does not say"
     if diagnosis.subject.target is not None and code.startswith("LD4"):
         return "not judged: nothing was measured"

@@ -2,8 +2,7 @@
 The SARIF report: findings at their source lines, for code scanning.
 
 SARIF 2.1.0 as GitHub takes it. GitHub refuses a whole file in which one result has no place, so a finding without a
-line stands on the subject's file, and one without any file becomes a notification of the run. Faces the registry of
-formats.
+line stands on the subject's file, and one without any file becomes a notification of the run.
 """
 
 from __future__ import annotations
@@ -11,20 +10,21 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from layoutdoctor.accepted import fingerprint_of
-from layoutdoctor.reports.ci.places import project_path, subject_file
 from layoutdoctor.reports.rules_page import rule_section
-from layoutdoctor.reports.sections.rows import failure_clause
-from layoutdoctor.reports.sections.wording import STATUS_WORDS, clean, clean_name, count_of
+from layoutdoctor.reports.sections.facts import failure_clause, is_recording
+from layoutdoctor.reports.sections.wording import clean, clean_if_known, clean_name, project_path
 from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.words import STATUS_WORDS, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Finding
+    from layoutdoctor.records import Diagnosis, Finding, SourceLocation
     from layoutdoctor.rules import Rule
 
 JsonObject = dict[str, object]
@@ -34,16 +34,12 @@ MOST_RESULTS = 5_000
 """GitHub shows no more of one run; findings are sorted, so that the least ones are left out."""
 
 FINGERPRINT = "layoutdoctorFinding/v1"
+_PYTHON_FILE = re.compile(r"^(?P<file>[^:]+\.py)(?::.*)?$")
 _DESCRIPTION_LENGTH = 1_000  # GitHub takes 1,024 characters
 
 
 def render_sarif(diagnosis: Diagnosis) -> str:
-    """
-    The findings as SARIF 2.1.0.
-
-    Args:
-        diagnosis: Any diagnosis, of a model or of a trace. Accepted findings are there, as suppressed ones.
-    """
+    """The findings as SARIF 2.1.0; accepted ones are there, as suppressed ones."""
     own_file = subject_file(diagnosis)
     index = {rule.code: position for position, rule in enumerate(_rules_of(diagnosis))}
     placed: list[JsonObject] = []
@@ -107,8 +103,8 @@ def _result(finding: Finding, location: JsonObject, rule_index: int | None) -> J
         "locations": [location],
         "partialFingerprints": {FINGERPRINT: fingerprint_of(finding)},
         "properties": {
-            "configuration": _name_or_none(finding.configuration),
-            "module": _name_or_none(finding.module),
+            "configuration": clean_if_known(finding.configuration),
+            "module": clean_if_known(finding.module),
             "seconds": _number_or_none(finding.seconds),
             "bytes_moved": finding.bytes_moved,
         },
@@ -133,10 +129,6 @@ def _message(finding: Finding) -> str:
 def _plain(text: str) -> str:
     """Text in which SARIF finds no link and no placeholder."""
     return re.sub(r"\{(?=\d+\})", "{ ", clean(text).replace("](", "] ("))
-
-
-def _name_or_none(name: str | None) -> str | None:
-    return None if name is None else clean_name(name)
 
 
 def _number_or_none(number: float | None) -> float | None:
@@ -183,3 +175,33 @@ def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding], left_out: int
         notifications.append({"level": "error", "message": {"text": text}})
     is_done = diagnosis.interrupted is None and any(trial.status == "ok" for trial in diagnosis.trials)
     return {"executionSuccessful": is_done, "toolExecutionNotifications": notifications}
+
+
+def subject_file(diagnosis: Diagnosis) -> str | None:
+    """
+    The file to show a finding on that names no line: the subject's own, else the one most of its operations come from.
+
+    Returns:
+        A project path; None where none is known. For a trace without source lines it is the trace.
+    """
+    counted = Counter(
+        path
+        for location in _locations(diagnosis)
+        if (path := project_path(location.file)) is not None
+        and not path.startswith(("site-packages/", "dist-packages/"))
+    )
+    named = _PYTHON_FILE.match(diagnosis.subject.name)
+    if named is not None:
+        own = [path for path, _ in counted.most_common() if path.rsplit("/", 1)[-1] == named["file"]]
+        return own[0] if own else project_path(named["file"])
+    if counted:
+        return max(counted.items(), key=lambda item: (item[1], item[0]))[0]
+    return project_path(diagnosis.subject.name) if is_recording(diagnosis) else None
+
+
+def _locations(diagnosis: Diagnosis) -> Iterator[SourceLocation]:
+    graphs = [graph for trial in diagnosis.trials for graph in trial.graphs]
+    found = [node.location for graph in graphs for node in graph.nodes]
+    found += [conversion.location for graph in graphs for conversion in graph.conversions]
+    found += [finding.location for finding in diagnosis.findings]
+    yield from (location for location in found if location is not None)

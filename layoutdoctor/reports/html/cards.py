@@ -1,8 +1,4 @@
-"""
-What stands in the HTML report besides the shared view: tables ready to be sorted, and each finding with its evidence.
-
-Faces ``html``; imports records, the view's pieces and the rules' documentation.
-"""
+"""What stands in the HTML report besides the shared view: tables to be sorted, each finding with its evidence."""
 
 from __future__ import annotations
 
@@ -11,22 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import sum_seconds
-from layoutdoctor.reports.sections.details import UNKNOWN, build_details, seconds_cell
-from layoutdoctor.reports.sections.trace_details import build_trace_details
-from layoutdoctor.reports.sections.trace_rows import KERNEL_LENGTH
-from layoutdoctor.reports.sections.trace_wording import DIRECTION_WORDS
-from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, count_of, place_of
+from layoutdoctor.reports.sections.details import UNKNOWN, build_details, bytes_cell, seconds_cell, where_cell
+from layoutdoctor.reports.sections.facts import direction_words, listed_conversions
+from layoutdoctor.reports.sections.rows import TableRow
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_log, clean_name
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
 from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
+    from layoutdoctor.records import Conversion, Diagnosis, Finding
     from layoutdoctor.reports.html.charts import Rounds
     from layoutdoctor.reports.sections.details import Detail
-    from layoutdoctor.reports.sections.rows import Table, TableRow
+    from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
 MOST_ROWS = 6_000
@@ -56,24 +52,14 @@ class PageTable:
     A table of the page.
 
     Attributes:
-        caption: What it lists.
-        columns: One per cell.
         rows: The rows; a clause stands for all cells after the first.
-        left_out: Entries that are not in ``rows``.
-        has_row_heads: Whether the first cell names its row.
     """
 
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[TableRow | _PlainRow, ...]
+    rows: tuple[TableRow, ...]
     left_out: int = 0
     has_row_heads: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class _PlainRow:
-    cells: tuple[str, ...]
-    clause: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +78,8 @@ class FindingCard:
     One finding with what it rests on.
 
     Attributes:
-        entry: As the other formats show it.
-        costs: What it costs, in figures; each as text.
-        code: The user's line of code, where recorded.
         evidence: The conversions it names, the costliest first, cut.
         further: All that it names, runs of numbers drawn together.
-        rule: Whether the page documents its rule.
     """
 
     entry: FindingEntry
@@ -126,38 +108,24 @@ class RuleText:
 
 
 def build_folds(diagnosis: Diagnosis) -> tuple[Fold, ...]:
-    """
-    All long lists, as long as the page can carry them.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    build = build_trace_details if diagnosis.subject.mode == "trace" else build_details
+    """All long lists, as long as the page can carry them."""
     details: tuple[Detail, ...] = ()
     for most in LIST_LENGTHS:
-        details = build(diagnosis, most)
+        details = build_details(diagnosis, most)
         if sum(len(detail.rows) for detail in details) <= MOST_ROWS:
             break
     return tuple(_fold(detail) for detail in details)
 
 
 def _fold(detail: Detail) -> Fold:
-    rows = tuple(_PlainRow(row) for row in detail.rows)
+    rows = tuple(TableRow(row) for row in detail.rows)
     table = PageTable(detail.title, _columns(detail.head, rows), rows, detail.left_out) if rows else None
-    log = None
-    if detail.log:
-        lines = (clean_line(line, LOG_LINE_LENGTH) for line in detail.log.splitlines() if line.strip())
-        log = "\n".join(lines)
+    log = clean_log(detail.log, LOG_LINE_LENGTH) if detail.log else None
     return Fold(detail.title, detail.text, table, log)
 
 
 def build_view_tables(view: View) -> tuple[PageTable, ...]:
-    """
-    The tables of the shared view.
-
-    Args:
-        view: Any.
-    """
+    """The tables of the shared view."""
     return tuple(
         PageTable(_caption(table), _columns(table.head, table.rows), table.rows) for table in view.tables if table.rows
     )
@@ -169,7 +137,7 @@ def _caption(table: Table) -> str:
     return "Steps" if table.head[0] == "step" else f"Conversions by {table.head[0]}, costliest first"
 
 
-def _columns(head: Sequence[str], rows: Sequence[TableRow | _PlainRow]) -> tuple[Column, ...]:
+def _columns(head: Sequence[str], rows: Sequence[TableRow]) -> tuple[Column, ...]:
     ordinary = [row.cells for row in rows if row.clause is None]
     return tuple(Column(name, _is_number([row[place] for row in ordinary])) for place, name in enumerate(head))
 
@@ -180,17 +148,12 @@ def _is_number(cells: Iterable[str]) -> bool:
 
 
 def build_round_table(rounds: Sequence[Rounds]) -> PageTable | None:
-    """
-    The round times as a table, one column per configuration: what the chart of rounds draws.
-
-    Args:
-        rounds: The measured configurations.
-    """
+    """The round times as a table, one column per configuration: what the chart of rounds draws."""
     if not rounds:
         return None
     count = max(len(one.seconds) for one in rounds)
     rows = tuple(
-        _PlainRow((str(number + 1), *(_round_cell(one.seconds, number) for one in rounds))) for number in range(count)
+        TableRow((str(number + 1), *(_round_cell(one.seconds, number) for one in rounds))) for number in range(count)
     )
     return PageTable("Round times", _columns(("round", *(one.name for one in rounds)), rows), rows)
 
@@ -200,14 +163,8 @@ def _round_cell(seconds: Sequence[float], number: int) -> str:
 
 
 def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
-    """
-    The findings with their evidence, in the view's order; at most ``MOST_FINDINGS``.
-
-    Args:
-        diagnosis: Any diagnosis.
-        view: Its view.
-    """
-    conversions = {trial.name: _conversions(trial) for trial in diagnosis.trials}
+    """The findings with their evidence, in the view's order; at most ``MOST_FINDINGS``."""
+    conversions = {trial.name: listed_conversions(trial) for trial in diagnosis.trials}
     everywhere = {id_: found for by_id in conversions.values() for id_, found in by_id.items()}
     documented = {rule.code for rule in ALL_RULES}
     found = zip(view.findings[:MOST_FINDINGS], diagnosis.findings, strict=False)
@@ -215,11 +172,6 @@ def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
         _card(entry, finding, conversions.get(finding.configuration or "", everywhere), documented)
         for entry, finding in found
     )
-
-
-def _conversions(trial: Trial) -> dict[str, Conversion]:
-    recorded = trial.kernels.conversions if trial.kernels is not None else ()
-    return {c.id: c for c in (*(c for graph in trial.graphs for c in graph.conversions), *recorded)}
 
 
 def _card(
@@ -247,7 +199,7 @@ def _code_line(finding: Finding) -> str | None:
 def _evidence(named: Sequence[Conversion]) -> PageTable:
     costliest = sorted(named, key=lambda conversion: -(conversion.seconds or 0.0))
     shown = costliest[:MOST_EVIDENCE]
-    rows = tuple(_PlainRow(_evidence_row(conversion)) for conversion in shown)
+    rows = tuple(TableRow(_evidence_row(conversion)) for conversion in shown)
     total = sum_seconds(named)
     cost = "" if total is None else f", {format_seconds(total)} together"
     caption = f"{count_of(len(named), 'conversion')} behind this{cost}" + (
@@ -263,11 +215,11 @@ def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
     return (
         clean_name(conversion.id),
         clean(conversion.kernel, KERNEL_LENGTH) if conversion.kernel else UNKNOWN,
-        DIRECTION_WORDS[conversion.direction],
+        direction_words(conversion),
         clean_name(conversion.tensor + shape),
         seconds_cell(conversion.seconds),
-        UNKNOWN if conversion.bytes_moved is None else format_bytes(conversion.bytes_moved),
-        place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN),
+        bytes_cell(conversion.bytes_moved),
+        where_cell(conversion),
     )
 
 
@@ -286,12 +238,7 @@ def _drawn_together(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def build_rule_texts(cards: Sequence[FindingCard]) -> tuple[RuleText, ...]:
-    """
-    The documentation of every rule that found something, each once, by code.
-
-    Args:
-        cards: The findings.
-    """
+    """The documentation of every rule that found something, each once, by code."""
     codes = {card.entry.code for card in cards}
     return tuple(
         RuleText(rule.code, rule.name, _passages(rule.documentation)) for rule in ALL_RULES if rule.code in codes

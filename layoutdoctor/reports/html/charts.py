@@ -1,7 +1,8 @@
 """
 What the charts of the HTML report draw: numbers of the record, names cleaned, nothing computed that a table lacks.
 
-Faces ``html``, which puts it into the page as JSON. Times are seconds, those of the timeline whole nanoseconds.
+It goes into the page as JSON. Times are seconds, those of the timelines whole nanoseconds from the first kernel, so
+that the page stays small; of a flow, each box stands in a row below all that it reads from.
 """
 
 from __future__ import annotations
@@ -11,26 +12,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.comparison import LEAST_COVERAGE, median_interval
-from layoutdoctor.reports.sections.rows import find_ratio, format_interval
-from layoutdoctor.reports.sections.wording import clean_name
+from layoutdoctor.analysis.costs import counted_conversions
+from layoutdoctor.reports.sections.facts import direction_words, find_ratio
+from layoutdoctor.reports.sections.rows import format_interval
+from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.units import format_seconds
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Diagnosis, Measurement, Trial
+    from collections.abc import Iterable, Sequence
+
+    from layoutdoctor.records import Conversion, Diagnosis, Kernel, Measurement, Trial
+    from layoutdoctor.reports.flow.graph import FlowNode
+    from layoutdoctor.reports.flow.scenes import Flow
+
+COVERAGE_SHARE = LEAST_COVERAGE
+"""How often the interval of a time bar covers the true median, at least."""
+
+MOST_KERNELS = 20_000
+MOST_TIMELINE_PAIRS = 2_000
+_NAME_LENGTH = 160
+_NANOSECONDS = 1e9
+_LONGEST_SECONDS = 1e9
+"""Three decades: a time beyond has no place on an axis, whatever a record claims."""
+
+MOST_FLOWS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RatioBar:
-    """
-    How many times faster than the baseline, as drawn.
-
-    Attributes:
-        low: Lower end of the interval.
-        median: Median of the ratios.
-        high: Upper end.
-        text: All three as the table has them.
-        verdict: What may be said.
-    """
+    """How many times faster than the baseline, as drawn."""
 
     low: float
     median: float
@@ -45,13 +56,9 @@ class TimeBar:
     One measured configuration.
 
     Attributes:
-        name: Of the configuration.
         role: ``best`` for the recommended one, ``baseline`` or ``other``.
-        median_seconds: As recorded.
         low_seconds: Lower end of an interval for the true median, from the round times.
-        high_seconds: Its upper end.
         has_coverage: Whether that interval has the coverage that the chart names; else it is shortest to longest round.
-        text: The median as the table has it.
         ratio: Against the baseline; None for the baseline itself and where not compared.
     """
 
@@ -67,15 +74,7 @@ class TimeBar:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """
-    The round times of one configuration, in round order.
-
-    Attributes:
-        name: Of the configuration.
-        median_seconds: As recorded.
-        text: The median as text.
-        seconds: One per round.
-    """
+    """The round times of one configuration, in round order."""
 
     name: str
     median_seconds: float
@@ -83,17 +82,8 @@ class Rounds:
     seconds: tuple[float, ...]
 
 
-COVERAGE_SHARE = LEAST_COVERAGE
-"""How often the interval of a time bar covers the true median, at least."""
-
-
 def build_bars(diagnosis: Diagnosis) -> tuple[TimeBar, ...]:
-    """
-    The measured configurations, fastest first.
-
-    Args:
-        diagnosis: Any diagnosis; there are none in one of a trace or for a device that is not there.
-    """
+    """The measured configurations, fastest first."""
     measured = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
     drawable = [(trial, measurement) for trial, measurement in measured if _is_drawable(measurement)]
     drawable.sort(key=lambda item: item[1].median_seconds)
@@ -135,12 +125,7 @@ def _ratio(diagnosis: Diagnosis, trial: Trial) -> RatioBar | None:
 
 
 def build_rounds(diagnosis: Diagnosis) -> tuple[Rounds, ...]:
-    """
-    The round times of every configuration measured in more than one round, in the order of the configurations.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """The round times of every configuration measured in more than one round, in the order of the configurations."""
     return tuple(
         Rounds(
             clean_name(trial.name),
@@ -153,3 +138,307 @@ def build_rounds(diagnosis: Diagnosis) -> tuple[Rounds, ...]:
         and len(trial.measurement.round_seconds) > 1
         and _is_drawable(trial.measurement)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePair:
+    """A round trip on the time axis."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """
+    The kernels of one trial. The four lists have one entry per kernel, in order of time.
+
+    Attributes:
+        conversions: Pairs of an index into the four lists and what that conversion is, in order of time.
+        in_pairs: Those of the indices that are part of a round trip.
+    """
+
+    name: str
+    lanes: tuple[str, ...]
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    kernels: tuple[int, ...]
+    kernel_lanes: tuple[int, ...]
+    conversions: tuple[tuple[int, str], ...]
+    in_pairs: tuple[int, ...]
+    pairs: tuple[TimelinePair, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """A kernel or a conversion on its way to the axis; seconds."""
+
+    name: str
+    start: float
+    seconds: float
+    stream: int | None
+    conversion: Conversion | None
+
+
+def build_timelines(diagnosis: Diagnosis) -> tuple[Timeline, ...]:
+    """A timeline of each trial that has kernels of its own; the baseline's first, then the recommended one's."""
+    first = [diagnosis.baseline, diagnosis.fastest]
+    own = [trial for trial in diagnosis.trials if trial.status != "same_as"]
+    ordered = [trial for trial in first if trial is not None and trial.status != "same_as"] + own
+    unique = {trial.name: trial for trial in ordered}
+    timelines = (_timeline(trial) for trial in unique.values())
+    return tuple(timeline for timeline in timelines if timeline is not None)
+
+
+def _timeline(trial: Trial) -> Timeline | None:
+    events, notes = _events(trial)
+    if not events:
+        return None
+    kept, dropped = _kept(events)
+    if dropped:
+        notes.append(f"{count_of(dropped, 'shorter kernel')} not drawn; every conversion is")
+    origin = min(event.start for event in kept)
+    streams = sorted({event.stream for event in kept}, key=lambda stream: (stream is None, stream or 0))
+    lane_of = {stream: number for number, stream in enumerate(streams)}
+    names: dict[str, int] = {}
+    shown = {name: clean(name, _NAME_LENGTH) for name in dict.fromkeys(event.name for event in kept)}
+    starts = [round((event.start - origin) * _NANOSECONDS) for event in kept]
+    lengths = [max(0, round(event.seconds * _NANOSECONDS)) for event in kept]
+    marked = {event.conversion.id: number for number, event in enumerate(kept) if event.conversion is not None}
+    pairs, in_pairs = _pairs(trial, marked, starts, lengths)
+    if len(pairs) == MOST_TIMELINE_PAIRS < len(trial.redundant_pairs):
+        notes.append(f"the first {MOST_TIMELINE_PAIRS} of {len(trial.redundant_pairs)} round trips are drawn")
+    return Timeline(
+        name=clean_name(trial.name),
+        lanes=tuple("kernels" if stream is None else f"stream {stream}" for stream in streams),
+        starts=tuple(starts),
+        lengths=tuple(lengths),
+        kernels=tuple(names.setdefault(shown[event.name], len(names)) for event in kept),
+        names=tuple(names),
+        kernel_lanes=tuple(lane_of[event.stream] for event in kept),
+        conversions=tuple(
+            (number, _describe(event.conversion)) for number, event in enumerate(kept) if event.conversion is not None
+        ),
+        in_pairs=tuple(sorted(in_pairs)),
+        pairs=pairs,
+        notes=tuple(notes),
+    )
+
+
+def _events(trial: Trial) -> tuple[list[_Event], list[str]]:
+    """Kernels in order of time, each with the conversion it is; conversions that no kernel stands for are added."""
+    if trial.kernels is None:
+        return [], []
+    waiting = _by_place(c for c in counted_conversions(trial) if c.count == 1)
+    listed = [kernel for kernel in trial.kernels.kernels if _has_place(kernel.start_seconds, kernel.seconds)]
+    notes = []
+    if len(listed) < len(trial.kernels.kernels):
+        notes.append(
+            f"{count_of(len(trial.kernels.kernels) - len(listed), 'kernel')} with an impossible time not drawn"
+        )
+    if any(kernel.start_seconds is None for kernel in listed):
+        notes.append("starts were not recorded: kernels stand one after the other, in order")
+        events = _one_after_the_other(listed)
+    else:
+        events = [_event(kernel, waiting) for kernel in listed]
+    if listed and trial.kernels.count > len(trial.kernels.kernels):
+        notes.append(f"the record lists {len(trial.kernels.kernels)} of {trial.kernels.count} kernels")
+    left = [conversion for conversions in waiting.values() for conversion in conversions]
+    alone = [_alone(conversion) for conversion in left]
+    added = [event for event in alone if event is not None]
+    if added and not listed:
+        notes.append("the record lists no kernels: only conversions are drawn")
+    if len(added) < len(left) and (listed or added):
+        notes.append(_unmarked([c for c, event in zip(left, alone, strict=True) if event is None]))
+    return sorted((*events, *added), key=lambda event: event.start), notes
+
+
+def _unmarked(conversions: Sequence[Conversion]) -> str:
+    """A conversion in a generated kernel is a part of it: to mark the whole kernel would overstate it."""
+    part = " (parts of compiled kernels)" if all(c.owner == "compiler" for c in conversions) else ""
+    has = "has" if len(conversions) == 1 else "have"
+    return f"{count_of(len(conversions), 'conversion')}{part} {has} no recorded start and no mark here"
+
+
+def _by_place(conversions: Iterable[Conversion]) -> dict[tuple[float | None, int | None], list[Conversion]]:
+    places: dict[tuple[float | None, int | None], list[Conversion]] = {}
+    for conversion in conversions:
+        places.setdefault((conversion.start_seconds, conversion.stream), []).append(conversion)
+    return places
+
+
+def _event(kernel: Kernel, waiting: dict[tuple[float | None, int | None], list[Conversion]]) -> _Event:
+    """A conversion and its kernel were read from one event, so that they start at the very same number."""
+    start = kernel.start_seconds or 0.0
+    candidates = waiting.get((kernel.start_seconds, kernel.stream), [])
+    found = next((c for c in candidates if c.kernel is None or c.kernel.startswith(kernel.name)), None)
+    if found is not None:
+        candidates.remove(found)
+    return _Event(kernel.name, start, kernel.seconds, kernel.stream, found)
+
+
+def _one_after_the_other(kernels: Sequence[Kernel]) -> list[_Event]:
+    events, start = [], 0.0
+    for kernel in kernels:
+        events.append(_Event(kernel.name, start, kernel.seconds, kernel.stream, None))
+        start += kernel.seconds
+    return events
+
+
+def _alone(conversion: Conversion) -> _Event | None:
+    if conversion.start_seconds is None or not _has_place(conversion.start_seconds, conversion.seconds):
+        return None
+    name = conversion.kernel or conversion.op or conversion.id
+    return _Event(name, conversion.start_seconds, conversion.seconds or 0.0, conversion.stream, conversion)
+
+
+def _has_place(start: float | None, seconds: float | None) -> bool:
+    """Whether something can be drawn; without a start it can, after what stands before it."""
+    return seconds is not None and 0 <= seconds < _LONGEST_SECONDS and abs(start or 0.0) < _LONGEST_SECONDS
+
+
+def _kept(events: list[_Event]) -> tuple[list[_Event], int]:
+    """All conversions and the longest kernels, in order, and how many others there were."""
+    if len(events) <= MOST_KERNELS:
+        return events, 0
+    order = sorted(range(len(events)), key=lambda n: (events[n].conversion is None, -events[n].seconds, n))
+    kept = sorted(order[:MOST_KERNELS])
+    return [events[number] for number in kept], len(events) - len(kept)
+
+
+def _describe(conversion: Conversion) -> str:
+    parts = (
+        clean_name(conversion.id),
+        f"{direction_words(conversion)}, {conversion.tensor}",
+        "" if conversion.seconds is None else format_seconds(conversion.seconds),
+        place_of(conversion.location, conversion.module) or clean_name(conversion.op or ""),
+    )
+    return " · ".join(part for part in parts if part)
+
+
+def _pairs(
+    trial: Trial, marked: dict[str, int], starts: Sequence[int], lengths: Sequence[int]
+) -> tuple[tuple[TimelinePair, ...], set[int]]:
+    pairs: list[TimelinePair] = []
+    members: set[int] = set()
+    for pair in trial.redundant_pairs:
+        ends = [marked.get(id_) for id_ in (pair.first, *pair.also, pair.second)]
+        known = [number for number in ends if number is not None]
+        members.update(known)
+        first, second = marked.get(pair.first), marked.get(pair.second)
+        if first is None or second is None or len(pairs) == MOST_TIMELINE_PAIRS:
+            continue
+        cost = "" if pair.seconds is None else f", {format_seconds(pair.seconds)}"
+        text = f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}{cost}"
+        pairs.append(TimelinePair(starts[first], starts[second] + lengths[second], text))
+    return tuple(pairs), members
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBox:
+    """
+    One box of a flow, where it stands.
+
+    Attributes:
+        row: From the top, from 0.
+    """
+
+    row: int
+    column: int
+    label: str
+    detail: str
+    time: str
+    kind: str
+    memory_format: str
+    is_redundant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFlow:
+    """
+    One flow, ready to be drawn.
+
+    Attributes:
+        edges: Index of the box that makes a value, of the one that reads it, and its layout.
+        steps: The same in words, one line per box.
+    """
+
+    title: str
+    configuration: str
+    about: str
+    boxes: tuple[PlacedBox, ...]
+    edges: tuple[tuple[int, int, str], ...]
+    row_widths: tuple[int, ...]
+    steps: tuple[str, ...]
+    left_out: int
+
+
+def build_placed_flows(diagnosis: Diagnosis) -> tuple[PlacedFlow, ...]:
+    """The flows around the worst that was found, worst first."""
+    from layoutdoctor.reports.flow.scenes import build_flows  # late: needed for pages with a graph only
+
+    return tuple(_place(flow) for flow in build_flows(diagnosis, most=MOST_FLOWS) if flow.nodes)
+
+
+def _place(flow: Flow) -> PlacedFlow:
+    number = {node.key: place for place, node in enumerate(flow.nodes)}
+    edges = tuple(
+        (number[edge.source], number[edge.target], clean(edge.label))
+        for edge in flow.edges
+        if edge.source in number and edge.target in number
+    )
+    rows = _rows(len(flow.nodes), [(source, target) for source, target, _ in edges])
+    taken: dict[int, int] = {}
+    columns = []
+    for row in rows:
+        columns.append(taken.get(row, 0))
+        taken[row] = columns[-1] + 1
+    boxes = tuple(_box(node, row, column) for node, row, column in zip(flow.nodes, rows, columns, strict=True))
+    return PlacedFlow(
+        title=clean(flow.title),
+        configuration=clean(flow.configuration),
+        about=clean(flow.about),
+        boxes=boxes,
+        edges=edges,
+        row_widths=tuple(taken[row] for row in sorted(taken)),
+        steps=tuple(_step(place, box, boxes, edges) for place, box in enumerate(boxes)),
+        left_out=flow.left_out,
+    )
+
+
+def _rows(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """The longest way from the top to each box; an edge that leads back to an earlier box moves nothing."""
+    rows = [0] * count
+    for source, target in sorted((source, target) for source, target in edges if source < target):
+        rows[target] = max(rows[target], rows[source] + 1)
+    return rows
+
+
+def _box(node: FlowNode, row: int, column: int) -> PlacedBox:
+    return PlacedBox(
+        row=row,
+        column=column,
+        label=clean(node.label, 120),
+        detail=clean(node.detail, 160) if node.detail else "",
+        time="" if node.seconds is None else format_seconds(node.seconds),
+        kind=node.kind,
+        memory_format=node.memory_format,
+        is_redundant=node.is_redundant,
+    )
+
+
+def _step(place: int, box: PlacedBox, boxes: Sequence[PlacedBox], edges: Iterable[tuple[int, int, str]]) -> str:
+    reads = [
+        boxes[source].label + (f" ({label})" if label else "") for source, target, label in edges if target == place
+    ]
+    parts = [
+        box.label,
+        *([box.detail] if box.detail else []),
+        *([box.time] if box.time else []),
+        *(["part of a round trip"] if box.is_redundant else []),
+        *([f"reads {', '.join(reads)}"] if reads else []),
+    ]
+    return " · ".join(parts)

@@ -25,9 +25,13 @@ from layoutdoctor.reports.html.cards import (
     build_rule_texts,
     build_view_tables,
 )
-from layoutdoctor.reports.html.charts import COVERAGE_SHARE, build_bars, build_rounds
-from layoutdoctor.reports.html.flow import build_placed_flows
-from layoutdoctor.reports.html.timeline import build_timelines
+from layoutdoctor.reports.html.charts import (
+    COVERAGE_SHARE,
+    build_bars,
+    build_placed_flows,
+    build_rounds,
+    build_timelines,
+)
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.sections.view import build_view
 
@@ -35,9 +39,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.html.charts import Rounds, TimeBar
-    from layoutdoctor.reports.html.flow import PlacedFlow
-    from layoutdoctor.reports.html.timeline import Timeline
+    from layoutdoctor.reports.html.charts import PlacedFlow, Rounds, TimeBar, Timeline
 
 LIBRARY_FILE = "echarts/echarts.min.js"
 STYLE_FILE = "style.css"
@@ -64,12 +66,7 @@ class ChartData:
 
 
 def render_html(diagnosis: Diagnosis) -> str:
-    """
-    The report as one HTML page.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """The report as one HTML page."""
     view = build_view(diagnosis)
     rounds = build_rounds(diagnosis)
     data = ChartData(
@@ -102,12 +99,7 @@ def render_html(diagnosis: Diagnosis) -> str:
 
 
 def without_library(html: str) -> str:
-    """
-    A page without what all pages have alike: the chart library, the style sheet and the script, and their hashes.
-
-    Returns:
-        The page's own content, small enough for tests that keep whole pages.
-    """
+    """A page without what all pages have alike (library, style sheet, script, hashes), for tests that keep pages."""
     for name in (STYLE_FILE, SCRIPT_FILE, *CHART_FILES):
         text = read_page_file(name)
         html = html.replace(text, f"/* {name} */").replace(hash_source(text), f"'hash of {name}'")
@@ -115,12 +107,7 @@ def without_library(html: str) -> str:
 
 
 def json_for_script(data: object) -> str:
-    """
-    JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it.
-
-    Args:
-        data: What msgspec can encode.
-    """
+    """JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it."""
     text = msgspec.json.encode(data).decode()
     for character, escape in _UNSAFE.items():
         text = text.replace(character, escape)
@@ -129,12 +116,7 @@ def json_for_script(data: object) -> str:
 
 @cache
 def read_page_file(name: str) -> str:
-    """
-    A file that goes into the page.
-
-    Args:
-        name: Its path within ``page``.
-    """
+    """A file that goes into the page."""
     return resources.files("layoutdoctor.reports.html").joinpath("page", *name.split("/")).read_text(encoding="utf-8")
 
 
@@ -154,12 +136,7 @@ def _policy(style: str, scripts: list[str]) -> str:
 
 @cache
 def hash_source(text: str) -> str:
-    """
-    How the page's policy names a script or a style sheet that it allows.
-
-    Args:
-        text: The whole of it.
-    """
+    """How the page's policy names a script or a style sheet that it allows."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -3,73 +3,83 @@ The Markdown report: what people paste into an issue of PyTorch, by its template
 
 GitHub refuses a text of more than 65,536 characters, so this one stays below 60,000, and its UTF-8 below 65,536 bytes:
 long lists are cut, and each says how many entries it left out. What was cut stands whole in a second text, for a file
-beside the report. Faces the view, the details, the flows and the reproducer.
+beside the report. At its end is a block that tools can read.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import sys
+from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.markdown.sections import (
-    ablation,
-    answer_lines,
-    describe_bug,
-    detail_lines,
-    error_logs,
-    findings_list,
-    footer,
-    gather,
-    minimal_reproducer,
-    title_of,
-    versions,
-)
-from layoutdoctor.reports.markdown.summary import summary_lines
+from layoutdoctor.analysis.costs import counted_conversions, sum_seconds
+from layoutdoctor.reports.flow.scenes import build_flows
 from layoutdoctor.reports.markdown.syntax import (
     LIST_LENGTHS,
     MOST_BYTES,
     MOST_CHARACTERS,
     bullets,
+    code_block,
     code_name,
     escape,
+    folded,
+    log_block,
+    markdown_table,
+    paragraph,
+    render_mermaid,
     table_of,
 )
-from layoutdoctor.reports.sections.wording import clean_name, in_words
+from layoutdoctor.reports.reproducer.report import build_reproducer
+from layoutdoctor.reports.sections.details import build_details
+from layoutdoctor.reports.sections.facts import failure_clause, find_ratio, is_recording
+from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.sections.wording import clean_if_known, clean_name
+from layoutdoctor.rules.evidence import main_trial
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis
-    from layoutdoctor.reports.markdown.sections import Material
+    from layoutdoctor.records import Diagnosis, Finding, Trial
+    from layoutdoctor.reports.flow.scenes import Flow
+    from layoutdoctor.reports.reproducer.report import Reproducer
+    from layoutdoctor.reports.sections.answer import Answer
+    from layoutdoctor.reports.sections.details import Detail
+    from layoutdoctor.reports.sections.view import FindingEntry, View
 
 WHOLE = sys.maxsize
 # More entries than this cannot fit, as each takes a line of its own: cutting begins without trying.
 MOST_ENTRIES = 1_500
 MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 50, 3
-OVERFLOW_SUFFIX = ".details.md"
+FEWEST_FINDINGS = 3
+MOST_FLOWS = 3
+_LEGEND = (
+    "Hexagons are layout conversions, redundant ones dashed in red; arrows name shape and memory format of a value. "
+    "Blue: channels_last, orange: contiguous, violet: blocked by a library, grey: not known."
+)
+_ERRORS = ("failed", "timed_out", "crashed")
+MARKER = "<!-- layoutdoctor:v1 -->"
+"""The line before the block; the number is that of the block's form."""
+
+SUMMARY_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Material:
+    """What a report is made of, whatever fits of it."""
+
+    diagnosis: Diagnosis
+    view: View
+    flows: tuple[Flow, ...]
+    reproducer: Reproducer
 
 
 def render_markdown(diagnosis: Diagnosis) -> str:
-    """
-    The report as GitHub Markdown.
-
-    Args:
-        diagnosis: Any diagnosis.
-
-    Returns:
-        Fewer than 60,000 characters and 65,536 bytes.
-    """
+    """The report as GitHub Markdown, as ``markdown_parts`` has it."""
     return markdown_parts(diagnosis)[0]
-
-
-def overflow_of(diagnosis: Diagnosis) -> str | None:
-    """
-    Everything that did not fit into the report; None where all of it did.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    return markdown_parts(diagnosis, f"report{OVERFLOW_SUFFIX}")[1]
 
 
 def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tuple[str, str | None]:
@@ -77,26 +87,30 @@ def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tu
     The report as GitHub Markdown, and the lists that it cut, in full.
 
     Args:
-        diagnosis: Any diagnosis.
         overflow_name: Name of the file that the second text will be written to, without folders; the report names it.
             None where there will be no file, so that the second text is not made.
 
     Returns:
         Fewer than 60,000 characters and 65,536 bytes; and None where nothing was cut.
     """
-    material = gather(diagnosis)
+    flows = build_flows(diagnosis, MOST_FLOWS)
+    material = _Material(diagnosis, build_view(diagnosis), flows, build_reproducer(diagnosis))
     name = clean_name(overflow_name) if overflow_name is not None else None
     if _entry_count(diagnosis) <= MOST_ENTRIES:
-        report = _report(material, WHOLE, name)
+        report = _joined(_parts(material, WHOLE, name))
         if _fits(report):
             return report, None
     for most in LIST_LENGTHS:
-        report = _report(material, most, name)
+        report = _joined(_parts(material, most, name))
         if _fits(report):
             break
     else:
         report = _joined(_shortest(material, name))
-    return report, _overflow(material) if name is not None else None
+    return report, _joined(_overflow(material)) if name is not None else None
+
+
+def _title(view: View) -> str:
+    return f"## {escape(' · '.join(view.title))}"
 
 
 def _fits(report: str) -> bool:
@@ -110,27 +124,25 @@ def _entry_count(diagnosis: Diagnosis) -> int:
     return in_kernels + sum(len(trial.redundant_pairs) for trial in trials) + len(diagnosis.findings)
 
 
-def _report(material: Material, most: int, name: str | None) -> str:
-    return _joined(_parts(material, most, name))
-
-
 def _joined(parts: Iterator[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _parts(material: Material, most: int, name: str | None) -> Iterator[str]:
+def _parts(material: _Material, most: int, name: str | None) -> Iterator[str]:
     where = _where(name)
-    *lists, environment = material.details(most)
+    *lists, environment = build_details(material.diagnosis, most)
     logs = [detail for detail in lists if detail.log]
-    yield title_of(material.view)
+    yield _title(material.view)
     if most != WHOLE:
         yield f"Lists are cut to fit into an issue: {_whole_report(name)}."
-    yield from describe_bug(material, most)
-    yield from ablation(material, [detail for detail in lists if not detail.log], most, where)
-    yield from minimal_reproducer(material)
-    yield from error_logs(material, logs, where, most)
-    yield from versions(environment, where)
-    yield footer(material.view)
+    yield from _bug(material, most)
+    yield from _ablation(material, [detail for detail in lists if not detail.log], most, where)
+    yield from _minimal_reproducer(material)
+    yield from _error_logs(material, logs, where, most)
+    yield "### Versions"
+    yield from _detail_lines(environment, where)
+    hints = [hint for hint in material.view.hints if ".md" not in hint]  # this is the Markdown report already
+    yield f"Made by {escape(material.view.title[0])}. More: {escape(' · '.join(hints))}"
     yield summary_lines(material.diagnosis, max(min(most, MOST_SUMMARY_ENTRIES), FEWEST_SUMMARY_ENTRIES))
 
 
@@ -144,38 +156,248 @@ def _whole_report(name: str | None) -> str:
     return "the JSON report has all of them, and `--output report.md` writes them to a file beside it"
 
 
-def _shortest(material: Material, name: str | None) -> Iterator[str]:
+def _shortest(material: _Material, name: str | None) -> Iterator[str]:
     """For a record so long that even its table does not fit."""
     view = material.view
-    yield title_of(view)
+    yield _title(view)
     yield "### 🐛 Describe the bug"
-    yield from answer_lines(view.answer)
+    yield from _answer_lines(view.answer)
     counts = [f"{len(table.rows)} {table.head[0]}s" for table in view.tables]
     yield (
         "The rest is left out, as it would not fit into an issue: "
-        f"{in_words((*counts, f'{len(view.findings)} findings'))}; {_where(name)}."
+        f"{listing((*counts, f'{len(view.findings)} findings'), None)}; {_where(name)}."
     )
     if name is None:
         yield "`--output report.md` writes it to a file beside the report."
     yield summary_lines(material.diagnosis, FEWEST_SUMMARY_ENTRIES)
 
 
-def _overflow(material: Material) -> str:
+def _overflow(material: _Material) -> Iterator[str]:
     """All lists in full, without folds, for a file that has no limit."""
-    return _joined(_overflow_parts(material))
-
-
-def _overflow_parts(material: Material) -> Iterator[str]:
     view = material.view
-    yield title_of(view)
+    yield _title(view)
     yield "Everything behind the report, in full."
     yield "### Findings"
-    yield findings_list(view.findings, len(view.findings))
+    yield _findings_list(view.findings, len(view.findings))
     yield "### Tables"
     for table in view.tables:
         yield table_of(table)
     if view.remarks:
         yield bullets(view.remarks, len(view.remarks))
-    for detail in material.details(WHOLE):
+    for detail in build_details(material.diagnosis, WHOLE):
         yield f"### {escape(detail.title)}"
-        yield from detail_lines(detail, "the JSON report has them")
+        yield from _detail_lines(detail, "the JSON report has them")
+
+
+def _bug(material: _Material, most: int) -> Iterator[str]:
+    """What was found: the answer, the findings, the layout flow around the worst of them."""
+    view = material.view
+    yield "### 🐛 Describe the bug"
+    if view.interrupted:
+        yield f"**{escape(view.interrupted)}.**"
+    yield from _answer_lines(view.answer)
+    yield "#### Findings"
+    yield _findings_list(view.findings, max(most, FEWEST_FINDINGS))
+    flows = material.flows[: max(1, min(most, MOST_FLOWS))]
+    if flows:
+        yield "#### Layout flow"
+        for number, flow in enumerate(flows):
+            picture = "\n\n".join(_flow(flow))
+            yield folded(flow.heading, picture) if number else picture
+        yield _LEGEND
+
+
+def _answer_lines(answer: Answer) -> Iterator[str]:
+    yield f"**{escape(answer.headline)}**"
+    if answer.how:
+        yield code_block("\n".join(answer.how), "python")
+    if answer.lines:
+        yield bullets(answer.lines, len(answer.lines))
+
+
+def _findings_list(findings: Sequence[FindingEntry], most: int) -> str:
+    if not findings:
+        return "None."
+    shown = [_finding(entry) for entry in findings[:most]]
+    if len(findings) > most:
+        shown.append(f"- and {len(findings) - most} more")
+    return "\n".join(shown)
+
+
+def _finding(entry: FindingEntry) -> str:
+    about = f" \\[{escape(entry.configuration)}\\]" if entry.configuration else ""
+    lines = [f"- **{escape(entry.code)} {entry.severity}** {escape(entry.rule)}{about}: {escape(entry.message)}"]
+    if entry.place:
+        lines.append(f"  - at {escape(entry.place)}")
+    if entry.suggestion:
+        lines.append(f"  - to do: {escape(entry.suggestion)}")
+    return "\n".join(lines)
+
+
+def _flow(flow: Flow) -> Iterator[str]:
+    yield f"**{escape(flow.heading)}**: {escape(flow.about)}."
+    yield code_block(render_mermaid(flow), "mermaid")
+    if flow.left_out:
+        steps = count_of(flow.left_out, "step")
+        yield f"Not drawn: {steps} next to these (weights, statistics, further readers)."
+
+
+def _ablation(material: _Material, details: Sequence[Detail], most: int, where: str) -> Iterator[str]:
+    """What was varied and what that changed; of a recorded run, where its time goes."""
+    view = material.view
+    yield "### Where the time goes" if is_recording(material.diagnosis) else "### Ablation"
+    for table in view.tables:
+        yield folded("All configurations", table_of(table)) if view.answer.is_short else table_of(table)
+    yield "\n".join(_remarks(view, max(most, FEWEST_FINDINGS)))
+    for about, group in groupby(details, key=lambda detail: detail.about):
+        together = list(group)
+        if about is None or len(together) == 1:
+            for detail in together:
+                yield folded(detail.title, "\n\n".join(_detail_lines(detail, where)))
+        else:
+            yield folded(f"{about}: {_contents(together)}", "\n\n".join(_together(together, where)))
+
+
+def _remarks(view: View, most: int) -> Iterator[str]:
+    if view.remarks:
+        yield bullets(view.remarks, most)
+    sentences = (f"Not understood: {'; '.join(view.not_understood)}.", f"Measurement: {'; '.join(view.measurement)}.")
+    yield bullets(sentences, len(sentences))
+
+
+def _contents(details: Sequence[Detail]) -> str:
+    """What a fold holds, in a few words: the titles without the configuration's name."""
+    return ", ".join(dict.fromkeys(detail.title.split(" under ")[0].split(" of ")[0].lower() for detail in details))
+
+
+def _together(details: Sequence[Detail], where: str) -> Iterator[str]:
+    for detail in details:
+        yield f"**{escape(detail.title)}**"
+        yield from _detail_lines(detail, where)
+
+
+def _detail_lines(detail: Detail, where: str) -> Iterator[str]:
+    """One long list; ``where`` the rest of a cut list is, as the end of a sentence in Markdown."""
+    for sentence in detail.text:
+        yield paragraph(sentence)
+    if detail.rows:
+        yield markdown_table(
+            [escape(column) for column in detail.head], [[escape(cell) for cell in row] for row in detail.rows]
+        )
+    if detail.left_out:
+        yield f"{detail.left_out} more left out here; {where}."
+    if detail.log:
+        yield log_block(detail.log)
+
+
+def _minimal_reproducer(material: _Material) -> Iterator[str]:
+    """A script that shows the finding with torch alone, or why there is none; nothing for a trace without one."""
+    reproducer = material.reproducer
+    if is_recording(material.diagnosis) and not reproducer.is_runnable:
+        return
+    yield "### Minimal reproducer"
+    if reproducer.is_runnable:
+        yield f"{paragraph(reproducer.title)}:"
+        yield code_block(reproducer.script.rstrip("\n"), "python")
+    else:
+        reason = (reproducer.reason or reproducer.title).removeprefix("no reproducer: ")
+        yield f"None: {escape(reason)}."
+
+
+def _error_logs(material: _Material, details: Sequence[Detail], where: str, most: int) -> Iterator[str]:
+    """Why configurations have no result, with the ends of their logs."""
+    yield "### Error logs"
+    failed = [trial for trial in material.diagnosis.trials if trial.status in _ERRORS]
+    if not failed and not details:
+        yield "None."
+    if failed:
+        yield bullets(
+            [f"{clean_name(trial.name)}: {failure_clause(trial)}" for trial in failed], max(most, FEWEST_FINDINGS)
+        )
+    for detail in details:
+        yield folded(detail.title, "\n\n".join(_detail_lines(detail, where)))
+
+
+def summary_lines(diagnosis: Diagnosis, most: int) -> str:
+    """
+    The marker and a folded block of JSON, the same for the same diagnosis.
+
+    The JSON is one object under ``layoutdoctor``, its keys sorted: ``schema_version`` (of this block), ``version`` (of
+    layoutdoctor), ``torch``, ``device``, ``mode``, ``baseline`` and ``fastest`` (names of configurations, null where
+    nothing was compared), ``speedup`` of the fastest against the baseline (low, median, high; null where the fastest is
+    the baseline, or was not compared), ``verdicts`` by configuration (``baseline``; ``faster``, ``slower``, ``no
+    measurable difference``; ``same as NAME``; ``not compared``; else the trial's status), ``configuration_count``,
+    ``findings``, most severe first (code, severity, configuration, module, seconds), ``finding_count``,
+    ``redundant_pair_count`` over all configurations, and ``conversion_seconds`` of the baseline per iteration, in a
+    trace of all that was recorded. Of very many verdicts and findings only the first are listed; the counts are of all.
+    Names are printable and at most 100 characters long. A tool takes the last line that is the marker, and reads the
+    fenced block after it.
+    """
+    text = json.dumps({"layoutdoctor": _summary(diagnosis, most)}, sort_keys=True, indent=1, allow_nan=False)
+    # Neither the fence nor any HTML around it can be ended by a name; JSON reads the escapes as the characters.
+    for character in "`<>&~":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return f"{MARKER}\n<details><summary>Machine-readable summary</summary>\n\n```json\n{text}\n```\n\n</details>"
+
+
+def _summary(diagnosis: Diagnosis, most: int) -> dict[str, object]:
+    main, fastest = main_trial(diagnosis), diagnosis.fastest
+    return {
+        "schema_version": SUMMARY_VERSION,
+        "version": clean_name(diagnosis.layoutdoctor_version),
+        "torch": clean_if_known(diagnosis.environment.torch),
+        "device": clean_if_known(diagnosis.subject.target or diagnosis.subject.device),
+        "mode": diagnosis.subject.mode,
+        "baseline": clean_if_known(diagnosis.comparison.baseline) if diagnosis.comparison else None,
+        "fastest": clean_name(fastest.name) if fastest is not None else None,
+        "speedup": _speedup(diagnosis),
+        "verdicts": {clean_name(trial.name): _verdict(diagnosis, trial) for trial in diagnosis.trials[:most]},
+        "configuration_count": len(diagnosis.trials),
+        "finding_count": len(diagnosis.findings),
+        "findings": [_finding_facts(finding) for finding in diagnosis.findings[:most]],
+        "redundant_pair_count": len(diagnosis.redundant_pairs),
+        "conversion_seconds": _conversion_seconds(main),
+    }
+
+
+def _speedup(diagnosis: Diagnosis) -> list[float] | None:
+    fastest = diagnosis.fastest
+    if fastest is None or diagnosis.comparison is None or fastest.name == diagnosis.comparison.baseline:
+        return None
+    advised = diagnosis.recommendation.speedup if diagnosis.recommendation is not None else None
+    interval = advised or find_ratio(diagnosis, fastest.name)
+    ends = () if interval is None else (interval.low, interval.median, interval.high)
+    return list(ends) if ends and all(map(math.isfinite, ends)) else None
+
+
+def _verdict(diagnosis: Diagnosis, trial: Trial) -> str:
+    if trial.same_as is not None:
+        return f"same as {clean_name(trial.same_as)}"
+    if trial.status != "ok":
+        return trial.status
+    if diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline:
+        return "baseline"
+    ratio = find_ratio(diagnosis, trial.name)
+    return ratio.verdict if ratio is not None else "not compared"
+
+
+def _finding_facts(finding: Finding) -> dict[str, object]:
+    return {
+        "code": clean_name(finding.code),
+        "severity": finding.severity,
+        "configuration": clean_if_known(finding.configuration),
+        "module": clean_if_known(finding.module),
+        "seconds": _finite(finding.seconds),
+    }
+
+
+def _conversion_seconds(trial: Trial | None) -> float | None:
+    """Time of the conversions that run on their own; None where kernels, or one of these times, were not recorded."""
+    if trial is None or trial.kernels is None:
+        return None
+    return _finite(sum_seconds(counted_conversions(trial)))
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity."""
+    return value if value is not None and math.isfinite(value) else None

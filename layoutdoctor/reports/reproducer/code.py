@@ -2,7 +2,7 @@
 A program as Python code: lines that make ``model``, as short as they can be read.
 
 A chain of layers becomes an ``nn.Sequential``, everything else a module with a ``forward``; what repeats becomes a
-loop. Faces the reproducer.
+loop.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.layout import CHANNELS_LAST_BY_RANK, contiguous_stride, dense_stride
-from layoutdoctor.reports.reproducer.functions import written
-from layoutdoctor.reports.reproducer.layers import steps_of
-from layoutdoctor.reports.reproducer.loops import WIDTH, Statement, folded_items, item_text, looped, packed
+from layoutdoctor.reports.reproducer.layers import steps_of, written
 from layoutdoctor.reports.reproducer.program import CannotWriteError, sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from layoutdoctor.records import FxNode
-    from layoutdoctor.reports.reproducer.functions import Step
+    from layoutdoctor.reports.reproducer.layers import Step
     from layoutdoctor.reports.reproducer.program import Program
 
 _LONGEST_EXPRESSION = 96
@@ -29,6 +27,8 @@ _NAMES = tuple("yzabcdeghkqrstuvw")
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _DTYPES = _FLOATS | {"int8", "int16", "int32", "int64", "uint8", "bool"}
 _OPERATOR = re.compile(r"\{\d+\} [-+*/] ")
+WIDTH = 118
+"""Columns of a line of a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,6 @@ class ModelCode:
         inputs: Code that makes each input, in the order of the arguments.
         input_ranks: Dimensions that occur among the inputs.
         weight_ranks: Dimensions that occur among the weights.
-        uses_functional: Whether it calls ``F``.
-        output_count: How many tensors it returns.
     """
 
     lines: tuple[str, ...]
@@ -60,8 +58,6 @@ def model_code(program: Program, inputs: Sequence[str], *, is_training: bool, de
     Args:
         program: Simplified.
         inputs: The placeholders that are the model's inputs; the others become its parameters.
-        is_training: Whether its layers are in train mode.
-        device: ``cpu`` or ``cuda``.
 
     Raises:
         CannotWriteError: Something in it cannot be written down.
@@ -109,8 +105,6 @@ def tensor_code(node: FxNode, device: str = "cpu", *, is_parameter: bool = False
     Code that makes a random tensor of a placeholder's layout.
 
     Args:
-        node: The placeholder.
-        device: Where it is.
         is_parameter: Whether its numbers should be as small as those of a weight.
 
     Raises:
@@ -349,3 +343,122 @@ def _is_operation(text: str) -> bool:
         if depth == 0 and text[position : position + 3] in (" + ", " - ", " * ", " / "):
             return True
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """
+    A line of ``forward``.
+
+    Attributes:
+        text: The line, with ``@`` for each number of a layer.
+        numbers: Those numbers, in order; a loop may count them.
+    """
+
+    text: str
+    numbers: tuple[int, ...]
+
+
+def packed(items: Sequence[str], indent: str) -> list[str]:
+    """Items of a list, as many on a line as fit."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + len(item) + 2 <= WIDTH:
+            lines[-1] += f" {item},"
+        else:
+            lines.append(f"{indent}{item},")
+    return lines
+
+
+def item_text(block: Sequence[str], count: int) -> str:
+    """A block of a list's items, as often as it comes in a row."""
+    if count == 1:
+        return ", ".join(block)
+    if len(block) == 1:
+        return f"*[{block[0]} for _ in range({count})]"
+    return f"*[layer for _ in range({count}) for layer in ({', '.join(block)})]"
+
+
+def folded_items(items: list[str]) -> list[tuple[list[str], int]]:
+    """Items of a list with how often each comes in a row: single ones, and blocks that repeat."""
+
+    def found(position: int) -> tuple[int, int]:
+        return _repetition(position, len(items), lambda one, two, _: items[one] == items[two])
+
+    folded: list[tuple[list[str], int]] = []
+    position = 0
+    while position < len(items):
+        block, count = found(position)
+        # People write a block with its convolution first; the same repetition is found from every one of its layers.
+        starts = [p for p in range(position + 1, position + block) if items[p].startswith("nn.Conv")]
+        is_better = not items[position].startswith("nn.Conv") and any(found(p) == (block, count) for p in starts)
+        if count * block <= block + 1 or is_better:
+            block, count = 1, 1
+        folded.append((items[position : position + block], count))
+        position += block * count
+    return folded
+
+
+def looped(statements: Sequence[Statement]) -> list[str]:
+    """Lines of statements; blocks that repeat but for the numbers of their layers become loops."""
+    lines: list[str] = []
+    position = 0
+    while position < len(statements):
+
+        def is_same(one: int, two: int, shift: int) -> bool:
+            a, b = statements[one], statements[two]
+            return a.text == b.text and b.numbers == tuple(number + shift for number in a.numbers)
+
+        block, count = _repetition(position, len(statements), is_same, statements)
+        if count > 1:
+            first = statements[position : position + block]
+            start = min((number for s in first for number in s.numbers), default=0)
+            shift = _shift(statements, position, block)
+            end = start + shift * count
+            counted = f"{start}, {end}, {shift}" if shift > 1 else f"{start}, {end}" if start else str(end)
+            lines.append(f"for i in range({counted}):")
+            lines += [f"    {_numbered(s, start)}" for s in first]
+        else:
+            block, count = 1, 1
+            lines.append(_numbered(statements[position], None))
+        position += block * count
+    return lines
+
+
+def _numbered(statement: Statement, start: int | None) -> str:
+    numbers = iter(statement.numbers)
+
+    def text(_: re.Match[str]) -> str:
+        number = next(numbers)
+        return str(number) if start is None else "i" if number == start else f"i + {number - start}"
+
+    return re.sub("@", text, statement.text)
+
+
+def _shift(statements: Sequence[Statement], position: int, block: int) -> int:
+    for index in range(position, position + block):
+        if statements[index].numbers and index + block < len(statements) and statements[index + block].numbers:
+            return statements[index + block].numbers[0] - statements[index].numbers[0]
+    return 0
+
+
+def _repetition(
+    position: int,
+    length: int,
+    is_same: Callable[[int, int, int], bool],
+    statements: Sequence[Statement] | None = None,
+) -> tuple[int, int]:
+    """Length and count of the block that repeats from here and covers most; (1, 1) where none does."""
+    best = (1, 1)
+    for block in range(1, min((length - position) // 2, 24) + 1):
+        shift = _shift(statements, position, block) if statements is not None else 0
+        if statements is not None and shift <= 0:
+            continue
+        count = 1
+        while position + (count + 1) * block <= length and all(
+            is_same(position + offset, position + count * block + offset, shift * count) for offset in range(block)
+        ):
+            count += 1
+        if count > 1 and block * (count - 1) > best[0] * (best[1] - 1):
+            best = (block, count)
+    return best

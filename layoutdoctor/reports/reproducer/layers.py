@@ -1,23 +1,78 @@
 """
-Operations in the words of ``torch.nn``: layers with the weights they own; functions for the rest.
+Operations in the words of ``torch.nn``: layers with the weights they own; functions of torch for the rest.
 
-A layer stands for an operation only where it runs exactly that operation. Faces the reproducer's code.
+A layer stands for an operation only where it runs exactly that operation.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.reproducer.functions import Step, function_step, operator_step, written
-from layoutdoctor.reports.reproducer.program import CONTIGUOUS, POOL_TO_ONE, RESHAPE, CannotWriteError, Ref, sizes
+from layoutdoctor.reports.reproducer.program import (
+    CONTIGUOUS,
+    POOL_TO_ONE,
+    RESHAPE,
+    CannotWriteError,
+    Ref,
+    Word,
+    refs_in,
+    sizes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from layoutdoctor.records import FxNode
     from layoutdoctor.reports.reproducer.program import Operation, Program, Value
+
+_UPSAMPLING = ("nearest1d", "nearest2d", "nearest3d", "bilinear2d", "trilinear3d", "bicubic2d", "linear1d")
+_WITH_RESULTS = frozenset(
+    f"aten.{name}.default"
+    for name in "native_batch_norm cudnn_batch_norm miopen_batch_norm native_group_norm native_layer_norm "
+    "max_pool2d_with_indices max_pool3d_with_indices".split()
+)
+"""Operations with several results whose layer or function returns the first one."""
+
+# How a function is called that takes the same arguments as the operation, and the layer that takes those after the
+# first one. A call that starts with a dot is a method of the first argument.
+_FUNCTIONS: Mapping[str, tuple[str, str | None]] = MappingProxyType(
+    {
+        "relu.default": ("torch.relu({0})", "nn.ReLU()"),
+        "relu_.default": ("F.relu({0}, inplace=True)", "nn.ReLU(inplace=True)"),
+        "sigmoid.default": ("torch.sigmoid({0})", "nn.Sigmoid()"),
+        "tanh.default": ("torch.tanh({0})", "nn.Tanh()"),
+        "silu.default": ("F.silu({0})", "nn.SiLU()"),
+        "silu_.default": ("F.silu({0}, inplace=True)", "nn.SiLU(inplace=True)"),
+        "hardswish.default": ("F.hardswish({0})", "nn.Hardswish()"),
+        "hardswish_.default": ("F.hardswish({0}, inplace=True)", "nn.Hardswish(inplace=True)"),
+        "mish.default": ("F.mish({0})", "nn.Mish()"),
+        "gelu.default": ("F.gelu({0}...)", "nn.GELU(...)"),
+        "leaky_relu.default": ("F.leaky_relu({0}...)", "nn.LeakyReLU(...)"),
+        "max_pool2d_with_indices.default": ("F.max_pool2d({0}...)", "nn.MaxPool2d(...)"),
+        "max_pool3d_with_indices.default": ("F.max_pool3d({0}...)", "nn.MaxPool3d(...)"),
+        "avg_pool2d.default": ("F.avg_pool2d({0}...)", "nn.AvgPool2d(...)"),
+        "avg_pool3d.default": ("F.avg_pool3d({0}...)", "nn.AvgPool3d(...)"),
+        "_adaptive_avg_pool2d.default": ("F.adaptive_avg_pool2d({0}...)", "nn.AdaptiveAvgPool2d(...)"),
+        "channel_shuffle.default": ("F.channel_shuffle({0}...)", "nn.ChannelShuffle(...)"),
+        "pixel_shuffle.default": ("F.pixel_shuffle({0}...)", "nn.PixelShuffle(...)"),
+        "constant_pad_nd.default": ("F.pad({0}...)", None),
+        "cat.default": ("torch.cat({0}...)", None),
+        "mean.dim": ("{0}.mean(...)", None),
+        "amax.default": ("{0}.amax(...)", None),
+        "transpose.int": ("{0}.transpose(...)", None),
+        "permute.default": ("{0}.permute(...)", None),
+        "roll.default": ("{0}.roll(...)", None),
+        "exp.default": ("{0}.exp()", None),
+        "sqrt.default": ("{0}.sqrt()", None),
+        "t.default": ("{0}.t()", None),
+        "unsqueeze.default": ("{0}.unsqueeze(...)", None),
+        "squeeze.dim": ("{0}.squeeze(...)", None),
+    }
+)
+_OPERATORS = MappingProxyType({"add.Tensor": "+", "sub.Tensor": "-", "mul.Tensor": "*", "div.Tensor": "/"})
 
 
 def steps_of(program: Program) -> list[Step]:
@@ -306,8 +361,6 @@ def _pool_to_one(writer: _Writer, operation: Operation) -> Step | None:
     return Step(operation.name, operation.inputs, "F.adaptive_avg_pool2d({0}, 1)", "nn.AdaptiveAvgPool2d(1)")
 
 
-_UPSAMPLING = ("nearest1d", "nearest2d", "nearest3d", "bilinear2d", "trilinear3d", "bicubic2d", "linear1d")
-
 _LAYERS: Mapping[str, Callable[[_Writer, Operation], Step | None]] = MappingProxyType(
     {
         "aten.convolution.default": _convolution,
@@ -332,12 +385,6 @@ _LAYERS: Mapping[str, Callable[[_Writer, Operation], Step | None]] = MappingProx
         "aten.max_pool3d_with_indices.default": lambda _, operation: function_step(operation),
     }
 )
-_WITH_RESULTS = frozenset(
-    f"aten.{name}.default"
-    for name in "native_batch_norm cudnn_batch_norm miopen_batch_norm native_group_norm native_layer_norm "
-    "max_pool2d_with_indices max_pool3d_with_indices".split()
-)
-"""Operations with several results whose layer or function returns the first one."""
 
 
 def _short(values: Sequence[Value]) -> str:
@@ -360,9 +407,6 @@ def free_placeholders(program: Program) -> list[FxNode]:
     """
     What a program reads that no layer of it owns: the model's inputs, and parameters that it uses on its own.
 
-    Args:
-        program: Simplified.
-
     Raises:
         CannotWriteError: An operation has no line.
     """
@@ -370,3 +414,92 @@ def free_placeholders(program: Program) -> list[FxNode]:
     read = {name for step in steps for name in step.inputs} | set(program.outputs)
     owned = {node.name for step in steps for node in step.weights}
     return [node for name, node in program.placeholders.items() if name in read and name not in owned]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """
+    One line of the model's forward.
+
+    Attributes:
+        result: Name of its value in the record.
+        inputs: Names of the values it reads, in the order of the call.
+        call: How a function writes it, ``{0}``, ``{1}`` being the inputs; empty for a layer with weights.
+        layer: How ``torch.nn`` makes it; None where there is no such layer.
+        weights: The parameters and buffers that the layer owns, its weight first.
+        position: Number of its operation in the program.
+    """
+
+    result: str
+    inputs: tuple[str, ...]
+    call: str
+    layer: str | None = None
+    weights: tuple[FxNode, ...] = ()
+    is_evaluated: bool | None = None
+    position: int = 0
+
+    @property
+    def owns_weights(self) -> bool:
+        """Whether it is a layer with parameters or statistics of its own, which has to be made once and kept."""
+        return not self.call
+
+
+def function_step(operation: Operation) -> Step:
+    """The line of an operation as a function: of torch where one takes the same arguments, else of ``torch.ops``."""
+    inputs, args = operation.inputs, _arguments(operation)
+    target = operation.target.removeprefix("aten.")
+    layer = None
+    if target == CONTIGUOUS:
+        chosen = [written(value) for _, value in operation.kwargs if value != Word("torch.contiguous_format")]
+        call = f"{args[0]}.contiguous({', '.join(f'memory_format={format_}' for format_ in chosen)})"
+    elif target == RESHAPE:
+        call = f"{args[0]}.reshape({args[1].strip('()').rstrip(',')})"
+    elif target in _OPERATORS and len(args) == 2 and isinstance(operation.args[0], Ref):
+        call = f"{args[0]} {_OPERATORS[target]} {args[1]}"
+    elif target == "constant_pad_nd.default" and len(args) == 3:
+        call = f"F.pad({args[0]}, {args[1]}, value={args[2]})"
+    elif target in _FUNCTIONS:
+        pattern, layer = _FUNCTIONS[target]
+        rest = ", ".join(args[1:])
+        call = pattern.replace("{0}", args[0]).replace("(...)", f"({rest})").replace("...", f", {rest}" if rest else "")
+        layer = layer.replace("(...)", f"({rest})") if layer is not None else None
+        layer = layer if layer is not None and len(inputs) == 1 and args[0] == "{0}" else None
+    else:
+        return operator_step(operation)
+    return Step(operation.name, inputs, call, layer)
+
+
+def operator_step(operation: Operation) -> Step:
+    """The line of an operation as a call of ``torch.ops``, which returns all its results."""
+    target = operation.target.removeprefix("aten.")
+    return Step(operation.name, operation.inputs, f"torch.ops.aten.{target}({', '.join(_arguments(operation))})")
+
+
+def _arguments(operation: Operation) -> list[str]:
+    """Its arguments as code, with ``{0}``, ``{1}`` for the values it reads."""
+    numbers = iter(range(len(operation.inputs)))
+    args = [_templated(value, numbers) for value in operation.args]
+    return args + [f"{name}={_templated(value, numbers)}" for name, value in operation.kwargs]
+
+
+def _templated(value: Value, numbers: Iterator[int]) -> str:
+    if isinstance(value, Ref):
+        return f"{{{next(numbers)}}}"
+    if isinstance(value, tuple) and any(refs_in(value)):
+        return f"[{', '.join(_templated(part, numbers) for part in value)}]"
+    return written(value)
+
+
+def written(value: Value) -> str:
+    """
+    A constant as Python.
+
+    Args:
+        value: No name, nor a list that holds one.
+    """
+    if isinstance(value, Word):
+        return value.text
+    if isinstance(value, tuple):
+        parts = [written(part) for part in value]
+        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+    return repr(value)

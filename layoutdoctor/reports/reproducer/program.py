@@ -2,7 +2,7 @@
 The operations of an eager iteration as a program that can be written down again: read, checked, trimmed, aligned.
 
 Nothing of a record goes on from here but numbers, names that a strict pattern admits, and a few constants of torch: a
-saved diagnosis that was edited by hand must never get a word of its own into a script. Faces the reproducer.
+saved diagnosis that was edited by hand must never get a word of its own into a script.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from dataclasses import dataclass, replace
 from keyword import iskeyword
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.records import FxNode, Graph
+    from layoutdoctor.records import Finding, FxNode, Graph
 
 _TARGET = re.compile(r"aten\.[a-z0-9_]+\.[A-Za-z0-9_]+", re.ASCII)
 _KEYWORD = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
 _WORD = re.compile(r"[a-z_]{0,20}(:[0-9]{1,3})?", re.ASCII)
 """What a string argument may be: the name of a mode, or of a device."""
+
 _TORCH_CONSTANTS = frozenset(
     "bfloat16 bool float16 float32 float64 half int16 int32 int64 int8 uint8 float8_e4m3fn float8_e5m2 "
     "channels_last channels_last_3d contiguous_format preserve_format strided".split()
@@ -30,11 +33,15 @@ _TORCH_CONSTANTS = frozenset(
 _NOT_FINITE = frozenset({"inf", "nan"})
 _LONGEST_TEXT = 4000
 _MOST_OPERATIONS = 20_000
-
 CONTIGUOUS = "contiguous"
 RESHAPE = "reshape"
 POOL_TO_ONE = "adaptive_avg_pool2d"
 """Targets of operations that run something else, or nothing, by the layout they meet."""
+
+_FORMATS = frozenset({"torch.contiguous_format", "torch.channels_last", "torch.channels_last_3d"})
+_CONVOLUTION = "aten.convolution.default"
+_AROUND = 4
+"""Operations to keep on each side where there is no convolution."""
 
 
 class CannotWriteError(Exception):
@@ -66,9 +73,6 @@ class Operation:
     Attributes:
         name: Its name in the record.
         target: The operator, such as ``aten.relu.default``, ``getitem`` or ``CONTIGUOUS``.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments, in order.
-        node: The record.
     """
 
     name: str
@@ -112,12 +116,7 @@ class Program:
 
 
 def refs_in(values: Iterable[Value]) -> Iterator[str]:
-    """
-    The names that arguments hold, in order.
-
-    Args:
-        values: Any nesting.
-    """
+    """The names that arguments hold, in order."""
     for value in values:
         if isinstance(value, Ref):
             yield value.name
@@ -128,9 +127,6 @@ def refs_in(values: Iterable[Value]) -> Iterator[str]:
 def sizes(values: Sequence[int | str] | None) -> tuple[int, ...]:
     """
     Sizes or strides as integers.
-
-    Args:
-        values: As a record holds them.
 
     Raises:
         CannotWriteError: One is symbolic, negative or not known.
@@ -145,7 +141,6 @@ def read_program(graph: Graph, output_count: int) -> Program:
     The forward pass of an eager iteration, without what no output needs.
 
     Args:
-        graph: The eager graph.
         output_count: How many tensors the model returned; further outputs of the graph are only still held.
 
     Raises:
@@ -193,12 +188,7 @@ def _read_operation(node: FxNode) -> Operation:
 
 
 def is_own_operator(target: str) -> bool:
-    """
-    Whether a target is written like an operator of ATen, and can be written down as one.
-
-    Args:
-        target: As recorded.
-    """
+    """Whether a target is written like an operator of ATen, and can be written down as one."""
     parts = target.split(".")
     return bool(_TARGET.fullmatch(target)) and not any(part.startswith("__") or iskeyword(part) for part in parts)
 
@@ -267,9 +257,6 @@ def simplified(program: Program) -> Program:
 
     A reshape is a view or a copy, ``contiguous`` a copy or nothing, and a pooling to one element sets the strides of
     its result in channels_last only: written as what was called, each means the same in every configuration.
-
-    Args:
-        program: As it was read.
     """
     uses = program.uses()
     made = {operation.name: operation for operation in program.operations}
@@ -299,7 +286,6 @@ def simplified(program: Program) -> Program:
 
 
 _TO_CONTIGUOUS = (("memory_format", Word("torch.contiguous_format")),)
-_FORMATS = frozenset({"torch.contiguous_format", "torch.channels_last", "torch.channels_last_3d"})
 
 
 def _is_copy(operation: Operation) -> bool:
@@ -398,3 +384,60 @@ def _later(one: str, two: str, source_of: dict[str, str]) -> str:
 
 def _different() -> CannotWriteError:
     return CannotWriteError("the model runs other operations where its tensors have another layout")
+
+
+def region_of(program: Program, finding: Finding | None) -> tuple[int, int]:
+    """
+    The operations around a finding, the convolutions on both sides included.
+
+    Args:
+        finding: What is to be shown; None shows the first convolutions.
+
+    Returns:
+        Numbers of the first and the last operation, both included.
+    """
+    operations = program.operations
+    convolutions = [number for number, operation in enumerate(operations) if operation.target == _CONVOLUTION]
+    center = next((number for number, operation in enumerate(operations) if _is_at(operation, finding)), None)
+    if center is None:
+        center = convolutions[0] if convolutions else 0
+    if not convolutions:
+        return max(0, center - _AROUND), min(len(operations) - 1, center + _AROUND)
+    before = [number for number in convolutions if number < center] or convolutions[:1]
+    behind = [number for number in convolutions if number > center] or convolutions[-1:]
+    return min(before[-1], center), max(behind[0], center)
+
+
+def _is_at(operation: Operation, finding: Finding | None) -> bool:
+    if finding is None:
+        return False
+    if finding.module is not None:
+        return operation.node.module == finding.module
+    return finding.location is not None and operation.node.location == finding.location
+
+
+def cut(program: Program, first: int, last: int) -> tuple[Program, frozenset[str]]:
+    """
+    A part of a program; what it reads of the rest becomes placeholders of the layouts that were recorded.
+
+    Args:
+        first: Number of the first operation to keep.
+        last: Number of the last one.
+
+    Returns:
+        The part, and the names of its new placeholders.
+    """
+    kept = program.operations[first : last + 1]
+    made = {operation.name for operation in kept}
+    read = [name for operation in kept for name in operation.inputs if name not in made]
+    nodes = {operation.name: operation.node for operation in program.operations}
+    new = frozenset(name for name in read if name not in program.placeholders)
+    placeholders = {
+        name: program.placeholders[name]
+        if name in program.placeholders
+        else msgspec.structs.replace(nodes[name], op="placeholder", tensor="activation")
+        for name in dict.fromkeys(read)
+    }
+    needed = {name for operation in program.operations[last + 1 :] for name in operation.inputs} | set(program.outputs)
+    outputs = tuple(operation.name for operation in kept if operation.name in needed)
+    return Program(kept, placeholders, outputs or (kept[-1].name,)), new

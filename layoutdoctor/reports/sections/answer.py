@@ -1,37 +1,79 @@
 """
 The first lines of a report: what to do, how sure that is, and what is wasted now.
 
-Faces the view; imports records, units and the sums only. It words what the record says and decides nothing.
+They word what the record says and decide nothing: where nothing was run or compared, nothing sounds measured or proved
+by a comparison, and a file without kernels is never called healthy.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import convolution_count, counted_conversions, irrelevance, sum_seconds
+from layoutdoctor.analysis.costs import convolution_count, counted_conversions, irrelevance, launch_count, sum_seconds
 from layoutdoctor.configurations import BASELINE
 from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER, Equivalence
-from layoutdoctor.reports.sections.costs import is_measured, waste_of
-from layoutdoctor.reports.sections.rows import failure_clause, find_ratio
+from layoutdoctor.reports.sections.facts import (
+    baseline_phrase,
+    count_by_tensor,
+    direction_words,
+    exposed_seconds,
+    failure_clause,
+    find_ratio,
+    is_on_cpu,
+    is_recording,
+    recorded_trial,
+    terms_of,
+    waste_of,
+)
+from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
 from layoutdoctor.reports.sections.wording import (
-    STATUS_WORDS,
+    alone_clause,
     clean,
     clean_line,
     clean_name,
-    count_of,
-    cut_list,
     format_error,
-    in_words,
+    precise_share,
     share_of,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant
+from layoutdoctor.words import (
+    OWNER_WORDS,
+    PROOF_WORDS,
+    STATUS_WORDS,
+    SWITCH_WORDS,
+    TENSOR_WORDS,
+    count_of,
+    distinct,
+    listing,
+)
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Comparison, Diagnosis, Recommendation, Trial
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from layoutdoctor.records import Comparison, Conversion, Diagnosis, KernelSummary, Recommendation, Trial
+    from layoutdoctor.reports.sections.facts import Terms
 
 MOST_NAMED = 6
 MOST_HOW_LINES = 40
+MOST_REASONS = 4
+MOST_SOURCE_LINES = 3
+MOST_FAILURE_CHARACTERS = 300
+
+_LIBRARY_RULES = ("LD101", "LD111")
+_TO_TRY = "To try: model and inputs in channels_last (5-D: channels_last_3d), where they are not yet"
+_TO_DIAGNOSE = "To find the fastest layout: python -m layoutdoctor model.py"
+_ON_A_CPU = (
+    "On a CPU, layout conversions run inside oneDNN, which writes them to its own log, not to a trace",
+    "To record them: run the model with ONEDNN_VERBOSE=1 and examine what it prints",
+    _TO_DIAGNOSE,
+)
+_ON_A_GPU = (
+    "To record them: torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
+    _TO_DIAGNOSE,
+)
+_IN_A_LOG = ("To record them: run the model with ONEDNN_VERBOSE=1 and save what it prints",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +82,6 @@ class Answer:
     What a reader who stops after five lines knows.
 
     Attributes:
-        headline: The answer in one sentence.
         how: Lines to paste; empty where there is nothing to change.
         lines: What the answer rests on, and what is wasted now.
         is_short: True where layouts do not matter to this model, so that the report ends here.
@@ -53,36 +94,25 @@ class Answer:
 
 
 def build_answer(diagnosis: Diagnosis) -> Answer:
-    """
-    The answer that a diagnosis holds.
-
-    Args:
-        diagnosis: Any diagnosis, also an interrupted one.
-    """
-    measured = [trial for trial in diagnosis.trials if is_measured(trial)]
+    """The answer that a diagnosis holds, also an interrupted one."""
+    if is_recording(diagnosis):
+        return _of_one_run(diagnosis)
+    if diagnosis.subject.target is not None:
+        return _of_lowered_graphs(diagnosis, clean_name(diagnosis.subject.target))
+    measured = [trial for trial in diagnosis.trials if trial.measurement is not None]
+    comparison, recommendation = diagnosis.comparison, diagnosis.recommendation
     if not measured:
         return _nothing_measured(diagnosis)
-    if diagnosis.comparison is None:
+    if comparison is None:
         return _nothing_compared(diagnosis, measured)
-    recommendation = diagnosis.recommendation
-    if recommendation is None or diagnosis.interrupted is not None or not diagnosis.comparison.fastest:
-        return _no_recommendation(diagnosis, diagnosis.comparison)
-    if recommendation.configuration in (None, diagnosis.comparison.baseline):
+    if recommendation is None or diagnosis.interrupted is not None or not comparison.fastest:
+        return _no_recommendation(diagnosis, comparison)
+    if recommendation.configuration in (None, comparison.baseline):
         reason = irrelevance(diagnosis)
         if reason is not None:
-            return _layout_is_irrelevant(diagnosis, diagnosis.comparison, reason)
-        return _keep_baseline(diagnosis, diagnosis.comparison)
-    return _change(diagnosis, diagnosis.comparison, recommendation)
-
-
-def baseline_phrase(name: str) -> str:
-    """
-    The baseline as a person calls it.
-
-    Args:
-        name: The configuration's name.
-    """
-    return "torch.compile's default" if name == BASELINE else clean_name(name)
+            return _layout_is_irrelevant(diagnosis, comparison, reason)
+        return _keep_baseline(diagnosis, comparison)
+    return _change(diagnosis, comparison, recommendation)
 
 
 def _nothing_measured(diagnosis: Diagnosis) -> Answer:
@@ -99,9 +129,10 @@ def _nothing_measured(diagnosis: Diagnosis) -> Answer:
 
 def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
     times = [f"{clean_name(trial.name)}{_median_text(diagnosis, trial.name)}" for trial in measured]
+    others = [trial for trial in diagnosis.trials if trial.measurement is None]
     if len(times) > 1:
-        headline = f"Not compared yet: {cut_list(times, MOST_NAMED)}"
-    elif _all_are_the_same(diagnosis):
+        headline = f"Not compared yet: {listing(times, MOST_NAMED)}"
+    elif diagnosis.interrupted is None and {trial.status for trial in others} == {"same_as"}:
         headline = f"Nothing to choose: every configuration is the same as {times[0]} for this model"
     else:
         headline = f"Only {times[0]} was measured, so there is nothing to compare it with"
@@ -110,11 +141,6 @@ def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
     if convolution_count(diagnosis) == 0:
         lines.append("The model has no convolution, so Inductor's layout optimization has nothing to change")
     return Answer(headline, lines=(*lines, *_cost_lines(diagnosis, measured[0].name)))
-
-
-def _all_are_the_same(diagnosis: Diagnosis) -> bool:
-    others = [trial for trial in diagnosis.trials if trial.measurement is None]
-    return bool(others) and all(trial.status == "same_as" for trial in others) and diagnosis.interrupted is None
 
 
 def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
@@ -130,7 +156,7 @@ def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
 def _leader_text(diagnosis: Diagnosis, comparison: Comparison) -> str:
     fastest = [clean_name(name) for name in comparison.fastest]
     if len(fastest) > 1:
-        return f"Tie: {cut_list(fastest, MOST_NAMED)}, no measurable difference between them"
+        return f"Tie: {listing(fastest, MOST_NAMED)}, no measurable difference between them"
     return f"Fastest measured: {fastest[0]}{_against(diagnosis, comparison, comparison.fastest[0])}" if fastest else ""
 
 
@@ -161,7 +187,14 @@ def _nothing_else_to_say(diagnosis: Diagnosis) -> bool:
     different = any(t.equivalence is not None and t.equivalence.status == "different" for t in diagnosis.trials)
     harmless = all(finding.severity == "note" for finding in diagnosis.findings)
     recorded = all(trial.kernels is not None for trial in diagnosis.trials if trial.status == "ok")
+    if is_recording(diagnosis):  # of one file, what it lacks is said as well
+        recorded = not diagnosis.subject.notes and all(map(_was_read_in_full, diagnosis.trials))
     return ran and recorded and not different and harmless and diagnosis.interrupted is None
+
+
+def _was_read_in_full(trial: Trial) -> bool:
+    lacks = trial.kernels is None or trial.kernels.lacks or trial.kernels.not_understood_count
+    return not (lacks or trial.notes or any(graph.not_understood for graph in trial.graphs))
 
 
 def _median_text(diagnosis: Diagnosis, name: str) -> str:
@@ -177,9 +210,10 @@ def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     ties = [clean_name(name) for name in tied if name != comparison.baseline and name not in unjudged]
     kept = f"Keep {baseline_phrase(comparison.baseline)}{_median_text(diagnosis, comparison.baseline)}"
     if ties:
-        headline = f"{kept}: a tie, no measurable difference from {cut_list(ties, MOST_NAMED)}"
+        headline = f"{kept}: a tie, no measurable difference from {listing(ties, MOST_NAMED)}"
     elif any(ratio.verdict == FASTER for ratio in comparison.ratios):
-        headline = f"{kept}: {_reason_to_keep(diagnosis)}"
+        reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
+        headline = f"{kept}: {clean(reason) if reason else 'what looked faster may not be recommended'}"
     elif unjudged:
         rounds = max(ratio.round_count or 0 for ratio in comparison.unjudged)
         headline = f"{kept}: {count_of(rounds, 'round')}, too few to compare; give a larger --budget"
@@ -188,11 +222,6 @@ def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     return Answer(
         headline, lines=(*_why_others_lose(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline))
     )
-
-
-def _reason_to_keep(diagnosis: Diagnosis) -> str:
-    reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
-    return clean(reason) if reason else "what looked faster may not be recommended"
 
 
 def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, ...]:
@@ -215,7 +244,7 @@ def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str,
     ]
     if same:
         groups["Same code"] = same
-    lines = tuple(f"{why}: {cut_list(names, MOST_NAMED)}" for why, names in groups.items())
+    lines = tuple(f"{why}: {listing(names, MOST_NAMED)}" for why, names in groups.items())
     return (*lines, *_without_result(diagnosis, comparison))
 
 
@@ -226,7 +255,7 @@ def _without_result(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, 
         return ()
     compared = 1 + len(comparison.ratios) + sum(trial.status == "same_as" for trial in diagnosis.trials)
     others = f"; {compared} others were compared" if comparison.ratios else ""
-    return (f"No result: {cut_list(missing, MOST_NAMED)}{others}",)
+    return (f"No result: {listing(missing, MOST_NAMED)}{others}",)
 
 
 def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recommendation) -> Answer:
@@ -235,7 +264,7 @@ def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recomm
     how = tuple(clean_line(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
     lines = [_certainty(diagnosis, recommendation)]
     if ties:
-        lines.append(f"Tie: {cut_list(ties, MOST_NAMED)} {'is' if len(ties) == 1 else 'are'} not measurably slower")
+        lines.append(f"Tie: {listing(ties, MOST_NAMED)} {'is' if len(ties) == 1 else 'are'} not measurably slower")
     lines += [*_without_result(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline)]
     return Answer(_change_headline(diagnosis, comparison, recommendation), how, tuple(lines))
 
@@ -264,11 +293,8 @@ def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
     missing = _missing(recommendation, equivalence)
     if recommendation.verified and not missing:
         return f"Verified: the gain was measured again after the choice; {_outputs_text(equivalence)}"
-    if not missing:
-        missing = [
-            clean(recommendation.reason) if recommendation.reason else "the second measurement did not confirm it"
-        ]
-    return f"Not verified: {in_words(missing)}"
+    reason = clean(recommendation.reason) if recommendation.reason else "the second measurement did not confirm it"
+    return f"Not verified: {listing(missing or [reason], None)}"
 
 
 def _missing(recommendation: Recommendation, equivalence: Equivalence) -> list[str]:
@@ -300,7 +326,7 @@ def _cost_lines(diagnosis: Diagnosis, baseline: str) -> tuple[str, ...]:
         return (now,)
     others = (_waste_line(t, "Wasted") for t in diagnosis.trials if t is not trial and t.status == "ok")
     elsewhere = next((line for line in others if line is not None), None)
-    return tuple(line for line in (_conversion_line(trial), elsewhere) if line is not None)
+    return tuple(line for line in (_conversions_now(trial), elsewhere) if line is not None)
 
 
 def _waste_line(trial: Trial, words: str) -> str | None:
@@ -319,19 +345,14 @@ def _waste_line(trial: Trial, words: str) -> str | None:
 
 
 def _where(trial: Trial, owners: tuple[str, ...]) -> str:
-    logged_by_onednn = trial.kernels is not None and any("oneDNN" in source for source in trial.kernels.sources)
-    library = "inside oneDNN" if logged_by_onednn else "inside library calls"
-    words = {
-        "library": library,
-        "compiler": "in compiled kernels",
-        "framework": "inside eager operations",
-    }
     if len(owners) != 1:
         return ""
-    return f", all {words.get(owners[0], 'written in the model')}"
+    logged_by_onednn = trial.kernels is not None and any("oneDNN" in source for source in trial.kernels.sources)
+    where = "inside oneDNN" if logged_by_onednn and owners[0] == "library" else OWNER_WORDS[owners[0]]
+    return f", all {where}"
 
 
-def _conversion_line(trial: Trial) -> str | None:
+def _conversions_now(trial: Trial) -> str | None:
     """How much of the kernel time all conversions of a trial take; None where that was not recorded."""
     conversions = counted_conversions(trial)
     if trial.kernels is None or trial.kernels.seconds is None:
@@ -342,3 +363,230 @@ def _conversion_line(trial: Trial) -> str | None:
     whole = trial.kernels.seconds
     cost = f"{format_seconds(seconds)} of {format_seconds(whole)} kernel time{share_of(seconds, whole)}"
     return f"Conversions now ({clean_name(trial.name)}): {len(conversions)}, {cost}, no round trip proved"
+
+
+def _of_lowered_graphs(diagnosis: Diagnosis, target: str) -> Answer:
+    """What was lowered for a GPU that is not there, what the compiler decided, what the graphs prove."""
+    lowered = [trial for trial in diagnosis.trials if trial.status == "ok"]
+    failed = [trial for trial in diagnosis.trials if trial.status not in ("ok", "same_as", "skipped")]
+    failures = tuple(f"No result: {clean_name(t.name)} {failure_clause(t)}" for t in failed[:MOST_NAMED])
+    if not lowered:
+        return Answer(f"Nothing could be concluded: no graph was lowered for {target}", lines=failures)
+    graphs = sum(len(trial.graphs) for trial in lowered)
+    headline = (
+        f"Nothing was run on {target}: {count_of(graphs, 'graph')} of {count_of(len(lowered), 'configuration')} "
+        "lowered for it without the device, so no time is known"
+    )
+    shown = next((trial for trial in lowered if trial.name == BASELINE), lowered[0])
+    lines = [*_decision_lines(shown), _proved_conversions(shown), _proved_pairs(shown)]
+    elsewhere = [_proved_pairs(trial) for trial in lowered if trial is not shown and trial.redundant_pairs]
+    return Answer(headline, lines=(*lines, *elsewhere[:1], *failures))
+
+
+def _decision_lines(trial: Trial) -> list[str]:
+    """Inductor's decision, with its reason for every direction in which it decided."""
+    who = baseline_phrase(trial.name)
+    lines = [f"Layout optimization under {who}: {decision_cell(trial)}"]
+    cards = [(graph.direction.capitalize(), graph.decision) for graph in trial.graphs if graph.decision is not None]
+    different = distinct(
+        f"{direction}: {SWITCH_WORDS[card.applied]} ({clean_name(card.rule)}), as {clean(card.explanation)}"
+        for direction, card in cards
+    )
+    more = len(different) - MOST_REASONS
+    return [*lines, *different[:MOST_REASONS], *([f"and {more} more: --output report.md has them"] if more > 0 else [])]
+
+
+def _proved_conversions(trial: Trial) -> str:
+    who = baseline_phrase(trial.name)
+    counted = counted_conversions(trial)
+    fused = sum(c.fused and c.direction != "none" for graph in trial.graphs for c in graph.conversions)
+    more = f"; {fused} more fused into kernels that compute as well" if fused else ""
+    if not counted:
+        return f"Conversions that the graphs of {who} prove: none of their own{more}"
+    tensors = listing(tensors_in_short(trial), None)
+    return f"Conversions that the graphs of {who} prove: {tensors}{_moved(counted)}{more}"
+
+
+def _moved(conversions: Sequence[Conversion]) -> str:
+    known = [conversion.bytes_moved for conversion in conversions if conversion.bytes_moved is not None]
+    if not known:
+        return ""
+    least = "at least " if len(known) < len(conversions) else ""
+    return f", {least}{format_bytes(sum(known))} to move in each iteration"
+
+
+def _proved_pairs(trial: Trial) -> str:
+    who = baseline_phrase(trial.name)
+    waste = waste_of(trial)
+    if waste is None:
+        return f"Redundant pairs that the graphs of {who} prove: none"
+    moved = "" if waste.bytes_moved is None else f", {format_bytes(waste.bytes_moved)} to move in each iteration"
+    return f"Redundant pairs that the graphs of {who} prove: {waste.pair_count}{moved}"
+
+
+def _of_one_run(diagnosis: Diagnosis) -> Answer:
+    """What layout conversions took in a recorded run, which undo each other, what to try."""
+    terms, trial = terms_of(diagnosis), recorded_trial(diagnosis)
+    if trial is None:
+        return _not_examined(diagnosis)
+    counted = counted_conversions(trial)
+    if counted:
+        lines = tuple(_recorded_lines(diagnosis, trial, terms, counted))
+        return Answer(_conversions_headline(trial, terms), lines=lines)
+    if trial.kernels is None or not trial.kernels.count:
+        return _no_kernels(diagnosis, terms)
+    return _no_conversion(diagnosis, trial, trial.kernels, terms)
+
+
+def _not_examined(diagnosis: Diagnosis) -> Answer:
+    failed = next((trial for trial in diagnosis.trials if trial.failure is not None), None)
+    why = clean(failure_clause(failed), MOST_FAILURE_CHARACTERS) if failed else "nothing was examined"
+    return Answer(f"Nothing could be concluded: {why}")
+
+
+def _no_kernels(diagnosis: Diagnosis, terms: Terms) -> Answer:
+    headline = f"Nothing could be concluded: the {terms.file} holds no "
+    if terms.file == "log":
+        return Answer(f"{headline}primitive that ran", lines=_IN_A_LOG)
+    if terms.file == "table":
+        return Answer(f"{headline}kernels")
+    return Answer(f"{headline}device kernels", lines=_ON_A_CPU if is_on_cpu(diagnosis) else _ON_A_GPU)
+
+
+def _no_conversion(diagnosis: Diagnosis, trial: Trial, kernels: KernelSummary, terms: Terms) -> Answer:
+    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {terms.time}"
+    headline = f"No layout conversion in {count_of(kernels.count, terms.kernel)}{seconds}"
+    lines = [*_convolution_lines(kernels, terms), *_doubt_lines(kernels, terms), *_uncounted_lines(trial, terms)]
+    return Answer(headline, lines=tuple(lines), is_short=_nothing_else_to_say(diagnosis))
+
+
+def _convolution_lines(kernels: KernelSummary, terms: Terms) -> Iterator[str]:
+    """How much ran for convolutions, and what of it the libraries' conversions are, which that time holds."""
+    if kernels.convolution_count == 0:
+        yield f"Convolutions: no {terms.kernel} ran for one"
+        return
+    count = kernels.convolution_count
+    known = [count_of(count, terms.kernel)] if count is not None else []
+    part, whole = kernels.conversion_seconds, kernels.convolution_seconds
+    if whole:
+        known.append(format_seconds(whole))
+        if part and part <= whole:
+            known.append(f"{precise_share(part, whole)} of that in layout conversions")
+    if known:
+        yield f"Convolutions: {', '.join(known)}"
+
+
+def _doubt_lines(kernels: KernelSummary, terms: Terms) -> Iterator[str]:
+    """What "none" rests on, where something that could have told is missing."""
+    if terms.file != "log" and not any(total.kind == "operation" for total in kernels.totals):
+        yield (
+            f"Looked for by kernel name alone: the {terms.file} does not say which operations ran, "
+            "so copies outside libraries were not judged"
+        )
+    elif kernels.lacks or kernels.not_understood_count:
+        yield f"That is as far as the {terms.file} tells; what it lacks stands below"
+
+
+def _conversions_headline(trial: Trial, terms: Terms) -> str:
+    seconds, kernels = sum_seconds(counted_conversions(trial)), trial.kernels
+    if seconds is None:
+        count = launch_count(counted_conversions(trial))
+        return f"{count_of(count, 'layout conversion')}, whose time was not recorded"
+    if kernels is None or not kernels.seconds:
+        return f"Layout conversions take {format_seconds(seconds)}; the time of all {terms.kernel}s was not recorded"
+    share = precise_share(seconds, kernels.seconds)
+    return (
+        f"Layout conversions take {format_seconds(seconds)} of {format_seconds(kernels.seconds)} {terms.time} "
+        f"({share}){alone_clause(exposed_seconds(trial), seconds)}"
+    )
+
+
+def _recorded_lines(diagnosis: Diagnosis, trial: Trial, terms: Terms, counted: Sequence[Conversion]) -> Iterator[str]:
+    if trial.kernels is not None:
+        yield from _convolution_lines(trial.kernels, terms)
+    yield _owner_line(counted)
+    yield from _tensor_lines(counted)
+    yield _round_trips_line(trial, terms)
+    yield from _source_lines(counted)
+    yield from _uncounted_lines(trial, terms)
+    if terms.file != "log" and _wants_channels_last(diagnosis, counted):
+        yield _TO_TRY
+    yield _TO_DIAGNOSE
+
+
+def _wants_channels_last(diagnosis: Diagnosis, counted: Sequence[Conversion]) -> bool:
+    """Whether a rule found what libraries convert worth telling, and most of it is on the way into channels_last."""
+    if not any(finding.code in _LIBRARY_RULES for finding in diagnosis.findings):
+        return False
+    own = [conversion for conversion in counted if conversion.owner == "library"]
+    ways = [sum(c.count for c in own if c.direction == way) for way in ("to_channels_last", "to_contiguous")]
+    return ways[0] >= ways[1]
+
+
+def _owner_line(counted: Sequence[Conversion]) -> str:
+    """Who made the conversions, and into which layouts."""
+    owners = [owner for owner in OWNER_WORDS if any(c.owner == owner for c in counted)]
+    parts = []
+    for owner in owners:
+        own = [conversion for conversion in counted if conversion.owner == owner]
+        seconds = _seconds_clause(own) if len(owners) > 1 else ""
+        parts.append(f"{launch_count(own)} {OWNER_WORDS[owner]}{seconds} ({_directions(own)})")
+    return f"Conversions: {'; '.join(parts)}"
+
+
+def _directions(conversions: Iterable[Conversion]) -> str:
+    counts: Counter[str] = Counter()
+    for conversion in conversions:
+        counts[direction_words(conversion)] += conversion.count
+    return ", ".join(f"{count} {words}" for words, count in counts.most_common())
+
+
+def _tensor_lines(counted: Sequence[Conversion]) -> Iterator[str]:
+    tensors = count_by_tensor(counted)
+    if tensors.keys() != {"unknown"}:
+        named = [count_of(count, TENSOR_WORDS[kind]) for kind, count in tensors.items()]
+        yield f"Tensors converted: {listing(named, None)}"
+
+
+def _round_trips_line(trial: Trial, terms: Terms) -> str:
+    waste = waste_of(trial)
+    if waste is None:
+        if terms.file == "table":
+            return "Round trips: not looked for, as a table of totals has no order"
+        lacking = trial.kernels is not None and bool(trial.kernels.lacks)
+        return f"Round trips: none found{' in what was recorded' if lacking else ''}"
+    seconds = "" if waste.seconds is None else f", {format_seconds(waste.seconds)}"
+    counts: Counter[str | None] = Counter(pair.confidence for pair in trial.redundant_pairs)
+    rests = [f"{counts[confidence]} {words}" for confidence, words in PROOF_WORDS.items() if counts[confidence]]
+    alone = alone_clause(waste.exposed_seconds, waste.seconds)
+    return f"Round trips: {'; '.join((f'{waste.pair_count}{seconds}{alone}', *rests))}"
+
+
+def _source_lines(counted: Iterable[Conversion]) -> Iterator[str]:
+    """The user's lines that cost most, where the Python stack was recorded."""
+    cost: dict[str, float] = {}
+    for conversion in counted:
+        if conversion.location is not None and conversion.seconds is not None:
+            place = clean(str(conversion.location), 60)
+            cost[place] = cost.get(place, 0.0) + conversion.seconds
+    ordered = sorted(cost, key=lambda place: -cost[place])
+    if ordered:
+        yield f"Costliest lines: {listing([f'{p} {format_seconds(cost[p])}' for p in ordered], MOST_SOURCE_LINES)}"
+
+
+def _uncounted_lines(trial: Trial, terms: Terms) -> Iterator[str]:
+    """What looks like a conversion and changes no memory format: named, so that nobody has to wonder."""
+    padded = [c for c in trial.kernels.conversions if c.direction == "none"] if trial.kernels is not None else []
+    if padded:
+        count = count_of(launch_count(padded), f"library {terms.kernel}")
+        yield f"Not counted: {count} padding or copying without a layout change{_seconds_clause(padded)}"
+    permuted = [c for graph in trial.graphs for c in graph.conversions if c.direction == "none"]
+    if permuted:
+        count, seconds = count_of(launch_count(permuted), "copy", "copies"), _seconds_clause(permuted)
+        yield f"Not counted: {count} into another order of dimensions, as attention makes them{seconds}"
+
+
+def _seconds_clause(conversions: Iterable[Conversion]) -> str:
+    """The time of some conversions with a comma before it; empty where one has no time."""
+    seconds = sum_seconds(conversions)
+    return "" if seconds is None else f", {format_seconds(seconds)}"

@@ -1,8 +1,4 @@
-"""
-How the reports of a comparison say an amount, a difference, a conversion; every string out of a record cleaned.
-
-Faces the views of comparisons; imports records, units and wording only.
-"""
+"""How the reports of a comparison say an amount, a difference, a conversion; every string out of a record cleaned."""
 
 from __future__ import annotations
 
@@ -10,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.layout_regression import LEAST_SHARE, TIME_TOLERANCE, format_count
-from layoutdoctor.reports.sections.trace_wording import DIRECTION_WORDS
-from layoutdoctor.reports.sections.wording import clean, clean_name, cut_list
+from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_seconds, format_share
+from layoutdoctor.words import DIRECTION_WORDS, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +16,7 @@ if TYPE_CHECKING:
     from layoutdoctor.comparison_records import (
         Amount,
         Change,
+        ComparedTotal,
         ConversionAmount,
         ConversionChange,
         EnvironmentDifference,
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.sections.rows import Table
 
 ABSENT = "-"
+AMOUNT_HEADS = ("old", "new", "difference")
 MOST_NAMED = 3
 MOST_NAMES_BETWEEN = 4
 MOST_DIFFERENCES = 12
@@ -44,7 +42,6 @@ class TitledTable:
     A table of a comparison with its title, rows with the largest difference first.
 
     Attributes:
-        title: What it lists.
         table: The table, whole; a format may show its first rows only.
         is_long: Whether it lists everything both runs have, so that a format may fold it away.
     """
@@ -56,16 +53,7 @@ class TitledTable:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonView:
-    """
-    A comparison before it is laid out.
-
-    Attributes:
-        title: What was compared, in parts.
-        headline: What was saved or lost, or why that cannot be said.
-        lines: What came and went.
-        tables: Long lists.
-        remarks: What a reader of the numbers has to know.
-    """
+    """A comparison before it is laid out."""
 
     title: tuple[str, ...]
     headline: str
@@ -99,69 +87,52 @@ def is_difference(seconds: float | None) -> bool:
 
 
 def format_both(old: float | None, new: float | None) -> str:
-    """
-    Two times: ``"5.64 ms -> 4.44 ms"``.
-
-    Args:
-        old: Seconds; None where not recorded.
-        new: Seconds; None where not recorded.
-    """
+    """Two times: ``"5.64 ms -> 4.44 ms"``."""
     return f"{_seconds_or_absent(old)} -> {_seconds_or_absent(new)}"
 
 
 def format_counts(old: float, new: float) -> str:
-    """
-    Two counts: ``"999 -> 800"``; one where they are equal.
-
-    Args:
-        old: How many there were.
-        new: How many there are.
-    """
+    """Two counts: ``"999 -> 800"``; one where they are equal."""
     return format_count(old) if old == new else f"{format_count(old)} -> {format_count(new)}"
 
 
-def amount_cell(amount: Amount | ConversionAmount | None) -> str:
-    """
-    How many and how long, for a cell: ``"53  1.20 ms"``.
-
-    Args:
-        amount: Any; None for what is not there.
-    """
+def _amount_cell(amount: Amount | ConversionAmount | None) -> str:
+    """How many and how long, for a cell: ``"53  1.20 ms"``."""
     if amount is None:
         return ABSENT
     return f"{format_count(amount.count)}  {_seconds_or_absent(amount.seconds)}"
 
 
-def conversion_words(change: ConversionChange) -> str:
-    """
-    What kind of conversion it is: ``"to channels_last, activation 8x64x56x56"``.
+def amount_cells(change: ConversionChange | RoundTripChange | ComparedTotal) -> tuple[str, str, str]:
+    """What there was, what there is and the difference, under ``AMOUNT_HEADS``."""
+    return _amount_cell(change.old), _amount_cell(change.new), format_difference(change.seconds_difference)
 
-    Args:
-        change: Any.
-    """
+
+def conversion_cells(change: ConversionChange) -> tuple[str, ...]:
+    """What it is, where it is, and the amounts."""
+    return _conversion_words(change), _conversion_place(change), *amount_cells(change)
+
+
+def round_trip_cells(change: RoundTripChange) -> tuple[str, ...]:
+    """What it is, its module, and the amounts."""
+    return _round_trip_words(change), clean_name(change.module or ABSENT), *amount_cells(change)
+
+
+def _conversion_words(change: ConversionChange) -> str:
+    """What kind of conversion it is: ``"to channels_last, activation 8x64x56x56"``."""
     tensor = change.tensor if change.tensor != "unknown" else "tensor"
     return f"{DIRECTION_WORDS[change.direction]}, {tensor}{_shape_words(change.shape)}"
 
 
-def conversion_place(change: ConversionChange) -> str:
-    """
-    Where it is: operation and module, as far as recorded.
-
-    Args:
-        change: Any.
-    """
+def _conversion_place(change: ConversionChange) -> str:
+    """Where it is: operation and module, as far as recorded."""
     parts = [clean_name(part) for part in (change.op, change.module) if part]
     return "  ".join(parts) or f"by the {change.owner}"
 
 
-def round_trip_words(change: RoundTripChange) -> str:
-    """
-    What is between the two conversions: ``"around aten::relu, 8x64x56x56"``.
-
-    Args:
-        change: Any.
-    """
-    between = cut_list([clean_name(name) for name in change.between], MOST_NAMES_BETWEEN)
+def _round_trip_words(change: RoundTripChange) -> str:
+    """What is between the two conversions: ``"around aten::relu, 8x64x56x56"``."""
+    between = listing([clean_name(name) for name in change.between], MOST_NAMES_BETWEEN)
     shape = _shape_words(change.shape)
     return (
         f"around {between}{',' if shape else ''}{shape}" if between else f"nothing between{',' if shape else ''}{shape}"
@@ -169,12 +140,7 @@ def round_trip_words(change: RoundTripChange) -> str:
 
 
 def change_lines(changes: Sequence[ConversionChange]) -> tuple[str, ...]:
-    """
-    Which conversions went and came, a line for each kind of change, the costliest named.
-
-    Args:
-        changes: Of one pair of runs, largest difference first.
-    """
+    """Which conversions went and came, a line for each kind of change, the costliest named."""
     lines = []
     for change_kind, word in _CHANGE_WORDS.items():
         chosen = [change for change in changes if change.change == change_kind]
@@ -191,7 +157,7 @@ def _named_change(change: ConversionChange) -> str:
     if change.change in ("came", "went") and amount is not None:
         counts = format_count(amount.count)
     seconds = "" if change.seconds_difference is None else f" ({format_difference(change.seconds_difference)})"
-    return f"{counts} {conversion_words(change)}, {conversion_place(change)}{seconds}"
+    return f"{counts} {_conversion_words(change)}, {_conversion_place(change)}{seconds}"
 
 
 def _more(chosen: Sequence[ConversionChange]) -> str:
@@ -200,31 +166,21 @@ def _more(chosen: Sequence[ConversionChange]) -> str:
 
 
 def environment_line(changes: Iterable[EnvironmentDifference]) -> str | None:
-    """
-    What is not the same around the two; None where all is.
-
-    Args:
-        changes: Versions, devices and settings.
-    """
+    """What is not the same around the two; None where all is."""
     parts = [
         f"{clean_name(change.name)} {clean_name(change.old or 'not recorded')} -> "
         f"{clean_name(change.new or 'not recorded')}"
         for change in changes
     ]
-    return f"Differs: {cut_list(parts, MOST_DIFFERENCES)}" if parts else None
+    return f"Differs: {listing(parts, MOST_DIFFERENCES)}" if parts else None
 
 
 def regression_line(regression: Regression) -> str:
-    """
-    Whether the new one loses more to layouts, in one line.
-
-    Args:
-        regression: What was found.
-    """
+    """Whether the new one loses more to layouts, in one line."""
     if regression.not_judged is not None:
         return f"Regression: not judged, as {clean(regression.not_judged)}"
     if regression.losses:
-        return f"Regression: {cut_list([clean(loss) for loss in regression.losses], MOST_NAMED)}"
+        return f"Regression: {listing([clean(loss) for loss in regression.losses], MOST_NAMED)}"
     return (
         f"Regression: none (tolerance: {format_share(TIME_TOLERANCE)} of the conversion time, "
         f"{format_share(LEAST_SHARE)} of the kernel time)"

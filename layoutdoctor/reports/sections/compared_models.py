@@ -1,8 +1,4 @@
-"""
-What the report of two compared diagnoses of models says, in sections: the answer, what changed most, the tables.
-
-Faces ``reports.comparison``; a pure function of the comparison.
-"""
+"""What the report of two compared diagnoses of models says: the answer, what changed most, the tables."""
 
 from __future__ import annotations
 
@@ -11,52 +7,45 @@ from typing import TYPE_CHECKING
 from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.reports.sections.compared import (
     ABSENT,
+    AMOUNT_HEADS,
     MOST_NAMED,
     ComparisonView,
     TitledTable,
-    amount_cell,
-    conversion_place,
-    conversion_words,
+    change_lines,
+    conversion_cells,
     environment_line,
     format_both,
     format_counts,
     format_difference,
-    round_trip_words,
-)
-from layoutdoctor.reports.sections.compared_model_lines import (
-    change_phrase,
-    drift_line,
-    has_both,
-    method_line,
-    outcome_lines,
-    time_lines,
-    with_verdict,
+    round_trip_cells,
 )
 from layoutdoctor.reports.sections.rows import Table, TableRow
-from layoutdoctor.reports.sections.wording import STATUS_WORDS, clean, clean_name, count_of, cut_list
-from layoutdoctor.units import format_ratio, format_seconds
+from layoutdoctor.reports.sections.wording import clean, clean_name
+from layoutdoctor.units import format_ratio, format_seconds, format_share
+from layoutdoctor.words import STATUS_WORDS, SWITCH_WORDS, count_of, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.comparison_records import (
+        ComparedSubject,
         ComparedTrial,
-        ConversionAmount,
+        DecisionChange,
         FindingChange,
+        GraphDecision,
         ModelComparison,
         RatioBounds,
     )
+    from layoutdoctor.records import Verdict
 
 _FINDING_WORDS = {"came": "new", "went": "gone", "more": "more", "fewer": "fewer", "same": "stayed"}
+MOST_CONFIGURATIONS = 6
+MOST_FINDINGS = 4
+_WITH_RESULT = ("ok", "same_as")
 
 
 def build_model_view(comparison: ModelComparison) -> ComparisonView:
-    """
-    The report of two compared diagnoses of models, in sections.
-
-    Args:
-        comparison: Any.
-    """
+    """The report of two compared diagnoses of models, in sections."""
     return ComparisonView(
         title=_title(comparison),
         headline=_headline(comparison),
@@ -98,7 +87,7 @@ def _good_news(comparison: ModelComparison) -> str:
         for trial, change in with_verdict(comparison, FASTER)
     ]
     if faster:
-        return cut_list(faster, MOST_NAMED)
+        return listing(faster, MOST_NAMED)
     judged = [trial for trial in comparison.trials if trial.time is not None and trial.time.verdict == NO_DIFFERENCE]
     if judged and drift_line(comparison) is not None:
         return f"{count_of(len(judged), 'configuration')} moved alike, and nothing else became slower"
@@ -179,16 +168,10 @@ def _layout_tables(comparison: ModelComparison) -> Iterator[TitledTable]:
     conversions, round_trips, convolutions = [], [], []
     for trial in filter(has_both, comparison.trials):
         name = clean_name(trial.name)
-        for change in trial.conversions:
-            if change.change != "same":
-                amounts = _amounts(change.old, change.new, change.seconds_difference)
-                conversions.append(TableRow((name, conversion_words(change), conversion_place(change), *amounts)))
-        for trip in trial.round_trips:
-            if trip.change != "same":
-                amounts = _amounts(trip.old, trip.new, trip.seconds_difference)
-                round_trips.append(
-                    TableRow((name, round_trip_words(trip), clean_name(trip.module or ABSENT), *amounts))
-                )
+        changes = [change for change in trial.conversions if change.change != "same"]
+        conversions += [TableRow((name, *conversion_cells(change))) for change in changes]
+        trips = [trip for trip in trial.round_trips if trip.change != "same"]
+        round_trips += [TableRow((name, *round_trip_cells(trip))) for trip in trips]
         for decision in trial.decisions:
             for convolution in decision.convolutions:
                 place = clean_name(convolution.module or convolution.node)
@@ -197,19 +180,14 @@ def _layout_tables(comparison: ModelComparison) -> Iterator[TitledTable]:
                 )
                 classes = _before_and_now(convolution.old_class, convolution.new_class)
                 convolutions.append(TableRow((name, clean_name(decision.graph), place, classes, formats)))
-    amounts_head = ("old", "new", "difference")
     tables = (
-        ("Conversions", ("configuration", "conversion", "where", *amounts_head), conversions),
-        ("Round trips", ("configuration", "round trip", "module", *amounts_head), round_trips),
+        ("Conversions", ("configuration", "conversion", "where", *AMOUNT_HEADS), conversions),
+        ("Round trips", ("configuration", "round trip", "module", *AMOUNT_HEADS), round_trips),
         ("Convolutions", ("configuration", "graph", "module", "class", "output"), convolutions),
     )
     for title, head, rows in tables:
         if rows:
             yield TitledTable(title, Table(head, tuple(rows)), is_long=True)
-
-
-def _amounts(old: ConversionAmount | None, new: ConversionAmount | None, difference: float | None) -> tuple[str, ...]:
-    return amount_cell(old), amount_cell(new), format_difference(difference)
 
 
 def _format_words(channels_last: bool | None) -> str:
@@ -273,3 +251,234 @@ def _bounds(bounds: RatioBounds) -> str:
 
 def _median(seconds: float | None) -> str:
     return "not measured" if seconds is None else format_seconds(seconds)
+
+
+def change_phrase(bounds: RatioBounds, verdict: Verdict) -> str:
+    """
+    A change of a time in words: ``"takes 1.30x as long (1.25x to 1.36x)"``.
+
+    Args:
+        bounds: Old over new.
+    """
+    if verdict == SLOWER:
+        ends = f"{format_ratio(1 / bounds.high)} to {format_ratio(1 / bounds.low)}"
+        return f"takes {format_ratio(1 / bounds.median)} as long ({ends})"
+    return f"is {format_ratio(bounds.median)} faster ({format_ratio(bounds.low)} to {format_ratio(bounds.high)})"
+
+
+def with_verdict(comparison: ModelComparison, verdict: Verdict) -> tuple[tuple[ComparedTrial, RatioBounds], ...]:
+    """Configurations of one verdict with their change, largest first; those measured as another are left to it."""
+    found = [
+        (trial, trial.time.change)
+        for trial in comparison.trials
+        if trial.time is not None and trial.time.change is not None and trial.time.verdict == verdict
+    ]
+    names = {trial.name for trial, _ in found}
+    own = [(trial, change) for trial, change in found if trial.new_same_as not in names]
+    return tuple(sorted(own, key=lambda entry: entry[1].median, reverse=verdict == FASTER))
+
+
+def drift_line(comparison: ModelComparison) -> str | None:
+    """What all configurations have in common, and what that says; None where the machine kept its pace."""
+    times = comparison.times
+    if not times.has_drifted or times.drift is None:
+        return None
+    ratio = times.drift.median
+    pace = f"takes {format_ratio(1 / ratio)} as long" if ratio < 1 else f"is {format_ratio(ratio)} faster"
+    others = [*with_verdict(comparison, FASTER), *with_verdict(comparison, SLOWER)]
+    names = listing([clean_name(name) for name in times.references[:MOST_NAMED]], None)
+    if times.basis == "same code":
+        why = f"the machine, not the layouts: {names} ran the same code under the same versions"
+    else:
+        why = f"the machine, {_versions(comparison)}or the model as a whole, not one of the layouts"
+    return f"{'All the rest' if others else 'Everything'} {pace}: {why}"
+
+
+def has_both(trial: ComparedTrial) -> bool:
+    """Whether a configuration has a result in both, so that what is missing in one has gone."""
+    return trial.old_status in _WITH_RESULT and trial.new_status in _WITH_RESULT
+
+
+def time_lines(comparison: ModelComparison) -> Iterator[str]:
+    """What became faster, slower, moved with all the others, or was not judged."""
+    is_good_news = not comparison.regression.losses and comparison.regression.not_judged is None
+    for word, verdict in (("Slower", SLOWER), ("Faster", FASTER)):
+        found = with_verdict(comparison, verdict)
+        if is_good_news and len(found) <= MOST_NAMED:  # the headline names them
+            continue
+        for trial, change in found[:MOST_CONFIGURATIONS]:
+            yield f"{word}: {clean_name(trial.name)} {change_phrase(change, verdict)}"
+        if len(found) > MOST_CONFIGURATIONS:
+            yield f"{word}: {len(found) - MOST_CONFIGURATIONS} more, in the table"
+    drift = drift_line(comparison)
+    if drift is not None:
+        yield drift
+    yield from _baseline_lines(comparison)
+    yield from _not_judged_lines(comparison)
+
+
+def outcome_lines(comparison: ModelComparison) -> Iterator[str]:
+    """Failures, recommendations, findings, conversions, decisions: what came and went."""
+    for trial in comparison.trials:
+        if trial.old_status in _WITH_RESULT and trial.new_status in STATUS_WORDS:
+            why = f": {clean(trial.new_failure, 160)}" if trial.new_failure else ""
+            yield f"New failure: {clean_name(trial.name)} {STATUS_WORDS[trial.new_status]}{why}"
+        if trial.old_status in STATUS_WORDS and trial.new_status in _WITH_RESULT:
+            yield f"Failure gone: {clean_name(trial.name)} {STATUS_WORDS[trial.old_status]} in the old one"
+    if comparison.old.recommended != comparison.new.recommended:
+        yield f"Recommended: {_recommended(comparison.old)} -> {_recommended(comparison.new)}"
+    for change, words in (("came", "New finding"), ("more", "More findings"), ("went", "Gone"), ("fewer", "Fewer")):
+        found = [finding for finding in comparison.findings if finding.change == change]
+        for finding in found[:MOST_FINDINGS]:
+            yield f"{words}: {finding_words(finding)}"
+        if len(found) > MOST_FINDINGS:
+            yield f"{words}: {len(found) - MOST_FINDINGS} more, in the table"
+    yield from _conversion_lines(comparison.trials)
+    flips = [_decision_words(trial, change) for trial in comparison.trials for change in trial.decisions]
+    if flips:
+        yield f"Decided otherwise: {listing(flips, MOST_NAMED)}"
+    yield from _count_lines(comparison.trials)
+    for age, status in (("new", "old_status"), ("old", "new_status")):
+        only = [clean_name(trial.name) for trial in comparison.trials if getattr(trial, status) is None]
+        if only:
+            yield f"Only in the {age} one: {listing(only, MOST_CONFIGURATIONS)}"
+
+
+def finding_words(finding: FindingChange) -> str:
+    """A finding with its place and cost: ``"warning LD501 user-contiguous-call [inductor] at body.1 (1.20 ms)"``."""
+    about = f" [{clean_name(finding.configuration)}]" if finding.configuration else ""
+    places = [clean_name(finding.module)] if finding.module else []
+    places += [clean(finding.place, 160)] if finding.place else []
+    where = f" at {', '.join(places)}" if places else ""
+    seconds = finding.new_seconds if finding.new_count else finding.old_seconds
+    cost = f" ({format_seconds(seconds)})" if seconds is not None else ""
+    many = (
+        ""
+        if {finding.old_count, finding.new_count} <= {0, 1}
+        else (f", {format_counts(finding.old_count, finding.new_count)} times")
+    )
+    return f"{finding.severity} {clean_name(finding.code)} {clean_name(finding.rule)}{about}{where}{cost}{many}"
+
+
+def method_line(comparison: ModelComparison) -> str | None:
+    """How times were judged, with the resolution; None where none was."""
+    times = comparison.times
+    if times.resolution is None:
+        return None
+    coverages = [
+        bounds.coverage
+        for trial in comparison.trials
+        if trial.time is not None and trial.time.not_judged is None
+        for bounds in (trial.time.change,)
+        if bounds is not None and bounds.coverage is not None
+    ]
+    level = f"{format_share(min(coverages))} for all intervals together, " if coverages else ""
+    against = ""
+    if times.references:
+        named = listing([clean_name(name) for name in times.references], MOST_NAMED)
+        reason = {
+            "same code": "which ran the same code",
+            "steady": "whose own time did not change",
+            "majority": "which moved alike",
+        }[times.basis or "steady"]
+        against = f"judged against {named}, {reason}; "
+    return (
+        f"Times: {against}{level}a change counts beyond {format_share(times.resolution)}, as two runs of the same thing"
+        " may differ by that"
+    )
+
+
+def _versions(comparison: ModelComparison) -> str:
+    changed = [
+        f"{clean_name(change.name)} ({clean_name(change.old or '-')} -> {clean_name(change.new or '-')})"
+        for change in comparison.environment
+    ]
+    return f"{listing(changed, MOST_NAMED)} " if changed else ""
+
+
+def _baseline_lines(comparison: ModelComparison) -> Iterator[str]:
+    """Ratios to the baseline that changed, where the time itself has no such verdict: the machine falls out of them."""
+    shown = [
+        (trial, trial.time.relative_to_baseline, trial.time.baseline_verdict)
+        for trial in comparison.trials
+        if trial.time is not None and trial.time.verdict in (None, NO_DIFFERENCE) and trial.new_same_as is None
+    ]
+    changed = [
+        f"{clean_name(trial.name)} {change_phrase(bounds, verdict)}"
+        for trial, bounds, verdict in shown
+        if bounds is not None and verdict in (FASTER, SLOWER)
+    ]
+    if changed and comparison.new.baseline is not None:
+        baseline = clean_name(comparison.new.baseline)
+        yield f"Against {baseline}, each in its own run: {listing(changed, MOST_CONFIGURATIONS)}"
+
+
+def _not_judged_lines(comparison: ModelComparison) -> Iterator[str]:
+    reasons: dict[str, list[str]] = {}
+    for trial in comparison.trials:
+        if trial.time is not None and trial.time.not_judged is not None and trial.new_same_as is None:
+            reasons.setdefault(trial.time.not_judged, []).append(clean_name(trial.name))
+    reasons.pop(comparison.regression.not_judged or "", None)  # the headline says it
+    if comparison.times.is_other_machine:  # a note says it
+        return
+    for reason, names in reasons.items():
+        yield f"Times not judged: {clean(reason)}: {listing(names, MOST_CONFIGURATIONS)}"
+
+
+def _recommended(subject: ComparedSubject) -> str:
+    name = clean_name(subject.recommended or subject.baseline or "none")
+    if subject.speedup is not None:
+        return f"{name} ({format_ratio(subject.speedup.median)} against the baseline)"
+    return f"{name} (the baseline)" if subject.recommended is None and subject.baseline is not None else name
+
+
+def _conversion_lines(trials: Sequence[ComparedTrial]) -> Iterator[str]:
+    distinct = [
+        trial
+        for trial in trials
+        if has_both(trial) and (trial.new_same_as is None or trial.new_same_as != trial.old_same_as)
+    ]
+    pairs = [
+        f"{clean_name(trial.name)} {format_counts(old.redundant_pair_count, new.redundant_pair_count)}"
+        for trial in distinct
+        if (old := trial.old_costs) is not None
+        and (new := trial.new_costs) is not None
+        and old.redundant_pair_count != new.redundant_pair_count
+    ]
+    if pairs:
+        yield f"Round trips: {listing(pairs, MOST_CONFIGURATIONS)}"
+    changed = [(trial, change_lines(trial.conversions)) for trial in distinct]
+    changed = [(trial, lines) for trial, lines in changed if lines]
+    for trial, lines in changed[:MOST_NAMED]:
+        difference = trial.difference.conversion_seconds if trial.difference is not None else None
+        in_all = f" (conversions in all {format_difference(difference)})" if difference is not None else ""
+        yield f"{clean_name(trial.name)}: {'; '.join(line[0].lower() + line[1:] for line in lines)}{in_all}"
+    if len(changed) > MOST_NAMED:
+        yield f"and conversions of {len(changed) - MOST_NAMED} more configurations, in the table"
+
+
+def _decision_words(trial: ComparedTrial, change: DecisionChange) -> str:
+    words = f"{clean_name(trial.name)} {clean_name(change.graph)}: {_decision(change.old)} -> {_decision(change.new)}"
+    places = [clean_name(convolution.module or convolution.node) for convolution in change.convolutions]
+    return f"{words}, at {listing(places, MOST_NAMED)}" if places else words
+
+
+def _decision(decision: GraphDecision) -> str:
+    word = SWITCH_WORDS[decision.applied]
+    forced = f"{decision.channels_last_convolution_count} of {decision.convolution_count}"
+    return f"{word} ({clean_name(decision.rule)}, {forced} convs channels-last)"
+
+
+def _count_lines(trials: Sequence[ComparedTrial]) -> Iterator[str]:
+    counts = {
+        "Graph breaks": [(t.name, t.old_graph_break_count, t.new_graph_break_count) for t in trials],
+        "Recompiles": [(t.name, t.old_recompile_count, t.new_recompile_count) for t in trials],
+    }
+    for what, found in counts.items():
+        changed = [
+            f"{clean_name(name)} {old} -> {new}"
+            for name, old, new in found
+            if old is not None and new is not None and old != new
+        ]
+        if changed:
+            yield f"{what}: {listing(changed, MOST_CONFIGURATIONS)}"

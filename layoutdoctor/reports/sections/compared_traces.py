@@ -2,7 +2,6 @@
 What the report of two compared traces says: what was saved or lost first, then what came and went, then the lists.
 
 Two recordings of the same thing differ, and nothing was repeated here, so no kernel time is called faster or slower.
-Faces ``reports.comparison``; a pure function of the comparison.
 """
 
 from __future__ import annotations
@@ -12,42 +11,41 @@ from typing import TYPE_CHECKING
 from layoutdoctor.analysis.name_matching import loose_name
 from layoutdoctor.reports.sections.compared import (
     ABSENT,
+    AMOUNT_HEADS,
     ComparisonView,
     TitledTable,
-    amount_cell,
+    amount_cells,
     change_lines,
-    conversion_place,
-    conversion_words,
+    conversion_cells,
     environment_line,
     format_both,
     format_counts,
-    format_difference,
     is_difference,
     regression_line,
-    round_trip_words,
+    round_trip_cells,
 )
 from layoutdoctor.reports.sections.rows import Table, TableRow
-from layoutdoctor.reports.sections.wording import clean, clean_name, count_of
+from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_seconds, format_share
+from layoutdoctor.words import count_of, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from layoutdoctor.comparison_records import ComparedTotal, Overlap, TraceComparison
+    from layoutdoctor.comparison_records import (
+        ComparedTotal,
+        ConversionChange,
+        Overlap,
+        RoundTripChange,
+        TraceComparison,
+    )
 
 LONGEST_NAME = 60
 MOST_LACKS = 4
 
-_PLURALS = {"operation": "operations", "kernel": "kernels", "module": "modules", "step": "steps"}
-
 
 def build_trace_view(comparison: TraceComparison) -> ComparisonView:
-    """
-    The report of two compared traces, in sections.
-
-    Args:
-        comparison: Any.
-    """
+    """The report of two compared traces, in sections."""
     return ComparisonView(
         title=_title(comparison),
         headline=_headline(comparison),
@@ -85,7 +83,7 @@ def _headline(comparison: TraceComparison) -> str:
 
 
 def _overlap_words(overlap: Overlap) -> str:
-    return f"{overlap.common_count} of {overlap.total_count} {_PLURALS[overlap.kind]}"
+    return f"{overlap.common_count} of {overlap.total_count} {plural(overlap.kind)}"
 
 
 def _saved(comparison: TraceComparison) -> str:
@@ -176,71 +174,30 @@ def _time_in_common(overlap: Overlap) -> str:
 
 
 def _tables(comparison: TraceComparison) -> Iterator[TitledTable]:
-    changed = [
-        change
-        for change in comparison.conversions
-        if change.change != "same" or is_difference(change.seconds_difference)
-    ]
-    if changed:
-        rows = [
-            TableRow(
-                (
-                    conversion_words(change),
-                    conversion_place(change),
-                    amount_cell(change.old),
-                    amount_cell(change.new),
-                    format_difference(change.seconds_difference),
-                )
-            )
-            for change in changed
-        ]
-        yield TitledTable(
-            "Conversions", Table(("conversion", "where", "old", "new", "difference"), tuple(rows), wraps_names=True)
-        )
-    trips = [
-        change
-        for change in comparison.round_trips
-        if change.change != "same" or is_difference(change.seconds_difference)
-    ]
+    conversions = [TableRow(conversion_cells(change)) for change in comparison.conversions if _is_shown(change)]
+    if conversions:
+        head = ("conversion", "where", *AMOUNT_HEADS)
+        yield TitledTable("Conversions", Table(head, tuple(conversions), wraps_names=True))
+    trips = [TableRow(round_trip_cells(change)) for change in comparison.round_trips if _is_shown(change)]
     if trips:
-        rows = [
-            TableRow(
-                (
-                    round_trip_words(change),
-                    clean_name(change.module) if change.module else ABSENT,
-                    amount_cell(change.old),
-                    amount_cell(change.new),
-                    format_difference(change.seconds_difference),
-                )
-            )
-            for change in trips
-        ]
-        yield TitledTable(
-            "Round trips", Table(("round trip", "module", "old", "new", "difference"), tuple(rows), wraps_names=True)
-        )
+        head = ("round trip", "module", *AMOUNT_HEADS)
+        yield TitledTable("Round trips", Table(head, tuple(trips), wraps_names=True))
     yield from _totals_table("operation", comparison.operations)
     yield from _totals_table("module", comparison.modules)
     yield from _totals_table("kernel", comparison.kernels)
+
+
+def _is_shown(change: ConversionChange | RoundTripChange) -> bool:
+    return change.change != "same" or is_difference(change.seconds_difference)
 
 
 def _totals_table(kind: str, entries: Iterable[ComparedTotal]) -> Iterator[TitledTable]:
     changed = [entry for entry in entries if is_difference(entry.seconds_difference) or entry.match is None]
     if not changed:
         return
-    rows = tuple(
-        TableRow(
-            (
-                shown_name(entry.name) + (" (loosely)" if entry.match == "loose" else ""),
-                amount_cell(entry.old),
-                amount_cell(entry.new),
-                format_difference(entry.seconds_difference),
-                _conversions_of(entry),
-            )
-        )
-        for entry in changed
-    )
-    head = (kind, "old", "new", "difference", "conversions")
-    yield TitledTable(_PLURALS[kind].capitalize(), Table(head, rows, wraps_names=True), is_long=True)
+    rows = tuple(TableRow((_shown_name(entry), *amount_cells(entry), _conversions_of(entry))) for entry in changed)
+    head = (kind, *AMOUNT_HEADS, "conversions")
+    yield TitledTable(plural(kind).capitalize(), Table(head, rows, wraps_names=True), is_long=True)
 
 
 def _conversions_of(entry: ComparedTotal) -> str:
@@ -249,11 +206,7 @@ def _conversions_of(entry: ComparedTotal) -> str:
     return format_counts(old, new) if old or new else ABSENT
 
 
-def shown_name(name: str) -> str:
-    """
-    A name that fits into a table; a long one of a kernel loses its template arguments first.
-
-    Args:
-        name: Of an operation, a module or a kernel.
-    """
-    return clean(name if len(name) <= LONGEST_NAME else loose_name(name), LONGEST_NAME)
+def _shown_name(entry: ComparedTotal) -> str:
+    """A name that fits into a table; a long one of a kernel loses its template arguments first."""
+    name = entry.name if len(entry.name) <= LONGEST_NAME else loose_name(entry.name)
+    return clean(name, LONGEST_NAME) + (" (loosely)" if entry.match == "loose" else "")

@@ -1,8 +1,7 @@
 """
-The long lists behind a report: measurements, decision cards, conversions, round trips, graph breaks, environment.
+The long lists behind a report: measurements, decision cards, conversions, round trips, totals, environment.
 
 For formats that can fold them away. Lists are cut to a given length and say how many entries are left out.
-Faces the formats; imports records, units and the sums only.
 """
 
 from __future__ import annotations
@@ -10,22 +9,17 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from layoutdoctor.analysis.costs import counted_conversions, sum_seconds
-from layoutdoctor.reports.sections.wording import (
-    NOT_RECORDED,
-    clean,
-    clean_name,
-    count_of,
-    cut_list,
-    format_error,
-    place_of,
-)
+from layoutdoctor.analysis.costs import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.reports.sections.facts import direction_words, is_recording, listed_conversions, recorded_trial
+from layoutdoctor.reports.sections.rows import total_cells, total_heads, total_name
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, format_error, place_of
 from layoutdoctor.units import format_bytes, format_seconds, format_share
+from layoutdoctor.words import CONFIDENCE_WORDS, DIRECTION_WORDS, NOT_RECORDED, SWITCH_WORDS, count_of, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from layoutdoctor.layout import Layout
     from layoutdoctor.records import (
@@ -37,12 +31,17 @@ if TYPE_CHECKING:
         InputTensor,
         LayoutBreaker,
         RedundantPair,
+        Total,
+        TotalKind,
         Trial,
     )
 
 LOG_LENGTH = 1500
 _STACK_HEAD = re.compile(r"(Current t|T)hread 0x[0-9a-f]+")  # as faulthandler writes it
 UNKNOWN = "-"
+_ALONE = "Costliest first; alone: the part of the time in which nothing else ran on the device."
+_KINDS: tuple[TotalKind, ...] = ("operation", "module", "step", "kernel")
+_Entry = TypeVar("_Entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +50,6 @@ class Detail:
     One list that a format may fold away.
 
     Attributes:
-        title: What it lists, for which configuration.
-        head: Column heads; empty where there is no table.
-        rows: Cells.
-        left_out: Entries that are not in ``rows``.
         text: Sentences before the table.
         log: Raw lines, as they were; None where there is no log.
         about: The configuration it is about, for a format that puts these together; None where it is about several.
@@ -71,17 +66,23 @@ class Detail:
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
     """
-    All long lists of a diagnosis.
+    All long lists of a diagnosis; of a recorded run, which may have thousands of entries, the costliest first.
 
     Args:
-        diagnosis: Any diagnosis.
         most: Entries to keep of each list.
     """
-    details = [_measurements(diagnosis, most)] if diagnosis.subject.target is None else []
-    for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
-        details += [replace(detail, about=clean_name(trial.name)) for detail in _trial_details(trial, most)]
-    details.append(environment_detail(diagnosis, most))
-    return tuple(detail for detail in details if detail.rows or detail.text or detail.log)
+    details: list[Detail] = []
+    environment = _environment(diagnosis, most)
+    if is_recording(diagnosis):
+        trial = recorded_trial(diagnosis)
+        details += _recorded_details(trial, most) if trial is not None else ()
+        # What a record calls "created" is when the file was examined; when it was recorded, hardly any says.
+        environment = replace(environment, text=(f"Examined at {clean_name(diagnosis.created_at)}.",))
+    else:
+        details += [_measurements(diagnosis, most)] if diagnosis.subject.target is None else []
+        for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
+            details += [replace(detail, about=clean_name(trial.name)) for detail in _trial_details(trial, most)]
+    return tuple(detail for detail in (*details, environment) if detail.rows or detail.text or detail.log)
 
 
 def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
@@ -89,35 +90,46 @@ def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
     for graph in trial.graphs[:most]:
         if graph.decision is not None:
             yield _decision_card(name, graph, graph.decision, most)
-    conversions = tuple({c.id: c for c in _listed_conversions(trial)}.values())
-    if conversions:
-        yield Detail(
-            f"Conversions under {name}: {len(conversions)} listed, {len(counted_conversions(trial))} counted",
-            ("id", "owner", "tensor", "from", "to", "time", "bytes", "why", "where"),
-            tuple(_conversion_row(conversion) for conversion in conversions[:most]),
-            left_out_of(conversions, most),
-        )
-    if trial.redundant_pairs:
-        yield Detail(
-            f"Round trips under {name}: {len(trial.redundant_pairs)}",
-            ("conversions", "between", "time", "bytes", "why it may go", "where"),
-            tuple(_pair_row(pair) for pair in trial.redundant_pairs[:most]),
-            left_out_of(trial.redundant_pairs, most),
-        )
+    conversions = tuple(listed_conversions(trial).values())
+    counted = len(counted_conversions(trial))
+    title = f"Conversions under {name}: {len(conversions)} listed, {counted} counted"
+    yield from _list(title, conversions, _CONVERSION_CELLS, most)
+    pairs = trial.redundant_pairs
+    yield from _list(f"Round trips under {name}: {len(pairs)}", pairs, _PAIR_CELLS, most)
     breakers = [breaker for graph in trial.graphs for breaker in graph.breakers]
-    if breakers:
-        yield Detail(
-            f"Layout breakers under {name}: {len(breakers)}",
-            ("operation", "given", "returned", "conversions", "time", "bytes", "where"),
-            tuple(_breaker_row(breaker) for breaker in breakers[:most]),
-            left_out_of(breakers, most),
-        )
-    if trial.graph_break_reasons:
-        reasons = tuple((clean(reason, 300),) for reason in trial.graph_break_reasons[:most])
-        left_out = left_out_of(trial.graph_break_reasons, most)
-        yield Detail(f"Graph breaks under {name}: {len(trial.graph_break_reasons)}", ("reason",), reasons, left_out)
+    yield from _list(f"Layout breakers under {name}: {len(breakers)}", breakers, _BREAKER_CELLS, most)
+    reasons = trial.graph_break_reasons
+    yield from _list(f"Graph breaks under {name}: {len(reasons)}", reasons, {"reason": lambda it: clean(it, 300)}, most)
     if trial.failure is not None and trial.failure.log and most:
         yield Detail(f"Log of {name}", text=(clean(trial.failure.message),), log=_telling_part(trial.failure.log))
+
+
+def _recorded_details(trial: Trial, most: int) -> Iterator[Detail]:
+    conversions = sorted(listed_conversions(trial).values(), key=lambda conversion: -(conversion.seconds or 0.0))
+    counted = launch_count(counted_conversions(trial))
+    title = f"Conversions: {len(conversions)} listed, {counted} counted"
+    yield from _list(title, conversions, _RECORDED_CONVERSION_CELLS, most, (_ALONE,))
+    pairs = sorted(trial.redundant_pairs, key=lambda pair: -(pair.seconds or 0.0))
+    yield from _list(f"Round trips: {len(pairs)}", pairs, _RECORDED_PAIR_CELLS, most, (_ALONE,))
+    for kind in _KINDS:
+        totals = [total for total in trial.kernels.totals if total.kind == kind] if trial.kernels is not None else []
+        if totals:
+            head = (kind, *(("library",) if kind == "kernel" else ()), *total_heads(kind))
+            rows = tuple(_total_row(total) for total in totals[:most])
+            yield Detail(f"Totals by {kind}: {len(totals)}", head, rows, left_out_of(totals, most))
+
+
+def _list(
+    title: str,
+    entries: Sequence[_Entry],
+    cells: Mapping[str, Callable[[_Entry], str]],
+    most: int,
+    text: tuple[str, ...] = (),
+) -> Iterator[Detail]:
+    """A list with a column for each cell; none where there is no entry."""
+    if entries:
+        rows = tuple(tuple(cell(entry) for cell in cells.values()) for entry in entries[:most])
+        yield Detail(title, tuple(cells), rows, left_out_of(entries, most), text)
 
 
 def _telling_part(log: str) -> str:
@@ -140,21 +152,8 @@ def _telling_part(log: str) -> str:
 
 
 def left_out_of(entries: Sequence[object], most: int) -> int:
-    """
-    How many entries of a list are not shown.
-
-    Args:
-        entries: The whole list.
-        most: Entries to show.
-    """
+    """How many entries of a list are not shown."""
     return max(0, len(entries) - most)
-
-
-def _listed_conversions(trial: Trial) -> Iterable[Conversion]:
-    if trial.kernels is not None:
-        yield from trial.kernels.conversions
-    for graph in trial.graphs:
-        yield from graph.conversions
 
 
 def _measurements(diagnosis: Diagnosis, most: int) -> Detail:
@@ -186,7 +185,7 @@ def _measurement_row(trial: Trial) -> tuple[str, ...]:
         str(len(measurement.round_seconds)) if measurement else UNKNOWN,
         str(measurement.calls_per_round) if measurement else UNKNOWN,
         seconds_cell(measurement.compile_seconds if measurement else None),
-        _bytes(measurement.peak_memory_bytes if measurement else None),
+        bytes_cell(measurement.peak_memory_bytes if measurement else None),
         seconds_cell(known) if known is not None else NOT_RECORDED,
         seconds_cell(spent) + share if kernels else NOT_RECORDED,
         _equivalence_cell(trial.equivalence),
@@ -194,16 +193,12 @@ def _measurement_row(trial: Trial) -> tuple[str, ...]:
 
 
 def seconds_cell(value: float | None) -> str:
-    """
-    A time in a table.
-
-    Args:
-        value: In seconds; None where not known.
-    """
+    """A time in a table; None where not known."""
     return UNKNOWN if value is None else format_seconds(value)
 
 
-def _bytes(value: int | None) -> str:
+def bytes_cell(value: int | None) -> str:
+    """How many bytes in a table; None where not known."""
     return UNKNOWN if value is None else format_bytes(value)
 
 
@@ -217,13 +212,13 @@ def _equivalence_cell(equivalence: Equivalence | None) -> str:
 
 
 def _decision_card(name: str, graph: Graph, decision: Decision, most: int) -> Detail:
-    applied = {True: "on", False: "off", None: NOT_RECORDED}[decision.applied]
     counts = (
         f"{decision.channels_last_convolution_count} of {decision.convolution_count} convolutions made channels-last"
     )
+    applied = SWITCH_WORDS[decision.applied]
     text = [f"Layout optimization {applied} ({clean_name(decision.rule)}): {clean(decision.explanation)}. {counts}."]
     if decision.deciding_nodes:
-        text.append(f"Decided by {cut_list([clean_name(node) for node in decision.deciding_nodes], max(most, 1))}.")
+        text.append(f"Decided by {listing([clean_name(node) for node in decision.deciding_nodes], max(most, 1))}.")
     if decision.log:
         text.append(f"torch's own log: {clean(decision.log, 300)}")
     return Detail(
@@ -245,13 +240,8 @@ def _decision_card(name: str, graph: Graph, decision: Decision, most: int) -> De
     )
 
 
-def shape_cell(sizes: tuple[int | str, ...]) -> str:
-    """
-    A shape, or strides, in a table: ``"[4, 64, 56, 56]"``.
-
-    Args:
-        sizes: As recorded.
-    """
+def shape_cell(sizes: Sequence[int | str]) -> str:
+    """A shape, or strides, in a table: ``"[4, 64, 56, 56]"``."""
     return clean_name(f"[{', '.join(str(size) for size in sizes)}]")
 
 
@@ -266,53 +256,106 @@ def _layout(layout: Layout | None) -> str:
     return f"{shape_cell(layout.shape)}" + (f" stride {shape_cell(layout.stride)}" if layout.stride is not None else "")
 
 
-def _conversion_row(conversion: Conversion) -> tuple[str, ...]:
-    remark = "" if conversion.direction != "none" else " (no layout change)"
-    fused = " (fused)" if conversion.fused else ""
-    return (
-        clean_name(conversion.id),
-        conversion.owner,
-        conversion.tensor + remark + fused,
-        _layout(conversion.source),
-        _layout(conversion.target),
-        seconds_cell(conversion.seconds) + (" (estimated)" if conversion.seconds_source == "estimated" else ""),
-        _bytes(conversion.bytes_moved),
-        clean(conversion.cause, 160) if conversion.cause else UNKNOWN,
-        place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN),
-    )
+def _tensor(conversion: Conversion) -> str:
+    remark = "" if conversion.direction != "none" else f" ({DIRECTION_WORDS['none']})"
+    return conversion.tensor + remark + (" (fused)" if conversion.fused else "")
 
 
-def _breaker_row(breaker: LayoutBreaker) -> tuple[str, ...]:
-    return (
-        clean_name(breaker.op),
-        _layout(breaker.source),
-        _layout(breaker.target),
-        cut_list([clean_name(id_) for id_ in breaker.conversions], 4) or UNKNOWN,
-        seconds_cell(breaker.seconds),
-        _bytes(breaker.bytes_moved),
-        place_of(breaker.location, breaker.module) or UNKNOWN,
-    )
+def _recorded_tensor(conversion: Conversion) -> str:
+    layout = conversion.source or conversion.target
+    return conversion.tensor + (f" {shape_cell(layout.shape)}" if layout else "")
 
 
-def _pair_row(pair: RedundantPair) -> tuple[str, ...]:
-    return (
-        ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also, pair.second)),
-        cut_list([clean_name(op) for op in pair.between], 6) or "nothing",
-        seconds_cell(pair.seconds) + (" (estimated)" if pair.seconds_source == "estimated" else ""),
-        _bytes(pair.bytes_moved),
-        clean(pair.proof, 300) if pair.proof else NOT_RECORDED,
-        place_of(pair.location, pair.module) or UNKNOWN,
-    )
+def _time(entry: Conversion | RedundantPair) -> str:
+    return seconds_cell(entry.seconds) + (" (estimated)" if entry.seconds_source == "estimated" else "")
 
 
-def environment_detail(diagnosis: Diagnosis, most: int) -> Detail:
-    """
-    What was diagnosed, on which machine, with which versions, as far as known.
+def _rests_on(conversion: Conversion) -> str:
+    is_named = conversion.owner == "library" or conversion.confidence is not None
+    return CONFIDENCE_WORDS[conversion.confidence] if is_named else UNKNOWN
 
-    Args:
-        diagnosis: Any diagnosis.
-        most: Inputs and settings to keep.
-    """
+
+def where_cell(conversion: Conversion) -> str:
+    """Where a conversion is: its line and module, else its operation."""
+    return place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN)
+
+
+def _members(pair: RedundantPair) -> str:
+    return ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also, pair.second))
+
+
+def _between(pair: RedundantPair) -> str:
+    return listing([clean_name(op) for op in pair.between], 6) or "nothing"
+
+
+def _proof(pair: RedundantPair) -> str:
+    return clean(pair.proof, 300) if pair.proof else UNKNOWN
+
+
+def _place(entry: RedundantPair | LayoutBreaker) -> str:
+    return place_of(entry.location, entry.module) or UNKNOWN
+
+
+_CONVERSION_CELLS: Mapping[str, Callable[[Conversion], str]] = {
+    "id": lambda conversion: clean_name(conversion.id),
+    "owner": lambda conversion: conversion.owner,
+    "tensor": _tensor,
+    "from": lambda conversion: _layout(conversion.source),
+    "to": lambda conversion: _layout(conversion.target),
+    "time": _time,
+    "bytes": lambda conversion: bytes_cell(conversion.bytes_moved),
+    "why": lambda conversion: clean(conversion.cause, 160) if conversion.cause else UNKNOWN,
+    "where": where_cell,
+}
+_RECORDED_CONVERSION_CELLS: Mapping[str, Callable[[Conversion], str]] = {
+    "id": lambda conversion: clean_name(conversion.id),
+    "owner": lambda conversion: conversion.owner,
+    "kernel": lambda conversion: clean(conversion.kernel, KERNEL_LENGTH) if conversion.kernel else UNKNOWN,
+    "tensor": _recorded_tensor,
+    "change": lambda conversion: direction_words(conversion) + (" (fused)" if conversion.fused else ""),
+    "count": lambda conversion: str(conversion.count),
+    "time": _time,
+    "alone": lambda conversion: seconds_cell(conversion.exposed_seconds),
+    "rests on": _rests_on,
+    "step": lambda conversion: clean_name(conversion.step) if conversion.step else UNKNOWN,
+    "where": where_cell,
+}
+_PAIR_CELLS: Mapping[str, Callable[[RedundantPair], str]] = {
+    "conversions": _members,
+    "between": _between,
+    "time": _time,
+    "bytes": lambda pair: bytes_cell(pair.bytes_moved),
+    "why it may go": lambda pair: _proof(pair) if pair.proof else NOT_RECORDED,
+    "where": _place,
+}
+_RECORDED_PAIR_CELLS: Mapping[str, Callable[[RedundantPair], str]] = {
+    "conversions": _members,
+    "tensor": lambda pair: shape_cell(pair.tensor_shape) if pair.tensor_shape else UNKNOWN,
+    "between": _between,
+    "time": _time,
+    "alone": lambda pair: seconds_cell(pair.exposed_seconds),
+    "rests on": lambda pair: CONFIDENCE_WORDS[pair.confidence] if pair.confidence else UNKNOWN,
+    "why it may go": _proof,
+    "where": _place,
+}
+_BREAKER_CELLS: Mapping[str, Callable[[LayoutBreaker], str]] = {
+    "operation": lambda breaker: clean_name(breaker.op),
+    "given": lambda breaker: _layout(breaker.source),
+    "returned": lambda breaker: _layout(breaker.target),
+    "conversions": lambda breaker: listing([clean_name(id_) for id_ in breaker.conversions], 4) or UNKNOWN,
+    "time": lambda breaker: seconds_cell(breaker.seconds),
+    "bytes": lambda breaker: bytes_cell(breaker.bytes_moved),
+    "where": _place,
+}
+
+
+def _total_row(total: Total) -> tuple[str, ...]:
+    library = (clean_name(total.library) if total.library else UNKNOWN,) if total.kind == "kernel" else ()
+    return (total_name(total), *library, *total_cells(total))
+
+
+def _environment(diagnosis: Diagnosis, most: int) -> Detail:
+    """What was diagnosed, on which machine, with which versions, as far as known; at most so many inputs, settings."""
     environment, subject = diagnosis.environment, diagnosis.subject
     facts: dict[str, object] = {
         "model": subject.model,

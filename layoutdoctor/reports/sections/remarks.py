@@ -1,19 +1,18 @@
-"""
-What stands around the table: remarks on single trials, what was not understood, how well was measured, where to go on.
-
-Faces the view; imports records, units and the sums only.
-"""
+"""What stands around the tables: remarks, what was not understood, how well was measured, where to go on."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.records import NO_DIFFERENCE
-from layoutdoctor.reports.sections.wording import clean, clean_name, count_of, cut_list, format_error, in_words
+from layoutdoctor.reports.sections.facts import is_recording, recorded_trial, sources_of, terms_of
+from layoutdoctor.reports.sections.wording import clean, clean_name, format_error
 from layoutdoctor.units import format_share
+from layoutdoctor.words import KINETO_TRACE, count_of, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from layoutdoctor.records import Diagnosis, Trial
 
@@ -24,19 +23,22 @@ UNSTABLE_CODE = "LD401"
 MOST_NAMED = 6
 
 
-def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """
-    Facts about the subject and about trials that the table has no room for.
+_TIMES = {
+    "trace": "kernel times from the profiler, which slows small kernels",
+    "table": "times added up as the table has them",
+    "log": "times from oneDNN's own log",
+}
 
-    Args:
-        diagnosis: Any diagnosis.
-    """
+
+def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Facts about the subject and about trials that the answer and the tables have no room for."""
     remarks = [clean(note) for note in diagnosis.subject.notes]
     for describe in (_dropped, _different_outputs, _other_output_layouts, _recompiles, _graph_breaks):
         remarks += _one_line_per_fact(diagnosis, describe)
     for trial in diagnosis.trials:
         if trial.status != "same_as":  # the table says what it is the same as; its notes stand in the record
-            remarks += [f"{clean_name(trial.name)}: {clean(note)}" for note in trial.notes]
+            about = "" if is_recording(diagnosis) else f"{clean_name(trial.name)}: "
+            remarks += [f"{about}{clean(note)}" for note in trial.notes]
     return tuple(remarks)
 
 
@@ -47,7 +49,7 @@ def _one_line_per_fact(diagnosis: Diagnosis, describe: Callable[[Trial], str | N
         fact = describe(trial)
         if fact is not None:
             names.setdefault(fact, []).append(clean_name(trial.name))
-    return [f"{fact}: {cut_list(found, MOST_NAMED)}" for fact, found in names.items()]
+    return [f"{fact}: {listing(found, MOST_NAMED)}" for fact, found in names.items()]
 
 
 def _dropped(trial: Trial) -> str | None:
@@ -84,28 +86,36 @@ def _graph_breaks(trial: Trial) -> str | None:
 
 
 def build_not_understood(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """
-    What could not be recorded or read; "nothing" is said only where everything was recorded.
+    """What could not be recorded or read, at least a line; "nothing" only where everything was recorded."""
+    find = _not_read if is_recording(diagnosis) else _not_recorded
+    return tuple(find(diagnosis)) or ("nothing",)
 
-    Args:
-        diagnosis: Any diagnosis.
 
-    Returns:
-        At least one line.
-    """
+def _not_read(diagnosis: Diagnosis) -> Iterator[str]:
+    """What the file of a run lacks, and what in it could not be read."""
+    trial = recorded_trial(diagnosis)
+    if trial is None:
+        yield "nothing was read, so nothing is known"
+    elif trial.kernels is None:
+        yield "the kernel list was not recorded"
+    else:
+        if trial.kernels.not_understood_count and not (trial.kernels.lacks or diagnosis.subject.notes):
+            what = count_of(trial.kernels.not_understood_count, "event or conversion", "events or conversions")
+            yield f"{what} could not be read or described"
+        yield from (clean(lack, 300) for lack in trial.kernels.lacks)
+        yield from dict.fromkeys(clean(what, 200) for graph in trial.graphs for what in graph.not_understood)
+
+
+def _not_recorded(diagnosis: Diagnosis) -> Iterator[str]:
     ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
-    lines = []
     unrecorded = [clean_name(trial.name) for trial in ran if trial.kernels is None and not trial.is_static]
     if unrecorded:
-        lines.append(f"kernels not recorded for {cut_list(unrecorded, MOST_NAMED)}")
-    lines += _one_line_per_fact(diagnosis, _unread_kernels)
-    lines += _one_line_per_fact(diagnosis, _lacking)
-    lines += _one_line_per_fact(diagnosis, _hook_failure)
-    lines += _one_line_per_fact(diagnosis, _not_followed)
+        yield f"kernels not recorded for {listing(unrecorded, MOST_NAMED)}"
+    for describe in (_unread_kernels, _lacking, _hook_failure, _not_followed):
+        yield from _one_line_per_fact(diagnosis, describe)
     if not ran:
         done = "ran" if diagnosis.subject.target is None else "was lowered"
-        lines.append(f"nothing {done}, so nothing was recorded")
-    return tuple(lines) or ("nothing",)
+        yield f"nothing {done}, so nothing was recorded"
 
 
 def _unread_kernels(trial: Trial) -> str | None:
@@ -115,7 +125,7 @@ def _unread_kernels(trial: Trial) -> str | None:
 
 def _lacking(trial: Trial) -> str | None:
     lacks = trial.kernels.lacks if trial.kernels else ()
-    return f"the kernel list lacks {in_words(clean(lack, 200) for lack in lacks)}" if lacks else None
+    return f"the kernel list lacks {listing((clean(lack, 200) for lack in lacks), None)}" if lacks else None
 
 
 def _hook_failure(trial: Trial) -> str | None:
@@ -129,12 +139,12 @@ def _not_followed(trial: Trial) -> str | None:
 
 
 def build_measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """
-    How well the times are known, and which numbers were measured.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
+    """How well the times are known, which numbers were measured, and what they are not good for."""
+    if is_recording(diagnosis):
+        trial = recorded_trial(diagnosis)
+        if trial is None or trial.kernels is None or not trial.kernels.count:
+            return ("none, as no kernel was read",)
+        return ("one recorded run", _TIMES[terms_of(diagnosis).file], "nothing was compared")
     if diagnosis.subject.target is not None:
         return (f"none, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
     measured = [trial for trial in diagnosis.trials if trial.measurement is not None]
@@ -167,22 +177,19 @@ def _provenance(measured: list[Trial]) -> str:
         whats.append("ratios")
     if any(t.equivalence is not None and t.equivalence.status != "not_checked" for t in measured):
         whats.append("outputs")
-    text = f"measured: {in_words(whats)}"
+    text = f"measured: {listing(whats, None)}"
     if any(trial.kernels is not None and trial.kernels.seconds is not None for trial in measured):
         text += "; kernels and conversions: in one profiled iteration"
     return text
 
 
 def build_hints(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """
-    Where to go on from this report.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    first = (
-        f"layoutdoctor explain {clean_name(diagnosis.findings[0].code)}"
-        if diagnosis.findings
-        else "layoutdoctor explain"
-    )
-    return (first, "--output report.md for an issue", "--output d.json for every number")
+    """Where to go on from this report."""
+    about = f" {clean_name(diagnosis.findings[0].code)}" if diagnosis.findings else ""
+    explain = f"layoutdoctor explain{about}"
+    if not is_recording(diagnosis):
+        return (explain, "--output report.md for an issue", "--output d.json for every number")
+    trial = recorded_trial(diagnosis)
+    can_mark = trial is not None and KINETO_TRACE in sources_of(diagnosis) and bool(counted_conversions(trial))
+    marks = ("--output annotated.json.gz marks them for Perfetto",) if can_mark else ()
+    return (explain, *marks, "layoutdoctor compare OLD NEW")

@@ -1,26 +1,35 @@
-"""
-What a table of a report is, and the table of configurations: one row per trial, fastest first, every cell as text.
-
-Faces the view; imports records, units and the sums only.
-"""
+"""The tables of a report, every cell as text: configurations, fastest first; of a recorded run, costly places."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.analysis.costs import counted_conversions
 from layoutdoctor.configurations import BASELINE
-from layoutdoctor.records import NO_DIFFERENCE
-from layoutdoctor.reports.sections.costs import count_by_tensor
-from layoutdoctor.reports.sections.wording import NOT_RECORDED, STATUS_WORDS, clean, clean_name, count_of
+from layoutdoctor.records import NO_DIFFERENCE, Total
+from layoutdoctor.reports.sections.facts import (
+    count_by_tensor,
+    failure_clause,
+    find_ratio,
+    is_recording,
+    recorded_trial,
+)
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, NAME_LENGTH, clean, clean_name, precise_share
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds
+from layoutdoctor.words import NOT_RECORDED, count_of
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Diagnosis, Graph, RatioInterval, Trial
+    from collections.abc import Iterable, Sequence
 
-CLAUSE_LENGTH = 160
-_DIRECTION_WORDS = {"inference": "", "forward": "fwd ", "backward": "bwd "}
+    from layoutdoctor.records import Diagnosis, Graph, KernelSummary, RatioInterval, TotalKind, Trial
+
+MOST_PLACES = 8
+WORTH_A_MODULE = 0.5
+"""Modules are shown in place of operations where they hold at least this part of the operations' conversion time."""
+
+_DIRECTIONS = {"inference": "", "forward": "fwd ", "backward": "bwd "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +38,8 @@ class TableRow:
     One row of a table, ready to be laid out.
 
     Attributes:
-        cells: As many as the table has heads.
+        cells: As many as the table has heads; with a clause, the first alone.
         clause: In place of all cells after the first; None for an ordinary row.
-        is_recommended: Whether it is the configuration to use, which a format may set off.
     """
 
     cells: tuple[str, ...]
@@ -45,8 +53,6 @@ class Table:
     A table of a report, the same for all formats.
 
     Attributes:
-        head: Heads of the columns.
-        rows: The rows.
         clause_column: Where a format that cannot let a clause span the other columns puts it.
         wraps_names: Whether names in the first column may be broken over several lines where they are long.
     """
@@ -57,73 +63,34 @@ class Table:
     wraps_names: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
     """
-    One configuration in the table.
-
-    Attributes:
-        name: The configuration.
-        median: Its median time.
-        ratio: Against the baseline, with the interval.
-        conversions: How many layout conversions run on their own, by kind of tensor.
-        decision: What Inductor decided.
-        clause: In place of all cells: why there is no result, or which configuration it is the same as.
-        is_static: True where nothing was run, so that the table has no times.
+    The configurations; of a recorded run, the places where conversions cost most, the costliest first, and the steps in
+    their order where there are several, and nothing where no place has a conversion.
     """
-
-    name: str
-    median: str = ""
-    ratio: str = ""
-    conversions: str = ""
-    decision: str = ""
-    clause: str | None = None
-    is_static: bool = False
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """What stands behind the name, under the heads of ``build_columns``."""
-        recorded = (self.conversions, self.decision)
-        return recorded if self.is_static else (self.median, self.ratio, *recorded)
+    if not is_recording(diagnosis):
+        return (_configurations(diagnosis),)
+    trial = recorded_trial(diagnosis)
+    return _places(trial.kernels) if trial is not None and trial.kernels is not None else ()
 
 
-def build_table(diagnosis: Diagnosis) -> Table:
-    """
-    The table of configurations.
-
-    Args:
-        diagnosis: One of a model.
-    """
-    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
-    best = clean_name(recommended) if recommended is not None else None
-    rows = tuple(TableRow((row.name, *row.cells), row.clause, row.name == best) for row in build_rows(diagnosis))
-    # A clause stands under "vs default" in a table of times, as the first cell else.
-    return Table(build_columns(diagnosis), rows, clause_column=2 if diagnosis.subject.target is None else 1)
-
-
-def build_columns(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """
-    The heads of the table.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    if diagnosis.subject.target is not None:
-        return ("configuration", "conversions", "decision")
+def _configurations(diagnosis: Diagnosis) -> Table:
+    """The measured configurations by their median, then those without a time, then the same ones."""
+    is_timed = diagnosis.subject.target is None
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
     against = "vs default" if baseline == BASELINE else f"vs {clean_name(baseline)}"
-    return ("configuration", "median", against, "conversions", "decision")
-
-
-def build_rows(diagnosis: Diagnosis) -> tuple[Row, ...]:
-    """
-    One row per trial: the measured ones by their median, then those without a time, then the same ones.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    ordered = sorted(diagnosis.trials, key=_place_in_table)
-    return tuple(_build_row(diagnosis, trial) for trial in ordered)
+    head = ("configuration", *(("median", against) if is_timed else ()), "conversions", "decision")
+    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
+    rows = []
+    for trial in sorted(diagnosis.trials, key=_place_in_table):
+        name, clause = clean_name(trial.name), _clause(trial)
+        cells = (conversions_cell(trial), decision_cell(trial)) if clause is None else ()
+        if clause is None and is_timed:
+            median = format_seconds(trial.measurement.median_seconds) if trial.measurement else "not measured"
+            cells = (median, _ratio_cell(diagnosis, trial), *cells)
+        rows.append(TableRow((name, *cells), clause, recommended is not None and name == clean_name(recommended)))
+    # A clause stands under "vs default" in a table of times, as the first cell else.
+    return Table(head, tuple(rows), clause_column=2 if is_timed else 1)
 
 
 def _place_in_table(trial: Trial) -> tuple[int, float]:
@@ -134,57 +101,16 @@ def _place_in_table(trial: Trial) -> tuple[int, float]:
     return (0, trial.measurement.median_seconds if trial.measurement else float("inf"))
 
 
-def _build_row(diagnosis: Diagnosis, trial: Trial) -> Row:
-    name, is_static = clean_name(trial.name), diagnosis.subject.target is not None
+def _clause(trial: Trial) -> str | None:
+    """Why there is no result, or which configuration it is the same as."""
     if trial.status == "same_as":
         same = "same code as" if trial.configuration.backend == "inductor" else "the same as"
-        clause = f"{same} {clean_name(trial.same_as or 'another configuration')}"
-        return Row(name, clause=clause, is_static=is_static)
-    if trial.status != "ok":
-        return Row(name, clause=failure_clause(trial), is_static=is_static)
-    return Row(
-        name,
-        median=format_seconds(trial.measurement.median_seconds) if trial.measurement else "not measured",
-        ratio=_ratio_cell(diagnosis, trial),
-        conversions=conversions_cell(trial),
-        decision=decision_cell(trial),
-        is_static=is_static,
-    )
-
-
-def failure_clause(trial: Trial) -> str:
-    """
-    Why a trial has no result, in one clause.
-
-    Args:
-        trial: A trial whose status is neither ``ok`` nor ``same_as``.
-    """
-    word = STATUS_WORDS[trial.status]
-    if trial.failure is None:
-        return f"{word}: the reason was not recorded"
-    stage = "" if trial.status == "skipped" else f" ({clean_name(trial.failure.kind)})"
-    return f"{word}{stage}: {clean(trial.failure.message, CLAUSE_LENGTH)}"
-
-
-def find_ratio(diagnosis: Diagnosis, name: str) -> RatioInterval | None:
-    """
-    The ratio of a configuration against the baseline; None where there is none.
-
-    Args:
-        diagnosis: Any diagnosis.
-        name: A configuration's name.
-    """
-    ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
-    return next((ratio for ratio in ratios if ratio.name == name), None)
+        return f"{same} {clean_name(trial.same_as or 'another configuration')}"
+    return failure_clause(trial) if trial.status != "ok" else None
 
 
 def format_interval(ratio: RatioInterval) -> str:
-    """
-    A ratio with its interval: ``"1.28x  1.25..1.31"``.
-
-    Args:
-        ratio: Any ratio.
-    """
+    """A ratio with its interval: ``"1.28x  1.25..1.31"``."""
     return f"{format_ratio(ratio.median)}  {ratio.low:.2f}..{ratio.high:.2f}"
 
 
@@ -201,14 +127,8 @@ def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
 
 
 def conversions_cell(trial: Trial) -> str:
-    """
-    The conversions of a trial that run on their own, by kind of tensor; never "none" where nothing was recorded.
-
-    Args:
-        trial: A trial that ran.
-    """
-    counts = count_by_tensor(counted_conversions(trial))
-    text = ", ".join(f"{count} {kind if kind != 'unknown' else 'other'}" for kind, count in counts.items())
+    """The conversions of a trial that run on their own, by tensor; never "none" where nothing was recorded."""
+    text = ", ".join(tensors_in_short(trial))
     if trial.is_static:
         return f"{text or 'none'}{_moved(trial)}"
     if trial.kernels is None:
@@ -219,6 +139,12 @@ def conversions_cell(trial: Trial) -> str:
     return text or "none"
 
 
+def tensors_in_short(trial: Trial) -> list[str]:
+    """How many conversions there are of each kind of tensor: ``"2 activation"``, ``"1 other"``."""
+    counts = count_by_tensor(counted_conversions(trial))
+    return [f"{count} {kind if kind != 'unknown' else 'other'}" for kind, count in counts.items()]
+
+
 def _moved(trial: Trial) -> str:
     """Bytes that the conversions of a static trial move, in brackets; empty where not known for every one."""
     moved = [conversion.bytes_moved for conversion in counted_conversions(trial)]
@@ -227,12 +153,7 @@ def _moved(trial: Trial) -> str:
 
 
 def decision_cell(trial: Trial) -> str:
-    """
-    What Inductor decided about layouts, per direction in training.
-
-    Args:
-        trial: A trial that ran.
-    """
+    """What Inductor decided about layouts, per direction in training."""
     if trial.configuration.backend != "inductor":
         return "-"
     by_direction: dict[str, list[Graph]] = {}
@@ -241,7 +162,7 @@ def decision_cell(trial: Trial) -> str:
     if not by_direction:
         return NOT_RECORDED
     parts = []
-    for direction, words in _DIRECTION_WORDS.items():
+    for direction, words in _DIRECTIONS.items():
         if direction in by_direction:
             parts.append(words + _decision_of(by_direction[direction], in_full=not words))
     return "; ".join(parts)
@@ -264,3 +185,86 @@ def _decision_of(graphs: list[Graph], *, in_full: bool) -> str:
     convolutions = f"{forced} of {total}" + (" convs channels-last" if in_full else "")
     unrecorded = len(graphs) - len(known)
     return f"{where}, {convolutions}" + (f", {count_of(unrecorded, 'graph')} {NOT_RECORDED}" if unrecorded else "")
+
+
+def _places(kernels: KernelSummary) -> tuple[Table, ...]:
+    """Where conversions cost most; the steps side by side."""
+    kind = _kind_to_show(kernels.totals)
+    tables = []
+    if kind is not None:
+        ordered = sorted(_with_conversions(kernels.totals, kind), key=lambda total: -total.conversion_seconds)
+        tables.append(_totals_table(kernels, kind, ordered))
+    steps = [total for total in kernels.totals if total.kind == "step"]
+    if len(steps) > 1 and any(step.conversion_count for step in steps):
+        tables.append(_totals_table(kernels, "step", sorted(steps, key=lambda step: _natural_order(step.name))))
+    return tuple(tables)
+
+
+def _kind_to_show(totals: Sequence[Total]) -> TotalKind | None:
+    """Modules are what a reader can change; but only where enough of the kernels could be laid to them."""
+    cost = {kind: sum(t.conversion_seconds for t in totals if t.kind == kind) for kind in ("module", "operation")}
+    if _with_conversions(totals, "module") and cost["module"] >= WORTH_A_MODULE * cost["operation"]:
+        return "module"
+    kinds: tuple[TotalKind, ...] = ("operation", "kernel")
+    return next((kind for kind in kinds if _with_conversions(totals, kind)), None)
+
+
+def _with_conversions(totals: Iterable[Total], kind: TotalKind) -> list[Total]:
+    return [total for total in totals if total.kind == kind and total.conversion_count]
+
+
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """``ProfilerStep#10`` after ``ProfilerStep#9``."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]{1,18})", name)]
+
+
+def _totals_table(kernels: KernelSummary, kind: TotalKind, totals: Sequence[Total]) -> Table:
+    rows = [TableRow((total_name(total), *total_cells(total))) for total in totals[:MOST_PLACES]]
+    rest = totals[MOST_PLACES:]
+    if rest:
+        rows.append(TableRow((f"{len(rest)} more", *total_cells(_sum(kind, rest)))))
+    rows += _unplaced(kernels, kind, totals)
+    return Table((kind, *total_heads(kind)), tuple(rows), wraps_names=True)
+
+
+def total_heads(kind: TotalKind) -> tuple[str, ...]:
+    """The heads of a table of totals, without that of the names; a kernel converts or does not, so it has no share."""
+    if kind == "kernel":
+        return ("launches", "time", "conversions")
+    return ("kernels", "time", "conversions", "in conversions", "share")
+
+
+def total_name(total: Total) -> str:
+    """The name of a total, cut where it is long."""
+    return clean(total.name, KERNEL_LENGTH if total.kind == "kernel" else NAME_LENGTH)
+
+
+def total_cells(total: Total) -> tuple[str, ...]:
+    """What stands behind a total's name, under ``total_heads``."""
+    cells = (str(total.count), format_seconds(total.seconds), str(total.conversion_count))
+    if total.kind == "kernel":
+        return cells
+    share = precise_share(total.conversion_seconds, total.seconds) if total.seconds else ""
+    return (*cells, format_seconds(total.conversion_seconds), share)
+
+
+def _unplaced(kernels: KernelSummary, kind: TotalKind, totals: Sequence[Total]) -> list[TableRow]:
+    """The conversions of which the place was not recorded, so that the table adds up."""
+    count = kernels.conversion_count - sum(total.conversion_count for total in totals)
+    if count <= 0 or kernels.conversion_seconds is None:
+        return []
+    seconds = max(0.0, kernels.conversion_seconds - sum(total.conversion_seconds for total in totals))
+    text = format_seconds(seconds)
+    cells = (str(count), text, str(count)) if kind == "kernel" else ("", "", str(count), text, "")
+    return [TableRow((f"no {kind} known", *cells))]
+
+
+def _sum(kind: TotalKind, totals: Sequence[Total]) -> Total:
+    return Total(
+        kind=kind,
+        name="",
+        count=sum(total.count for total in totals),
+        seconds=sum(total.seconds for total in totals),
+        conversion_count=sum(total.conversion_count for total in totals),
+        conversion_seconds=sum(total.conversion_seconds for total in totals),
+    )

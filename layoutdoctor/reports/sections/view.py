@@ -10,18 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.reports.sections.answer import Answer, build_answer
+from layoutdoctor.reports.sections.facts import is_recording, sources_of
 from layoutdoctor.reports.sections.remarks import build_hints, build_measurement, build_not_understood, build_remarks
-from layoutdoctor.reports.sections.rows import Table, build_table
-from layoutdoctor.reports.sections.static_answer import build_static_answer
-from layoutdoctor.reports.sections.trace_answer import build_trace_answer
-from layoutdoctor.reports.sections.trace_remarks import (
-    build_trace_hints,
-    build_trace_measurement,
-    build_trace_not_understood,
-    build_trace_remarks,
-)
-from layoutdoctor.reports.sections.trace_rows import build_trace_tables
-from layoutdoctor.reports.sections.wording import clean, clean_name, count_of, in_words, place_of
+from layoutdoctor.reports.sections.rows import Table, build_tables
+from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from layoutdoctor.records import Diagnosis, Finding
@@ -33,13 +26,7 @@ class FindingEntry:
     One finding as a report shows it.
 
     Attributes:
-        code: The rule's code.
-        severity: ``error``, ``warning`` or ``note``.
-        rule: The rule's name.
         configuration: The trial it is about, unless that is the baseline, the recorded one, or the whole diagnosis.
-        message: The fact.
-        place: File, line and module, where known.
-        suggestion: What to do.
     """
 
     code: str
@@ -59,13 +46,7 @@ class View:
     Attributes:
         title: What was diagnosed where, in parts.
         interrupted: What stopped the diagnosis, as a sentence; None where it ran to its end.
-        answer: The first lines.
-        tables: The configurations; of a trace, the places where conversions cost most, and the steps.
-        remarks: Facts about the subject and single trials.
         findings: What the rules found, most severe first.
-        not_understood: What could not be recorded or read.
-        measurement: How well it was measured.
-        hints: Where to go on.
     """
 
     title: tuple[str, ...]
@@ -80,19 +61,12 @@ class View:
 
 
 def build_view(diagnosis: Diagnosis) -> View:
-    """
-    The report of a diagnosis, in sections.
-
-    Args:
-        diagnosis: Any diagnosis, also an interrupted one.
-    """
-    if diagnosis.subject.mode == "trace":
-        return _trace_view(diagnosis)
+    """The report of a diagnosis, also of an interrupted one, in sections."""
     return View(
         title=_title(diagnosis),
         interrupted=_interruption(diagnosis),
-        answer=build_answer(diagnosis) if diagnosis.subject.target is None else build_static_answer(diagnosis),
-        tables=(build_table(diagnosis),),
+        answer=build_answer(diagnosis),
+        tables=build_tables(diagnosis),
         remarks=build_remarks(diagnosis),
         findings=tuple(_finding_entry(diagnosis, finding) for finding in diagnosis.findings),
         not_understood=build_not_understood(diagnosis),
@@ -101,41 +75,20 @@ def build_view(diagnosis: Diagnosis) -> View:
     )
 
 
-def _trace_view(diagnosis: Diagnosis) -> View:
-    return View(
-        title=_trace_title(diagnosis),
-        interrupted=_interruption(diagnosis),
-        answer=build_trace_answer(diagnosis),
-        tables=build_trace_tables(diagnosis),
-        remarks=build_trace_remarks(diagnosis),
-        findings=tuple(_finding_entry(diagnosis, finding) for finding in diagnosis.findings),
-        not_understood=build_trace_not_understood(diagnosis),
-        measurement=build_trace_measurement(diagnosis),
-        hints=build_trace_hints(diagnosis),
-    )
-
-
-def _trace_title(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """As for a model, with what wrote the file; torch's version only where the file says it, as hardly any does."""
-    sources = dict.fromkeys(source for trial in diagnosis.trials if trial.kernels for source in trial.kernels.sources)
-    torch = diagnosis.environment.torch
-    return (
-        f"layoutdoctor {clean_name(diagnosis.layoutdoctor_version)}",
-        clean_name(diagnosis.subject.name),
-        in_words(clean_name(source) for source in sources) or diagnosis.subject.mode,
-        _device(diagnosis),
-        *([f"torch {clean_name(torch)}"] if torch else []),
-    )
-
-
 def _title(diagnosis: Diagnosis) -> tuple[str, ...]:
-    torch = diagnosis.environment.torch
+    """With the mode, or what wrote the file; torch's version only where the file says it, as hardly any does."""
+    mode: str = diagnosis.subject.mode
+    torch = f"torch {clean_name(diagnosis.environment.torch)}" if diagnosis.environment.torch else None
+    if is_recording(diagnosis):
+        mode = listing(map(clean_name, sources_of(diagnosis)), None) or mode
+    else:
+        torch = torch or "torch version not recorded"
     return (
         f"layoutdoctor {clean_name(diagnosis.layoutdoctor_version)}",
         clean_name(diagnosis.subject.name),
-        diagnosis.subject.mode,
+        mode,
         _device(diagnosis),
-        f"torch {clean_name(torch)}" if torch else "torch version not recorded",
+        *([torch] if torch else []),
     )
 
 
@@ -158,8 +111,7 @@ def _interruption(diagnosis: Diagnosis) -> str | None:
 
 def _finding_entry(diagnosis: Diagnosis, finding: Finding) -> FindingEntry:
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else None
-    only_one = diagnosis.subject.mode == "trace"
-    about = finding.configuration if finding.configuration != baseline and not only_one else None
+    about = finding.configuration if finding.configuration != baseline and not is_recording(diagnosis) else None
     return FindingEntry(
         code=clean_name(finding.code),
         severity=finding.severity,

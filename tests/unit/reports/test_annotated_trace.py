@@ -294,7 +294,7 @@ def test_a_mark_says_what_the_diagnosis_says_of_its_conversion(tmp_path: Path) -
     assert second["args"] == {
         "conversion": "conversion 2",
         "kernel": TO_NHWC,
-        "direction": "other",
+        "direction": "between other layouts",
         "tensor": "unknown",
         "target shape": "[s0, 64]",
         "target format": "aBcd16b",

@@ -31,16 +31,16 @@ from layoutdoctor.analysis.costs import launch_count as launches_of
 from layoutdoctor.records import Conversion, Diagnosis, Failure, Finding, KernelSummary
 from layoutdoctor.reports import render
 from layoutdoctor.reports.markdown.report import MOST_CHARACTERS
-from layoutdoctor.reports.sections.trace_answer import build_trace_answer
-from layoutdoctor.reports.sections.trace_remarks import (
-    build_trace_hints,
-    build_trace_measurement,
-    build_trace_not_understood,
-    build_trace_remarks,
+from layoutdoctor.reports.sections.answer import build_answer
+from layoutdoctor.reports.sections.remarks import (
+    build_hints,
+    build_measurement,
+    build_not_understood,
+    build_remarks,
 )
-from layoutdoctor.reports.sections.trace_rows import MOST_PLACES, build_trace_tables
+from layoutdoctor.reports.sections.rows import MOST_PLACES, build_tables
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.tables import plain_table
+from layoutdoctor.reports.text import plain_table
 
 HOSTILE = "\x1b[31mred\x07\r\nnew | line `code` <script>alert(1)</script> </details> [x](y) *b* \u202e\u2028 ```"
 PAIR = ("kernel 0", "kernel 1")
@@ -51,7 +51,7 @@ def two(**changes: object) -> tuple[Conversion, Conversion]:
 
 
 def line_of(diagnosis: Diagnosis, beginning: str) -> str | None:
-    lines = build_trace_answer(diagnosis).lines
+    lines = build_answer(diagnosis).lines
     return next((line for line in lines if line.startswith(beginning)), None)
 
 
@@ -79,7 +79,7 @@ def test_the_title_names_the_file_and_what_wrote_it() -> None:
 def test_the_first_line_has_the_sum_the_share_and_what_nothing_hid() -> None:
     diagnosis = a_trace(recorded(*two(seconds=1e-3, exposed_seconds=0.4e-3), seconds=40e-3))
 
-    assert build_trace_answer(diagnosis).headline == (
+    assert build_answer(diagnosis).headline == (
         "Layout conversions take 2.00 ms of 40.0 ms recorded GPU time (5.0 %), 800 us of that with nothing else running"
     )
 
@@ -95,7 +95,7 @@ def test_the_first_line_has_the_sum_the_share_and_what_nothing_hid() -> None:
 def test_what_ran_alone_is_said_only_where_it_is_known(exposed: float | None, expected: str) -> None:
     diagnosis = a_trace(recorded(*two(seconds=1e-3, exposed_seconds=exposed), seconds=40e-3))
 
-    assert build_trace_answer(diagnosis).headline.endswith(f"recorded GPU time {expected}")
+    assert build_answer(diagnosis).headline.endswith(f"recorded GPU time {expected}")
 
 
 def test_copies_of_the_framework_count_as_well_as_those_of_libraries() -> None:
@@ -103,13 +103,13 @@ def test_copies_of_the_framework_count_as_well_as_those_of_libraries() -> None:
     kernels = recorded(*two(seconds=1e-3, exposed_seconds=0.5e-3), seconds=30e-3, totals=(a_total(),))
     diagnosis = a_trace(kernels, graphs=(a_graph(name="recorded", conversions=(eager,)),))
 
-    assert build_trace_answer(diagnosis).headline == (
+    assert build_answer(diagnosis).headline == (
         "Layout conversions take 3.00 ms of 30.0 ms recorded GPU time (10.0 %), "
         "2.00 ms of that with nothing else running"
     )
     assert line_of(diagnosis, "Conversions") == (
-        "Conversions: 2 in library calls, 2.00 ms (1 to channels_last, 1 to contiguous); "
-        "1 by eager copies, 1.00 ms (1 to channels_last)"
+        "Conversions: 2 inside library calls, 2.00 ms (1 to channels_last, 1 to contiguous); "
+        "1 inside eager operations, 1.00 ms (1 to channels_last)"
     )
 
 
@@ -117,25 +117,25 @@ def test_a_copy_of_the_framework_whose_exposed_time_is_not_known_leaves_that_out
     eager = launched(2, owner="framework", exposed_seconds=None)
     diagnosis = a_trace(recorded(*two()), graphs=(a_graph(name="recorded", conversions=(eager,)),))
 
-    assert "nothing else running" not in build_trace_answer(diagnosis).headline
+    assert "nothing else running" not in build_answer(diagnosis).headline
 
 
 def test_eager_copies_alone_are_no_reason_to_try_channels_last_but_to_diagnose_the_model() -> None:
     eager = launched(2, owner="framework", exposed_seconds=1e-4)
     diagnosis = a_trace(recorded(), graphs=(a_graph(name="recorded", conversions=(eager,)),))
 
-    assert build_trace_answer(diagnosis).headline == (
+    assert build_answer(diagnosis).headline == (
         "Layout conversions take 400 us of 15.0 ms recorded GPU time (2.7 %), 100 us of that with nothing else running"
     )
     assert line_of(diagnosis, "To try") is None
     assert line_of(diagnosis, "To find") == "To find the fastest layout: python -m layoutdoctor model.py"
-    assert build_trace_tables(diagnosis) == ()
+    assert build_tables(diagnosis) == ()
 
 
 def test_conversions_without_a_time_are_counted() -> None:
     diagnosis = a_trace(recorded(*two(seconds=None), conversion_seconds=None, share=None))
 
-    assert build_trace_answer(diagnosis).headline == "2 layout conversions, whose time was not recorded"
+    assert build_answer(diagnosis).headline == "2 layout conversions, whose time was not recorded"
 
 
 def test_conversions_without_the_time_of_all_kernels_have_no_share() -> None:
@@ -143,7 +143,7 @@ def test_conversions_without_the_time_of_all_kernels_have_no_share() -> None:
         a_trace(recorded(*two(), seconds=None)),
         a_trace(None, graphs=(a_graph(name="recorded", conversions=two(owner="framework")),)),
     ):
-        assert build_trace_answer(diagnosis).headline == (
+        assert build_answer(diagnosis).headline == (
             "Layout conversions take 800 us; the time of all kernels was not recorded"
         )
 
@@ -170,10 +170,11 @@ def test_a_conversion_without_layouts_has_a_direction_that_is_not_known() -> Non
     other = launched(1, direction="other", target=channels_last(), tensor="unknown")
 
     assert line_of(a_trace(recorded(unknown, unknown)), "Conversions") == (
-        "Conversions: 1 in library calls (1 between other layouts, or which way is not known)"
+        "Conversions: 1 inside library calls (1 between other layouts, or which way is not known)"
     )
     assert line_of(a_trace(recorded(unknown, other)), "Conversions") == (
-        "Conversions: 2 in library calls (1 between other layouts, or which way is not known, 1 other)"
+        "Conversions: 2 inside library calls "
+        "(1 between other layouts, or which way is not known, 1 between other layouts)"
     )
     assert line_of(a_trace(recorded(unknown, other)), "Tensors") is None
 
@@ -184,7 +185,7 @@ def test_an_entry_of_a_table_counts_as_often_as_it_was_launched() -> None:
 
     assert launches_of(counted_conversions(trial)) == trial.kernels.conversion_count == 13_128
     assert line_of(diagnosis, "Conversions") == (
-        "Conversions: 13128 in library calls (9846 to channels_last, 3282 to contiguous)"
+        "Conversions: 13128 inside library calls (9846 to channels_last, 3282 to contiguous)"
     )
     weights = a_trace(recorded(launched(0, tensor="weight", count=7), launched(1)))
     assert line_of(weights, "Tensors") == "Tensors converted: 1 activation and 7 weights"
@@ -195,8 +196,8 @@ def test_round_trips_say_what_they_rest_on() -> None:
     diagnosis = a_trace(recorded(*two(exposed_seconds=1e-4)), redundant_pairs=pairs)
 
     assert line_of(diagnosis, "Round trips") == (
-        "Round trips: 4, 800 us, 200 us of that with nothing else running; 2 agree in shape all along the way; "
-        "1 by launch grid alone; 1 by order of kernels alone"
+        "Round trips: 4, 800 us, 200 us of that with nothing else running; 2 with shapes that agree all along the way; "
+        "1 by launch grids that agree; 1 by the order of kernels only"
     )
 
 
@@ -270,16 +271,16 @@ def test_no_conversion_is_a_full_report_as_soon_as_there_is_anything_to_add(chan
     changes = dict(changes)
     kernels = recorded(totals=(a_total(),), **changes.pop("kernels", {}))
 
-    assert build_trace_answer(a_trace(recorded(totals=(a_total(),)))).is_short
-    assert not build_trace_answer(a_trace(kernels, **changes)).is_short
+    assert build_answer(a_trace(recorded(totals=(a_total(),)))).is_short
+    assert not build_answer(a_trace(kernels, **changes)).is_short
 
 
 def test_a_note_does_not_make_a_short_report_long() -> None:
-    assert build_trace_answer(a_trace(recorded(totals=(a_total(),)), findings=(a_finding("note"),))).is_short
+    assert build_answer(a_trace(recorded(totals=(a_total(),)), findings=(a_finding("note"),))).is_short
 
 
 def test_no_conversion_by_names_alone_says_what_was_not_judged() -> None:
-    assert build_trace_answer(trace_of_a_graph_replay()).lines == (
+    assert build_answer(trace_of_a_graph_replay()).lines == (
         "Looked for by kernel name alone: the trace does not say which operations ran, "
         "so copies outside libraries were not judged",
     )
@@ -289,12 +290,12 @@ def test_no_conversion_in_a_trace_with_gaps_says_so() -> None:
     for gap in ({"lacks": ("no shapes",)}, {"not_understood_count": 2}):
         diagnosis = a_trace(recorded(totals=(a_total(),), **gap))
 
-        assert build_trace_answer(diagnosis).lines == ("That is as far as the trace tells; what it lacks stands below",)
+        assert build_answer(diagnosis).lines == ("That is as far as the trace tells; what it lacks stands below",)
 
 
 def test_a_log_names_its_reorders_so_that_none_is_none() -> None:
     kernels = recorded(count=3, seconds=None, sources=("oneDNN verbose log",), convolution_count=0)
-    answer = build_trace_answer(a_trace(kernels, subject={"device": "cpu"}))
+    answer = build_answer(a_trace(kernels, subject={"device": "cpu"}))
 
     assert answer.headline == "No layout conversion in 3 primitives"
     assert answer.lines == ("Convolutions: no primitive ran for one",)
@@ -306,7 +307,7 @@ def test_what_changes_no_layout_is_named_and_not_counted() -> None:
     kernels = recorded(padding, totals=(a_total(),))
     diagnosis = a_trace(kernels, graphs=(a_graph(name="recorded", conversions=permuted),))
 
-    assert build_trace_answer(diagnosis).lines == (
+    assert build_answer(diagnosis).lines == (
         "Not counted: 1 library kernel padding or copying without a layout change, 30.0 us",
         "Not counted: 2 copies into another order of dimensions, as attention makes them",
     )
@@ -319,7 +320,7 @@ FIND = "To find the fastest layout: python -m layoutdoctor model.py"
 @pytest.mark.parametrize("kernels", [None, recorded(count=0, seconds=0.0)], ids=["no list", "an empty list"])
 @pytest.mark.parametrize("device", ["cuda", None])
 def test_a_trace_without_kernels_is_never_healthy(kernels: KernelSummary | None, device: str | None) -> None:
-    answer = build_trace_answer(a_trace(kernels, subject={"device": device}))
+    answer = build_answer(a_trace(kernels, subject={"device": device}))
 
     assert answer.headline == NOTHING + "the trace holds no device kernels"
     assert not answer.is_short
@@ -330,7 +331,7 @@ def test_a_trace_without_kernels_is_never_healthy(kernels: KernelSummary | None,
 
 
 def test_a_trace_of_a_cpu_sends_to_the_log_of_onednn() -> None:
-    answer = build_trace_answer(a_trace(recorded(count=0), subject={"device": "cpu"}))
+    answer = build_answer(a_trace(recorded(count=0), subject={"device": "cpu"}))
 
     assert answer.headline == NOTHING + "the trace holds no device kernels"
     assert answer.lines == (
@@ -343,9 +344,7 @@ def test_a_trace_of_a_cpu_sends_to_the_log_of_onednn() -> None:
 def test_a_cpu_trace_with_a_kernel_list_is_judged() -> None:
     diagnosis = a_trace(recorded(*two()), subject={"device": "cpu"})
 
-    assert build_trace_answer(diagnosis).headline.startswith(
-        "Layout conversions take 800 us of 15.0 ms recorded kernel"
-    )
+    assert build_answer(diagnosis).headline.startswith("Layout conversions take 800 us of 15.0 ms recorded kernel")
 
 
 @pytest.mark.parametrize(
@@ -356,18 +355,18 @@ def test_a_cpu_trace_with_a_kernel_list_is_judged() -> None:
     ],
 )
 def test_an_empty_table_or_log_is_called_by_its_name(source: str, expected: str) -> None:
-    assert build_trace_answer(a_trace(recorded(count=0, sources=(source,)))).headline == NOTHING + expected
+    assert build_answer(a_trace(recorded(count=0, sources=(source,)))).headline == NOTHING + expected
 
 
 def test_a_file_that_could_not_be_examined_says_why() -> None:
     no_trial = msgspec.structs.replace(failed(), trials=())
 
-    assert build_trace_answer(failed()).headline == NOTHING + "failed (read): the file ends before its first event"
-    assert build_trace_answer(no_trial).headline == NOTHING + "nothing was examined"
-    assert build_trace_not_understood(failed()) == ("nothing was read, so nothing is known",)
-    assert build_trace_measurement(failed()) == ("none, as no kernel was read",)
-    assert build_trace_hints(failed()) == ("layoutdoctor explain", "layoutdoctor compare OLD NEW")
-    assert build_trace_tables(failed()) == ()
+    assert build_answer(failed()).headline == NOTHING + "failed (read): the file ends before its first event"
+    assert build_answer(no_trial).headline == NOTHING + "nothing was examined"
+    assert build_not_understood(failed()) == ("nothing was read, so nothing is known",)
+    assert build_measurement(failed()) == ("none, as no kernel was read",)
+    assert build_hints(failed()) == ("layoutdoctor explain", "layoutdoctor compare OLD NEW")
+    assert build_tables(failed()) == ()
     assert "\n### Versions\n" in render(failed(), "markdown")
 
 
@@ -401,7 +400,7 @@ def places(kind: str, *seconds: float, **changes: object) -> tuple[object, ...]:
     ],
 )
 def test_modules_are_shown_where_enough_was_laid_to_them(totals: tuple[object, ...], expected: str | None) -> None:
-    tables = build_trace_tables(a_trace(recorded(launched(0), totals=totals)))
+    tables = build_tables(a_trace(recorded(launched(0), totals=totals)))
 
     assert [table.head[0] for table in tables] == ([expected] if expected else [])
 
@@ -409,7 +408,7 @@ def test_modules_are_shown_where_enough_was_laid_to_them(totals: tuple[object, .
 def test_the_costliest_place_stands_first_and_the_rest_is_added_up() -> None:
     seconds = [1e-3 * (n + 1) for n in range(MOST_PLACES + 2)]
     conversions = tuple(launched(n, seconds=s) for n, s in enumerate([*seconds, 0.5e-3, 0.5e-3]))
-    (table,) = build_trace_tables(a_trace(recorded(*conversions, totals=places("operation", *seconds))))
+    (table,) = build_tables(a_trace(recorded(*conversions, totals=places("operation", *seconds))))
 
     assert table.head == ("operation", "kernels", "time", "conversions", "in conversions", "share")
     assert table.rows[0].cells == ("operation 9", "10", "10.0 ms", "1", "10.0 ms", "100.0 %")
@@ -419,7 +418,7 @@ def test_the_costliest_place_stands_first_and_the_rest_is_added_up() -> None:
 
 def test_a_table_of_kernels_has_no_share_as_a_kernel_converts_or_does_not() -> None:
     kernels = recorded(launched(0), launched(1), totals=places("kernel", 4e-4, count=1))
-    (table,) = build_trace_tables(a_trace(kernels))
+    (table,) = build_tables(a_trace(kernels))
 
     assert table.head == ("kernel", "launches", "time", "conversions")
     assert [row.cells for row in table.rows] == [
@@ -430,14 +429,14 @@ def test_a_table_of_kernels_has_no_share_as_a_kernel_converts_or_does_not() -> N
 
 def test_an_operation_without_any_time_has_no_share() -> None:
     total = a_total(seconds=0.0, conversion_count=1, conversion_seconds=0.0)
-    (table,) = build_trace_tables(a_trace(recorded(launched(0, seconds=0.0), totals=(total,))))
+    (table,) = build_tables(a_trace(recorded(launched(0, seconds=0.0), totals=(total,))))
 
     assert table.rows[0].cells == ("aten::convolution", "10", "0 s", "1", "0 s", "")
 
 
 def test_conversions_without_a_sum_leave_the_table_as_it_is() -> None:
     kernels = recorded(*two(), conversion_seconds=None, totals=places("operation", 4e-4))
-    (table,) = build_trace_tables(a_trace(kernels))
+    (table,) = build_tables(a_trace(kernels))
 
     assert len(table.rows) == 1
 
@@ -446,33 +445,33 @@ def test_steps_stand_side_by_side_in_their_order() -> None:
     steps = tuple(
         a_total("step", f"ProfilerStep#{n}", conversion_count=1, conversion_seconds=4e-4) for n in (10, 9, 11)
     )
-    several = build_trace_tables(a_trace(recorded(launched(0), totals=steps)))
+    several = build_tables(a_trace(recorded(launched(0), totals=steps)))
 
     assert [row.cells[0] for row in several[0].rows] == ["ProfilerStep#9", "ProfilerStep#10", "ProfilerStep#11"]
-    assert build_trace_tables(a_trace(recorded(launched(0), totals=steps[:1]))) == ()
-    assert build_trace_tables(a_trace(recorded(totals=(a_total("step", "1"), a_total("step", "2"))))) == ()
+    assert build_tables(a_trace(recorded(launched(0), totals=steps[:1]))) == ()
+    assert build_tables(a_trace(recorded(totals=(a_total("step", "1"), a_total("step", "2"))))) == ()
 
 
 def test_notes_are_remarks_without_a_configuration() -> None:
     diagnosis = a_trace(recorded(*two()), subject={"notes": ("torch's old trace format of 2020",)}, notes=("a note",))
 
-    assert build_trace_remarks(diagnosis) == ("torch's old trace format of 2020", "a note")
+    assert build_remarks(diagnosis) == ("torch's old trace format of 2020", "a note")
 
 
 def test_what_lacks_and_what_could_not_be_read_is_named_once() -> None:
     kernels = recorded(not_understood_count=2, lacks=("no shapes", "no Python stack"))
     graph = a_graph(name="recorded", not_understood=("a sparse tensor", "a sparse tensor"))
 
-    assert build_trace_not_understood(a_trace(kernels, graphs=(graph,))) == (
+    assert build_not_understood(a_trace(kernels, graphs=(graph,))) == (
         "no shapes",
         "no Python stack",
         "a sparse tensor",
     )
-    assert build_trace_not_understood(a_trace(recorded(not_understood_count=2))) == (
+    assert build_not_understood(a_trace(recorded(not_understood_count=2))) == (
         "2 events or conversions could not be read or described",
     )
-    assert build_trace_not_understood(a_trace(recorded())) == ("nothing",)
-    assert build_trace_not_understood(a_trace(None)) == ("the kernel list was not recorded",)
+    assert build_not_understood(a_trace(recorded())) == ("nothing",)
+    assert build_not_understood(a_trace(None)) == ("the kernel list was not recorded",)
 
 
 @pytest.mark.parametrize(
@@ -487,19 +486,19 @@ def test_what_lacks_and_what_could_not_be_read_is_named_once() -> None:
 def test_the_report_says_where_its_times_come_from(source: str, expected: str) -> None:
     diagnosis = a_trace(recorded(*two(), sources=(source,)))
 
-    assert build_trace_measurement(diagnosis) == ("one recorded run", expected, "nothing was compared")
+    assert build_measurement(diagnosis) == ("one recorded run", expected, "nothing was compared")
 
 
 def test_marking_for_perfetto_is_offered_for_a_trace_that_has_something_to_mark() -> None:
     mark = "--output annotated.json.gz marks them for Perfetto"
 
-    assert build_trace_hints(a_trace(recorded(*two()), findings=(a_finding(),))) == (
+    assert build_hints(a_trace(recorded(*two()), findings=(a_finding(),))) == (
         "layoutdoctor explain LD101",
         mark,
         "layoutdoctor compare OLD NEW",
     )
-    assert mark not in build_trace_hints(a_trace(recorded()))
-    assert mark not in build_trace_hints(trace_of_kernel_totals())
+    assert mark not in build_hints(a_trace(recorded()))
+    assert mark not in build_hints(trace_of_kernel_totals())
 
 
 def test_markdown_lists_the_costliest_first_with_what_each_rests_on() -> None:

@@ -13,8 +13,8 @@ from golden.stories import STORIES
 
 from layoutdoctor.accepted import fingerprint_of
 from layoutdoctor.records import Diagnosis, Failure, Finding
-from layoutdoctor.reports.ci.places import project_path, subject_file
-from layoutdoctor.reports.ci.sarif import FINGERPRINT, MOST_RESULTS, render_sarif
+from layoutdoctor.reports.ci.sarif import FINGERPRINT, MOST_RESULTS, render_sarif, subject_file
+from layoutdoctor.reports.sections.wording import project_path
 from layoutdoctor.rules import ALL_RULES
 
 LEVELS = {"error", "warning", "note", "none"}

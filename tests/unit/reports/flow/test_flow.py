@@ -28,9 +28,9 @@ from builders import (
 from golden.stories import STORIES
 
 from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph
-from layoutdoctor.reports.flow.flows import Flow, build_flows
-from layoutdoctor.reports.flow.parts import format_of, format_words, layout_words
-from layoutdoctor.reports.markdown.mermaid import render_mermaid
+from layoutdoctor.reports.flow.graph import format_of, format_words, layout_words
+from layoutdoctor.reports.flow.scenes import Flow, build_flows
+from layoutdoctor.reports.markdown.syntax import render_mermaid
 
 CONVOLUTION = "aten.convolution.default"
 WEIGHT = contiguous((64, 64, 3, 3))
@@ -116,7 +116,7 @@ def test_a_round_trip_in_eager_stands_between_its_convolutions() -> None:
     ]
     assert [node.is_redundant for node in flow.nodes] == [False, True, False, True, False]
     assert flow.nodes[0].seconds == 5e-3
-    assert flow.nodes[1].detail == "first, activation, inserted by the library"
+    assert flow.nodes[1].detail == "first, activation, inside library calls"
     assert flow.nodes[0].place == "body.0"
     assert flow.left_out == 4  # both weights, the input, the output
     assert flow.configuration == "eager"

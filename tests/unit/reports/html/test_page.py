@@ -38,6 +38,7 @@ from hostile_records import hostile_diagnosis
 from layoutdoctor.records import Diagnosis, Finding, Kernel
 from layoutdoctor.reports import render
 from layoutdoctor.reports.html.cards import LIST_LENGTHS, MOST_EVIDENCE, MOST_FINDINGS, MOST_ROWS
+from layoutdoctor.reports.html.charts import MOST_KERNELS, MOST_TIMELINE_PAIRS, build_timelines
 from layoutdoctor.reports.html.document import (
     hash_source,
     json_for_script,
@@ -45,7 +46,6 @@ from layoutdoctor.reports.html.document import (
     render_html,
     without_library,
 )
-from layoutdoctor.reports.html.timeline import MOST_KERNELS, MOST_TIMELINE_PAIRS, build_timelines
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.rules import ALL_RULES

@@ -38,8 +38,7 @@ from github_markdown import check_form, code_blocks, parse, text_of, without_cod
 from golden.stories import STORIES
 
 from layoutdoctor.records import Diagnosis, Failure, Finding
-from layoutdoctor.reports.markdown.report import markdown_parts, render_markdown
-from layoutdoctor.reports.markdown.summary import MARKER, summary_lines
+from layoutdoctor.reports.markdown.report import MARKER, markdown_parts, render_markdown, summary_lines
 from layoutdoctor.reports.markdown.syntax import code_block, code_name, escape, paragraph
 from layoutdoctor.reports.reproducer import report as reproducers
 
@@ -258,7 +257,7 @@ def test_a_failed_configuration_has_its_log_under_error_logs() -> None:
 def test_a_reproducer_that_runs_is_given_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     script = 'import torch\n\nprint("```")  # </details>\n'
     found = reproducers.Reproducer(script, True, "Two round trips in eager")
-    monkeypatch.setattr("layoutdoctor.reports.markdown.sections.build_reproducer", lambda _: found)
+    monkeypatch.setattr("layoutdoctor.reports.markdown.report.build_reproducer", lambda _: found)
     report = render_markdown(a_diagnosis())
 
     assert "### Minimal reproducer\n\nTwo round trips in eager:\n\n````python\nimport torch\n" in report
@@ -267,7 +266,7 @@ def test_a_reproducer_that_runs_is_given_whole(monkeypatch: pytest.MonkeyPatch) 
 
 def test_why_there_is_no_reproducer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     found = reproducers.Reproducer("", False, "No reproducer", "no reproducer: a custom operator *runs*")
-    monkeypatch.setattr("layoutdoctor.reports.markdown.sections.build_reproducer", lambda _: found)
+    monkeypatch.setattr("layoutdoctor.reports.markdown.report.build_reproducer", lambda _: found)
 
     assert "### Minimal reproducer\n\nNone: a custom operator \\*runs\\*.\n\n" in render_markdown(a_diagnosis())
 

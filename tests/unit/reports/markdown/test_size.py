@@ -20,13 +20,12 @@ from builders import (
 
 from layoutdoctor.records import Diagnosis, Finding
 from layoutdoctor.reports.markdown.report import (
+    MARKER,
     MOST_BYTES,
     MOST_CHARACTERS,
     markdown_parts,
-    overflow_of,
     render_markdown,
 )
-from layoutdoctor.reports.markdown.summary import MARKER
 
 DETAILS = "report.details.md"
 
@@ -102,7 +101,6 @@ def test_what_fits_is_not_cut() -> None:
     report, details = markdown_parts(diagnosis, DETAILS)
 
     assert details is None
-    assert overflow_of(diagnosis) is None
     assert "Lists are cut" not in report
     assert DETAILS not in report
     assert len(re.findall(r"^\| reorder \d+ +\|", report, re.MULTILINE)) == 120
@@ -173,4 +171,4 @@ def test_a_trace_of_thousands_of_conversions_is_whole_in_the_file_costliest_firs
 def test_the_second_text_is_the_same_whatever_the_file_is_called() -> None:
     diagnosis = msgspec.structs.replace(huge(2_000, 1, "n"), interrupted="from the keyboard")
 
-    assert overflow_of(diagnosis) == markdown_parts(diagnosis, "other.details.md")[1]
+    assert markdown_parts(diagnosis, DETAILS)[1] == markdown_parts(diagnosis, "other.details.md")[1]

@@ -39,8 +39,7 @@ from reproducer_builders import (
 
 from layoutdoctor.layout import strided_layout
 from layoutdoctor.records import Configuration, Finding, from_json, to_json
-from layoutdoctor.reports.reproducer.report import MOST_CODE_LINES, build_reproducer, render_reproducer
-from layoutdoctor.reports.reproducer.script import code_line_count
+from layoutdoctor.reports.reproducer.report import MOST_CODE_LINES, build_reproducer, code_line_count, render_reproducer
 
 if TYPE_CHECKING:
     from layoutdoctor.records import FxNode

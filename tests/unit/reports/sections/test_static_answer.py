@@ -17,9 +17,9 @@ from builders import (
 
 from layoutdoctor.records import Conversion, Diagnosis, Failure, Trial
 from layoutdoctor.reports import render
+from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.remarks import build_measurement, build_not_understood
-from layoutdoctor.reports.sections.rows import build_columns, build_rows
-from layoutdoctor.reports.sections.static_answer import build_static_answer
+from layoutdoctor.reports.sections.rows import build_tables
 from layoutdoctor.reports.sections.view import build_view
 
 VETOED = a_decision(applied=False, rule="small-channels", explanation="all convolutions are small")
@@ -72,7 +72,7 @@ def test_the_answer_has_the_decision_and_what_the_graphs_prove() -> None:
     pair = a_pair("graph 0 conversion 0", "graph 0 conversion 1", evidence="graph", seconds=None)
     trial = lowered("inductor", moved(0), moved(1), moved(2, fused=True), redundant_pairs=(pair,))
 
-    answer = build_static_answer(static(skipped(), trial, lowered("inductor-layout-opt-off")))
+    answer = build_answer(static(skipped(), trial, lowered("inductor-layout-opt-off")))
 
     assert answer.headline == (
         "Nothing was run on cuda:90: 2 graphs of 2 configurations lowered for it without the device, "
@@ -91,7 +91,7 @@ def test_a_pair_elsewhere_and_a_failure_are_told_too() -> None:
     pair = a_pair("graph 0 conversion 0", "graph 0 conversion 1", evidence="graph", seconds=None)
     other = lowered("inductor-layout-opt-off", moved(0), moved(1), redundant_pairs=(pair,))
 
-    answer = build_static_answer(static(lowered(), other, a_failed_trial("inductor-channels-last", "cannot lower it")))
+    answer = build_answer(static(lowered(), other, a_failed_trial("inductor-channels-last", "cannot lower it")))
 
     assert answer.lines[2:] == (
         "Conversions that the graphs of torch.compile's default prove: none of their own",
@@ -104,7 +104,7 @@ def test_a_pair_elsewhere_and_a_failure_are_told_too() -> None:
 def test_bytes_that_are_not_all_known_are_a_lower_bound() -> None:
     unknown = a_conversion("graph 0 conversion 1", owner="compiler", seconds=None, bytes_moved=None)
 
-    answer = build_static_answer(static(lowered("inductor", moved(0), unknown)))
+    answer = build_answer(static(lowered("inductor", moved(0), unknown)))
 
     assert answer.lines[2].endswith("prove: 2 activation, at least 1.00 KiB to move in each iteration")
 
@@ -112,7 +112,7 @@ def test_bytes_that_are_not_all_known_are_a_lower_bound() -> None:
 def test_bytes_of_which_none_are_known_are_not_spoken_of() -> None:
     unknown = a_conversion("graph 0 conversion 0", owner="compiler", seconds=None, bytes_moved=None)
 
-    assert build_static_answer(static(lowered("inductor", unknown))).lines[2] == (
+    assert build_answer(static(lowered("inductor", unknown))).lines[2] == (
         "Conversions that the graphs of torch.compile's default prove: 1 activation"
     )
 
@@ -120,7 +120,7 @@ def test_bytes_of_which_none_are_known_are_not_spoken_of() -> None:
 def test_where_nothing_was_lowered_nothing_is_concluded() -> None:
     diagnosis = static(skipped(), a_failed_trial("inductor", "cannot lower it"))
 
-    answer = build_static_answer(diagnosis)
+    answer = build_answer(diagnosis)
 
     assert answer.headline == "Nothing could be concluded: no graph was lowered for cuda:90"
     assert answer.lines == ("No result: inductor failed (compile): cannot lower it",)
@@ -130,7 +130,7 @@ def test_where_nothing_was_lowered_nothing_is_concluded() -> None:
 def test_many_reasons_are_cut() -> None:
     graphs = tuple(a_graph(a_decision(explanation=f"reason {number}"), name=f"graph {number}") for number in range(6))
 
-    lines = build_static_answer(static(lowered(graphs=graphs))).lines
+    lines = build_answer(static(lowered(graphs=graphs))).lines
 
     assert lines[1:6] == (*(f"Inference: on (cpu-onednn), as reason {n}" for n in range(4)),
                           "and 2 more: --output report.md has them")  # fmt: skip
@@ -139,13 +139,13 @@ def test_many_reasons_are_cut() -> None:
 def test_the_table_has_decisions_and_conversions_and_no_times() -> None:
     diagnosis = static(skipped(), lowered("inductor", moved(0)), lowered("inductor-layout-opt-off"))
 
-    rows = build_rows(diagnosis)
+    (table,) = build_tables(diagnosis)
 
-    assert build_columns(diagnosis) == ("configuration", "conversions", "decision")
-    assert [(row.name, *row.cells) for row in rows] == [
+    assert table.head == ("configuration", "conversions", "decision")
+    assert [row.cells for row in table.rows] == [
         ("inductor", "1 activation (1.00 KiB)", "on, 1 of 1 convs channels-last"),
         ("inductor-layout-opt-off", "none", "on, 1 of 1 convs channels-last"),
-        ("eager", "", ""),
+        ("eager",),
     ]
     assert build_measurement(diagnosis) == ("none, as the graphs were only lowered for cuda:90",)
     assert build_not_understood(diagnosis) == ("nothing",)

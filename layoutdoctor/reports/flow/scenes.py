@@ -1,18 +1,22 @@
 """
-A readable neighbourhood of a scene: the conversions, what is between them, the convolutions before and after.
+The layout flows around what costs most: which operations a value passes, in which layouts, where it is converted.
 
-Faces ``flow``; no torch.
+For formats that draw (Mermaid, HTML), so that both draw the same. Redundant pairs and conversions worth a picture are
+scenes, the worst first; drawn is a readable neighbourhood of each: the conversions, what is between them, the
+convolutions before and after. Only recorded edges are drawn: Inductor's buffers where a graph was compiled, the
+operations where it ran in eager, and what a pair itself names where no graph was recorded, as in a trace.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.flow.graph import value_graph
-from layoutdoctor.reports.flow.parts import (
+from layoutdoctor.analysis.costs import counted_conversions
+from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.reports.flow.graph import (
     FlowEdge,
     FlowNode,
     carries_layout,
@@ -21,16 +25,21 @@ from layoutdoctor.reports.flow.parts import (
     format_of,
     layout_words,
     redundant_ids,
+    value_graph,
 )
-from layoutdoctor.reports.sections.wording import clean, clean_name, count_of
+from layoutdoctor.reports.sections.wording import clean, clean_name
+from layoutdoctor.rules.evidence import all_conversions_of, main_trial, own_trials
+from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.words import CONFIDENCE_WORDS, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Graph
-    from layoutdoctor.reports.flow.choice import Scene
+    from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph, RedundantPair, Trial
     from layoutdoctor.reports.flow.graph import ValueGraph
 
+_RECORDED = "recorded"
+_SEVERITIES = ("error", "warning", "note")
 MOST_BETWEEN = 5
 """Steps drawn one by one between two conversions; of a longer way the middle is one box."""
 
@@ -43,42 +52,231 @@ _MIDDLE = "middle"
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class Flow:
     """
-    Boxes and edges, with keys that are data no more.
+    The layout flow around one redundant pair or conversion.
 
     Attributes:
-        nodes: In order.
-        edges: Between these.
-        left_out: Steps next to those drawn that are not drawn.
+        left_out: Steps next to those drawn that are not drawn: weights, statistics, further readers.
     """
 
+    title: str
+    configuration: str
     nodes: tuple[FlowNode, ...]
     edges: tuple[FlowEdge, ...]
     left_out: int
+    about: str
+
+    @property
+    def heading(self) -> str:
+        """The title with the configuration; a recorded trace has none to speak of."""
+        return self.title if self.configuration == _RECORDED else f"{self.title} under {self.configuration}"
 
     @property
     def look(self) -> tuple[object, ...]:
-        """What a reader sees of it, but for names: equal for two drawings that show the same."""
+        """What a reader sees of it, but for names: equal for two flows that show the same."""
         return tuple((node.kind, node.memory_format, node.label) for node in self.nodes), self.edges
 
 
-def draw(scene: Scene) -> Drawing | None:
+def build_flows(diagnosis: Diagnosis, most: int = 3) -> tuple[Flow, ...]:
     """
-    The boxes and edges of a scene.
-
-    Args:
-        scene: Any.
+    The flows around the worst that was found.
 
     Returns:
-        None where nothing was recorded around its conversions.
+        The worst first: by severity, then those of the baseline and of the recommended trial, then by seconds, then by
+        bytes; one for all round trips that look alike. Empty where nothing was found, or nothing can be drawn.
     """
+    flows: list[Flow] = []
+    for scene in _choose_scenes(diagnosis):
+        if len(flows) >= most:
+            break
+        flow = _draw(scene)
+        if flow is not None and flow.look not in [other.look for other in flows]:
+            flows.append(flow)
+    return tuple(flows)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """
+    What one flow is about.
+
+    Attributes:
+        pair: The redundant pair; None where it is about a conversion.
+        conversions: The conversion to draw, then others of the same finding; those of the pair where there is one.
+    """
+
+    title: str
+    about: str
+    trial: Trial
+    pair: RedundantPair | None
+    conversions: tuple[Conversion, ...]
+    rank: tuple[float, ...]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Ids of the conversions that it is about."""
+        if self.pair is not None:
+            return frozenset((self.pair.first, *self.pair.also, self.pair.second))
+        return frozenset(conversion.id for conversion in self.conversions[:1])
+
+
+def _choose_scenes(diagnosis: Diagnosis) -> tuple[Scene, ...]:
+    """Everything worth a picture, the worst first, each conversion in one scene only."""
+    found: list[Scene] = []
+    paired: set[int] = set()
+    for trial in own_trials(diagnosis):
+        for finding, pairs in _by_finding(diagnosis, trial):
+            found += _of_pairs(diagnosis, trial, pairs, finding)
+            paired.add(id(finding))
+    for finding in diagnosis.findings:
+        if id(finding) not in paired:
+            found += _of_finding(diagnosis, finding)
+    main = main_trial(diagnosis)
+    if not found and main is not None:
+        found += _of_conversions(diagnosis, main, counted_conversions(main), None)
+    kept: list[Scene] = []
+    drawn: set[tuple[str, str]] = set()
+    for scene in sorted(found, key=lambda scene: scene.rank):
+        ids = {(scene.trial.name, id_) for id_ in scene.ids}
+        if not ids <= drawn:
+            kept.append(scene)
+            drawn |= ids
+    return tuple(kept)
+
+
+def _by_finding(diagnosis: Diagnosis, trial: Trial) -> Iterator[tuple[Finding | None, list[RedundantPair]]]:
+    """A trial's pairs by the finding that speaks of them most closely: the one with the least other evidence."""
+    about = [finding for finding in diagnosis.findings if _trial_of(diagnosis, finding) is trial]
+    closest = sorted(about, key=lambda finding: len(finding.evidence))
+    evidence = [frozenset(finding.evidence) for finding in closest]
+    groups: dict[int, list[RedundantPair]] = {}
+    for pair in trial.redundant_pairs:
+        places = (place for place, ids in enumerate(evidence) if pair.first in ids and pair.second in ids)
+        groups.setdefault(next(places, -1), []).append(pair)
+    for place, pairs in sorted(groups.items()):
+        yield (closest[place] if place >= 0 else None), pairs
+
+
+def _trial_of(diagnosis: Diagnosis, finding: Finding) -> Trial | None:
+    return diagnosis.measured_trial(finding.configuration) if finding.configuration else main_trial(diagnosis)
+
+
+def _of_finding(diagnosis: Diagnosis, finding: Finding) -> Iterator[Scene]:
+    """The conversions of a finding that is about no pair; those of pairs only where it has no others."""
+    trial = _trial_of(diagnosis, finding)
+    if trial is None or not finding.evidence:
+        return
+    ids = frozenset(finding.evidence)
+    conversions = [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
+    redundant = redundant_ids(trial)
+    alone = [conversion for conversion in conversions if conversion.id not in redundant]
+    yield from _of_conversions(diagnosis, trial, alone or conversions, finding)
+
+
+def _of_pairs(
+    diagnosis: Diagnosis, trial: Trial, pairs: Sequence[RedundantPair], finding: Finding | None
+) -> Iterator[Scene]:
+    """One scene for all pairs that look alike: the costliest of them."""
+    conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
+    told: set[tuple[object, ...]] = set()
+    counts = Counter(map(_pattern, pairs))
+    ordered = sorted(pairs, key=lambda pair: _cost_rank(pair.seconds, pair.bytes_moved))
+    for pair in ordered:
+        own = [conversions.get(id_) for id_ in (pair.first, *pair.also, pair.second)]
+        if _pattern(pair) in told or None in (own[0], own[-1]):
+            continue
+        told.add(_pattern(pair))
+        yield Scene(
+            title=_title(finding) or "Round trip",
+            about=_about_pair(pair, counts[_pattern(pair)] - 1),
+            trial=trial,
+            pair=pair,
+            conversions=tuple(conversion for conversion in own if conversion is not None),
+            rank=_rank(diagnosis, trial, finding, len(told), pair.seconds, pair.bytes_moved),
+        )
+
+
+def _of_conversions(
+    diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], finding: Finding | None
+) -> Iterator[Scene]:
+    # What has no known place, or moves nothing of its own, is drawn only where there is nothing else.
+    ordered = sorted(conversions, key=lambda c: (not _has_place(c), c.fused, *_cost_rank(c.seconds, c.bytes_moved)))
+    if not ordered:
+        return
+    worst = ordered[0]
+    yield Scene(
+        title=_title(finding) or "Layout conversion",
+        about=_about_conversion(worst, len(ordered) - 1),
+        trial=trial,
+        pair=None,
+        conversions=tuple(ordered),
+        rank=_rank(diagnosis, trial, finding, 1, worst.seconds, worst.bytes_moved),
+    )
+
+
+def _has_place(conversion: Conversion) -> bool:
+    """Whether it is known which tensor of which operation was converted."""
+    return conversion.node is not None or (conversion.op is not None and conversion.port is not None)
+
+
+def _pattern(pair: RedundantPair) -> tuple[object, ...]:
+    """What makes round trips look alike: the operations between them, in a row counted once."""
+    return (pair.kind, tuple(dict.fromkeys(base_name(name) for name in pair.between)), len(pair.also))
+
+
+def _title(finding: Finding | None) -> str | None:
+    return f"{clean_name(finding.code)} {clean_name(finding.rule)}" if finding is not None else None
+
+
+def _about_pair(pair: RedundantPair, more: int) -> str:
+    parts = [*_cost_words(pair.seconds, pair.seconds_source, pair.bytes_moved)]
+    cost = f": {', '.join(parts)}" if parts else ""
+    first = ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also))
+    others = f"; {count_of(more, 'more round trip')} like it" if more else ""
+    sure = f" (rests on {CONFIDENCE_WORDS[pair.confidence]})" if pair.confidence is not None else ""
+    return f"{first} and {clean_name(pair.second)} undo each other{sure}{cost}{others}"
+
+
+def _about_conversion(conversion: Conversion, more: int) -> str:
+    parts = [*_cost_words(conversion.seconds, conversion.seconds_source, conversion.bytes_moved)]
+    if conversion.cause:
+        parts.append(clean(conversion.cause, 200))
+    cost = f": {', '.join(parts)}" if parts else ""
+    others = f"; {count_of(more, 'further conversion')} of this kind" if more else ""
+    return f"{clean_name(conversion.id)}{cost}{others}"
+
+
+def _cost_words(seconds: float | None, source: str | None, moved: int | None) -> Iterator[str]:
+    if seconds is not None:
+        yield format_seconds(seconds) + (" (estimated)" if source == "estimated" else "")
+    if moved is not None:
+        yield f"{format_bytes(moved)} moved"
+
+
+def _cost_rank(seconds: float | None, moved: int | None) -> tuple[float, float]:
+    return -(seconds or 0.0), -float(moved or 0)
+
+
+def _rank(
+    diagnosis: Diagnosis, trial: Trial, finding: Finding | None, number: int, seconds: float | None, moved: int | None
+) -> tuple[float, ...]:
+    """Severity, then one picture of each finding, then the trials the user has or is told to use, then the cost."""
+    severity = _SEVERITIES.index(finding.severity if finding is not None else "note")
+    advised = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
+    recommended = diagnosis.measured_trial(advised) if advised is not None else None
+    is_other = trial is not main_trial(diagnosis) and trial is not recommended
+    return severity, number, is_other, *_cost_rank(seconds, moved)
+
+
+def _draw(scene: Scene) -> Flow | None:
+    """The boxes and edges of a scene; None where nothing was recorded around its conversions."""
     graph = _graph_of(scene)
     if graph is not None:
         values = value_graph(scene.trial, graph, scene.ids)
         keys = _pair_keys(scene, values) if scene.pair is not None else _conversion_keys(scene, values)
         if keys:
-            return _cut_out(values, keys)
+            return _cut_out(scene, values, keys)
     return _recorded(scene)
 
 
@@ -183,7 +381,7 @@ def _hops(
     return found
 
 
-def _cut_out(values: ValueGraph, keys: Sequence[str]) -> Drawing:
+def _cut_out(scene: Scene, values: ValueGraph, keys: Sequence[str]) -> Flow:
     """The part of a graph that is drawn, with the middle of a long way in one box."""
     middle = _middle(values, keys)
     names = {key: (_MIDDLE if key in middle else key) for key in keys}
@@ -196,7 +394,7 @@ def _cut_out(values: ValueGraph, keys: Sequence[str]) -> Drawing:
         if source in names and target in names and names[source] != names[target]
     }
     near = {one for key in keys for one in (*values.before[key], *values.after[key])}
-    return _numbered(nodes, {ends: layout_words(layout) for ends, layout in edges.items()}, len(near - set(keys)))
+    return _flow(scene, nodes, {ends: layout_words(layout) for ends, layout in edges.items()}, len(near - set(keys)))
 
 
 def _middle(values: ValueGraph, keys: Sequence[str]) -> list[str]:
@@ -225,12 +423,12 @@ def _joined(values: ValueGraph, keys: Sequence[str]) -> FlowNode:
     )
 
 
-def _recorded(scene: Scene) -> Drawing | None:
+def _recorded(scene: Scene) -> Flow | None:
     """What the pair or the conversion itself names, where no graph holds it."""
     redundant = redundant_ids(scene.trial)
     boxes = [conversion_node(c, is_redundant=c.id in redundant) for c in scene.conversions]
     if scene.pair is None:
-        return _recorded_conversion(scene.conversions, boxes)
+        return _recorded_conversion(scene, boxes)
     first, second = scene.conversions[0], scene.conversions[-1]
     chain = [boxes[0], *_between(scene.pair.between), boxes[-1]]
     labels = [layout_words(first.target), *[""] * (len(chain) - 3), layout_words(second.source)]
@@ -243,7 +441,7 @@ def _recorded(scene: Scene) -> Drawing | None:
             chain = [call, *chain] if is_result else [*chain, call]
             ends = (call.key, boxes[0].key) if is_result else (boxes[-1].key, call.key)
             edges[ends] = layout_words(conversion.source if is_result else conversion.target)
-    return _numbered({box.key: box for box in chain}, edges, len(scene.pair.also))
+    return _flow(scene, {box.key: box for box in chain}, edges, len(scene.pair.also))
 
 
 def _between(names: Sequence[str]) -> Iterable[FlowNode]:
@@ -256,9 +454,9 @@ def _between(names: Sequence[str]) -> Iterable[FlowNode]:
         yield FlowNode(f"between {number}", name, None, "operation", "unknown")
 
 
-def _recorded_conversion(conversions: Sequence[Conversion], boxes: Sequence[FlowNode]) -> Drawing | None:
+def _recorded_conversion(scene: Scene, boxes: Sequence[FlowNode]) -> Flow | None:
     """A conversion that a library made of one tensor of a call, and others that were made of the same tensor."""
-    first = conversions[0]
+    first = scene.conversions[0]
     if first.port is None or not _names_a_call(first):
         return None
     is_result = first.port.startswith("output")
@@ -267,7 +465,7 @@ def _recorded_conversion(conversions: Sequence[Conversion], boxes: Sequence[Flow
     tensor = FlowNode("tensor", clean_name(name), None, "output" if is_result else "input", format_of(layout))
     nodes = {} if is_result else {tensor.key: tensor}
     edges: dict[tuple[str, str], str] = {}
-    for conversion, box in zip(conversions, boxes, strict=True):
+    for conversion, box in zip(scene.conversions, boxes, strict=True):
         if len(nodes) > MOST_READERS * 2 or not _is_of_the_same(conversion, first):
             continue
         call = replace(_call(conversion, "before" if is_result else "after"), key=f"call of {conversion.id}")
@@ -275,7 +473,7 @@ def _recorded_conversion(conversions: Sequence[Conversion], boxes: Sequence[Flow
         nodes.update((node.key, node) for node in chain)
         edges[chain[0].key, chain[1].key] = layout_words(conversion.source)
         edges[chain[1].key, chain[2].key] = layout_words(conversion.target)
-    return _numbered(nodes, edges, 0)
+    return _flow(scene, nodes, edges, 0)
 
 
 def _is_of_the_same(conversion: Conversion, first: Conversion) -> bool:
@@ -305,13 +503,16 @@ def _call(conversion: Conversion, key: str) -> FlowNode:
     )
 
 
-def _numbered(nodes: dict[str, FlowNode], edges: dict[tuple[str, str], str], left_out: int) -> Drawing:
-    """The same with short keys, so that no format has to escape them."""
+def _flow(scene: Scene, nodes: dict[str, FlowNode], edges: dict[tuple[str, str], str], left_out: int) -> Flow:
+    """The flow of a scene, with short keys in place of those that are data, so that no format has to escape them."""
     keys = {key: f"n{number}" for number, key in enumerate(nodes)}
     places = {key: number for number, key in enumerate(nodes)}
     ordered = sorted(edges.items(), key=lambda edge: (places[edge[0][0]], places[edge[0][1]]))
-    return Drawing(
+    return Flow(
+        title=scene.title,
+        configuration=clean_name(scene.trial.name),
         nodes=tuple(replace(node, key=keys[key]) for key, node in nodes.items()),
         edges=tuple(FlowEdge(keys[source], keys[target], label) for (source, target), label in ordered),
         left_out=left_out,
+        about=scene.about,
     )
