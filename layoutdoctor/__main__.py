@@ -1,21 +1,16 @@
-"""
-The command line: ``python -m layoutdoctor``, and ``layoutdoctor`` where it is installed.
-
-Faces the user; everything it does is in ``commands``. It starts without torch.
-"""
+"""The command line: ``python -m layoutdoctor``, and ``layoutdoctor`` where it is installed; it starts without torch."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import COMMANDS
-from layoutdoctor.commands.output import open_standard_streams
-from layoutdoctor.commands.streams import lossy_stderr
+from layoutdoctor.commands.streams import logger, logging_to_stderr, lossy_stderr, open_standard_streams, say
 from layoutdoctor.errors import LayoutDoctorError
-from layoutdoctor.reports.sections.wording import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,19 +18,15 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEFAULT_COMMAND = "diagnose"
+_TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
 
 
 class OneLineParser(argparse.ArgumentParser):
     """A parser that says what is wrong in one line, and where the options are listed, instead of listing them."""
 
     def error(self, message: str) -> NoReturn:
-        """
-        Ends the process: the command line is wrong.
-
-        Args:
-            message: What is wrong.
-        """
-        self.exit(EXIT_USAGE, f"layoutdoctor: error: {clean(message)}; see {self.prog} --help\n")
+        """Ends the process: the command line is wrong."""
+        self.exit(EXIT_USAGE, f"layoutdoctor: error: {_clean(message)}; see {self.prog} --help\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,54 +40,82 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status.
     """
     open_standard_streams()
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser, names = build_parser()
-    if not words:
-        parser.print_help()
+    given = list(sys.argv[1:] if argv is None else argv)
+    if not given:
+        build_parser().print_help()
         return EXIT_USAGE
+    words = with_command(given)
     try:
-        arguments = parser.parse_args(with_command(words, names))
+        arguments = build_parser(words[0]).parse_args(words)
     except SystemExit as stop:  # argparse has printed the help, the version or what is wrong
         return stop.code if isinstance(stop.code, int) else 0
-    arguments.words = words
-    with lossy_stderr():
+    arguments.words = given
+    with lossy_stderr(), logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
+        logger.debug("version %s, Python %s", __version__, sys.version.split()[0])
         try:
-            status: int = arguments.run(arguments)
+            status: int = _module_of(words[0]).run(arguments)
         except LayoutDoctorError as error:
-            print(f"layoutdoctor: error: {clean(str(error))}", file=sys.stderr)
+            say(f"error: {_clean(str(error))}")
             return error.exit_status
         except KeyboardInterrupt:
-            print("layoutdoctor: interrupted", file=sys.stderr)
+            say("interrupted")
             return EXIT_INTERRUPTED
+        logger.debug("exit status %d", status)
     return status
 
 
-def build_parser() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
-    """The parser of the whole command line, and the names of the subcommands."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """
+    The parser of the whole command line.
+
+    Args:
+        command: The subcommand to give its options, which imports it; the others have their line in the help only.
+    """
     parser = OneLineParser(
         prog="layoutdoctor",
         allow_abbrev=False,
         description="Finds out why a PyTorch model loses time to memory layouts, and what to do about it.",
         epilog="The word 'diagnose' may be left out: layoutdoctor model.py",
     )
-    parser.add_argument("--version", action="version", version=f"layoutdoctor {__version__}")
+    _add_talk_options(parser)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.prepare_parser(subparsers)
-    return parser, tuple(subparsers.choices)
+    for name, summary in COMMANDS.items():
+        subparser = subparsers.add_parser(name, allow_abbrev=False, help=summary)
+        if name == command:
+            _module_of(name).prepare_parser(subparser)
+            _add_talk_options(subparser)
+    return parser
 
 
-def with_command(words: Sequence[str], names: Sequence[str]) -> list[str]:
+def _add_talk_options(parser: argparse.ArgumentParser) -> None:
+    talk = parser.add_mutually_exclusive_group()
+    talk.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes on standard error")
+    talk.add_argument("-v", "--verbose", action="store_true", help="more on standard error")
+    parser.add_argument("--version", action="version", version=f"layoutdoctor {__version__}")
+
+
+def _module_of(command: str) -> Any:
+    return import_module(f"layoutdoctor.commands.{command}")
+
+
+def with_command(words: Sequence[str]) -> list[str]:
     """
-    The command line with its subcommand, which may be left out for a diagnosis.
+    The command line with its subcommand, which may be left out for a diagnosis, before the options that all have.
 
     Args:
         words: What the user typed.
-        names: The subcommands.
     """
-    if words[0] in (*names, "-h", "--help", "--version"):
-        return list(words)
-    return [DEFAULT_COMMAND, *words]
+    count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
+    name, rest = words[count : count + 1], words[count + 1 :]
+    if name and name[0] in COMMANDS:
+        return [*name, *words[:count], *rest]
+    return [*name] if name and name[0] in ("-h", "--help", "--version") else [DEFAULT_COMMAND, *words]
+
+
+def _clean(text: str) -> str:
+    from layoutdoctor.reports.sections.wording import clean  # late: where nothing is wrong it is not needed
+
+    return clean(text)
 
 
 if __name__ == "__main__":

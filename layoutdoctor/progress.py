@@ -1,8 +1,4 @@
-"""
-What a long diagnosis says about itself while it runs, and how long its timing takes unless told otherwise.
-
-Faces doctor, which sends it, and the command line, which shows it; imports nothing of the package.
-"""
+"""What a long diagnosis says about itself while it runs, and how long it takes unless told otherwise."""
 
 from __future__ import annotations
 
@@ -10,6 +6,9 @@ from dataclasses import dataclass
 
 DEFAULT_BUDGET_SECONDS = 30.0
 """Seconds for the timing rounds of all configurations together; capturing and profiling come on top."""
+
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+"""For one configuration: longer than any compile that somebody waits for."""
 
 
 @dataclass(frozen=True, slots=True)

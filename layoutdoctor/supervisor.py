@@ -62,9 +62,6 @@ if TYPE_CHECKING:
     from layoutdoctor.messages import AnyMessage, LostStatus
     from layoutdoctor.records import Diagnosis
 
-DEFAULT_TIMEOUT_SECONDS = 1800.0
-"""For one configuration: longer than any compile that somebody waits for."""
-
 SHORTEST_START_SECONDS = 120.0
 """A process gets at least this long until its model begins to load: importing torch takes its time."""
 

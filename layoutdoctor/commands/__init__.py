@@ -1,13 +1,28 @@
 """
-The subcommands, one file each, in the order of the help; each has ``prepare_parser`` and ``run(arguments)``.
+The subcommands, one file each, in the order of the help; only the one that is asked for is imported.
 
-A new subcommand is one file and one line here. Faces ``__main__``.
+A new one is a file with ``prepare_parser(parser)`` and ``run(arguments)``, and one line here.
 """
 
 from __future__ import annotations
 
-from layoutdoctor.commands import compare, diagnose, examine, explain, render, schema, trace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = (diagnose, trace, examine, render, compare, explain, schema)
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "diagnose": "diagnose a model (the default: the word may be left out)",
+        "trace": "the layout conversions in recorded traces, without the model and without torch",
+        "examine": "saved recordings once more, with today's analysis and rules, without torch",
+        "render": "a saved diagnosis in another format",
+        "compare": "what changed between two recorded traces or saved diagnoses",
+        "explain": "the rules, and what each means",
+        "schema": "the JSON Schema of a saved diagnosis",
+    }
+)
+"""Each with its line in the help."""

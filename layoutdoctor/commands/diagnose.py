@@ -2,76 +2,54 @@
 ``diagnose``: a model under several layout configurations. The subcommand's name may be left out.
 
 Everything that can be wrong with the command line is found before torch is imported. What was measured is never lost:
-after each trial the record so far is written to every JSON output. Faces ``__main__``.
+after each trial the record so far is written to every JSON output.
 """
 
 from __future__ import annotations
 
-import logging
+import argparse
+import math
 import re
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor._version import __version__
-from layoutdoctor.commands.acceptance import add_accepted_options, apply_accepted, conclude_accepted, prepare_accepted
-from layoutdoctor.commands.fail_on import add_fail_on_option, check_fail_on, failing_status, say_what_failed
-from layoutdoctor.commands.isolation import (
-    Isolation,
-    Terminated,
-    add_isolation_options,
-    ending_signals,
-    files_of_target,
-    positive_seconds,
-    prepare_isolation,
-)
+from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_options, prepare_conclusion
 from layoutdoctor.commands.output import (
-    OutputError,
     OutputFile,
-    add_output_options,
-    prepare_outputs,
-    print_report,
+    files_of_target,
     refuse_raw_traces,
     refuse_what_is_read,
     save_reports,
 )
-from layoutdoctor.commands.progress_display import choose_display
 from layoutdoctor.commands.recordings import prepare_directory, prepare_recordings
+from layoutdoctor.commands.streams import OutputError, choose_display, logger, say
 from layoutdoctor.configurations import choose_configurations
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
-from layoutdoctor.messages import Request
-from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
+from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS
 from layoutdoctor.targets import TARGETS, find_target
 from layoutdoctor.writing import trace_name
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
+    from layoutdoctor.commands.conclusion import Conclusion
+    from layoutdoctor.commands.isolation import Isolation
     from layoutdoctor.records import Diagnosis
 
-EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130
+_NO_LIMIT = "none"
 
-logger = logging.getLogger("layoutdoctor")
 
-
-def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """
-    Adds the subcommand.
-
-    Args:
-        subparsers: The command line's.
-    """
-    parser = subparsers.add_parser(
-        "diagnose",
-        allow_abbrev=False,
-        help="diagnose a model (the default: the word may be left out)",
-        description="Runs a model under several layout configurations and says what its layouts cost, and what to do.",
-        epilog="Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 the model could not be "
-        "examined; 4 nothing could be concluded; 130 interrupted.",
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.description = (
+        "Runs a model under several layout configurations and says what its layouts cost, and what to do."
+    )
+    parser.epilog = (
+        "Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 the model could not be "
+        "examined; 4 nothing could be concluded; 130 interrupted."
     )
     parser.add_argument(
         "target",
@@ -110,25 +88,53 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
         default=DEFAULT_BUDGET_SECONDS,
         help="for the timing rounds; capturing and profiling come on top (default: %(default)g)",
     )
-    add_fail_on_option(parser)
-    add_accepted_options(parser)
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     parser.add_argument(
         "--save-recordings",
         metavar="DIR",
         help="keep what was seen of each configuration in this directory, to be examined again (layoutdoctor examine)",
     )
-    add_output_options(parser)
-    add_isolation_options(parser)
-    _add_talk_options(parser)
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds_or_none,
+        help="how long one configuration may take before it is given up and the others go on; 'none' for ever "
+        f"(default: {DEFAULT_TIMEOUT_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="continue the run whose journal is in this directory; one that is new or empty gets the journal of this "
+        "run",
+    )
+    parser.add_argument(
+        "--no-isolation",
+        action="store_true",
+        help="run the model in the command's own process, as a debugger needs it: a crash or a hang of the model is "
+        "then one of the command",
+    )
+    add_conclusion_options(parser)
 
 
-def _add_talk_options(parser: argparse.ArgumentParser) -> None:
-    talk = parser.add_mutually_exclusive_group()
-    talk.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
-    talk.add_argument("-v", "--verbose", action="store_true", help="more on standard error")
-    parser.add_argument("--version", action="version", version=f"layoutdoctor {__version__}")
+def positive_seconds(text: str) -> float:
+    """
+    A number of seconds as given on the command line.
+
+    Raises:
+        argparse.ArgumentTypeError: It is no number above 0.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"cannot use {text!r} as seconds: expected a number above 0, such as 30")
+    return seconds
+
+
+def _seconds_or_none(text: str) -> float:
+    """Infinity stands for no limit, as None stands for the default."""
+    return math.inf if text == _NO_LIMIT else positive_seconds(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -138,29 +144,26 @@ def run(arguments: argparse.Namespace) -> int:
     Args:
         arguments: The parsed command line, and in ``words`` the words it was made from.
 
-    Returns:
-        The exit status.
-
     Raises:
         LayoutDoctorError: The command line is wrong, or the target could not be examined.
     """
     configurations = choose_configurations(arguments.configurations, arguments.mode)
     check_target(arguments.lower_for, arguments.device)
-    fail_on = check_fail_on(arguments.fail_on)
-    read = (*files_of_target(arguments.target), arguments.accepted)
-    outputs = prepare_outputs(arguments.output, force=arguments.force, read=read, redact=arguments.redact)
+    read = files_of_target(arguments.target)
+    conclusion = prepare_conclusion(arguments, read)
     refuse_raw_traces(arguments.save_traces, redact=arguments.redact)
     recordings = prepare_recordings(
         arguments.save_recordings, configurations, force=arguments.force, redact=arguments.redact
     )
-    accepted = prepare_accepted(arguments, outputs, read)
     keeps_traces = arguments.save_traces is not None and arguments.lower_for is None
     traces = prepare_directory(arguments.save_traces, "traces") if keeps_traces else None
     if traces is not None:
         for configuration in configurations:
-            refuse_what_is_read(traces / trace_name(configuration.name), read)
-    _prepare_logging(verbose=arguments.verbose)
-    record = RecordSoFar(tuple(output for output in outputs if output.report_format == "json"))
+            refuse_what_is_read(traces / trace_name(configuration.name), (*read, arguments.accepted))
+    from layoutdoctor.commands import isolation as isolated  # late: what is wrong with the command line is said at once
+    from layoutdoctor.messages import Request
+
+    record = RecordSoFar(tuple(output for output in conclusion.outputs if output.report_format == "json"))
     request = Request(
         target=arguments.target,
         inputs=tuple(arguments.input),
@@ -173,49 +176,34 @@ def run(arguments: argparse.Namespace) -> int:
         trace_directory=str(traces) if traces is not None else None,
         command=command_without_folders(arguments.words),
     )
-    with prepare_isolation(arguments, request) as isolation:
+    with isolated.prepare_isolation(arguments, request) as isolation:
         try:
-            with ending_signals(), choose_display(quiet=arguments.quiet) as display:
+            with isolated.ending_signals(), choose_display(quiet=arguments.quiet) as display:
                 diagnosis = isolation.diagnose(display, record)
-        except (KeyboardInterrupt, Terminated) as stop:
-            how = stop.how if isinstance(stop, Terminated) else "interrupted from the keyboard"
+        except (KeyboardInterrupt, isolated.Terminated) as stop:
+            how = stop.how if isinstance(stop, isolated.Terminated) else "interrupted from the keyboard"
             isolation.save_recordings(recordings, how)
-            return _conclude_interrupted(stop, how, record, outputs, arguments, isolation)
+            _conclude_interrupted(how, record, conclusion, isolation)
+            return stop.exit_status if isinstance(stop, isolated.Terminated) else EXIT_INTERRUPTED
         except LayoutDoctorError as error:
             isolation.save_recordings(recordings, first_line(error))
-            _save_partial(record, outputs, first_line(error))
+            _save_partial(record, conclusion.outputs, first_line(error))
             isolation.say_how_to_continue()
             raise
         isolation.is_done = True
         isolation.save_recordings(recordings)
-    acceptance = apply_accepted(accepted, diagnosis)
-    diagnosis = acceptance.diagnosis
-    try:
-        save_reports(diagnosis, outputs)
-    finally:
-        print_report(diagnosis, arguments.format, redact=arguments.redact)
-    conclude_accepted(accepted, acceptance, redact=arguments.redact)
-    say_what_failed(diagnosis, fail_on, redact=arguments.redact)
-    return exit_status(diagnosis, len(configurations), fail_on)
+    return conclusion.conclude(diagnosis, status_of(diagnosis, len(configurations)))
 
 
-def _conclude_interrupted(
-    stop: KeyboardInterrupt | Terminated,
-    how: str,
-    record: RecordSoFar,
-    outputs: Sequence[OutputFile],
-    arguments: argparse.Namespace,
-    isolation: Isolation,
-) -> int:
-    """Writes and prints what there is; returns the exit status."""
-    partial = _save_partial(record, outputs, how)
+def _conclude_interrupted(how: str, record: RecordSoFar, conclusion: Conclusion, isolation: Isolation) -> None:
+    """Writes and prints what there is."""
+    partial = _save_partial(record, conclusion.outputs, how)
     if partial is None:
-        print("layoutdoctor: interrupted before the first configuration was done", file=sys.stderr)
-    else:
-        print("layoutdoctor: interrupted; the report holds what was recorded until then", file=sys.stderr)
-        isolation.say_how_to_continue()
-        print_report(partial, arguments.format, redact=arguments.redact)
-    return stop.exit_status if isinstance(stop, Terminated) else EXIT_INTERRUPTED
+        say("interrupted before the first configuration was done")
+        return
+    say("interrupted; the report holds what was recorded until then")
+    isolation.say_how_to_continue()
+    conclusion.print_report(partial)
 
 
 def check_target(target: str | None, device: str | None) -> None:
@@ -239,21 +227,8 @@ def check_target(target: str | None, device: str | None) -> None:
         )
 
 
-def _prepare_logging(*, verbose: bool) -> None:
-    if verbose:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("layoutdoctor: %(message)s"))
-        logger.handlers = [handler]
-        logger.setLevel(logging.DEBUG)
-
-
 def command_without_folders(words: Sequence[str]) -> str:
-    """
-    The command line as it goes into the record: folders are nobody else's business.
-
-    Args:
-        words: The words after the command's name.
-    """
+    """The command line as it goes into the record: folders are nobody else's business."""
     return shlex.join(["layoutdoctor", *(re.sub(r"[^\s=]*/", "", word) for word in words)])
 
 
@@ -270,12 +245,7 @@ class RecordSoFar:
         self.latest: Diagnosis | None = None
 
     def __call__(self, diagnosis: Diagnosis) -> None:
-        """
-        Takes the record after a trial.
-
-        Args:
-            diagnosis: The record so far.
-        """
+        """Takes the record after a trial."""
         self.latest = diagnosis
         if diagnosis.trials:
             logger.debug("%s: %s", diagnosis.trials[-1].name, diagnosis.trials[-1].status)
@@ -283,7 +253,7 @@ class RecordSoFar:
             save_reports(diagnosis, self._outputs)
         except OutputError as error:
             # The diagnosis goes on: its end may be printed, or the disk have room again.
-            print(f"layoutdoctor: warning: {error}", file=sys.stderr)
+            say(f"warning: {error}")
 
 
 def _save_partial(record: RecordSoFar, outputs: Sequence[OutputFile], reason: str) -> Diagnosis | None:
@@ -294,23 +264,12 @@ def _save_partial(record: RecordSoFar, outputs: Sequence[OutputFile], reason: st
     try:
         save_reports(partial, outputs)
     except OutputError as error:
-        print(f"layoutdoctor: warning: {error}", file=sys.stderr)
+        say(f"warning: {error}")
     return partial
 
 
-def exit_status(diagnosis: Diagnosis, configuration_count: int, fail_on: str | None) -> int:
-    """
-    What the command ends with.
-
-    Args:
-        diagnosis: The finished diagnosis.
-        configuration_count: How many configurations were asked for.
-        fail_on: A severity, a rule's code, or None.
-    """
-    return failing_status(diagnosis, fail_on, _status(diagnosis, configuration_count), EXIT_INCONCLUSIVE)
-
-
-def _status(diagnosis: Diagnosis, configuration_count: int) -> int:
+def status_of(diagnosis: Diagnosis, configuration_count: int) -> int:
+    """What the command ends with if nothing failed."""
     if diagnosis.subject.target is not None:
         return 0 if any(trial.status == "ok" for trial in diagnosis.trials) else EXIT_INCONCLUSIVE
     measured = any(trial.measurement is not None for trial in diagnosis.trials)

@@ -1,8 +1,7 @@
-"""How the diagnose command keeps what a model does away from itself: the options, the signals, and how to continue."""
+"""How the diagnose command keeps what a model does away from itself: the signals, the journal, and how to continue."""
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import contextlib
 import hashlib
@@ -15,26 +14,28 @@ import shlex
 import signal
 import sys
 import threading
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
 from layoutdoctor._version import __version__
-from layoutdoctor.commands.output import stdout_to_stderr
+from layoutdoctor.commands.output import path_of_target
 from layoutdoctor.commands.recordings import save_recordings
+from layoutdoctor.commands.streams import say, stdout_to_stderr
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
 from layoutdoctor.examination.diagnoses import diagnosis_of
 from layoutdoctor.journal import Journal, RunKey, open_journal
 from layoutdoctor.messages import Attempt, Kept
+from layoutdoctor.progress import DEFAULT_TIMEOUT_SECONDS
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.recorded import diagnose_recordings
-from layoutdoctor.supervisor import DEFAULT_TIMEOUT_SECONDS, Watch, supervise
+from layoutdoctor.supervisor import Watch, supervise
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
     from types import FrameType, TracebackType
 
     from layoutdoctor.examination.examine import Examined
@@ -45,59 +46,6 @@ if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
 
 _ENDING = {"SIGTERM": "ended from outside (SIGTERM)", "SIGHUP": "its terminal was closed (SIGHUP)"}
-_NO_LIMIT = "none"
-
-
-def add_isolation_options(parser: argparse.ArgumentParser) -> None:
-    """
-    The options that say where the model runs, and for how long.
-
-    Args:
-        parser: The subcommand's parser.
-    """
-    parser.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=_seconds_or_none,
-        help="how long one configuration may take before it is given up and the others go on; 'none' for ever "
-        f"(default: {DEFAULT_TIMEOUT_SECONDS:g})",
-    )
-    parser.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="continue the run whose journal is in this directory; one that is new or empty gets the journal of this "
-        "run",
-    )
-    parser.add_argument(
-        "--no-isolation",
-        action="store_true",
-        help="run the model in the command's own process, as a debugger needs it: a crash or a hang of the model is "
-        "then one of the command",
-    )
-
-
-def positive_seconds(text: str) -> float:
-    """
-    A number of seconds as given on the command line.
-
-    Args:
-        text: As given.
-
-    Raises:
-        argparse.ArgumentTypeError: It is no number above 0.
-    """
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"cannot use {text!r} as seconds: expected a number above 0, such as 30")
-    return seconds
-
-
-def _seconds_or_none(text: str) -> float:
-    """Infinity stands for no limit, as None stands for the default."""
-    return math.inf if text == _NO_LIMIT else positive_seconds(text)
 
 
 class Terminated(BaseException):
@@ -208,34 +156,9 @@ def _key(request: Request) -> RunKey:
     )
 
 
-def files_of_target(target: str) -> list[Path]:
-    """
-    The files that a target is loaded from, as far as its name tells; some may not be there. Nothing of it is run.
-
-    Args:
-        target: As on the command line: a file, a file with the name of an attribute, or ``package.module:attr``.
-    """
-    files = [_path_of(target)]
-    module = target.partition(":")[0] if ":" in target and ".py:" not in target else ""
-    places = [str(Path.cwd()), *sys.path]
-    with contextlib.suppress(Exception):  # whatever a finder of somebody else raises
-        # One name after the other: to look for a dotted name would import the package around it.
-        for number, part in enumerate(module.split(".")):
-            found = PathFinder.find_spec(part, places) or (None if number else importlib.util.find_spec(part))
-            if found is None:
-                break
-            files += [Path(str(found.origin))] if found.has_location else []
-            places = list(found.submodule_search_locations or ())
-    return files
-
-
-def _path_of(target: str) -> Path:
-    return Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
-
-
 def _fingerprint(target: str) -> str | None:
     """Of the file that a target names; None where it names none, or none that can be read."""
-    path = _path_of(target)
+    path = path_of_target(target)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
     except OSError:
@@ -324,7 +247,7 @@ class Isolation:
         if any(word.startswith("--output") for word in words) and "--force" not in words:
             words.append("--force")
         line = shlex.join(["python", "-m", "layoutdoctor", *words])
-        print(f"layoutdoctor: continue with: {clean(line)}", file=sys.stderr)
+        say(f"continue with: {clean(line)}")
 
 
 def _import_engine() -> tuple[Callable[..., LoadedSubject], Callable[..., tuple[Recording, ...]]]:
@@ -340,7 +263,7 @@ def _import_engine() -> tuple[Callable[..., LoadedSubject], Callable[..., tuple[
 
 
 def _warn(sentence: str) -> None:
-    print(f"layoutdoctor: warning: {clean(sentence)}", file=sys.stderr, flush=True)
+    say(f"warning: {clean(sentence)}")
 
 
 class _Echo:

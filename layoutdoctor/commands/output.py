@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import importlib.util
 import os
-import re
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.machinery import PathFinder
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor import privacy
-from layoutdoctor.commands.streams import silence
-from layoutdoctor.commands.terminal import render_terminal, terminal_width, wants_colour
-from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.commands.streams import OutputError, logger, print_text, terminal_width, wants_colour
+from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
-from layoutdoctor.reports.text import DEFAULT_WIDTH, render_text
 from layoutdoctor.writing import check_directory, replacing, target_of
 
 if TYPE_CHECKING:
@@ -33,13 +30,6 @@ if TYPE_CHECKING:
 
     AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
     InputFile = str | Path | None
-
-
-_COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
-
-
-class OutputError(LayoutDoctorError):
-    """A report could not be written after all (exit status 3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +114,32 @@ def prepare_outputs(
             raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
         outputs[path.resolve()] = OutputFile(path, report_format, is_redacted=redact)
     return _with_details(outputs, read, force=force)
+
+
+def files_of_target(target: str) -> list[Path]:
+    """
+    The files that a target is loaded from, as far as its name tells; some may not be there. Nothing of it is run.
+
+    Args:
+        target: As on the command line: a file, a file with the name of an attribute, or ``package.module:attr``.
+    """
+    files = [path_of_target(target)]
+    module = target.partition(":")[0] if ":" in target and ".py:" not in target else ""
+    places = [str(Path.cwd()), *sys.path]
+    with contextlib.suppress(Exception):  # whatever a finder of somebody else raises
+        # One name after the other: to look for a dotted name would import the package around it.
+        for number, part in enumerate(module.split(".")):
+            found = PathFinder.find_spec(part, places) or (None if number else importlib.util.find_spec(part))
+            if found is None:
+                break
+            files += [Path(str(found.origin))] if found.has_location else []
+            places = list(found.submodule_search_locations or ())
+    return files
+
+
+def path_of_target(target: str) -> Path:
+    """The file that a target names, if it names one."""
+    return Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
 
 
 def refuse_what_is_read(name: str | Path, read: Iterable[InputFile]) -> None:
@@ -223,27 +239,42 @@ def refuse_raw_traces(directory: str | None, *, redact: bool) -> None:
 
 def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
     """A record as it may be written: scrubbed, and redacted where that was asked for."""
+    from layoutdoctor import privacy
+
     return privacy.redact(record) if redact_names else privacy.scrub(record)
 
 
-def save_reports(diagnosis: Diagnosis, outputs: Sequence[OutputFile]) -> None:
+def save_reports(
+    diagnosis: Diagnosis,
+    outputs: Sequence[OutputFile],
+    further: Mapping[str, Callable[[Diagnosis, Path], None]] = MappingProxyType({}),
+) -> None:
     """
     Writes the report to every file; a reader sees the old file or the new one, never half of one.
+
+    Args:
+        diagnosis: As it is; every report is scrubbed, and redacted where that was asked for.
+        outputs: What ``prepare_outputs`` returned.
+        further: What writes the formats that no report has.
 
     Raises:
         OutputError: A file could not be written; the others were.
     """
     cleaned = cache(lambda is_redacted: for_others(diagnosis, redact_names=is_redacted))
-    write_outputs(outputs, lambda output: _texts(cleaned(output.is_redacted), output))
+
+    def write(output: OutputFile) -> None:
+        if output.report_format in further:
+            further[output.report_format](diagnosis, output.path)
+            return
+        for path, text in _texts(cleaned(output.is_redacted), output):
+            replace_file(path, text.encode("utf-8", "backslashreplace"))
+
+    write_outputs(outputs, write)
 
 
-def write_outputs(outputs: Sequence[OutputFile], texts_of: Callable[[OutputFile], Iterable[tuple[Path, str]]]) -> None:
+def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], None]) -> None:
     """
     Writes every output; one that cannot be written does not cost the others.
-
-    Args:
-        outputs: What ``prepare_outputs`` returned.
-        texts_of: The files that belong to an output, with what is to stand in them.
 
     Raises:
         OutputError: A file could not be written; the others were.
@@ -251,10 +282,11 @@ def write_outputs(outputs: Sequence[OutputFile], texts_of: Callable[[OutputFile]
     failures = []
     for output in outputs:
         try:
-            for path, text in texts_of(output):
-                replace_file(path, text.encode("utf-8", "backslashreplace"))
+            write(output)
         except OSError as error:
             failures.append(f"cannot write {str(output.path)!r}: {error.strerror or error}")
+        else:
+            logger.debug("wrote %r", str(output.path))
     if failures:
         raise OutputError("; ".join(failures))
 
@@ -264,7 +296,7 @@ def _texts(diagnosis: Diagnosis, output: OutputFile) -> Iterator[tuple[Path, str
     if output.details is None:
         yield output.path, renderer_of(output.report_format)(diagnosis)
         return
-    from layoutdoctor.reports.markdown.report import markdown_parts  # late: most runs write none
+    from layoutdoctor.reports.markdown.report import markdown_parts
 
     report, details = markdown_parts(diagnosis, output.details.name)
     if details is not None:
@@ -296,86 +328,8 @@ def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = Fal
     is_coloured = wants_colour(sys.stdout)
     width = terminal_width()
     if width is None and not is_coloured:
-        print_text(render_text(diagnosis))
+        print_text(renderer_of("text")(diagnosis))
     else:
-        print_text(render_terminal(diagnosis, width or DEFAULT_WIDTH, is_coloured=is_coloured))
+        from layoutdoctor.commands.terminal import render_terminal
 
-
-def print_text(text: str) -> None:
-    """
-    Text to standard output, as far as its encoding can show it; a reader that went away is no error.
-
-    Raises:
-        OutputError: It could not be written, as where the disk is full.
-    """
-    encoding = sys.stdout.encoding or "utf-8"
-    text = without_workflow_commands(text) if os.environ.get("GITHUB_ACTIONS") else text
-    try:
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        silence(sys.stdout)
-    except OSError as error:
-        silence(sys.stdout)
-        raise OutputError(
-            f"cannot write the report to standard output: {error.strerror or error}; name a file with --output"
-        ) from error
-
-
-def without_workflow_commands(text: str) -> str:
-    """
-    A report as a CI service may show it: no line of it is taken for a command of the service.
-
-    In JSON nothing changes but how it is written.
-
-    Source:
-        GitHub's runner takes a line that begins with ``::name`` for a command, and an old form of it,
-        ``##[name]``, anywhere (actions/runner, ActionCommand.cs).
-    """
-    text = _COMMAND.sub(r"\1: :", text)
-    return text.replace("##[", "\\u0023#[" if text.startswith("{") else "# #[")
-
-
-def open_standard_streams() -> None:
-    """
-    Opens the standard streams that this process was started without (``>&-``), on nothing.
-
-    Otherwise the next file to be opened takes the number of a standard stream, and gets what is written to that.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-
-
-@contextlib.contextmanager
-def stdout_to_stderr() -> Iterator[None]:
-    """
-    Meanwhile whatever is written to standard output goes to standard error.
-
-    Also what C code and child processes write there: standard output is the report's.
-    """
-    with contextlib.redirect_stdout(sys.stderr):
-        flush_c_streams()
-        saved = os.dup(1)
-        try:
-            os.dup2(2, 1)
-            yield
-        finally:
-            flush_c_streams()
-            os.dup2(saved, 1)
-            os.close(saved)
-
-
-def flush_c_streams() -> None:
-    """Writes out what C code has printed and its library still holds back."""
-    with contextlib.suppress(Exception):  # a C library without it has nothing to flush
-        ctypes.CDLL(None).fflush(None)
+        print_text(render_terminal(diagnosis, width, is_coloured=is_coloured))

@@ -1,15 +1,12 @@
-"""
-``schema``: the JSON Schema of what layoutdoctor saves.
-
-Faces ``__main__``; needs no torch.
-"""
+"""``schema``: the JSON Schema of what layoutdoctor saves."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.output import OutputError, prepare_outputs, print_text, replace_file
+from layoutdoctor.commands.output import prepare_outputs, replace_file, write_outputs
+from layoutdoctor.commands.streams import print_text
 from layoutdoctor.records import SCHEMA_VERSION, Diagnosis
 from layoutdoctor.schema import Schema, schema_of, to_text
 
@@ -49,19 +46,9 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(
 )
 
 
-def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """
-    Adds the subcommand.
-
-    Args:
-        subparsers: The command line's.
-    """
-    parser = subparsers.add_parser(
-        "schema",
-        allow_abbrev=False,
-        help="the JSON Schema of a saved diagnosis",
-        description="The JSON Schema (2020-12) of a file that layoutdoctor saves.",
-    )
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.description = "The JSON Schema (2020-12) of a file that layoutdoctor saves."
     parser.add_argument(
         "kind",
         metavar="KIND",
@@ -74,15 +61,11 @@ def prepare_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
         "--output", metavar="FILE", action="append", default=[], help="write it to a file instead; may be repeated"
     )
     parser.add_argument("--force", action="store_true", help="replace files that exist")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """
     Prints the schema, or writes it to files.
-
-    Args:
-        arguments: The parsed command line.
 
     Raises:
         OutputError: It could not be written after all.
@@ -90,11 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     text = to_text(SCHEMAS[arguments.kind]())
     outputs = prepare_outputs(arguments.output, force=arguments.force, further={"": "schema"})  # whatever its suffix
-    for output in outputs:
-        try:
-            replace_file(output.path, text.encode())
-        except OSError as error:
-            raise OutputError(f"cannot write {str(output.path)!r}: {error.strerror or error}") from error
+    write_outputs(outputs, lambda output: replace_file(output.path, text.encode()))
     if not outputs:
         print_text(text)
     return 0

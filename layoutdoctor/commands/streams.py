@@ -1,27 +1,172 @@
-"""
-Standard streams that cannot be written: a full disk, or a reader that went away, costs what is said and nothing else.
-
-Faces the subcommands; imports nothing of the package.
-"""
+"""The standard streams: what is printed, what is said beside it, progress, and streams that cannot be written."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
+import shutil
 import sys
 from typing import TYPE_CHECKING, TextIO, cast
 
+from layoutdoctor.errors import LayoutDoctorError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from rich.console import Console
+
+    from layoutdoctor.progress import Progress
+
+WIDEST_REPORT = 140
+"""Longer lines are hard to read, whatever the terminal's width."""
+
+_COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
+
+logger = logging.getLogger("layoutdoctor")
+"""Notes (info), which ``-q`` leaves out, and what only ``-v`` shows (debug); errors and warnings are ``said``."""
+
+
+class OutputError(LayoutDoctorError):
+    """A report could not be written after all (exit status 3)."""
+
+
+def say(text: str) -> None:
+    """
+    One line on standard error, also with ``-q``: an error, a warning, why the command ends as it does.
+
+    Args:
+        text: Cleaned already.
+    """
+    print(f"layoutdoctor: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def logging_to_stderr(*, quiet: bool, verbose: bool) -> Iterator[None]:
+    """Meanwhile standard error shows the log: notes; with ``-q`` none of them, with ``-v`` more."""
+    before = logger.handlers, logger.level, logger.propagate
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("layoutdoctor: %(message)s"))
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+    try:
+        yield
+    finally:
+        logger.handlers, level, logger.propagate = before
+        logger.setLevel(level)
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str] | None = None) -> bool:
+    """
+    Whether a stream is to get colours.
+
+    ``NO_COLOR`` set to anything wins; then ``FORCE_COLOR`` (``0`` is no); else a terminal that is not dumb gets them.
+
+    Args:
+        stream: Where the report goes.
+        environment: Environment variables; those of this process if None.
+
+    Source:
+        https://no-color.org, https://force-color.org
+    """
+    variables = os.environ if environment is None else environment
+    if variables.get("NO_COLOR"):
+        return False
+    if variables.get("FORCE_COLOR"):
+        return variables["FORCE_COLOR"] != "0"
+    return stream.isatty() and variables.get("TERM") != "dumb"
+
+
+def terminal_width() -> int | None:
+    """Characters per line of the report on standard output; None where that is no terminal."""
+    return min(shutil.get_terminal_size().columns, WIDEST_REPORT) if sys.stdout.isatty() else None
+
+
+def print_text(text: str) -> None:
+    """
+    Text to standard output, as far as its encoding can show it; a reader that went away is no error.
+
+    Raises:
+        OutputError: It could not be written, as where the disk is full.
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+    text = without_workflow_commands(text) if os.environ.get("GITHUB_ACTIONS") else text
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+    except OSError as error:
+        silence(sys.stdout)
+        raise OutputError(
+            f"cannot write the report to standard output: {error.strerror or error}; name a file with --output"
+        ) from error
+
+
+def without_workflow_commands(text: str) -> str:
+    """
+    A report as a CI service may show it: no line of it is taken for a command of the service.
+
+    In JSON nothing changes but how it is written.
+
+    Source:
+        GitHub's runner takes a line that begins with ``::name`` for a command, and an old form of it,
+        ``##[name]``, anywhere (actions/runner, ActionCommand.cs).
+    """
+    text = _COMMAND.sub(r"\1: :", text)
+    return text.replace("##[", "\\u0023#[" if text.startswith("{") else "# #[")
+
+
+def open_standard_streams() -> None:
+    """
+    Opens the standard streams that this process was started without (``>&-``), on nothing.
+
+    Otherwise the next file to be opened takes the number of a standard stream, and gets what is written to that.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """
+    Meanwhile whatever is written to standard output goes to standard error.
+
+    Also what C code and child processes write there: standard output is the report's.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        _flush_c_streams()
+        saved = os.dup(1)
+        try:
+            os.dup2(2, 1)
+            yield
+        finally:
+            _flush_c_streams()
+            os.dup2(saved, 1)
+            os.close(saved)
+
+
+def _flush_c_streams() -> None:
+    import ctypes
+
+    with contextlib.suppress(Exception):  # a C library without it has nothing to flush
+        ctypes.CDLL(None).fflush(None)
 
 
 def silence(stream: TextIO) -> None:
-    """
-    Gives a stream that cannot be written somewhere to go: Python flushes the standard ones once more as it ends.
-
-    Args:
-        stream: Standard output or standard error.
-    """
+    """Gives a stream that cannot be written somewhere to go: Python flushes the standard ones once more as it ends."""
     with contextlib.suppress(OSError, ValueError):
         number = stream.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
@@ -61,3 +206,77 @@ def lossy_stderr() -> Iterator[None]:
         yield
     finally:
         sys.stderr = stream
+
+
+class QuietDisplay:
+    """Shows no progress; also the shape of a display: a context that is called with each step."""
+
+    def __enter__(self) -> QuietDisplay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows one step."""
+
+
+class LineDisplay(QuietDisplay):
+    """One line for each new stage."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+
+    def __call__(self, progress: Progress) -> None:
+        """Writes a line, unless the stage is still the same."""
+        from layoutdoctor.reports.sections.wording import clean
+
+        stage = re.sub(r"\d+", "#", progress.stage)  # a stage that only counts on is still the same
+        if stage != self._stage:
+            self._stage = stage
+            say(f"[{progress.done}/{progress.total}] {clean(progress.stage)}")
+
+
+class BarDisplay(QuietDisplay):
+    """A bar that stays on one line and is gone at the end."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> BarDisplay:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Moves the bar."""
+        from layoutdoctor.reports.sections.wording import clean
+
+        self._bar.update(self._task, description=clean(progress.stage), completed=progress.done, total=progress.total)
+
+
+def choose_display(*, quiet: bool) -> QuietDisplay:
+    """The display that fits standard error: a bar on a terminal, plain lines elsewhere, nothing if quiet."""
+    if quiet:
+        return QuietDisplay()
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return BarDisplay(console) if console.is_terminal and not console.is_dumb_terminal else LineDisplay()

@@ -1,15 +1,12 @@
 """
 The report as a terminal shows it: the same sections and sentences as the text report, set off by weight and colour.
 
-What is said is decided in the view; here it is only laid out for the terminal's width. Faces ``commands.output``.
+What is said is decided in the view; here it is only laid out for the terminal's width.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import sys
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -20,6 +17,7 @@ from rich.text import Text
 
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.text import (
+    DEFAULT_WIDTH,
     MOST_FINDINGS,
     NARROWEST,
     NO_FINDINGS,
@@ -32,7 +30,6 @@ from layoutdoctor.reports.text import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import TextIO
 
     from rich.console import RenderableType
 
@@ -40,9 +37,6 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.sections.answer import Answer
     from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
-
-WIDEST_REPORT = 140
-"""Longer lines are hard to read, whatever the terminal's width."""
 
 _SEVERITY_STYLES: Mapping[str, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _HEADLINE_STYLES = (
@@ -54,39 +48,13 @@ _BAD_LABELS = ("Wasted", "Not verified")
 _GAP = 2
 
 
-def wants_colour(stream: TextIO, environment: Mapping[str, str] | None = None) -> bool:
-    """
-    Whether a stream is to get colours.
-
-    ``NO_COLOR`` set to anything wins; then ``FORCE_COLOR`` (``0`` is no); else a terminal that is not dumb gets them.
-
-    Args:
-        stream: Where the report goes.
-        environment: Environment variables; those of this process if None.
-
-    Source:
-        https://no-color.org, https://force-color.org
-    """
-    variables = os.environ if environment is None else environment
-    if variables.get("NO_COLOR"):
-        return False
-    if variables.get("FORCE_COLOR"):
-        return variables["FORCE_COLOR"] != "0"
-    return stream.isatty() and variables.get("TERM") != "dumb"
-
-
-def terminal_width() -> int | None:
-    """Characters per line of the report on standard output; None where that is no terminal."""
-    return min(shutil.get_terminal_size().columns, WIDEST_REPORT) if sys.stdout.isatty() else None
-
-
-def render_terminal(diagnosis: Diagnosis, width: int, *, is_coloured: bool) -> str:
+def render_terminal(diagnosis: Diagnosis, width: int | None, *, is_coloured: bool) -> str:
     """
     The report with headings, aligned tables and, if wanted, colours.
 
     Args:
         diagnosis: Any diagnosis.
-        width: Characters per line; lines to paste are never broken.
+        width: Characters per line, None for 100; lines to paste are never broken.
         is_coloured: Whether escape sequences may be used at all.
 
     Returns:
@@ -95,7 +63,7 @@ def render_terminal(diagnosis: Diagnosis, width: int, *, is_coloured: bool) -> s
     stream = StringIO()
     console = Console(
         file=stream,
-        width=max(width, NARROWEST),
+        width=max(width or DEFAULT_WIDTH, NARROWEST),
         force_terminal=is_coloured,
         color_system="standard" if is_coloured else None,
         no_color=not is_coloured,

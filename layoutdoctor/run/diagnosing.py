@@ -28,7 +28,7 @@ from layoutdoctor.records import Failure
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
 from layoutdoctor.run.trial import LiveTrial, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
-from layoutdoctor.writing import file_name_of
+from layoutdoctor.writing import trace_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -164,7 +164,7 @@ class Diagnosing:
 
     def _trace_file(self, name: str) -> Path | None:
         directory = self.request.trace_directory
-        return None if directory is None else Path(directory) / f"{file_name_of(name)}.json.gz"
+        return None if directory is None else Path(directory) / trace_name(name)
 
     def _warm_up_earlier(self) -> None:
         """Makes what an earlier process ran ready to be timed in this one."""

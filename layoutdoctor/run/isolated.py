@@ -14,9 +14,10 @@ import msgspec
 from layoutdoctor.errors import SubjectError, TransportError
 from layoutdoctor.journal import temporary_journal
 from layoutdoctor.processes import scratch_prefix
+from layoutdoctor.progress import DEFAULT_TIMEOUT_SECONDS
 from layoutdoctor.rules import run_rules
 from layoutdoctor.subjects.transport import save_subject
-from layoutdoctor.supervisor import DEFAULT_TIMEOUT_SECONDS, Watch, supervise
+from layoutdoctor.supervisor import Watch, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

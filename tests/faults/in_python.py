@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from faults.harness import MARKER, Ended, processes_left
 
 import layoutdoctor
-from layoutdoctor.commands.diagnose import exit_status
+from layoutdoctor.commands.diagnose import status_of
 from layoutdoctor.records import to_json
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def diagnose_in_python(fault: Fault, place: Workplace, monkeypatch: pytest.Monke
     diagnosis, said, status = None, "", 0
     try:
         diagnosis = _diagnose(fault, place, monkeypatch)
-        status = exit_status(diagnosis, len(fault.configurations.split(",")), None)
+        status = status_of(diagnosis, len(fault.configurations.split(",")))
     except layoutdoctor.LayoutDoctorError as error:
         said, status = str(error), error.exit_status
     return Ended(

@@ -14,7 +14,7 @@ import pytest
 from loops import for_each
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.output import without_workflow_commands
+from layoutdoctor.commands.streams import without_workflow_commands
 from layoutdoctor.messages import MessageReader, Stepped, encode, pack
 from layoutdoctor.privacy import scrub
 from layoutdoctor.records import Diagnosis

@@ -25,13 +25,11 @@ from builders import (
 
 from layoutdoctor import __version__
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands import diagnose as diagnose_module
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands import output as output_module
 from layoutdoctor.commands.diagnose import command_without_folders
 from layoutdoctor.commands.isolation import Isolation
-from layoutdoctor.commands.output import open_standard_streams
-from layoutdoctor.commands.progress_display import BarDisplay, LineDisplay, QuietDisplay, choose_display
+from layoutdoctor.commands.streams import BarDisplay, LineDisplay, QuietDisplay, choose_display, open_standard_streams
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.messages import Attempt, Request, TrialMemo
 from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, Progress
@@ -99,7 +97,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     monkeypatch.setattr(isolation_module, "diagnosis_of", lambda *_: PARTIAL)
     monkeypatch.setattr(isolation_module, "diagnose_recordings", lambda *_, **__: fake.result)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=fake.load_target))
-    monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))
+    monkeypatch.setattr(isolation_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))
     return fake
 
 
@@ -121,7 +119,7 @@ def saved(tmp_path: Path) -> Path:
 
 def test_without_a_word_the_help_is_printed_and_the_usage_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert capsys.readouterr().out.startswith("usage: layoutdoctor [-h] [--version] COMMAND")
+    assert capsys.readouterr().out.startswith("usage: layoutdoctor [-h] [-q | -v] [--version] COMMAND")
 
 
 @pytest.mark.parametrize("words", [["--version"], ["diagnose", "--version"], ["model.py", "--version"]])

@@ -15,12 +15,12 @@ from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
+from layoutdoctor.commands.diagnose import positive_seconds
 from layoutdoctor.commands.isolation import Terminated, ending_signals
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.messages import Kept, Request
-from layoutdoctor.progress import Progress
+from layoutdoctor.progress import DEFAULT_TIMEOUT_SECONDS, Progress
 from layoutdoctor.records import Diagnosis, load
-from layoutdoctor.supervisor import DEFAULT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -263,6 +263,6 @@ def test_outside_the_main_thread_signals_stay_as_they_are() -> None:
 
 
 def test_seconds_are_numbers() -> None:
-    assert isolation_module.positive_seconds("2.5") == 2.5
+    assert positive_seconds("2.5") == 2.5
     with pytest.raises(argparse.ArgumentTypeError, match="cannot use 'x' as seconds"):
-        isolation_module.positive_seconds("x")
+        positive_seconds("x")

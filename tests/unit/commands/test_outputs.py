@@ -11,8 +11,7 @@ import pytest
 from builders import a_diagnosis, a_trial
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.isolation import files_of_target
-from layoutdoctor.commands.output import prepare_outputs
+from layoutdoctor.commands.output import files_of_target, prepare_outputs
 from layoutdoctor.records import to_json
 
 PATCH_EMBED = Path(__file__).parents[2] / "traces" / "h100_vit_patch_embed.json.gz"

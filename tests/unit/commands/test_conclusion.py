@@ -16,7 +16,6 @@ from builders import a_diagnosis, a_failed_trial, a_location, a_recommendation, 
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.accepted import load_accepted
-from layoutdoctor.commands import diagnose as diagnose_module
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.records import Diagnosis, load, to_json
@@ -51,7 +50,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
     loader = types.SimpleNamespace(load_target=lambda target, **options: target)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", loader)
     monkeypatch.setattr(isolation_module, "diagnose_recordings", lambda *_, **__: results[-1])
-    monkeypatch.setattr(diagnose_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))
+    monkeypatch.setattr(isolation_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))
     return results
 
 
@@ -232,7 +231,7 @@ def test_a_file_that_cannot_be_written_after_all_costs_no_report(
     def fail(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("layoutdoctor.commands.acceptance.save_accepted", fail)
+    monkeypatch.setattr("layoutdoctor.commands.conclusion.save_accepted", fail)
     words = ["m.py", "-q", "--configurations", "inductor", "--write-accepted", str(tmp_path / "accepted.json")]
 
     assert main([*words, "--output", str(tmp_path / "r.json")]) == 3

@@ -1,0 +1,343 @@
+"""
+What every command with a diagnosis ends with: findings that are accepted, reports, what failed, the exit status.
+
+``--accepted``, ``--write-accepted`` and ``--fail-on`` are proved right, and their files readable or writable, before
+anything is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from layoutdoctor.accepted import Acceptance, AcceptedFile, accept, accept_all, load_accepted, save_accepted
+from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, print_report, save_reports
+from layoutdoctor.commands.streams import OutputError, logger, print_text, say
+from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
+from layoutdoctor.words import count_of, listing
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from layoutdoctor.accepted import AcceptedFinding
+    from layoutdoctor.commands.output import InputFile, OutputFile
+    from layoutdoctor.records import Diagnosis, Finding
+
+EXIT_FOUND = 1
+EXIT_INCONCLUSIVE = 4
+_MOST_ENTRIES = 5
+_MOST_FINDINGS = 20
+
+
+def add_conclusion_options(parser: argparse.ArgumentParser) -> None:
+    """The options that every command with a diagnosis has, those of its reports included."""
+    parser.add_argument(
+        "--fail-on",
+        metavar="CODE|error|warning",
+        help="exit with 1 where there is such a finding, or a more severe one, that is not accepted",
+    )
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--accepted",
+        metavar="FILE",
+        help="findings listed in this file do not count for --fail-on, and are marked as accepted",
+    )
+    group.add_argument(
+        "--write-accepted",
+        metavar="FILE",
+        help="write all findings to this file as accepted; with --force an existing one is brought up to date, its "
+        "reasons kept",
+    )
+    add_output_options(parser)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """
+    How a command is to end.
+
+    Attributes:
+        outputs: Report files.
+        report_format: Of the report on standard output.
+        is_redacted: Whether names of modules and files become pseudonyms, in the log as well.
+        fail_on: A severity, a rule's code, or None.
+        accepted_path: The file of accepted findings; None where there is none.
+        accepted: What it holds; None where it does not exist yet.
+        writes_accepted: Whether it is to be written.
+    """
+
+    outputs: tuple[OutputFile, ...]
+    report_format: str = "text"
+    is_redacted: bool = False
+    fail_on: str | None = None
+    accepted_path: Path | None = None
+    accepted: AcceptedFile | None = None
+    writes_accepted: bool = False
+
+    def conclude(
+        self,
+        diagnosis: Diagnosis,
+        status: int,
+        *,
+        further: Mapping[str, Callable[[Diagnosis, Path], None]] = MappingProxyType({}),
+        show: Callable[[Diagnosis], None] | None = None,
+    ) -> int:
+        """
+        Writes and prints the reports of a diagnosis, and says what is accepted and what failed.
+
+        Args:
+            diagnosis: With its findings. Where no file of accepted ones was given, their marks stay.
+            status: What the command would end with if nothing failed.
+            further: What writes the formats that no report has.
+            show: What to do with the diagnosis, accepted findings marked, in place of printing its report.
+
+        Returns:
+            The exit status.
+
+        Raises:
+            OutputError: Something could not be written after all.
+        """
+        acceptance = self._accept(diagnosis)
+        diagnosis = acceptance.diagnosis
+        try:
+            save_reports(diagnosis, self.outputs, further)
+        finally:
+            (show or self.print_report)(diagnosis)
+        self._save_accepted(acceptance)
+        failing = failing_findings(diagnosis, self.fail_on)
+        if self.fail_on is not None:
+            _say_what_failed(for_others(diagnosis, redact_names=self.is_redacted), self.fail_on)
+        if failing:
+            return EXIT_FOUND
+        return EXIT_INCONCLUSIVE if self.fail_on is not None and not can_be_judged(diagnosis) else status
+
+    def print_report(self, diagnosis: Diagnosis) -> None:
+        """The report to standard output."""
+        print_report(diagnosis, self.report_format, redact=self.is_redacted)
+
+    def _accept(self, diagnosis: Diagnosis) -> Acceptance:
+        if self.accepted_path is None:
+            return Acceptance(diagnosis)
+        diagnosis = for_others(diagnosis)  # the file is for others too, and a saved diagnosis is known by these names
+        return accept(diagnosis, self._accepted_file(diagnosis))
+
+    def _accepted_file(self, diagnosis: Diagnosis) -> AcceptedFile:
+        return accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted or AcceptedFile()
+
+    def _save_accepted(self, acceptance: Acceptance) -> None:
+        if self.accepted_path is None:
+            return
+        if self.writes_accepted:
+            try:
+                save_accepted(self.accepted_path, self._accepted_file(acceptance.diagnosis))
+            except OSError as error:
+                raise OutputError(f"cannot write {str(self.accepted_path)!r}: {error.strerror or error}") from error
+        for line in self._notes(clean(str(self.accepted_path), 200), acceptance):
+            logger.info("%s", line)
+
+    def _notes(self, file: str, acceptance: Acceptance) -> Iterator[str]:
+        def of(entries: Sequence[AcceptedFinding]) -> tuple[str, str, str]:
+            """How many there are, the verb that follows, and their names."""
+            shown = [clean_name(entry.code) if self.is_redacted else clean(str(entry), 200) for entry in entries]
+            count = count_of(len(entries), "accepted finding")
+            return count, "is" if len(entries) == 1 else "are", listing(shown, _MOST_ENTRIES)
+
+        if self.writes_accepted:
+            yield f"wrote {file}: it accepts {count_of(acceptance.count, 'finding')}; fill in the reasons"
+        elif acceptance.count:
+            verb = "is" if acceptance.count == 1 else "are"
+            yield f"{count_of(acceptance.count, 'finding')} {verb} accepted by {file}"
+        if acceptance.gone:
+            count, verb, names = of(acceptance.gone)
+            yield f"{count} {verb} gone: remove {'it' if verb == 'is' else 'them'} from {file}: {names}"
+        if acceptance.expired:
+            count, verb, names = of(acceptance.expired)
+            yield f"{count} {verb} past {'its' if verb == 'is' else 'their'} last day in {file}: {names}"
+        if acceptance.outgrown:
+            count, verb, names = of(acceptance.outgrown)
+            yield f"{count} {'has' if verb == 'is' else 'have'} more evidence than {file} accepts: {names}"
+
+
+def prepare_conclusion(
+    arguments: argparse.Namespace,
+    read: Sequence[InputFile] = (),
+    further: Mapping[str, str] = MappingProxyType({}),
+) -> Conclusion:
+    """
+    Proves that everything that was asked for can be done; nothing is written yet.
+
+    Args:
+        arguments: The parsed command line.
+        read: What the command reads beside the accepted findings; none of it is ever written over.
+        further: As for ``prepare_outputs``.
+
+    Raises:
+        RecordError: The file holds no accepted findings that can be read.
+        UsageError: There is no such severity or rule, a file cannot be written, exists and ``--force`` was not given,
+            is named twice or read as well, or accepted findings are to be redacted.
+    """
+    fail_on = check_fail_on(arguments.fail_on)
+    read = (*read, arguments.accepted)
+    outputs = prepare_outputs(
+        arguments.output, force=arguments.force, read=read, further=further, redact=arguments.redact
+    )
+    path, accepted = None, None
+    if arguments.accepted is not None:
+        path = Path(arguments.accepted)
+        accepted = load_accepted(path)
+    elif arguments.write_accepted is not None:
+        path = _path_to_write(arguments, outputs, read)
+        accepted = load_accepted(path) if path.is_file() else None
+    writes = arguments.write_accepted is not None
+    return Conclusion(outputs, arguments.format, arguments.redact, fail_on, path, accepted, writes)
+
+
+def _path_to_write(arguments: argparse.Namespace, outputs: Sequence[OutputFile], read: Sequence[InputFile]) -> Path:
+    if arguments.redact:
+        raise UsageError(
+            f"cannot write {arguments.write_accepted!r} with --redact: accepted findings are known again by the names "
+            "of modules and files; leave out --redact, or --write-accepted"
+        )
+    further = {"": "accepted findings"}
+    path = prepare_outputs([arguments.write_accepted], force=arguments.force, read=read, further=further)[0].path
+    if path.resolve() in {output.path.resolve() for output in outputs}:
+        raise UsageError(f"cannot write {str(path)!r} twice: it is given with --output and --write-accepted")
+    return path
+
+
+def check_fail_on(fail_on: str | None) -> str | None:
+    """
+    A severity, or a rule's code in either case, as findings have it.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if fail_on is None:
+        return None
+    severities = ("error", "warning")
+    if fail_on.lower() in severities:
+        return fail_on.lower()
+    from layoutdoctor.rules import ALL_RULES  # late: most runs need none, or only at their end
+
+    codes = {rule.code.lower(): rule.code for rule in ALL_RULES}
+    if fail_on.lower() not in codes:
+        known = ", ".join(sorted(codes.values()))
+        raise UsageError(f"cannot fail on {fail_on!r}: expected error, warning or one of {known}")
+    return codes[fail_on.lower()]
+
+
+def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding, ...]:
+    """
+    The findings that the user wants to fail on; accepted ones are none of them.
+
+    Args:
+        diagnosis: Any diagnosis.
+        fail_on: From ``check_fail_on``; None fails on nothing.
+    """
+    severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
+    return tuple(
+        finding
+        for finding in diagnosis.findings
+        if finding.accepted is None and (finding.severity in severities or finding.code == fail_on)
+    )
+
+
+def can_be_judged(diagnosis: Diagnosis) -> bool:
+    """Whether any configuration left something to look at: no finding is no pass where nothing was recorded."""
+    return any(trial.status == "ok" and (trial.kernels is not None or trial.graphs) for trial in diagnosis.trials)
+
+
+def _say_what_failed(diagnosis: Diagnosis, fail_on: str) -> None:
+    """Names the findings that fail the run, and the configurations that no finding can be about."""
+    from layoutdoctor.analysis.examined import examination_of  # late: most runs fail on nothing
+
+    for trial in diagnosis.trials:
+        blockers = () if trial.is_static else examination_of(diagnosis, trial.name).blockers
+        if blockers:
+            say(f"warning: --fail-on {fail_on} says nothing about {clean_name(trial.name)}: {clean(blockers[0])}")
+    failing = failing_findings(diagnosis, fail_on)
+    if not failing:
+        return
+    lines = [f"failed: {count_of(len(failing), 'finding')} (--fail-on {fail_on})"]
+    lines += [f"  {_line(finding)}" for finding in failing[:_MOST_FINDINGS]]
+    lines += [f"  and {len(failing) - _MOST_FINDINGS} more"] if len(failing) > _MOST_FINDINGS else []
+    say("\n".join(lines))
+    codes = sorted({finding.code for finding in failing[:_MOST_FINDINGS]})[:2]
+    how = " or ".join(f"layoutdoctor explain {code}" for code in codes)
+    logger.info("what they mean: %s; to live with them: --write-accepted FILE", how)
+
+
+def _line(finding: Finding) -> str:
+    """One finding on one line: code, severity, rule, configuration, place, message."""
+    where = [f"[{clean_name(finding.configuration)}]"] if finding.configuration else []
+    place = place_of(finding.location, finding.module)
+    head = " ".join([clean_name(finding.code), finding.severity, clean_name(finding.rule), *where])
+    return f"{head}{f' {place}' if place else ''}: {clean(finding.message, 300)}"
+
+
+def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: str) -> None:
+    """
+    Refuses output files that could hold one diagnosis only.
+
+    Raises:
+        UsageError: There are several, and an output was asked for.
+    """
+    if count > 1 and arguments.output:
+        raise UsageError(
+            f"cannot write one output for {count} {what}: expected one FILE with --output; examine them one at a time"
+        )
+    if count > 1 and arguments.write_accepted is not None:
+        raise UsageError(
+            f"cannot write the accepted findings of {count} {what} at once: expected one FILE with "
+            "--write-accepted; examine them one at a time, with --force from the second one on"
+        )
+
+
+def conclude_several(
+    conclusion: Conclusion, makers: Iterable[Callable[[], Diagnosis]], status_of: Callable[[Diagnosis], int]
+) -> int:
+    """
+    Makes and reports one diagnosis after the other, as JSON in one list; one that cannot be made is named.
+
+    Args:
+        conclusion: How each of them ends.
+        makers: Each makes one.
+        status_of: The exit status that one of them would have alone if nothing failed.
+
+    Returns:
+        The exit status: the worst of them.
+    """
+    shown: list[Diagnosis] = []
+    statuses: list[int] = []
+
+    def show(diagnosis: Diagnosis) -> None:
+        shown.append(diagnosis)
+        if conclusion.report_format != "json":
+            if len(shown) > 1:
+                print_text("\n")
+            conclusion.print_report(diagnosis)
+
+    for make in makers:
+        try:
+            diagnosis = make()
+        except LayoutDoctorError as error:
+            say(f"error: {clean(str(error))}")
+            statuses.append(error.exit_status)
+        else:
+            statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))
+    if conclusion.report_format == "json":
+        print_text(_as_json([for_others(diagnosis, redact_names=conclusion.is_redacted) for diagnosis in shown]))
+    return next((status for status in (3, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
+
+
+def _as_json(diagnoses: Sequence[Diagnosis]) -> str:
+    import msgspec
+
+    from layoutdoctor.records import to_json
+
+    text = b"[" + b",".join(map(to_json, diagnoses)) + b"]"
+    return msgspec.json.format(text, indent=1).decode() + "\n"
