@@ -38,8 +38,7 @@ from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
-from layoutdoctor.units import format_bytes
-from layoutdoctor.words import count_of, distinct, line_words, listing
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,28 +135,24 @@ def _paid(trial: Trial, breakers: Sequence[LayoutBreaker]) -> list[Conversion]:
 def _cost_words(trial: Trial, paid: Sequence[Conversion], seconds: float | None, moved: int | None) -> str | None:
     if any(c.seconds is not None for c in paid):
         return wording.conversion_cost_words(trial, paid)
-    if seconds is not None:
-        return wording.cost_words(trial, seconds)
-    return None if moved is None else f"{format_bytes(moved)} moved"
+    return wording.moved_words(moved) if seconds is None else wording.cost_words(trial, seconds)
 
 
 def _message(
     trial: Trial, breakers: Sequence[LayoutBreaker], worst: LayoutBreaker, paid: Sequence[Conversion], cost: str | None
 ) -> str:
-    lost = distinct(str(channels_last_only(breaker.source)) for breaker in breakers)
+    lost = distinct(channels_last_only(breaker.source) for breaker in breakers)
     verb = "is" if len(lost) == 1 else "are"
-    reason = f": {worst.reason}" if worst.reason else ""
-    price = ", ".join(part for part in (_paid_words(paid), cost) if part)
-    return f"{listing(lost)} {verb} lost at {_place_words(breakers)}{reason}" + (f"; {price}" if price else "")
+    what = joined((f"{listing(lost)} {verb} lost at {_place_words(breakers)}", worst.reason), ": ")
+    return joined((what, joined((_paid_words(paid), cost), ", ")))
 
 
 def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
     modules = distinct(breaker.module for breaker in breakers if breaker.module is not None)
     lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
-    places = [listing(modules, _MODULES_NAMED)] if modules else []
-    places += [listing(lines, _LINES_NAMED)] if lines else []
+    places = joined((listing(modules, _MODULES_NAMED), listing(lines, _LINES_NAMED)))
     noun = f"{breakers[0].op} {'layer' if len(modules) == len(breakers) else 'call'}"
-    return count_of(len(breakers), noun) + (f" ({'; '.join(places)})" if places else "")
+    return count_of(len(breakers), noun) + (f" ({places})" if places else "")
 
 
 def _paid_words(paid: Sequence[Conversion]) -> str:

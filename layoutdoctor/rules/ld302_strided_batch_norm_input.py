@@ -77,9 +77,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     if not _is_contiguous(diagnosis):
         return
     trials = (t for t in evidence.own_trials(diagnosis) if not evidence.is_channels_last(t))
-    for trial, found in evidence.first_showing(
-        trials, lambda t: [seen for g in t.graphs for seen in _strided_norms(g)]
-    ):
+    for trial, found in evidence.first_showing(trials, _strided_norms):
         yield _finding(trial, found)
 
 
@@ -90,7 +88,11 @@ def _is_contiguous(diagnosis: Diagnosis) -> bool:
     return inputs and counts.get("contiguous_format", 0) >= max(counts.values(), default=0)
 
 
-def _strided_norms(graph: Graph) -> Iterator[_Seen]:
+def _strided_norms(trial: Trial) -> list[_Seen]:
+    return [seen for graph in trial.graphs for seen in _strided_norms_of(graph)]
+
+
+def _strided_norms_of(graph: Graph) -> Iterator[_Seen]:
     nodes = nodes_by_name(graph)
     for norm in graph.nodes:
         read = nodes.get(norm.inputs[0]) if norm.inputs else None

@@ -178,10 +178,8 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _grouped(trial: Trial) -> list[Convolution]:
     """The grouped convolutions that would run channels-last."""
-    convolutions = (convolution for card in evidence.cards_of(trial) for convolution in card.convolutions)
-    return [
-        convolution for convolution in convolutions if convolution.class_ == "grouped" and convolution.channels_last
-    ]
+    convolutions = [c for card in evidence.cards_of(trial) for c in card.convolutions]
+    return [c for c in convolutions if c.class_ == "grouped" and c.channels_last]
 
 
 RULE = document_rule("LD303", "convolution-slower-in-one-format", check, __doc__)

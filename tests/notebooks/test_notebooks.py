@@ -7,11 +7,13 @@ depends on the processor; all others must print the stored output again. ``pytho
 
 from __future__ import annotations
 
+import gc
 import getpass
 import importlib.util
 import re
 import shutil
 import socket
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ import pytest
 import layoutdoctor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +83,15 @@ def checkout(tmp_path: Path) -> Path:
     for folder in ("notebooks", "examples", "tests/traces"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _sockets_of_kernels() -> Iterator[None]:
+    """nbclient leaves its sockets to the garbage collector, which would warn in a later test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_there_are_notebooks() -> None:
