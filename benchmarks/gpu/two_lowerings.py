@@ -133,7 +133,7 @@ def lowered_statically(model: Model, configuration: Configuration, target: Targe
         trial = lower_trial(subject, configuration, model.mode, target, [], changes_inputs=False)
     if trial.failure is not None:
         raise RuntimeError(trial.failure.message)
-    return trial.graphs
+    return with_graph_conversions(trial.graphs, len(trial.graph_break_reasons))
 
 
 def lowered_for_real(model: Model, configuration: Configuration) -> tuple[tuple[Graph, ...], Step]:
