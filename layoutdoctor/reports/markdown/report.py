@@ -32,7 +32,6 @@ from layoutdoctor.reports.markdown.syntax import (
     render_mermaid,
     table_of,
 )
-from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.facts import failure_clause, find_ratio, is_recording
 from layoutdoctor.reports.sections.view import build_view
@@ -74,7 +73,7 @@ class _Material:
     diagnosis: Diagnosis
     view: View
     flows: tuple[Flow, ...]
-    reproducer: Reproducer
+    reproducer: Reproducer | None
 
 
 def render_markdown(diagnosis: Diagnosis) -> str:
@@ -94,7 +93,7 @@ def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tu
         Fewer than 60,000 characters and 65,536 bytes; and None where nothing was cut.
     """
     flows = build_flows(diagnosis, MOST_FLOWS)
-    material = _Material(diagnosis, build_view(diagnosis), flows, build_reproducer(diagnosis))
+    material = _Material(diagnosis, build_view(diagnosis), flows, _reproducer_of(diagnosis))
     name = clean_name(overflow_name) if overflow_name is not None else None
     if _entry_count(diagnosis) <= MOST_ENTRIES:
         report = _joined(_parts(material, WHOLE, name))
@@ -137,7 +136,8 @@ def _parts(material: _Material, most: int, name: str | None) -> Iterator[str]:
         yield f"Lists are cut to fit into an issue: {_whole_report(name)}."
     yield from _bug(material, most)
     yield from _ablation(material, [detail for detail in lists if not detail.log], most, where)
-    yield from _minimal_reproducer(material)
+    if material.reproducer is not None:
+        yield from _minimal_reproducer(material.reproducer)
     yield from _error_logs(material, logs, where, most)
     yield "### Versions"
     yield from _detail_lines(environment, where)
@@ -290,11 +290,16 @@ def _detail_lines(detail: Detail, where: str) -> Iterator[str]:
         yield log_block(detail.log)
 
 
-def _minimal_reproducer(material: _Material) -> Iterator[str]:
-    """A script that shows the finding with torch alone, or why there is none; nothing for a trace without one."""
-    reproducer = material.reproducer
-    if is_recording(material.diagnosis) and not reproducer.is_runnable:
-        return
+def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
+    """A script that shows the finding with torch alone, or why there is none; None for a file, which has no model."""
+    if is_recording(diagnosis):
+        return None
+    from layoutdoctor.reports.reproducer.report import build_reproducer  # late: only where one is written
+
+    return build_reproducer(diagnosis)
+
+
+def _minimal_reproducer(reproducer: Reproducer) -> Iterator[str]:
     yield "### Minimal reproducer"
     if reproducer.is_runnable:
         yield f"{paragraph(reproducer.title)}:"

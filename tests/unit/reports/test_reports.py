@@ -28,6 +28,7 @@ from builders import (
 )
 from golden.stories import STORIES, gain_with_findings, no_convolution, small_share
 
+from layoutdoctor import reports
 from layoutdoctor.analysis.costs import conversion_share, convolution_count, counted_conversions
 from layoutdoctor.errors import UsageError
 from layoutdoctor.records import Diagnosis, Equivalence, Failure, Finding
@@ -65,6 +66,13 @@ def test_no_format_is_imported_before_it_is_asked_for() -> None:
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert printed.split() == ["layoutdoctor.reports"]
+
+
+def test_reports_have_no_name_that_nobody_made() -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = reports.render_pdf
+
+    assert str(caught.value) == "module 'layoutdoctor.reports' has no attribute 'render_pdf'"
 
 
 @pytest.mark.parametrize(

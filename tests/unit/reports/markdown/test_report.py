@@ -257,7 +257,7 @@ def test_a_failed_configuration_has_its_log_under_error_logs() -> None:
 def test_a_reproducer_that_runs_is_given_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     script = 'import torch\n\nprint("```")  # </details>\n'
     found = reproducers.Reproducer(script, True, "Two round trips in eager")
-    monkeypatch.setattr("layoutdoctor.reports.markdown.report.build_reproducer", lambda _: found)
+    monkeypatch.setattr("layoutdoctor.reports.reproducer.report.build_reproducer", lambda _: found)
     report = render_markdown(a_diagnosis())
 
     assert "### Minimal reproducer\n\nTwo round trips in eager:\n\n````python\nimport torch\n" in report
@@ -266,7 +266,7 @@ def test_a_reproducer_that_runs_is_given_whole(monkeypatch: pytest.MonkeyPatch) 
 
 def test_why_there_is_no_reproducer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     found = reproducers.Reproducer("", False, "No reproducer", "no reproducer: a custom operator *runs*")
-    monkeypatch.setattr("layoutdoctor.reports.markdown.report.build_reproducer", lambda _: found)
+    monkeypatch.setattr("layoutdoctor.reports.reproducer.report.build_reproducer", lambda _: found)
 
     assert "### Minimal reproducer\n\nNone: a custom operator \\*runs\\*.\n\n" in render_markdown(a_diagnosis())
 
