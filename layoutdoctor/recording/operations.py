@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.traces.recorded import NONE
-
 if TYPE_CHECKING:
     from layoutdoctor.traces.recorded import RecordedTrace
 
@@ -96,6 +94,8 @@ def _annotations(trace: RecordedTrace) -> list[_Timed]:
 
 
 def _operations(trace: RecordedTrace) -> list[_Timed]:
+    from layoutdoctor.traces.recorded import NONE  # late: it brings numpy, which rules and saved diagnoses need not
+
     shapes = [_tuples_of(arguments.shapes) for arguments in trace.arguments]
     strides = [_tuples_of(arguments.strides) for arguments in trace.arguments]
     own = trace.operations

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from itertools import zip_longest
 from typing import TYPE_CHECKING
-
-from tabulate import tabulate
 
 from layoutdoctor.reports.sections.view import build_view
 
@@ -147,23 +146,27 @@ def plain_table(
     first_column = max(len(row[0]) for row in (head, *rows))
     lines = []
     if ordinary:
-        # The head goes in as a row: tabulate would make a column wider than a head of its own.
-        padding = 0 if wraps_names else first_column
-        body = [[row[0].ljust(padding), *row[1:]] for row in (head, *ordinary)]
-        widths = _column_widths(body, width, first=0 if wraps_names else 1)
-        narrowed = [widths[0] if wraps_names else None, *widths[1:]]
-        table = tabulate(body, (), "plain", disable_numparse=True, maxcolwidths=narrowed, break_on_hyphens=False)
-        lines = table.splitlines()
-        if spanning:
-            lines = _widen_first_column(lines, max(len(row[0]) for row in (head, *ordinary)), first_column)
+        names = 0 if wraps_names else first_column
+        body = [[row[0].ljust(names), *row[1:]] for row in (head, *ordinary)]
+        lines = _wrapped_rows(body, _column_widths(body, width, first=0 if wraps_names else 1), names)
     for name, clause in spanning:
         lines += _clause_lines(name, clause, first_column + GAP, width)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _widen_first_column(lines: Sequence[str], now: int, wanted: int) -> list[str]:
-    """Room in the first column for names that stand only in rows with a clause."""
-    return [line[:now].ljust(wanted) + line[now:] for line in lines]
+def _wrapped_rows(rows: Sequence[Sequence[str]], widths: Sequence[int], names: int) -> list[str]:
+    """The lines of rows whose cells are wrapped; the first column is at least as wide as ``names``."""
+    wrapped = [
+        [textwrap.wrap(cell, most, break_on_hyphens=False) or [""] for cell, most in zip(row, widths, strict=True)]
+        for row in rows
+    ]
+    columns = [max(len(line) for cell in column for line in cell) for column in zip(*wrapped, strict=True)]
+    columns[0] = max(columns[0], names)
+    return [
+        (GAP * " ").join(part.ljust(room) for part, room in zip(parts, columns, strict=True))
+        for row in wrapped
+        for parts in zip_longest(*row, fillvalue="")
+    ]
 
 
 def _column_widths(rows: Sequence[Sequence[str]], width: int, first: int) -> list[int]:
