@@ -163,10 +163,7 @@ class Diagnosing:
         self.unusable = f"not run: {trial.name} made the device unusable in this process; diagnose it on its own"
 
     def _hand_over(self, trial: LiveTrial) -> None:
-        recording = trial.recording(self.head(interrupted="stopped before the timing rounds were over"))
-        self.attempt.keep(recording, trial.memo)
-        if self.attempt.may_restart:  # somebody else has it now
-            trial.graphs, trial.iterations, trial.was_profiled = (), (), False
+        trial.hand_over(self.head(interrupted="stopped before the timing rounds were over"), self.attempt)
 
     def _trace_file(self, name: str) -> Path | None:
         directory = self.request.trace_directory

@@ -107,7 +107,7 @@ def record_for_target(
             trial = lower_trial(subject, configuration, mode, target, trials, changes_inputs=rehearsal.changes_inputs)
         trials.append(trial)
         if is_new or trial.lost is not None:
-            attempt.keep(trial.recording(head(_INTERRUPTED)), trial.memo)
+            trial.hand_over(head(_INTERRUPTED), attempt)
     final = head()
     return tuple(trial.recording(final) for trial in trials)
 

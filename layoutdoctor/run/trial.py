@@ -224,6 +224,18 @@ class LiveTrial:
             was_profiled=self.was_profiled,
         )
 
+    def hand_over(self, head: Head, attempt: Attempt) -> None:
+        """
+        Gives the trial to whoever keeps what is done; another process that does has its graphs and iterations then.
+
+        Args:
+            head: What is known of the diagnosis.
+            attempt: Whom to tell.
+        """
+        attempt.keep(self.recording(head), self.memo)
+        if attempt.may_restart:
+            self.graphs, self.iterations, self.was_profiled = (), (), False
+
 
 def _in_words(error: BaseException) -> str:
     """An exception in one line; dynamo says only further down, behind this word, what happened."""

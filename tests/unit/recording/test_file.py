@@ -142,6 +142,18 @@ def test_any_damaged_byte_is_an_error_or_does_no_harm(tmp_path: Path) -> None:
         examine(recording)
 
 
+def test_one_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, a_recording())
+    monkeypatch.setattr("layoutdoctor.recording.file._MOST_UNPACKED_BYTES", 1000)
+
+    assert refused(path) == "unpacked it has more than 1000 B, which is too much"
+
+
+def test_nothing_but_data_is_packed() -> None:
+    with pytest.raises(NotImplementedError):
+        pack([object()])
+
+
 def test_another_version_is_said(tmp_path: Path) -> None:
     newer, older = changed(tmp_path, recording_version=2), tmp_path / "older.recording"
     assert refused(newer) == "it is a recording of version 2, expected 1; update layoutdoctor"

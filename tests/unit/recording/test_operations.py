@@ -46,6 +46,12 @@ def test_an_operation_has_its_times_in_seconds_and_its_arguments() -> None:
     assert profile.base_seconds == pytest.approx(1_700_000_000.00150025, abs=5e-7)  # its first operation
 
 
+def test_sizes_that_are_none_are_left_out() -> None:
+    (found,) = read(operation(args={"Input Dims": "many", "Input Strides": {"a": 1}})).operations
+
+    assert (found.shapes, found.strides) == ((), ())
+
+
 def test_operations_are_sorted_by_start_and_parents_stand_before_their_children() -> None:
     profile = read(operation("c", ts=5, dur=1), operation("child", ts=1, dur=1), operation("parent", ts=1, dur=4))
 
