@@ -28,7 +28,7 @@ from layoutdoctor.subjects.load import load_target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import Diagnosis, Graph, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Graph, Trial
 
 TARGET = "cuda:90"
 CHANNELS = 64

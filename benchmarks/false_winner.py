@@ -28,15 +28,15 @@ import torch
 from tabulate import tabulate
 from torch import nn
 
-from layoutdoctor.analysis.comparison import RESOLUTION, compare
+from layoutdoctor.examination.ratios import RESOLUTION, compare
 from layoutdoctor.measure.timing import PRECISION, cpu_timer, measure_rounds
 from layoutdoctor.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from layoutdoctor.diagnosis.records import RatioInterval
     from layoutdoctor.measure.timing import Timer
-    from layoutdoctor.records import RatioInterval
 
 SLOWDOWN = 0.05
 BASELINE = "model"

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from layoutdoctor import Diagnosis, Trial
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Conversion, Graph
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Conversion, Graph
 
 ROOT = Path(__file__).resolve().parents[1]
 GOES_ON = 75
@@ -488,7 +488,7 @@ def examine_item(folder: Path, *, is_gpu: bool) -> dict[str, Any]:
 
 
 def _examined(folder: Path) -> Diagnosis:
-    from layoutdoctor.recording.file import load_recording
+    from layoutdoctor.recording.saved import load_recording
     from layoutdoctor.run.recorded import diagnose_recordings
 
     files = sorted(folder.glob("*.recording"))

@@ -20,13 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from layoutdoctor.analysis.breakers import with_breaker_costs, without_round_trips
-from layoutdoctor.analysis.conversion_costs import with_costs
-from layoutdoctor.analysis.dataflow import redundant_pairs
-from layoutdoctor.analysis.graph_conversions import with_graph_conversions
-from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.layout import blocked_layout, contiguous_stride, dense_stride, strided_layout
-from layoutdoctor.records import (
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.layout import blocked_layout, contiguous_stride, dense_stride, strided_layout
+from layoutdoctor.diagnosis.records import (
     Buffer,
     BufferRead,
     Conversion,
@@ -39,12 +35,16 @@ from layoutdoctor.records import (
     Subject,
     Trial,
 )
+from layoutdoctor.examination.costs import with_costs
+from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
+from layoutdoctor.examination.graphs.conversions import with_graph_conversions
+from layoutdoctor.examination.graphs.round_trips import redundant_pairs
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.layout import Layout
+    from layoutdoctor.diagnosis.layout import Layout
 
 IMAGE, WIDE, KERNEL = (2, 8, 16, 16), (2, 16, 16, 16), (8, 8, 3, 3)
 CONVOLUTION = "aten.convolution.default"

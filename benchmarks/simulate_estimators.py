@@ -22,13 +22,13 @@ import torch
 from false_winner import BASELINE, ESTIMATORS, TRUE_RATIOS, busy_process, make_steps
 from tabulate import tabulate
 
-from layoutdoctor.analysis.comparison import COVERAGE, RESOLUTION, family_coverage, paired_ratio
+from layoutdoctor.examination.ratios import COVERAGE, RESOLUTION, family_coverage, paired_ratio
 from layoutdoctor.measure.timing import cpu_timer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.records import RatioInterval
+    from layoutdoctor.diagnosis.records import RatioInterval
 
 RECORDED_ROUNDS = 60
 RECORDED_CALLS = 12

@@ -15,14 +15,13 @@ from layoutdoctor._version import __version__
 from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError
 
 if TYPE_CHECKING:
-    from layoutdoctor.changes import compare
-    from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
-    from layoutdoctor.layout import Layout, MemoryFormat
-    from layoutdoctor.records import Configuration, Diagnosis, Finding, Measurement, Trial, load
+    from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Finding, Measurement, Trial, load
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
     from layoutdoctor.run.diagnose import diagnose
-    from layoutdoctor.run.recorded import examine_trace
+    from layoutdoctor.run.recorded import compare, examine_trace
     from layoutdoctor.testing import assert_no_redundant_conversions
 
 __all__ = [
@@ -50,20 +49,20 @@ __all__ = [
 
 _HOMES = {
     "ALL_RULES": "layoutdoctor.rules",
-    "BUILTIN_CONFIGURATIONS": "layoutdoctor.configurations",
-    "Configuration": "layoutdoctor.records",
-    "Diagnosis": "layoutdoctor.records",
-    "Finding": "layoutdoctor.records",
-    "Layout": "layoutdoctor.layout",
-    "Measurement": "layoutdoctor.records",
-    "MemoryFormat": "layoutdoctor.layout",
+    "BUILTIN_CONFIGURATIONS": "layoutdoctor.diagnosis.configurations",
+    "Configuration": "layoutdoctor.diagnosis.records",
+    "Diagnosis": "layoutdoctor.diagnosis.records",
+    "Finding": "layoutdoctor.diagnosis.records",
+    "Layout": "layoutdoctor.diagnosis.layout",
+    "Measurement": "layoutdoctor.diagnosis.records",
+    "MemoryFormat": "layoutdoctor.diagnosis.layout",
     "Rule": "layoutdoctor.rules",
-    "Trial": "layoutdoctor.records",
+    "Trial": "layoutdoctor.diagnosis.records",
     "assert_no_redundant_conversions": "layoutdoctor.testing",
-    "compare": "layoutdoctor.changes",
+    "compare": "layoutdoctor.run.recorded",
     "diagnose": "layoutdoctor.run.diagnose",
     "examine_trace": "layoutdoctor.run.recorded",
-    "load": "layoutdoctor.records",
+    "load": "layoutdoctor.diagnosis.records",
     "render": "layoutdoctor.reports",
     "run_rules": "layoutdoctor.rules",
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 MARKER = "layouts"
 _MARKER_HELP = (

@@ -16,11 +16,11 @@ from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.accepted import AcceptedFile, accept, load_accepted
-from layoutdoctor.analysis.examined import examination_of
+from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
+from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import NO_TORCH, InconclusiveError, UnsupportedTorchError, UsageError
+from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
-from layoutdoctor.records import Configuration, Diagnosis
 from layoutdoctor.reports.sections.wording import project_path
 from layoutdoctor.rules.ld101_round_trip_conversion import RULE as ROUND_TRIP
 from layoutdoctor.units import format_bytes, format_seconds, format_share
@@ -29,7 +29,7 @@ from layoutdoctor.words import layout_words, op_words
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import Conversion, Mode, RedundantPair, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Mode, RedundantPair, Trial
 
 DEFAULT_CONFIGURATIONS = ("inductor",)
 """What ``torch.compile(model)(x)`` does, with model and input as the test made them."""

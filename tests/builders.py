@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
-from layoutdoctor.messages import Kept, TrialMemo
-from layoutdoctor.recording.recording import Head, Recording
-from layoutdoctor.records import (
+from layoutdoctor.diagnosis.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
+from layoutdoctor.diagnosis.records import (
     Buffer,
     BufferRead,
     Comparison,
@@ -38,6 +36,8 @@ from layoutdoctor.records import (
     Total,
     Trial,
 )
+from layoutdoctor.isolation.messages import Kept, TrialMemo
+from layoutdoctor.recording.recording import Head, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +63,7 @@ def a_location(line: int = 9, file: str = "model.py", code: str | None = None) -
 
 
 def a_configuration(name: str = "inductor", **changes: Any) -> Configuration:
-    from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+    from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 
     for configuration in BUILTIN_CONFIGURATIONS:
         if configuration.name == name and not changes:

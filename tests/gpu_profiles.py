@@ -27,20 +27,20 @@ from recorded_builders import (
     WEIGHT_GRADIENT,
 )
 
-from layoutdoctor.analysis.convolution_shapes import cudnn_grid
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.examination.kernels.shapes import cudnn_grid
 from layoutdoctor.measure.profiling import record_iteration
+from layoutdoctor.recording.chrome import read_chrome_trace
+from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.run import trial
-from layoutdoctor.traces.chrome import read_chrome_trace
-from layoutdoctor.traces.files import TraceFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pytest
 
-    from layoutdoctor.records import Graph
+    from layoutdoctor.diagnosis.records import Graph
 
 Shape = tuple[int, ...]
 Launch = tuple[str, Shape | None]  # a kernel, and the tensor whose launch grid it has

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from golden.stories import STORIES
 
-from layoutdoctor.records import Diagnosis
+from layoutdoctor.diagnosis.records import Diagnosis
 
 WORDS = frozenset(
     "mode backend layout_optimization model_format input_format status direction tensor owner verdict severity class "

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 from builders import a_diagnosis, a_graph, a_location, a_node, a_trial, an_environment, recordings_of
 
-from layoutdoctor.analysis.convolution_shapes import cudnn_grid
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.recording.recording import Iteration
-from layoutdoctor.traces.onednn import read_onednn_log
-from layoutdoctor.traces.recorded import (
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.examination.kernels.shapes import cudnn_grid
+from layoutdoctor.recording.onednn import read_onednn_log
+from layoutdoctor.recording.recording import (
     NONE,
     FrameEvents,
+    Iteration,
     KernelEvents,
     LaunchEvents,
     OperationArguments,

@@ -23,14 +23,14 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.records import Equivalence, Graph
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.records import Equivalence, Graph
 from layoutdoctor.reports.reproducer.report import build_reproducer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.records import Diagnosis, FxNode, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, FxNode, Trial
 
 BUILTIN = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 IMAGES, FEATURES = (4, 3, 56, 56), (4, 64, 56, 56)

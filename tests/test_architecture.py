@@ -15,7 +15,7 @@ from loops import for_each
 PACKAGE = Path(__file__).parents[1] / "layoutdoctor"
 LONGEST_MODULE = 600
 # The JSON contract stands in one file; most of its lines say what a field means.
-LONGER_MODULES = {"layoutdoctor.records": 1150}
+LONGER_MODULES = {"layoutdoctor.diagnosis.records": 1150}
 
 # From the top to the bottom: a module imports from lower lines only, or from its own part.
 LINES = (
@@ -24,50 +24,50 @@ LINES = (
     ("layoutdoctor",),
     ("layoutdoctor.pytest_plugin",),
     ("layoutdoctor.testing",),
-    ("layoutdoctor.changes",),
+    ("layoutdoctor.run.recorded",),
     ("layoutdoctor.run",),
     ("layoutdoctor.subjects",),
     ("layoutdoctor.capture",),
     ("layoutdoctor.measure",),
     ("layoutdoctor.state",),
     # ------------------------------------------- the torch line: nothing below imports torch
-    ("layoutdoctor.supervisor",),
-    ("layoutdoctor.journal",),
-    ("layoutdoctor.messages",),
-    ("layoutdoctor.processes",),
+    ("layoutdoctor.isolation.supervisor",),
+    ("layoutdoctor.isolation.journal",),
+    ("layoutdoctor.isolation.messages",),
+    ("layoutdoctor.isolation.processes",),
     ("layoutdoctor.reports",),
     ("layoutdoctor.rules",),
     ("layoutdoctor.examination",),
     ("layoutdoctor.analysis",),
     ("layoutdoctor.recording",),
-    ("layoutdoctor.traces",),
-    ("layoutdoctor.kernel_names",),
-    ("layoutdoctor.kernel_dictionary",),
-    ("layoutdoctor.configurations", "layoutdoctor.targets"),
+    ("layoutdoctor.recording.reading",),
+    ("layoutdoctor.examination.kernels.names",),
+    ("layoutdoctor.examination.kernels.names",),
+    ("layoutdoctor.diagnosis.configurations", "layoutdoctor.diagnosis.configurations"),
     ("layoutdoctor.privacy",),
-    ("layoutdoctor.accepted",),
-    ("layoutdoctor.schema",),
-    ("layoutdoctor.comparison_records",),
-    ("layoutdoctor.records",),
+    ("layoutdoctor.diagnosis.accepted",),
+    ("layoutdoctor.diagnosis.schema",),
+    ("layoutdoctor.diagnosis.comparison",),
+    ("layoutdoctor.diagnosis.records",),
     (
-        "layoutdoctor.layout",
+        "layoutdoctor.diagnosis.layout",
         "layoutdoctor.units",
         "layoutdoctor.words",
         "layoutdoctor.errors",
-        "layoutdoctor.limits",
-        "layoutdoctor.saved",
-        "layoutdoctor.consistency",
-        "layoutdoctor.writing",
-        "layoutdoctor.progress",
+        "layoutdoctor.diagnosis.saved",
+        "layoutdoctor.diagnosis.saved",
+        "layoutdoctor.diagnosis.saved",
+        "layoutdoctor.diagnosis.writing",
+        "layoutdoctor.isolation.messages",
         "layoutdoctor._version",
     ),
 )
-TORCH_LINE = next(number for number, line in enumerate(LINES) if "layoutdoctor.supervisor" in line)
+TORCH_LINE = next(number for number, line in enumerate(LINES) if "layoutdoctor.isolation.supervisor" in line)
 LATE_IMPORTS_UPWARD = {
-    ("layoutdoctor.records", "layoutdoctor.privacy"),
-    ("layoutdoctor.records", "layoutdoctor.reports"),
-    ("layoutdoctor.records", "layoutdoctor.subjects.prepare"),
-    ("layoutdoctor.comparison_records", "layoutdoctor.reports"),
+    ("layoutdoctor.diagnosis.records", "layoutdoctor.privacy"),
+    ("layoutdoctor.diagnosis.records", "layoutdoctor.reports"),
+    ("layoutdoctor.diagnosis.records", "layoutdoctor.subjects.prepare"),
+    ("layoutdoctor.diagnosis.comparison", "layoutdoctor.reports"),
     ("layoutdoctor", "layoutdoctor.run.diagnose"),
 }
 # What only one part of the house may use.

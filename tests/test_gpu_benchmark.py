@@ -15,8 +15,8 @@ import pytest
 from builders import a_buffer, a_conversion, a_decision, a_diagnosis, a_failed_trial, a_graph, a_node, a_pair, a_trial
 from builders import kernels as listed
 
-from layoutdoctor.recording.file import save_recording
 from layoutdoctor.recording.reading import read_recorded
+from layoutdoctor.recording.saved import save_recording
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layoutdoctor.__main__ import build_parser, with_command
-from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.rules import ALL_RULES
 
 ROOT = Path(__file__).parent.parent

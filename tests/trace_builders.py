@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from builders import a_conversion, a_diagnosis, a_graph, a_pair, a_subject, a_trial, channels_last, contiguous, kernels
 
-from layoutdoctor.layout import Layout, strided_layout
-from layoutdoctor.records import (
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.diagnosis.records import (
     Configuration,
     Conversion,
     Diagnosis,
@@ -22,7 +22,7 @@ from layoutdoctor.records import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.records import Finding
+    from layoutdoctor.diagnosis.records import Finding
 
 
 RECORDED = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)

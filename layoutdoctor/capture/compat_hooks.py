@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from layoutdoctor.capture.compat_names import private
+from layoutdoctor.capture.compat import private
 from layoutdoctor.errors import first_line
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import torch
 
 from layoutdoctor.capture.compat import counts_backward_convolutions, inductor_config
 from layoutdoctor.capture.fx_graph import first_tensor, layout_of, node_location, node_module, size_of, target_name
+from layoutdoctor.diagnosis.records import Convolution, ConvolutionClass, Decision
 from layoutdoctor.errors import UnsupportedTorchError
-from layoutdoctor.records import Convolution, ConvolutionClass, Decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

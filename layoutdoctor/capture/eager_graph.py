@@ -29,14 +29,14 @@ from layoutdoctor.capture.fx_graph import (
     source_location,
     tensor_problem,
 )
+from layoutdoctor.diagnosis.records import FxNode, Graph
 from layoutdoctor.errors import first_line
-from layoutdoctor.records import FxNode, Graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from layoutdoctor.records import SourceLocation, TensorKind
+    from layoutdoctor.diagnosis.records import SourceLocation, TensorKind
 
 
 class EagerRecorder(TorchDispatchMode):

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.diagnosis.records import FxNode, SourceLocation
 from layoutdoctor.errors import first_line
-from layoutdoctor.layout import Layout, strided_layout
-from layoutdoctor.records import FxNode, SourceLocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.layout import Size
-    from layoutdoctor.records import Buffer, TensorKind
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.records import Buffer, TensorKind
 
 T = TypeVar("T")
 

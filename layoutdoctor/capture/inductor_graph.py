@@ -16,16 +16,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.analysis.index_maps import Loop, reduction_run, seen_strides
 from layoutdoctor.capture.fx_graph import size_of
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.diagnosis.records import Buffer, BufferRead
 from layoutdoctor.errors import first_line
-from layoutdoctor.layout import Layout, strided_layout
-from layoutdoctor.records import Buffer, BufferRead
+from layoutdoctor.examination.graphs.buffers import Loop, reduction_run, seen_strides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.layout import Size
+    from layoutdoctor.diagnosis.layout import Size
 
 _MOVING_OPERATIONS = frozenset({"get_index", "load", "store", "placeholder", "output"})
 """Operations of a loop body that compute nothing; a cast computes, so it is not among them."""

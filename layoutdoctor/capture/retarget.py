@@ -28,15 +28,14 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config, triton_version
-from layoutdoctor.capture.retarget_convolution import cudnn_formats, required
-from layoutdoctor.capture.retarget_device import forget_fake_results, pretended_device
+from layoutdoctor.capture.retarget_device import cudnn_formats, forget_fake_results, pretended_device, required
 from layoutdoctor.errors import LayoutDoctorError, first_line
-from layoutdoctor.processes import scratch_prefix
+from layoutdoctor.isolation.processes import scratch_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from layoutdoctor.targets import Target
+    from layoutdoctor.diagnosis.configurations import Target
 
 DEVICE = torch.device("cuda", 0)
 

@@ -11,19 +11,19 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.capture.compat import graph_break_counters, guard_failure_reasons, next_frame_number
 from layoutdoctor.capture.compat_hooks import InductorHooks
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import described, fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
+from layoutdoctor.diagnosis.records import Graph
 from layoutdoctor.errors import first_line
-from layoutdoctor.records import Graph
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from layoutdoctor.records import Buffer, GraphDirection, TensorKind
+    from layoutdoctor.diagnosis.records import Buffer, GraphDirection, TensorKind
 
 
 _FRAME_NUMBER = re.compile(r"\s*(\d+)/\d+: ")

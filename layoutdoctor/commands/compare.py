@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.changes import compare
 from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE
 from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, replace_file, write_outputs
 from layoutdoctor.commands.streams import print_text, say, terminal_width
-from layoutdoctor.comparison_records import TraceComparison
+from layoutdoctor.diagnosis.comparison import TraceComparison
 from layoutdoctor.reports.comparison import COMPARISON_FORMATS, check_format, render_comparison
 from layoutdoctor.reports.sections.wording import clean
+from layoutdoctor.run.recorded import compare
 
 if TYPE_CHECKING:
     import argparse
 
     from layoutdoctor.commands.output import OutputFile
-    from layoutdoctor.comparison_records import ModelComparison
+    from layoutdoctor.diagnosis.comparison import ModelComparison
 
 EXIT_REGRESSION = 1
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.accepted import Acceptance, AcceptedFile, accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, print_report, save_reports
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say
+from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile, accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.accepted import AcceptedFinding
     from layoutdoctor.commands.output import InputFile, OutputFile
-    from layoutdoctor.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.accepted import AcceptedFinding
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding
 
 EXIT_FOUND = 1
 EXIT_INCONCLUSIVE = 4
@@ -253,7 +253,7 @@ def can_be_judged(diagnosis: Diagnosis) -> bool:
 
 def _say_what_failed(diagnosis: Diagnosis, fail_on: str) -> None:
     """Names the findings that fail the run, and the configurations that no finding can be about."""
-    from layoutdoctor.analysis.examined import examination_of  # late: most runs fail on nothing
+    from layoutdoctor.examination.gaps import examination_of  # late: most runs fail on nothing
 
     for trial in diagnosis.trials:
         blockers = () if trial.is_static else examination_of(diagnosis, trial.name).blockers
@@ -337,7 +337,7 @@ def conclude_several(
 def _as_json(diagnoses: Sequence[Diagnosis]) -> str:
     import msgspec
 
-    from layoutdoctor.records import to_json
+    from layoutdoctor.diagnosis.records import to_json
 
     text = b"[" + b",".join(map(to_json, diagnoses)) + b"]"
     return msgspec.json.format(text, indent=1).decode() + "\n"

@@ -25,18 +25,17 @@ from layoutdoctor.commands.output import (
 )
 from layoutdoctor.commands.recordings import prepare_directory, prepare_recordings
 from layoutdoctor.commands.streams import OutputError, choose_display, logger, say
-from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations, find_target
+from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
-from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS
-from layoutdoctor.targets import TARGETS, find_target
-from layoutdoctor.writing import trace_name
+from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.commands.isolation import Isolation
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 EXIT_INTERRUPTED = 130
 _NO_LIMIT = "none"
@@ -161,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
         for configuration in configurations:
             refuse_what_is_read(traces / trace_name(configuration.name), (*read, arguments.accepted))
     from layoutdoctor.commands import isolation as isolated  # late: what is wrong with the command line is said at once
-    from layoutdoctor.messages import Request
+    from layoutdoctor.isolation.messages import Request
 
     record = RecordSoFar(tuple(output for output in conclusion.outputs if output.report_format == "json"))
     request = Request(

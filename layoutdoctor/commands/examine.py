@@ -18,7 +18,7 @@ from layoutdoctor.commands.recordings import load_recordings
 if TYPE_CHECKING:
     import argparse
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

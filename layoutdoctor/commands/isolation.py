@@ -24,13 +24,12 @@ from layoutdoctor.commands.recordings import save_recordings
 from layoutdoctor.commands.streams import say, stdout_to_stderr
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
 from layoutdoctor.examination.diagnoses import diagnosis_of
-from layoutdoctor.journal import Journal, RunKey, open_journal
-from layoutdoctor.messages import Attempt, Kept
-from layoutdoctor.progress import DEFAULT_TIMEOUT_SECONDS
+from layoutdoctor.isolation.journal import Journal, RunKey, open_journal
+from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Attempt, Kept
+from layoutdoctor.isolation.supervisor import Watch, supervise
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.recorded import diagnose_recordings
-from layoutdoctor.supervisor import Watch, supervise
 
 if TYPE_CHECKING:
     import argparse
@@ -38,11 +37,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType, TracebackType
 
+    from layoutdoctor.diagnosis.records import Diagnosis
     from layoutdoctor.examination.examine import Examined
-    from layoutdoctor.messages import Request, TrialMemo
-    from layoutdoctor.progress import Progress
+    from layoutdoctor.isolation.messages import Progress, Request, TrialMemo
     from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.records import Diagnosis
     from layoutdoctor.subjects.subject import LoadedSubject
 
 _ENDING = {"SIGTERM": "ended from outside (SIGTERM)", "SIGHUP": "its terminal was closed (SIGHUP)"}

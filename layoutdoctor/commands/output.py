@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, terminal_width, wants_colour
+from layoutdoctor.diagnosis.writing import check_directory, replacing, target_of
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
-from layoutdoctor.writing import check_directory, replacing, target_of
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
 
     AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
     InputFile = str | Path | None
@@ -330,6 +330,6 @@ def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = Fal
     if width is None and not is_coloured:
         print_text(renderer_of("text")(diagnosis))
     else:
-        from layoutdoctor.commands.terminal import render_terminal
+        from layoutdoctor.commands.streams import render_terminal
 
         print_text(render_terminal(diagnosis, width, is_coloured=is_coloured))

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.commands.output import for_others
+from layoutdoctor.diagnosis.writing import check_directory, file_name_of
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
 from layoutdoctor.reports.sections.wording import clean
-from layoutdoctor.writing import check_directory, file_name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.records import Configuration
 
 SUFFIX = ".recording"
 
@@ -87,7 +87,7 @@ def save_recordings(recordings: Iterable[Recording], directory: Path, interrupte
         directory: From ``prepare_recordings``.
         interrupted: What stopped the diagnosis; None where it came to its end.
     """
-    from layoutdoctor.recording.file import save_recording  # late: it brings numpy
+    from layoutdoctor.recording.saved import save_recording  # late: it brings numpy
 
     for recording in recordings:
         if interrupted is not None:
@@ -114,7 +114,7 @@ def load_recordings(names: Sequence[str]) -> list[Recording]:
     Raises:
         RecordError: There is none that can be read.
     """
-    from layoutdoctor.recording.file import load_recording  # late: it brings numpy
+    from layoutdoctor.recording.saved import load_recording  # late: it brings numpy
 
     found: list[Recording] = []
     problems: list[str] = []

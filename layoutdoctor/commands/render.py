@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.conclusion import add_conclusion_options, prepare_conclusion
+from layoutdoctor.diagnosis.records import load
 from layoutdoctor.errors import RecordError, UsageError
-from layoutdoctor.records import load
 
 if TYPE_CHECKING:
     import argparse
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

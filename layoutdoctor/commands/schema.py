@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.output import prepare_outputs, replace_file, write_outputs
 from layoutdoctor.commands.streams import print_text
-from layoutdoctor.records import SCHEMA_VERSION, Diagnosis
-from layoutdoctor.schema import Schema, schema_of, to_text
+from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Diagnosis
+from layoutdoctor.diagnosis.schema import Schema, schema_of, to_text
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ def diagnosis_schema() -> Schema:
 
 def comparison_schema() -> Schema:
     """The schema of what ``compare`` writes: of two recorded traces, or of two diagnoses of models."""
-    from layoutdoctor.comparison_records import COMPARISON_SCHEMA_VERSION, ModelComparison, TraceComparison
+    from layoutdoctor.diagnosis.comparison import COMPARISON_SCHEMA_VERSION, ModelComparison, TraceComparison
 
     return schema_of(
         [TraceComparison, ModelComparison],
@@ -34,7 +34,7 @@ def comparison_schema() -> Schema:
 
 def accepted_schema() -> Schema:
     """The schema of a file of accepted findings."""
-    from layoutdoctor.accepted import ACCEPTED_SCHEMA_VERSION, AcceptedFile
+    from layoutdoctor.diagnosis.accepted import ACCEPTED_SCHEMA_VERSION, AcceptedFile
 
     return schema_of(
         [AcceptedFile], name="accepted", title="layoutdoctor accepted findings", version=ACCEPTED_SCHEMA_VERSION

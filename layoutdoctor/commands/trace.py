@@ -12,15 +12,15 @@ from layoutdoctor.commands.conclusion import (
     prepare_conclusion,
     refuse_outputs_of_several,
 )
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import UsageError
-from layoutdoctor.limits import DEFAULT_MOST_BYTES
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 ANNOTATED = "annotated trace"
 

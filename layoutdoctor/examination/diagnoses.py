@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.records import Diagnosis, Failure
 from layoutdoctor.examination.examine import Examined, examine
-from layoutdoctor.records import Diagnosis, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
+    from layoutdoctor.diagnosis.records import Trial
     from layoutdoctor.recording.recording import Head, Recording
-    from layoutdoctor.records import Trial
 
 
 def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Examined] | None = None) -> Diagnosis:

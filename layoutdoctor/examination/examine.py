@@ -12,28 +12,29 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.analysis.alignment import align_eager
-from layoutdoctor.analysis.breakers import with_breaker_costs, without_round_trips
-from layoutdoctor.analysis.conversion_costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
-from layoutdoctor.analysis.device_kernels import device_seconds, summarize_device
-from layoutdoctor.analysis.eager_conversions import with_copies_in_calls, with_eager_conversions
-from layoutdoctor.analysis.graph_conversions import with_graph_conversions
-from layoutdoctor.analysis.join import join_compiled, join_eager
-from layoutdoctor.analysis.kernel_list import operation_tree, place_primitives, summarize_host
-from layoutdoctor.analysis.logged_primitives import summarize_log
-from layoutdoctor.analysis.trace_attribution import attribute
-from layoutdoctor.analysis.trace_conversions import examine_recorded
-from layoutdoctor.analysis.trace_tables import summarize_table
+from layoutdoctor.diagnosis.records import Graph, KernelSummary, Record, RedundantPair
 from layoutdoctor.errors import first_line
+from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
+from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
+from layoutdoctor.examination.graphs.conversions import (
+    with_copies_in_calls,
+    with_eager_conversions,
+    with_graph_conversions,
+)
+from layoutdoctor.examination.graphs.join import align_eager, join_compiled, join_eager
+from layoutdoctor.examination.kernels.attribution import attribute
+from layoutdoctor.examination.kernels.conversions import examine_recorded
+from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
+from layoutdoctor.examination.kernels.host import operation_tree, place_primitives, summarize_host
+from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table
 from layoutdoctor.recording.operations import iteration_of
 from layoutdoctor.recording.recording import unrest
-from layoutdoctor.records import Graph, KernelSummary, Record, RedundantPair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from layoutdoctor.diagnosis.records import Conversion
     from layoutdoctor.recording.recording import Iteration, Recording
-    from layoutdoctor.records import Conversion
 
 
 class Examined(Record, frozen=True, kw_only=True):
@@ -128,7 +129,9 @@ def _proved(
     graphs: tuple[Graph, ...], library: Sequence[Conversion], *, is_eager: bool
 ) -> tuple[tuple[Graph, ...], tuple[RedundantPair, ...]]:
     """Round trips, and the graphs with what their breakers cost."""
-    from layoutdoctor.analysis.dataflow import redundant_pairs  # late: it brings networkx, which no trace needs
+    from layoutdoctor.examination.graphs.round_trips import (
+        redundant_pairs,  # late: it brings networkx, which no trace needs
+    )
 
     in_graphs = tuple(conversion for graph in graphs for conversion in graph.conversions)
     known = (*library, *in_graphs)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from layoutdoctor.diagnosis.records import Environment
 from layoutdoctor.errors import first_line
-from layoutdoctor.records import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

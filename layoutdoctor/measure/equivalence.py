@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from layoutdoctor.records import Equivalence
+from layoutdoctor.diagnosis.records import Equivalence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Mode
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Mode
 
 EAGER_ERROR_FACTOR = 10.0
 """How many times eager's own rounding error another order of the same additions may make."""

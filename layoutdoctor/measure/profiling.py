@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import LayoutDoctorError, first_line
-from layoutdoctor.processes import scratch_prefix
+from layoutdoctor.isolation.processes import scratch_prefix
+from layoutdoctor.recording.chrome import read_chrome_trace
+from layoutdoctor.recording.files import TraceFile
+from layoutdoctor.recording.onednn import read_onednn_log
 from layoutdoctor.recording.operations import GENERATED_PREFIX
 from layoutdoctor.recording.recording import Iteration, busy_nanoseconds, unrest
 from layoutdoctor.state.switches import profiler_is_running
-from layoutdoctor.traces.chrome import read_chrome_trace
-from layoutdoctor.traces.files import TraceFile
-from layoutdoctor.traces.onednn import read_onednn_log
-from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from layoutdoctor.records import Graph
-    from layoutdoctor.traces.onednn import OnednnLog
+    from layoutdoctor.diagnosis.records import Graph
+    from layoutdoctor.recording.onednn import OnednnLog
 
     CapturedGraph = tuple[Graph, Any]  # with the generated module that runs it
 

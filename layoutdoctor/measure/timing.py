@@ -18,14 +18,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from layoutdoctor.analysis.comparison import COVERAGE, family_coverage, median_interval, round_ratios
+from layoutdoctor.diagnosis.records import Measurement
 from layoutdoctor.errors import UsageError, first_line
-from layoutdoctor.records import Measurement
+from layoutdoctor.examination.ratios import COVERAGE, family_coverage, median_interval, round_ratios
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from layoutdoctor.analysis.comparison import MedianInterval
+    from layoutdoctor.examination.ratios import MedianInterval
     from layoutdoctor.units import Bytes, Seconds
 
 # The contract of a budget: it bounds the rounds, but every configuration gets a few in any case.

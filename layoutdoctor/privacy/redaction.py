@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.records import Conversion, Kernel, Total
 from layoutdoctor.privacy import vocabulary
 from layoutdoctor.privacy.walking import records_in, rewrite_record
-from layoutdoctor.records import Conversion, Kernel, Total
 
 if TYPE_CHECKING:
     from typing import TypeVar

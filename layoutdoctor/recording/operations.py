@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from layoutdoctor.traces.recorded import RecordedTrace
+    from layoutdoctor.recording.recording import RecordedTrace
 
 _SECONDS_PER_NANOSECOND = 1e-9
 GENERATED_PREFIX = "layoutdoctor::"
@@ -94,7 +94,7 @@ def _annotations(trace: RecordedTrace) -> list[_Timed]:
 
 
 def _operations(trace: RecordedTrace) -> list[_Timed]:
-    from layoutdoctor.traces.recorded import NONE  # late: it brings numpy, which rules and saved diagnoses need not
+    from layoutdoctor.recording.recording import NONE  # late: it brings numpy, which rules and saved diagnoses need not
 
     shapes = [_tuples_of(arguments.shapes) for arguments in trace.arguments]
     strides = [_tuples_of(arguments.strides) for arguments in trace.arguments]

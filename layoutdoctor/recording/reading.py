@@ -6,17 +6,57 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor._version import __version__
-from layoutdoctor.limits import DEFAULT_MOST_BYTES
-from layoutdoctor.recording.recording import Head, Iteration, Recording
-from layoutdoctor.records import Configuration, Environment, Subject, Trial
-from layoutdoctor.traces import read_trace
-from layoutdoctor.traces.recorded import KernelTotals, RecordedTrace
+from layoutdoctor.diagnosis.records import Configuration, Environment, Subject, Trial
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
+from layoutdoctor.errors import TraceError
+from layoutdoctor.recording.chrome import read_chrome_trace
+from layoutdoctor.recording.files import TraceFile
+from layoutdoctor.recording.onednn import OnednnLog, read_onednn_log
+from layoutdoctor.recording.recognize import recognize
+from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from layoutdoctor.traces.recorded import Problem
+    from layoutdoctor.recording.recording import Problem
+
+__all__ = ["DEFAULT_MOST_BYTES", "KernelTotals", "OnednnLog", "RecordedTrace", "read_trace"]
+
+
+def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrace | KernelTotals | OnednnLog:
+    """
+    Reads a recorded run of any known kind.
+
+    Args:
+        path: The file.
+        most_bytes: How many bytes to read at the most, after unpacking.
+
+    Raises:
+        TraceError: The file cannot be read, or is none of the known kinds.
+    """
+    file = TraceFile(path, most_bytes)
+    kind = recognize(file.head(), path.name)
+    if kind == "chrome":
+        return read_chrome_trace(file)
+    if kind == "nsys_sqlite":
+        if file.is_packed:
+            raise TraceError(f"cannot read {str(path)!r}: it is a packed SQLite database; unpack it first")
+        from layoutdoctor.recording.nsys import read_nsys_export  # late: few traces are databases
+
+        return read_nsys_export(path)
+    if kind == "kernel_csv":
+        from layoutdoctor.recording.table import read_kernel_csv
+
+        return read_kernel_csv(path, most_bytes)
+    if kind == "onednn_log":
+        text = b"".join(file.pieces()).decode("utf-8", "replace")
+        return read_onednn_log(text)
+    raise TraceError(
+        f"cannot examine {path.name!r}: it is a saved diagnosis, not a trace; "
+        f"show it with layoutdoctor render {path.name}"
+    )
+
 
 RECORDED = Configuration(
     name="recorded",

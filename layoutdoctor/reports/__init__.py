@@ -8,9 +8,9 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, cast
 
+from layoutdoctor.diagnosis.records import Diagnosis, to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
-from layoutdoctor.records import Diagnosis, to_json
 
 __all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render", "renderer_of"]
 

@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import counted_conversions
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
+from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import UsageError
-from layoutdoctor.limits import DEFAULT_MOST_BYTES
-from layoutdoctor.reports.sections.facts import direction_words, recorded_trial
-from layoutdoctor.traces.annotate import CATEGORY, annotated_pieces, assign_lanes, survey_trace
-from layoutdoctor.traces.files import TraceFile
-from layoutdoctor.traces.recognize import recognize
+from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.recording.annotate import CATEGORY, annotated_pieces, assign_lanes, survey_trace
+from layoutdoctor.recording.files import TraceFile
+from layoutdoctor.recording.recognize import recognize
+from layoutdoctor.reports.sections.wording import direction_words, recorded_trial
 from layoutdoctor.words import CONFIDENCE_WORDS, DIRECTION_WORDS
-from layoutdoctor.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.layout import Layout, Size
-    from layoutdoctor.records import Conversion, Diagnosis, RedundantPair, Trial
-    from layoutdoctor.traces.annotate import KernelEvent, Span, Survey
+    from layoutdoctor.diagnosis.layout import Layout, Size
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Trial
+    from layoutdoctor.recording.annotate import KernelEvent, Span, Survey
 
 _NANOSECONDS = 1e9
 _MICROSECONDS = 1e6

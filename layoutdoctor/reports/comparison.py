@@ -6,12 +6,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.comparison_records import ModelComparison, TraceComparison, comparison_to_json
+from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison, comparison_to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.markdown.syntax import LIST_LENGTHS, MOST_CHARACTERS, escape, table_of
+from layoutdoctor.reports.sections.compared import build_trace_view
 from layoutdoctor.reports.sections.compared_models import build_model_view
-from layoutdoctor.reports.sections.compared_traces import build_trace_view
 from layoutdoctor.reports.text import DEFAULT_WIDTH, INDENT, NARROWEST, plain_table, wrap
 
 if TYPE_CHECKING:

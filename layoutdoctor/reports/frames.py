@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import msgspec
     import pandas
 
-    from layoutdoctor.layout import Layout, Size
-    from layoutdoctor.records import Conversion, Convolution, Diagnosis, Finding, RedundantPair, Trial
+    from layoutdoctor.diagnosis.layout import Layout, Size
+    from layoutdoctor.diagnosis.records import Conversion, Convolution, Diagnosis, Finding, RedundantPair, Trial
 
 TEXT, INTEGER, REAL, TRUTH = "string", "Int64", "float64", "boolean"
 """pandas' own names of the dtypes; all four can hold a missing value."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import jinja2
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
     from layoutdoctor.reports.sections.view import View
 
 MOST_CHARACTERS = 20_000

@@ -11,7 +11,7 @@ from layoutdoctor.reports.sections.view import build_view
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
     from layoutdoctor.reports.sections.answer import Answer
     from layoutdoctor.reports.sections.view import FindingEntry, View
 

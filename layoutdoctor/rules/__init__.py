@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.records import Finding
 from layoutdoctor.errors import first_line
-from layoutdoctor.records import Finding
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.ld101_round_trip_conversion import RULE as LD101
 from layoutdoctor.rules.ld102_repeated_conversion import RULE as LD102
@@ -50,7 +50,7 @@ from layoutdoctor.rules.ld505_as_strided_on_activation import RULE as LD505
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.records import Diagnosis, Severity
+    from layoutdoctor.diagnosis.records import Diagnosis, Severity
 
 __all__ = ["ALL_RULES", "Rule", "run_rules"]
 

@@ -6,13 +6,13 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from layoutdoctor.analysis.costs import conversion_places, sum_known
-from layoutdoctor.records import Finding
+from layoutdoctor.diagnosis.records import Finding
+from layoutdoctor.examination.costs import conversion_places, sum_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Severity, SourceLocation
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Severity, SourceLocation
 
 DOCUMENTATION_HEADINGS = ("What it finds", "Why it costs", "Example", "What to do", "When it is fine", "Source")
 """The headings of every rule's docstring, in this order."""

@@ -6,15 +6,24 @@ import itertools
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from layoutdoctor.analysis.costs import all_conversions_of as all_conversions_of  # reports take it from here
-from layoutdoctor.configurations import BASELINE
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
+from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
+from layoutdoctor.examination.costs import all_conversions_of as all_conversions_of  # reports take it from here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from layoutdoctor.records import Decision, Diagnosis, FxNode, InputTensor, Kernel, RatioInterval, Severity, Trial
+    from layoutdoctor.diagnosis.records import (
+        Decision,
+        Diagnosis,
+        FxNode,
+        InputTensor,
+        Kernel,
+        RatioInterval,
+        Severity,
+        Trial,
+    )
 
 Found = TypeVar("Found")
 # Below this share of the kernel time, removing a conversion cannot be felt: a note, no warning. It is also about the

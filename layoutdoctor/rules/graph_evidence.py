@@ -9,15 +9,31 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.layout_agnostic import base_name, is_layout_agnostic
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK, stride_order
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, stride_order
+from layoutdoctor.diagnosis.records import SLOWER
+from layoutdoctor.examination.costs import may_hide_gain
+from layoutdoctor.examination.graphs.layout_agnostic import base_name, is_layout_agnostic
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.evidence import eager_of_same_formats
+from layoutdoctor.words import joined, line_words, shape_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
-    from layoutdoctor.layout import Layout, MemoryFormat
-    from layoutdoctor.records import Conversion, Diagnosis, FxNode, Graph, LayoutBreaker, SourceLocation, Trial
+    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
+    from layoutdoctor.diagnosis.records import (
+        Conversion,
+        Convolution,
+        Decision,
+        Diagnosis,
+        Finding,
+        FxNode,
+        Graph,
+        LayoutBreaker,
+        SourceLocation,
+        Trial,
+    )
+    from layoutdoctor.rules.base import Rule
 
 # aten.convolution, mkldnn._convolution_pointwise, aten._slow_conv2d_forward; not prims.convert_element_type
 _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(_|[123]d|$)")
@@ -170,3 +186,120 @@ def _last_that_changes(graph: Graph, change: OutputChange) -> FxNode | None:
         seen.add(node.name)
         node = nodes.get(node.inputs[0]) if node.inputs else None
     return None
+
+
+FORCED = "inductor-layout-opt-forced"
+WAYS_AROUND = (FORCED, "inductor-channels-last")
+
+
+def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tuple[Trial, Graph, Decision]]:
+    """
+    Graphs that Inductor was free to lay out and did not, by one of some of its rules; each of these rules once.
+
+    Args:
+        diagnosis: Any diagnosis.
+        rules: Names as in ``Decision.rule``.
+
+    Yields:
+        The first trial with that rule, the main one first, with the graph and its decision. Left out: graphs of 1-D
+        convolutions only, which have no format to decide about, and a backward that differs from its forward (LD206).
+    """
+    seen: set[str] = set()
+    for trial in evidence.own_trials(diagnosis):
+        if trial.configuration.layout_optimization not in ("default", "on"):
+            continue
+        for graph in trial.graphs:
+            decision = graph.decision
+            if decision is None or decision.applied is not False or decision.rule not in rules:
+                continue
+            is_repeated = graph.direction == "backward" and is_applied(trial, "forward")
+            if decision.rule in seen or is_repeated or is_one_dimensional(decision):
+                continue
+            seen.add(decision.rule)
+            yield trial, graph, decision
+
+
+def is_applied(trial: Trial, direction: str) -> bool:
+    """Whether layout optimization was applied in a graph with convolutions of that direction."""
+    cards = (graph.decision for graph in trial.graphs if graph.direction == direction)
+    return any(card is not None and bool(card.applied and card.convolution_count) for card in cards)
+
+
+def is_one_dimensional(decision: Decision) -> bool:
+    """Whether all convolutions of a graph are 1-D, as far as was recorded, and there is one."""
+    return bool(decision.convolutions) and all(convolution.rank == 1 for convolution in decision.convolutions)
+
+
+def leaves_layouts_to_inductor(trial: Trial) -> bool:
+    """Whether a configuration keeps the caller's model format and lets Inductor decide about layouts."""
+    configuration = trial.configuration
+    return (
+        configuration.layout_optimization in ("default", "on", "forced")
+        and configuration.model_format == "preserve"
+        and not configuration.inductor_options.get("freezing")
+    )
+
+
+def deciding_convolutions(decision: Decision) -> list[Convolution]:
+    """The convolutions that made the rule decide as it did."""
+    return [convolution for convolution in decision.convolutions if convolution.node in decision.deciding_nodes]
+
+
+def channels_words(convolution: Convolution) -> str | None:
+    """A convolution's channels and kernel: ``"192 -> 64, 3x3"``; None where not recorded."""
+    shape, groups = convolution.weight_shape, convolution.groups or 1
+    if shape is None or len(shape) < 3 or convolution.is_transposed is None or not isinstance(shape[1], int):
+        return None
+    second = shape[1] * groups
+    given, made = (shape[0], second) if convolution.is_transposed else (second, shape[0])
+    return f"{given} -> {made}, {shape_words(shape[2:])}"
+
+
+def convolution_words(convolution: Convolution) -> str:
+    """A convolution by name, with what is known of it: ``"d2.0 (192 -> 64, 3x3; model.py:9, weight 64x192x3x3)"``."""
+    facts = [line_words(convolution.location)] if convolution.location is not None else []
+    if convolution.weight_shape is not None:
+        facts.append(f"weight {shape_words(convolution.weight_shape)}")
+    if convolution.groups is not None and convolution.groups != 1:
+        facts.append(f"{convolution.groups} groups")
+    channels = channels_words(convolution)
+    known = joined((channels, ", ".join(facts)))
+    name = convolution.module or convolution.node
+    return f"{name} ({known})" if known else name
+
+
+def measured_words(diagnosis: Diagnosis) -> str:
+    """What was measured of the ways around a veto; empty where nothing was."""
+    if diagnosis.comparison is None:
+        return ""
+    gain = evidence.fastest_of(diagnosis, WAYS_AROUND)
+    if gain is not None:
+        return wording.speed_words(gain, diagnosis.comparison.baseline)
+    forced = evidence.ratio_of(diagnosis, FORCED)
+    if forced is None:
+        return ""
+    words = wording.speed_words(forced, diagnosis.comparison.baseline)
+    if may_hide_gain(forced):
+        return f"the times are too noisy to tell what the veto costs: {words}"
+    return f"the veto is right here: {words}" if forced.verdict == SLOWER else f"the veto costs nothing here: {words}"
+
+
+def how_to_measure(trial: Trial) -> str:
+    """How to find out what a veto costs where that was not measured."""
+    advice = f"--configurations all measures what the veto costs ({FORCED})"
+    return f"on the device itself, {advice}" if trial.is_static else advice
+
+
+def veto_finding(
+    rule: Rule, diagnosis: Diagnosis, trial: Trial, decision: Decision, message: str, suggestion: str | None = None
+) -> Finding:
+    """A finding about a veto, at the first convolution that decided; it suggests to measure where nobody did."""
+    deciding = deciding_convolutions(decision)
+    return rule.finding(
+        trial.name,
+        message,
+        suggestion or measured_words(diagnosis) or how_to_measure(trial),
+        severity="note" if evidence.fastest_of(diagnosis, WAYS_AROUND) is None else "warning",
+        at=deciding[0] if deciding else None,
+        evidence=decision.deciding_nodes,
+    )

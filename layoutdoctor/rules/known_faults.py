@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.evidence import eager_of_same_formats
 from layoutdoctor.rules.graph_evidence import output_changes
@@ -16,7 +16,7 @@ from layoutdoctor.words import count_of, layout_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from layoutdoctor.records import Diagnosis, FxNode, Graph, Severity, SourceLocation
+    from layoutdoctor.diagnosis.records import Diagnosis, FxNode, Graph, Severity, SourceLocation
 
 _HALF = ("bfloat16", "float16")
 _UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d"})

@@ -49,8 +49,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import Place, all_conversions_of, places_of, sum_known
-from layoutdoctor.analysis.layout_agnostic import CONTIGUOUS_NORMS, base_name
+from layoutdoctor.examination.costs import Place, all_conversions_of, places_of, sum_known
+from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_name
@@ -59,8 +59,16 @@ from layoutdoctor.words import DIRECTION_WORDS, PROOF_WORDS, count_of, distinct,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Conversion, ConversionDirection, Diagnosis, Finding, RedundantPair, Severity, Trial
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import (
+        Conversion,
+        ConversionDirection,
+        Diagnosis,
+        Finding,
+        RedundantPair,
+        Severity,
+        Trial,
+    )
 
 _KINDS_NAMED = 3
 _PROVEN = ("shapes", "grid")

@@ -36,7 +36,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import conversions_of, sum_known
+from layoutdoctor.examination.costs import conversions_of, sum_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
@@ -46,8 +46,8 @@ from layoutdoctor.words import distinct, joined, layout_words, listing, op_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, FxNode, Graph, Trial
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, FxNode, Graph, Trial
 
 _DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")
 _IN_PLACE_TARGET = re.compile(r"[a-z0-9]_(\.|$)")  # aten.relu_.default; every in-place operator ends so

@@ -33,8 +33,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import conversions_of, launch_count, sum_known
-from layoutdoctor.kernel_names import library_of
+from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
+from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, joined
@@ -42,7 +42,7 @@ from layoutdoctor.words import count_of, joined
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Trial
 
 # From here on it is a loss: a packed weight would save more than paired rounds on a busy machine scatter by.
 _LOSS_SHARE = 0.05

@@ -33,8 +33,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import all_conversions_of, sum_known
-from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.examination.costs import all_conversions_of, sum_known
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
@@ -43,7 +43,7 @@ from layoutdoctor.words import count_of, distinct, joined, line_words, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, LayoutBreaker, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, LayoutBreaker, Trial
 
 _MODULES_NAMED = 6
 _LINES_NAMED = 3

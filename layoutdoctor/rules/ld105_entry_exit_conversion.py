@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, joined
@@ -38,7 +38,7 @@ from layoutdoctor.words import count_of, joined
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Graph, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -35,8 +35,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import all_conversions_of, conversions_of, dearest_of, launch_count, sum_known
-from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.examination.costs import all_conversions_of, conversions_of, dearest_of, launch_count, sum_known
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
@@ -45,7 +45,7 @@ from layoutdoctor.words import DTYPES, TENSOR_WORDS, count_of, distinct, joined,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, FxNode, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, FxNode, Trial
 
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 # One parameter that is cast and not re-laid out is a detail; several of them are a model under autocast.

@@ -32,8 +32,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import launch_count, sum_known
-from layoutdoctor.kernel_names import kernel_entry
+from layoutdoctor.examination.costs import launch_count, sum_known
+from layoutdoctor.examination.kernels.names import kernel_entry
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, distinct, joined, listing
@@ -41,7 +41,7 @@ from layoutdoctor.words import count_of, distinct, joined, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Trial
 
 _PADDING = "padding"
 _CHANNELS_NAMED = 3

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import conversions_of, launch_count, sum_known
+from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_call_out_of_channels_last
@@ -41,7 +41,7 @@ from layoutdoctor.words import DIRECTION_WORDS, joined, op_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Trial
 
 _OWNERS = ("framework", "user")
 

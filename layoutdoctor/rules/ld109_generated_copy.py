@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import conversions_of, launch_count
+from layoutdoctor.examination.costs import conversions_of, launch_count
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import distinct, joined, listing
@@ -40,7 +40,7 @@ from layoutdoctor.words import distinct, joined, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Trial
 
 _KERNELS_NAMED = 3
 _CAUSES_NAMED = 2

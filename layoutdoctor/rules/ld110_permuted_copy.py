@@ -29,8 +29,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import launch_count, sum_known
-from layoutdoctor.layout import stride_order
+from layoutdoctor.diagnosis.layout import stride_order
+from layoutdoctor.examination.costs import launch_count, sum_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import joined
@@ -38,8 +38,8 @@ from layoutdoctor.words import joined
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Trial
 
 # Below this they explain nothing that anybody sees in the run.
 _LEAST_SHARE = 0.01

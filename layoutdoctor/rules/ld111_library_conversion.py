@@ -47,8 +47,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import conversion_places, conversions_of, launch_count, sum_known
-from layoutdoctor.kernel_names import library_of, output_layout_of
+from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sum_known
+from layoutdoctor.examination.kernels.names import library_of, output_layout_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.ld101_round_trip_conversion import check as check_round_trips
@@ -71,7 +71,15 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, ConversionDirection, Diagnosis, Finding, KernelSummary, Severity, Trial
+    from layoutdoctor.diagnosis.records import (
+        Conversion,
+        ConversionDirection,
+        Diagnosis,
+        Finding,
+        KernelSummary,
+        Severity,
+        Trial,
+    )
 
 # Below this share of the recorded time nobody sees it in the run; what is proved of it is told by other rules.
 _LEAST_SHARE = 0.005

@@ -33,8 +33,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import may_hide_gain, sum_known
-from layoutdoctor.rules import decisions, evidence, wording
+from layoutdoctor.examination.costs import may_hide_gain, sum_known
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import count_of
@@ -42,7 +43,7 @@ from layoutdoctor.words import count_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Convolution, Decision, Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Convolution, Decision, Diagnosis, Finding, Trial
 
 _OFF = "inductor-layout-opt-off"
 _CHANNELS_LAST_3D = ("channels_last_3d",)

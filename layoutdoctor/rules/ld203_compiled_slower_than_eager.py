@@ -34,7 +34,7 @@ from layoutdoctor.rules.base import document_rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Finding, RatioInterval, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, RatioInterval, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:

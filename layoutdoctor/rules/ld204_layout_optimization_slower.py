@@ -35,7 +35,7 @@ from layoutdoctor.rules.base import document_rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Finding, RatioInterval, Severity, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, RatioInterval, Severity, Trial
 
 _OFF = "inductor-layout-opt-off"
 

@@ -29,8 +29,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import conversions_of, dearest_of, sum_known
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import conversions_of, dearest_of, sum_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, distinct, joined, listing, shape_words
@@ -38,7 +38,15 @@ from layoutdoctor.words import count_of, distinct, joined, listing, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, InputTensor, RatioInterval, Severity, Trial
+    from layoutdoctor.diagnosis.records import (
+        Conversion,
+        Diagnosis,
+        Finding,
+        InputTensor,
+        RatioInterval,
+        Severity,
+        Trial,
+    )
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:

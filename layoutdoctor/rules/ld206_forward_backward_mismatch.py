@@ -32,8 +32,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import all_conversions_of, dearest_of, sum_known
-from layoutdoctor.rules import decisions, evidence, wording
+from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_known
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import count_of, joined, listing
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TypeGuard
 
-    from layoutdoctor.records import Conversion, Decision, Diagnosis, Finding, Graph, Severity, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, Finding, Graph, Severity, Trial
 
 _UNCOUNTED = "only-backward-convolutions"
 # A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision.

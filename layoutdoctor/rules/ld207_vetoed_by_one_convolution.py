@@ -30,14 +30,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules import decisions
+from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Decision, Diagnosis, Finding, Graph
+    from layoutdoctor.diagnosis.records import Decision, Diagnosis, Finding, Graph
 
 _REASONS = {
     "grouped-convolution": "grouped, with more than one channel per group",

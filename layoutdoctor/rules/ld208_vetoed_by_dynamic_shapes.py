@@ -28,15 +28,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules import decisions
+from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.layout import Size
-    from layoutdoctor.records import Decision, Diagnosis, Finding, Graph
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.records import Decision, Diagnosis, Finding, Graph
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:

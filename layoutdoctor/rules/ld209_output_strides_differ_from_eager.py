@@ -38,7 +38,7 @@ from layoutdoctor.words import distinct, layout_words, line_words, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -28,15 +28,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import all_conversions_of
-from layoutdoctor.rules import decisions, evidence
+from layoutdoctor.examination.costs import all_conversions_of
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, distinct, listing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Convolution, Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Convolution, Diagnosis, Finding, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ from layoutdoctor.words import count_of, distinct, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
 
 # Dynamo's text, torch 2.7 to 2.13 (torch/csrc/dynamo/guards.cpp).
 _MISMATCH = re.compile(

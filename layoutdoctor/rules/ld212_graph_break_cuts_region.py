@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import Place, sum_known
+from layoutdoctor.examination.costs import Place, sum_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only
@@ -38,7 +38,7 @@ from layoutdoctor.words import distinct, joined, layout_words, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Graph, Trial
 
 Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-    from layoutdoctor.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding
 
 
 @dataclass(frozen=True)

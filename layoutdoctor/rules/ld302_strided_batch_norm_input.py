@@ -33,10 +33,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import sum_known
-from layoutdoctor.analysis.graph_conversions import tensor_bytes
-from layoutdoctor.analysis.layout_agnostic import base_name, is_layout_agnostic
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import sum_known
+from layoutdoctor.examination.graphs.conversions import tensor_bytes
+from layoutdoctor.examination.graphs.layout_agnostic import base_name, is_layout_agnostic
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
@@ -46,8 +46,8 @@ from layoutdoctor.words import joined, layout_words, op_words, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Diagnosis, Finding, FxNode, Graph, Trial
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Graph, Trial
 
 _BATCH_NORMS = frozenset(
     """

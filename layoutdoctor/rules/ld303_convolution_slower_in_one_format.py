@@ -33,8 +33,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import Place
-from layoutdoctor.rules import decisions, evidence
+from layoutdoctor.examination.costs import Place
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.evidence import format_pairs, node_of
 from layoutdoctor.units import format_ratio, format_seconds
@@ -43,7 +44,7 @@ from layoutdoctor.words import distinct, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Convolution, Diagnosis, Finding, Kernel, Trial
+    from layoutdoctor.diagnosis.records import Convolution, Diagnosis, Finding, Kernel, Trial
 
 _LIBRARIES = ("onednn", "cudnn")
 _GROUPS = re.compile(r"(?:^|_)g(\d+)(?=mb|ic)")  # g32mb4_ic256oc256_ih56..., as oneDNN writes it

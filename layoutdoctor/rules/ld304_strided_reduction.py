@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.evidence import format_pairs
@@ -39,8 +39,8 @@ from layoutdoctor.units import format_ratio, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Buffer, Diagnosis, Finding, FxNode, Graph, SourceLocation, Trial
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Buffer, Diagnosis, Finding, FxNode, Graph, SourceLocation, Trial
 
 _FACTOR = 1.5
 _LEAST_SHARE = 0.10

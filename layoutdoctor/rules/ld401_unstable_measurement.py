@@ -38,7 +38,7 @@ from layoutdoctor.words import listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
 
 _NOTE_ABOVE = 0.10
 _WARNING_ABOVE = 0.25

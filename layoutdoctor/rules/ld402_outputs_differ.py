@@ -36,7 +36,7 @@ from layoutdoctor.rules.base import document_rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Equivalence, Finding, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, Trial
 
 _EAGER = "eager"
 _EAGER_CHANNELS_LAST = "eager-channels-last"

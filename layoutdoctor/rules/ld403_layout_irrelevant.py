@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import conversion_share, convolution_count, irrelevance
+from layoutdoctor.examination.costs import conversion_share, convolution_count, irrelevance
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of
@@ -35,7 +35,7 @@ from layoutdoctor.words import count_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:

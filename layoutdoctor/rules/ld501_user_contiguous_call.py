@@ -34,9 +34,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import all_conversions_of, dearest_of, launch_count, sum_known
-from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import all_conversions_of, dearest_of, launch_count, sum_known
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import (
@@ -51,7 +51,7 @@ from layoutdoctor.words import count_of, distinct, joined, line_words, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, TensorKind, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, TensorKind, Trial
 
 _CALLS = {"contiguous": ".contiguous()", "to": ".to(memory_format=...)", "clone": ".clone(memory_format=...)"}
 _COPIES = (*_CALLS, "_to_copy")

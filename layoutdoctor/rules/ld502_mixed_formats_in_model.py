@@ -32,9 +32,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import all_conversions_of, conversions_of, sum_known
-from layoutdoctor.analysis.layout_agnostic import base_name
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import all_conversions_of, conversions_of, sum_known
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import (
@@ -49,8 +49,8 @@ from layoutdoctor.words import count_of, distinct, joined, line_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.layout import Layout, MemoryFormat
-    from layoutdoctor.records import Diagnosis, Finding, FxNode, Graph, Trial
+    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Graph, Trial
 
 _EAGER = "eager"
 _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})

@@ -38,7 +38,7 @@ from layoutdoctor.words import count_of, listing, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Convolution, Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Convolution, Diagnosis, Finding, Trial
 
 _CONVOLUTIONS_NAMED = 6
 _POINTWISE = (1, 1, 1)

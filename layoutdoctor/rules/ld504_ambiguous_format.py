@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import all_conversions_of
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_ambiguous, is_convolution, nodes_by_name
@@ -40,7 +40,7 @@ from layoutdoctor.words import listing, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Finding, FxNode, GradientLayout, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, GradientLayout, Trial
 
 _NAMED = 3
 _OFF = "inductor-layout-opt-off"

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.layout_agnostic import ALIASES, base_name
+from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
@@ -39,7 +39,7 @@ from layoutdoctor.words import distinct, line_words, listing, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.records import Diagnosis, Finding, FxNode, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Trial
 
 _CALL = "as_strided"
 _EAGER = "eager"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import conversion_places, sum_known
-from layoutdoctor.kernel_names import library_of
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import conversion_places, sum_known
+from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules.evidence import is_baseline, ratio_of, share_of_kernels
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shape_words
@@ -15,9 +15,8 @@ from layoutdoctor.words import count_of, distinct, joined, line_words, listing, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.analysis.costs import Place
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import (
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import (
         Conversion,
         ConversionDirection,
         CostSource,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         Speedup,
         Trial,
     )
+    from layoutdoctor.examination.costs import Place
 
 _DIAGNOSE = "or diagnose the model itself, which measures: python -m layoutdoctor model.py"
 _PLACES_NAMED = 3

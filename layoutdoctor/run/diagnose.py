@@ -9,37 +9,93 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
-from layoutdoctor.capture.compat_names import notes_on_torch
-from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.errors import TransportError, UsageError
+from layoutdoctor.capture.compat import notes_on_torch
+from layoutdoctor.diagnosis.configurations import choose_configurations, find_target
+from layoutdoctor.diagnosis.records import Configuration, Diagnosis
+from layoutdoctor.errors import SubjectError, TransportError, UsageError
+from layoutdoctor.isolation.journal import temporary_journal
+from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS, Attempt, Request
+from layoutdoctor.isolation.processes import scratch_prefix
+from layoutdoctor.isolation.supervisor import Watch, supervise
 from layoutdoctor.measure.timing import choose_timer
-from layoutdoctor.messages import Attempt, Request
-from layoutdoctor.progress import DEFAULT_BUDGET_SECONDS
-from layoutdoctor.records import Configuration, Diagnosis
-from layoutdoctor.rules import Rule
+from layoutdoctor.rules import Rule, run_rules
 from layoutdoctor.run.diagnosing import Diagnosing
-from layoutdoctor.run.isolated import diagnose_isolated
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.static import record_for_target
 from layoutdoctor.state.dynamo import DynamoState
 from layoutdoctor.state.process import preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
-from layoutdoctor.targets import find_target
+from layoutdoctor.subjects.transport import save_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.isolation.messages import Progress
     from layoutdoctor.measure.timing import Timer
-    from layoutdoctor.progress import Progress
     from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.records import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
+
+
+def diagnose_isolated(
+    subject: LoadedSubject,
+    request: Request,
+    *,
+    rules: Sequence[Rule] | None,
+    progress: Callable[[Progress], None] | None,
+    timeout_seconds: float | None,
+) -> Diagnosis:
+    """
+    The diagnosis of a loaded subject by child processes.
+
+    Args:
+        subject: Model and inputs; they are saved for the child in a private directory, which is removed at the end.
+        request: What to try, and how.
+        rules: Rules to run; None for all.
+        progress: Called at every step, in this process.
+        timeout_seconds: For one configuration; None for the default, infinity for no limit.
+
+    Raises:
+        TransportError: The model cannot be saved, or not be rebuilt in another process.
+        SubjectError: The model does not run in eager mode, or takes the process with it.
+    """
+    directory = _private_directory()
+    try:
+        try:
+            save_subject(subject, directory)
+        except SubjectError as error:
+            raise TransportError(str(error)) from error
+        request = msgspec.structs.replace(request, subject_directory=str(directory))
+        seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
+        watch = Watch() if progress is None else Watch(progress=progress)
+        journal = temporary_journal()
+        try:
+            diagnosis = supervise(request, journal, watch, None if seconds == math.inf else seconds)
+        finally:
+            journal.close(is_needed=False)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
+
+
+def _private_directory() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix=scratch_prefix(os.getpid())))
+    except OSError as error:
+        raise TransportError(
+            f"cannot save the model for another process in {tempfile.gettempdir()!r}: {error.strerror or error}"
+        ) from error
 
 
 def diagnose(

@@ -14,30 +14,29 @@ import msgspec
 import torch
 
 from layoutdoctor._version import __version__
-from layoutdoctor.analysis.choice import choose_baseline, eligible_names, recommend
-from layoutdoctor.analysis.comparison import COVERAGE, compare, rounds_needed
 from layoutdoctor.capture.compat import triton_version
+from layoutdoctor.diagnosis.records import Failure
+from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import DeviceLostError
+from layoutdoctor.examination.choice import choose_baseline, eligible_names, recommend
+from layoutdoctor.examination.ratios import COVERAGE, compare, rounds_needed
+from layoutdoctor.isolation.messages import TURNS, Lost, Progress
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, why_unusable
 from layoutdoctor.measure.memory import release_memory
 from layoutdoctor.measure.timing import measure_rounds, to_measurement
-from layoutdoctor.messages import TURNS, Lost
-from layoutdoctor.progress import Progress
 from layoutdoctor.recording.recording import Head
-from layoutdoctor.records import Failure
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
 from layoutdoctor.run.trial import LiveTrial, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
-from layoutdoctor.writing import trace_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation, Subject
+    from layoutdoctor.isolation.messages import Attempt, Request
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.timing import RoundTimes, Timer
-    from layoutdoctor.messages import Attempt, Request
     from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.records import Comparison, Configuration, Recommendation, Subject
     from layoutdoctor.run.rehearsal import Rehearsal
     from layoutdoctor.subjects.subject import LoadedSubject
 

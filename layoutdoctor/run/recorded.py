@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.records import Diagnosis, load
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
+from layoutdoctor.errors import RecordError, UsageError
+from layoutdoctor.examination.changes.models import compare_models
+from layoutdoctor.examination.changes.traces import compare_traces
 from layoutdoctor.examination.diagnoses import diagnosis_of
-from layoutdoctor.limits import DEFAULT_MOST_BYTES
+from layoutdoctor.privacy import scrub
 from layoutdoctor.recording.reading import read_recorded
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
+    from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
     from layoutdoctor.examination.examine import Examined
     from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.records import Diagnosis
     from layoutdoctor.rules import Rule
 
 
@@ -58,3 +64,79 @@ def diagnose_recordings(
     """
     diagnosis = diagnosis_of(recordings, known)
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
+
+
+HEAD_BYTES = 1 << 16
+# Saved diagnoses begin with their schema version; one that another program wrote again may have it anywhere.
+_DIAGNOSIS = re.compile(rb'"(?:schema_version|layoutdoctor_version)"\s*:')
+_TRACE = re.compile(rb'"traceEvents"\s*:|"ph"\s*:')
+MOST_SEARCHED_BYTES = 64 << 20
+
+
+def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceComparison | ModelComparison:
+    """
+    What changed between two diagnoses.
+
+    Args:
+        old: The earlier one: a diagnosis, the path of a saved one, or that of a recorded trace, which is examined.
+        new: The later one, likewise.
+
+    Returns:
+        A ``TraceComparison`` of two traces, a ``ModelComparison`` of two models; ``print`` shows the report of either.
+        ``regression.losses`` holds what became worse, ``regression.not_judged`` why that cannot be said.
+
+    Raises:
+        UsageError: One is of a recorded trace, the other of a model.
+        RecordError: A file cannot be read, or is no diagnosis.
+        TraceError: A file is no trace.
+    """
+    # A saved one was scrubbed: both must be, or paths and settings would differ that are the same.
+    before, after = scrub(_as_diagnosis(old)), scrub(_as_diagnosis(new))
+    of_traces = [diagnosis.subject.mode == "trace" for diagnosis in (before, after)]
+    if all(of_traces):
+        return compare_traces(before, after)
+    if not any(of_traces):
+        return compare_models(before, after)
+    trace, model = (before, after) if of_traces[0] else (after, before)
+    raise UsageError(
+        f"cannot compare {trace.subject.name!r}, a recorded trace, with {model.subject.name!r}, a diagnosis of a model:"
+        " expected two of the same kind; give two traces, or two diagnoses of models"
+    )
+
+
+def _as_diagnosis(given: Diagnosis | str | Path) -> Diagnosis:
+    if isinstance(given, Diagnosis):
+        return given
+    path = Path(given)
+    if is_saved_diagnosis(path):
+        return load(path)
+
+    return examine_trace(path)
+
+
+def is_saved_diagnosis(path: Path) -> bool:
+    """
+    Whether a file is a saved diagnosis, or was meant as one; a recorded trace else, or nothing we know.
+
+    Args:
+        path: A file.
+
+    Raises:
+        RecordError: It cannot be read.
+    """
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # What is no regular file can be read once only, and would be by the time its kind is known.
+            raise RecordError(f"cannot read {str(path)!r}: it is a pipe or a device; write it to a file first")
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+            size = path.stat().st_size
+            if _DIAGNOSIS.search(head) or size <= HEAD_BYTES or size > MOST_SEARCHED_BYTES:
+                return _DIAGNOSIS.search(head) is not None and _TRACE.search(head) is None
+            if not head.lstrip().startswith(b"{") or _TRACE.search(head):
+                return False
+            return b'"layoutdoctor_version"' in head + stream.read()
+    except OSError as error:
+        raise RecordError(
+            f"cannot read {str(path)!r}: {error.strerror or error}; expected a saved diagnosis or a recorded trace"
+        ) from error

@@ -34,9 +34,9 @@ from layoutdoctor.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.layout import Layout
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Mode
     from layoutdoctor.measure.equivalence import StepResults
-    from layoutdoctor.records import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")

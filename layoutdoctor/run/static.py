@@ -17,11 +17,11 @@ from layoutdoctor._version import __version__
 from layoutdoctor.capture.compat import compile_settings, triton_version
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.diagnosis.records import Failure, Recommendation
 from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.isolation.messages import Progress
 from layoutdoctor.measure.environment import describe_environment
-from layoutdoctor.progress import Progress
 from layoutdoctor.recording.recording import Head
-from layoutdoctor.records import Failure, Recommendation
 from layoutdoctor.run.rehearsal import check_runs
 from layoutdoctor.run.trial import LiveTrial, code_key, fingerprint, own_frame
 from layoutdoctor.subjects.prepare import effective_options, prepare, same_preparation_key
@@ -31,11 +31,11 @@ from layoutdoctor.subjects.subject import describe, owned_module, with_something
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from layoutdoctor.messages import Attempt, Request
+    from layoutdoctor.diagnosis.configurations import Target
+    from layoutdoctor.diagnosis.records import Configuration, Mode, Subject
+    from layoutdoctor.isolation.messages import Attempt, Request
     from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.records import Configuration, Mode, Subject
     from layoutdoctor.subjects.subject import LoadedSubject
-    from layoutdoctor.targets import Target
 
 EAGER_REASON = "eager runs no compiler: nothing to lower for a GPU that is not there"
 FREEZING_REASON = (

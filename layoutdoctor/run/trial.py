@@ -18,13 +18,13 @@ import torch
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.diagnosis.records import Failure, GradientLayout, Graph, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
+from layoutdoctor.isolation.messages import TrialMemo
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
-from layoutdoctor.messages import TrialMemo
 from layoutdoctor.recording.recording import Recording
-from layoutdoctor.records import Failure, GradientLayout, Graph, Trial
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.prepare import (
     effective_options,
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.capture.session import CapturedGraph
+    from layoutdoctor.diagnosis.records import Configuration, Equivalence, Measurement, Mode, TrialStatus
+    from layoutdoctor.isolation.messages import Attempt, Lost
     from layoutdoctor.measure.equivalence import Reference
-    from layoutdoctor.messages import Attempt, Lost
     from layoutdoctor.recording.recording import Head, Iteration, Source
-    from layoutdoctor.records import Configuration, Equivalence, Measurement, Mode, TrialStatus
     from layoutdoctor.run.rehearsal import Rehearsal
     from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.step import Step

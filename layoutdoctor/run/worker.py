@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import (
     NO_TORCH,
     DeviceLostError,
@@ -24,7 +25,7 @@ from layoutdoctor.errors import (
     UnsupportedTorchError,
     first_line,
 )
-from layoutdoctor.messages import (
+from layoutdoctor.isolation.messages import (
     Attempt,
     Began,
     Broken,
@@ -36,15 +37,13 @@ from layoutdoctor.messages import (
     TurnBoard,
     encode,
 )
-from layoutdoctor.processes import be_first_to_go, die_with
-from layoutdoctor.recording.file import unpack
-from layoutdoctor.records import Failure
+from layoutdoctor.isolation.processes import be_first_to_go, die_with
+from layoutdoctor.recording.saved import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.messages import AnyMessage, TrialMemo
-    from layoutdoctor.progress import Progress
+    from layoutdoctor.isolation.messages import AnyMessage, Progress, TrialMemo
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
 

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.errors import SubjectError, first_line
-from layoutdoctor.layout import Layout, strided_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from layoutdoctor.records import FormatChoice, Mode
+    from layoutdoctor.diagnosis.records import FormatChoice, Mode
 
     Weights = Callable[[torch.Tensor], torch.Tensor | None]
 

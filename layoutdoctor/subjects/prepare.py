@@ -10,10 +10,10 @@ import torch
 import torch._inductor.config as inductor_config
 from torch.utils import _pytree as pytree
 
-from layoutdoctor.analysis.how_to_apply import effective_options as effective_options
-from layoutdoctor.analysis.how_to_apply import global_options as global_options
-from layoutdoctor.analysis.how_to_apply import how_to_apply as how_to_apply
 from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.examination.choice import effective_options as effective_options
+from layoutdoctor.examination.choice import global_options as global_options
+from layoutdoctor.examination.choice import how_to_apply as how_to_apply
 from layoutdoctor.measure.memory import why_too_little
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from layoutdoctor.records import Configuration, FormatChoice, Mode
+    from layoutdoctor.diagnosis.records import Configuration, FormatChoice, Mode
     from layoutdoctor.subjects.subject import LoadedSubject
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from layoutdoctor.records import Mode
+    from layoutdoctor.diagnosis.records import Mode
 
 _LOSS_WEIGHT_PERIOD = 1_000_003
 """After so many values the loss's gradient repeats itself; a prime, so that no stride is a multiple of it."""

@@ -12,16 +12,16 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.records import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.records import InputTensor, Subject
 from layoutdoctor.subjects.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
 from layoutdoctor.subjects.weights import same_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import Mode
+    from layoutdoctor.diagnosis.records import Mode
 
 CONVOLUTION_CLASSES = (
     nn.Conv1d,

@@ -46,7 +46,7 @@ from layoutdoctor.subjects.copies import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.records import FormatChoice
+    from layoutdoctor.diagnosis.records import FormatChoice
     from layoutdoctor.units import Bytes
 
     Inputs = tuple[tuple[Any, ...], dict[str, Any]]

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 import layoutdoctor
-from layoutdoctor.analysis import dataflow, examined
 from layoutdoctor.capture import session
 from layoutdoctor.errors import InconclusiveError
 from layoutdoctor.examination import examine
+from layoutdoctor.examination import gaps as examined
+from layoutdoctor.examination.graphs import round_trips as dataflow
 from layoutdoctor.run import trial as trials
 
 pytestmark = pytest.mark.compile

@@ -17,8 +17,8 @@ import pytest
 import torch
 from builders import a_diagnosis, a_failed_trial, a_trial
 
-from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.messages import Request
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
@@ -26,7 +26,16 @@ from layoutdoctor.subjects.load import load_target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import Conversion, Decision, Diagnosis, Finding, Graph, LayoutBreaker, Mode, Trial
+    from layoutdoctor.diagnosis.records import (
+        Conversion,
+        Decision,
+        Diagnosis,
+        Finding,
+        Graph,
+        LayoutBreaker,
+        Mode,
+        Trial,
+    )
     from layoutdoctor.subjects.subject import LoadedSubject
 
 pytestmark = pytest.mark.compile

@@ -19,17 +19,17 @@ import pytest
 import torch
 from random_graphs import CHANNELS_LAST, RandomNetwork
 
-from layoutdoctor.analysis.dataflow import redundant_pairs
-from layoutdoctor.analysis.graph_conversions import layout_change, with_graph_conversions
 from layoutdoctor.capture.compat import compile_settings, distinct_options
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.examination.graphs.conversions import layout_change, with_graph_conversions
+from layoutdoctor.examination.graphs.round_trips import redundant_pairs
 from layoutdoctor.state.dynamo import DynamoState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.capture.session import CapturedGraph
-    from layoutdoctor.records import Buffer, Conversion, Graph
+    from layoutdoctor.diagnosis.records import Buffer, Conversion, Graph
 
 pytestmark = pytest.mark.compile
 

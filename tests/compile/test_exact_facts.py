@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import layoutdoctor
-from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.messages import Request
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.privacy import scrub
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
@@ -25,7 +25,7 @@ from layoutdoctor.subjects.load import load_target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import Conversion, Diagnosis, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Trial
 
 pytestmark = pytest.mark.compile
 

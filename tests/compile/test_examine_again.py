@@ -11,7 +11,7 @@ import pytest
 import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.privacy import scrub
-from layoutdoctor.recording.file import load_recording
+from layoutdoctor.recording.saved import load_recording
 
 pytestmark = pytest.mark.compile
 

@@ -39,16 +39,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import layoutdoctor
-from layoutdoctor.analysis.dataflow import redundant_pairs
-from layoutdoctor.kernel_names import conversion_kernel
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Equivalence
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Equivalence
+from layoutdoctor.examination.graphs.round_trips import redundant_pairs
+from layoutdoctor.examination.kernels.names import conversion_kernel
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Kernel, Mode, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Kernel, Mode, Trial
 
 pytestmark = pytest.mark.compile
 

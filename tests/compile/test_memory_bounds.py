@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 import layoutdoctor
-from layoutdoctor.configurations import DEFAULT_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import DEFAULT_CONFIGURATIONS
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.measure import memory
-from layoutdoctor.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.subjects.weights import SharedTensors
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from layoutdoctor.records import Diagnosis, Mode
+    from layoutdoctor.diagnosis.records import Diagnosis, Mode
 
 WEIGHT_SHAPE = (13, 11, 3, 5)  # like no other tensor here
 X = torch.randn(2, 11, 9, 9, generator=torch.Generator().manual_seed(0))

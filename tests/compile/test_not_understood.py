@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.messages import Request
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import Diagnosis, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Trial
 
 pytestmark = pytest.mark.compile
 

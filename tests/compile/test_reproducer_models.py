@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 from layoutdoctor.capture.eager_graph import record_eager_iteration
-from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.records import from_json, to_json
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.diagnosis.records import from_json, to_json
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.run.diagnose import diagnose
 from layoutdoctor.subjects.prepare import apply_input_format, apply_model_format
@@ -25,7 +25,7 @@ from layoutdoctor.subjects.prepare import apply_input_format, apply_model_format
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import Graph
+    from layoutdoctor.diagnosis.records import Graph
 
 EAGER = choose_configurations("eager,eager-channels-last")
 IMAGES = (2, 8, 12, 12)

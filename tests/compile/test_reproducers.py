@@ -19,16 +19,16 @@ import msgspec
 import pytest
 from github_markdown import check_form, code_blocks
 
-from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.messages import Request
-from layoutdoctor.records import Recommendation, from_json, to_json
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.diagnosis.records import Recommendation, from_json, to_json
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.reports.markdown.report import MOST_CHARACTERS, render_markdown
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Diagnosis, Mode
+    from layoutdoctor.diagnosis.records import Diagnosis, Mode
     from layoutdoctor.reports.reproducer.report import Reproducer
 
 pytestmark = pytest.mark.compile

@@ -17,12 +17,12 @@ from torch.nn import functional
 
 import layoutdoctor
 from layoutdoctor.__main__ import main
-from layoutdoctor.capture import retarget_convolution
+from layoutdoctor.capture import retarget_device as retarget_convolution
+from layoutdoctor.diagnosis.records import Configuration
 from layoutdoctor.errors import UsageError
-from layoutdoctor.records import Configuration
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Diagnosis, Graph, Mode, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Graph, Mode, Trial
 
 pytestmark = pytest.mark.compile
 
@@ -391,9 +391,9 @@ def test_a_model_elsewhere_is_refused() -> None:
 
 
 def _refuse_device(name: str) -> None:
+    from layoutdoctor.diagnosis.configurations import find_target
     from layoutdoctor.run import static
     from layoutdoctor.subjects.subject import subject_from_python
-    from layoutdoctor.targets import find_target
 
     class Elsewhere(torch.Tensor):
         @property

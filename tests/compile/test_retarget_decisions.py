@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.messages import Request
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 

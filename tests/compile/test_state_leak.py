@@ -33,9 +33,9 @@ from torch import nn
 from torch._inductor.graph import GraphLowering
 
 import layoutdoctor
-from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.errors import LayoutDoctorError
-from layoutdoctor.messages import Request
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
@@ -43,8 +43,8 @@ from layoutdoctor.subjects.load import load_target
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.progress import Progress
-    from layoutdoctor.records import Diagnosis, Mode
+    from layoutdoctor.diagnosis.records import Diagnosis, Mode
+    from layoutdoctor.isolation.messages import Progress
 
 CASEBOOK = Path(__file__).parent.parent / "casebook"
 CASES = tuple(path.name[:2] for path in sorted(CASEBOOK.glob("[0-9]*.py")))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from layoutdoctor.configurations import choose_configurations
-from layoutdoctor.messages import Request
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Diagnosis, Mode, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Mode, Trial
 
 pytestmark = pytest.mark.compile
 

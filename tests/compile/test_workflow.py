@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from layoutdoctor.accepted import accepted_from_json
+from layoutdoctor.diagnosis.accepted import accepted_from_json
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / "docs" / "github-actions.yml"

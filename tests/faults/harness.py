@@ -26,7 +26,7 @@ import layoutdoctor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 MARKER = "LAYOUTDOCTOR_TEST_RUN"
 PLANTING = Path(__file__).with_name("planting.py")

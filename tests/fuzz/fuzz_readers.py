@@ -20,7 +20,7 @@ import atheris
 
 with atheris.instrument_imports(include=["layoutdoctor"]):
     from layoutdoctor import LayoutDoctorError, examine_trace
-    from layoutdoctor.traces import read_trace
+    from layoutdoctor.recording.reading import read_trace
 
 FOLDER = tempfile.TemporaryDirectory(prefix="layoutdoctor-fuzz-")
 NAMES = ("trace.json", "trace.json.gz", "run.sqlite", "kernels.csv", "onednn.log", "unknown")

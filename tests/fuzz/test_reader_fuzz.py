@@ -15,7 +15,7 @@ import pytest
 from fuzz.mutations import mutated, seeds
 
 from layoutdoctor import LayoutDoctorError, examine_trace
-from layoutdoctor.traces import read_trace
+from layoutdoctor.recording.reading import read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,13 +27,13 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.analysis.comparison import compare
-from layoutdoctor.records import Diagnosis, Finding, RedundantPair
+from layoutdoctor.diagnosis.records import Diagnosis, Finding, RedundantPair
+from layoutdoctor.examination.ratios import compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from layoutdoctor.records import Conversion, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Trial
 
 MILLISECONDS = {
     "eager": 25.0,

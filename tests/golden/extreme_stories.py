@@ -28,7 +28,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Conversion, Diagnosis, Failure, Finding, Severity, Trial
+from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Failure, Finding, Severity, Trial
 
 FINDING_COUNT = 160
 HOSTILE = "</script><img src=x onerror=alert(1)> | `x` *b* ]]> -->\x1b[31m\u202e\n# h ${y} {{ z }} \"q\" 'r' \\ & é"

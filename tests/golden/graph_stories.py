@@ -30,10 +30,19 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Conversion, Diagnosis, Equivalence, Finding, FxNode, Graph, Measurement, Trial
+from layoutdoctor.diagnosis.records import (
+    Conversion,
+    Diagnosis,
+    Equivalence,
+    Finding,
+    FxNode,
+    Graph,
+    Measurement,
+    Trial,
+)
 
 if TYPE_CHECKING:
-    from layoutdoctor.layout import Layout
+    from layoutdoctor.diagnosis.layout import Layout
 
 IMAGE = (4, 3, 56, 56)
 ACTIVATION = (4, 64, 56, 56)

@@ -33,7 +33,7 @@ from golden.extreme_stories import EXTREME_STORIES
 from golden.graph_stories import GRAPH_STORIES
 from golden.trace_stories import TRACE_STORIES
 
-from layoutdoctor.records import (
+from layoutdoctor.diagnosis.records import (
     Conversion,
     Decision,
     Diagnosis,

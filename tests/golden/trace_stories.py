@@ -14,7 +14,7 @@ from builders import (
     recorded,
 )
 
-from layoutdoctor.records import Conversion, Diagnosis, Finding
+from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
 
 TO_NHWC = "cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>"
 TO_NCHW = "cudnn::engines_precompiled::nhwcToNchwKernel<__half, __half, float, true, false, (cudnnKernelDataType_t)0>"

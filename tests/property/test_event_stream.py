@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.traces.event_stream import EventStream
+from layoutdoctor.recording.event_stream import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,7 +212,7 @@ def test_fields_of_any_length_may_stand_around_the_events(batch_bytes: int) -> N
     ],
 )
 def test_what_is_larger_than_memory_allows_is_refused(monkeypatch: pytest.MonkeyPatch, data: bytes, words: str) -> None:
-    monkeypatch.setattr("layoutdoctor.traces.event_stream.MOST_PENDING_BYTES", 2048)
+    monkeypatch.setattr("layoutdoctor.recording.event_stream.MOST_PENDING_BYTES", 2048)
 
     with pytest.raises(TraceError, match=words):
         read(data, 64, 64)

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutdoctor.analysis.index_maps import Loop, is_relayout, seen_strides
-from layoutdoctor.layout import contiguous_stride, dense_stride
+from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
+from layoutdoctor.examination.graphs.buffers import Loop, is_relayout, seen_strides
 
 SIZES = st.sampled_from((1, 1, 2, 2, 3, 4))
 Numbers = tuple[int, ...]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutdoctor.traces.json_mending import save_events
+from layoutdoctor.recording.event_stream import save_events
 
 if TYPE_CHECKING:
     import pytest
@@ -171,7 +171,7 @@ def test_one_damaged_event_among_thousands_is_the_only_one_that_is_mended(monkey
     events[12_345] = event.replace(b'"n"', b'"a "b" c"')
     mended: list[bytes] = []
     monkeypatch.setattr(
-        "layoutdoctor.traces.json_mending._mended", lambda text: (mended.append(text), (b'{"ph": "i"}', []))[1]
+        "layoutdoctor.recording.event_stream._mended", lambda text: (mended.append(text), (b'{"ph": "i"}', []))[1]
     )
 
     saved = save_events(b",\n".join(events))

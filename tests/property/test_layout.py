@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutdoctor.layout import dense_stride, memory_formats_of, stride_order, strided_layout
+from layoutdoctor.diagnosis.layout import dense_stride, memory_formats_of, stride_order, strided_layout
 
 if TYPE_CHECKING:
-    from layoutdoctor.layout import MemoryFormat
+    from layoutdoctor.diagnosis.layout import MemoryFormat
 
 LAYOUT_COUNT = 4_000
 # Rich in what is special: sizes 0 and 1.

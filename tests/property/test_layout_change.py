@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutdoctor.analysis.graph_conversions import layout_change
-from layoutdoctor.layout import Layout, dense_stride, memory_formats_of, strided_layout
+from layoutdoctor.diagnosis.layout import Layout, dense_stride, memory_formats_of, strided_layout
+from layoutdoctor.examination.graphs.conversions import layout_change
 
 SHAPES = st.lists(st.sampled_from((1, 1, 2, 2, 3, 4)), min_size=3, max_size=5)
 

@@ -8,7 +8,7 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutdoctor.analysis.regions import shortest_ways
+from layoutdoctor.examination.graphs.regions import shortest_ways
 
 COUNT = 7
 NAMES = st.sampled_from([str(number) for number in range(COUNT)])

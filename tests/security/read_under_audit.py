@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import layoutdoctor
-from layoutdoctor.accepted import load_accepted
+from layoutdoctor.diagnosis.accepted import load_accepted
 from layoutdoctor.errors import LayoutDoctorError
 
 HARMLESS = ("object.__getattr__", "object.__setattr__", "object.__delattr__", "sys._getframe", "array.__new__")

@@ -13,8 +13,8 @@ import pytest
 
 from layoutdoctor.commands import output as output_module
 from layoutdoctor.commands.output import prepare_outputs, replace_file
+from layoutdoctor.diagnosis.writing import check_directory, file_name_of, replacing, target_of
 from layoutdoctor.errors import UsageError
-from layoutdoctor.writing import check_directory, file_name_of, replacing, target_of
 
 SOMEBODY_ELSE = 65534
 is_superuser = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can make files of somebody else")

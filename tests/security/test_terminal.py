@@ -15,9 +15,9 @@ from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.streams import without_workflow_commands
-from layoutdoctor.messages import MessageReader, Stepped, encode, pack
+from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.isolation.messages import MessageReader, Stepped, encode, pack
 from layoutdoctor.privacy import scrub
-from layoutdoctor.records import Diagnosis
 
 ENDS = ("json", "md", "html", "xml", "sarif", "txt")
 TESTS = Path(__file__).parents[1]

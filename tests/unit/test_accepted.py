@@ -13,7 +13,7 @@ import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_location, a_pair, a_subject, a_trial, kernels
 from loops import for_each
 
-from layoutdoctor.accepted import (
+from layoutdoctor.diagnosis.accepted import (
     MOST_BYTES,
     AcceptedFile,
     AcceptedFinding,
@@ -30,7 +30,7 @@ from layoutdoctor.errors import RecordError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding
 
 DAY = datetime.date(2026, 11, 21)
 

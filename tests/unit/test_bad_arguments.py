@@ -13,7 +13,7 @@ import layoutdoctor
 from layoutdoctor.errors import SubjectError, UsageError
 
 if TYPE_CHECKING:
-    from layoutdoctor.progress import Progress
+    from layoutdoctor.isolation.messages import Progress
 
 pytestmark = pytest.mark.thorough
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from builders import a_configuration
 
-from layoutdoctor.configurations import (
+from layoutdoctor.diagnosis.configurations import (
     BASELINE,
     BUILTIN_CONFIGURATIONS,
     DEFAULT_CONFIGURATIONS,

@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from layoutdoctor.diagnosis.records import Diagnosis, from_json, to_json
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.reading import RECORDED
-from layoutdoctor.records import Diagnosis, from_json, to_json
 from layoutdoctor.rules import ALL_RULES, run_rules
 from layoutdoctor.run.recorded import examine_trace
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpu_profiles import Convolution, Launch
 
-    from layoutdoctor.records import Diagnosis, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Trial
 
 pytestmark = pytest.mark.thorough
 

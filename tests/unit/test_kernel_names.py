@@ -7,7 +7,7 @@ import time
 import pytest
 from loops import for_each
 
-from layoutdoctor.kernel_names import (
+from layoutdoctor.examination.kernels.names import (
     CONVERSION_KERNELS,
     KERNELS,
     conversion_kernel,

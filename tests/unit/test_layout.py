@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from layoutdoctor.layout import blocked_layout, contiguous_stride, memory_formats_of, stride_order, strided_layout
+from layoutdoctor.diagnosis.layout import (
+    blocked_layout,
+    contiguous_stride,
+    memory_formats_of,
+    stride_order,
+    strided_layout,
+)
 
 
 def test_one_layout_may_satisfy_two_formats() -> None:

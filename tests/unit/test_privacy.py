@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from loops import for_each
 
 from layoutdoctor import privacy
+from layoutdoctor.diagnosis.records import Diagnosis, from_json, load, to_json
 from layoutdoctor.privacy import Surroundings, scrub, surroundings
 from layoutdoctor.privacy.walking import rewrite_record, text_fields
-from layoutdoctor.records import Diagnosis, from_json, load, to_json
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.recorded import examine_trace

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from builders import a_conversion, a_diagnosis, a_graph, a_node, a_pair, a_trial, kernels
 
-from layoutdoctor.accepted import accept_all, save_accepted
-from layoutdoctor.records import Diagnosis, load
+from layoutdoctor.diagnosis.accepted import accept_all, save_accepted
+from layoutdoctor.diagnosis.records import Diagnosis, load
 from layoutdoctor.reports import render
 from layoutdoctor.rules import run_rules
 from layoutdoctor.testing import is_diagnosis

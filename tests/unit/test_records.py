@@ -13,9 +13,9 @@ from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_tri
 from golden.stories import STORIES
 from loops import for_each
 
+from layoutdoctor.diagnosis.records import Configuration, SourceLocation, from_json, load, to_json
 from layoutdoctor.errors import RecordError
 from layoutdoctor.privacy import scrub
-from layoutdoctor.records import Configuration, SourceLocation, from_json, load, to_json
 
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parents[1] / "diagnosis.schema.json").read_text(encoding="utf-8"))
 

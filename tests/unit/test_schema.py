@@ -17,11 +17,11 @@ from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
-from layoutdoctor.accepted import accept_all
 from layoutdoctor.commands.schema import SCHEMAS, diagnosis_schema
-from layoutdoctor.comparison_records import comparison_to_json
-from layoutdoctor.records import Diagnosis, to_json
-from layoutdoctor.schema import describe_fields, schema_of, to_text
+from layoutdoctor.diagnosis.accepted import accept_all
+from layoutdoctor.diagnosis.comparison import comparison_to_json
+from layoutdoctor.diagnosis.records import Diagnosis, to_json
+from layoutdoctor.diagnosis.schema import describe_fields, schema_of, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,11 +24,11 @@ from builders import (
 )
 from loops import for_each
 
-from layoutdoctor.accepted import accept_all, save_accepted
-from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.accepted import accept_all, save_accepted
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.records import Diagnosis, RedundantPair, Trial
 from layoutdoctor.errors import InconclusiveError, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.recording.reading import RECORDED
-from layoutdoctor.records import Diagnosis, RedundantPair, Trial
 from layoutdoctor.rules import run_rules
 from layoutdoctor.testing import assert_no_redundant_conversions
 

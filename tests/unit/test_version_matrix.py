@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from layoutdoctor.capture.compat_names import CHECKED, NEWEST, OLDEST, PRIVATE_NAMES
+from layoutdoctor.capture.compat import CHECKED, NEWEST, OLDEST, PRIVATE_NAMES
 
 if TYPE_CHECKING:
     from types import ModuleType

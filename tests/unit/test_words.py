@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from builders import a_location, blocked, channels_last, contiguous
 
-from layoutdoctor import records, words
-from layoutdoctor.layout import Layout, strided_layout
+from layoutdoctor import words
+from layoutdoctor.diagnosis import records
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,16 +16,15 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from layoutdoctor.analysis.examined import examination_of
-from layoutdoctor.reports.sections.facts import is_recording
-from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, project_path
+from layoutdoctor.examination.gaps import examination_of
+from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, is_recording, project_path
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.records import Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
 
 _RULE_FAILED = "rule failed: "  # how `run_rules` says that a rule raised
 _ASKS_FOR_A_MODEL = tuple("LD104 LD105 LD107 LD2 LD302 LD303 LD304 LD4 LD502 LD503 LD504 LD505".split())

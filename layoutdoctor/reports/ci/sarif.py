@@ -14,17 +14,23 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from layoutdoctor.accepted import fingerprint_of
+from layoutdoctor.diagnosis.accepted import fingerprint_of
 from layoutdoctor.reports.rules_page import rule_section
-from layoutdoctor.reports.sections.facts import failure_clause, is_recording
-from layoutdoctor.reports.sections.wording import clean, clean_if_known, clean_name, project_path
+from layoutdoctor.reports.sections.wording import (
+    clean,
+    clean_if_known,
+    clean_name,
+    failure_clause,
+    is_recording,
+    project_path,
+)
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.words import STATUS_WORDS, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Finding, SourceLocation
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, SourceLocation
     from layoutdoctor.rules import Rule
 
 JsonObject = dict[str, object]

@@ -11,8 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from layoutdoctor.analysis.buffers import BufferGraph
-from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.buffers import BufferGraph
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.rules.graph_evidence import is_convolution
 from layoutdoctor.words import OWNER_WORDS
@@ -20,8 +20,8 @@ from layoutdoctor.words import OWNER_WORDS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Buffer, Conversion, FxNode, Graph, Trial
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Buffer, Conversion, FxNode, Graph, Trial
 
 FlowKind = Literal["input", "output", "operation", "convolution", "conversion"]
 FlowFormat = Literal["channels_last", "contiguous", "blocked", "unknown"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import counted_conversions
-from layoutdoctor.analysis.layout_agnostic import base_name
+from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.reports.flow.graph import (
     FlowEdge,
     FlowNode,
@@ -35,7 +35,7 @@ from layoutdoctor.words import CONFIDENCE_WORDS, count_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph, RedundantPair, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Graph, RedundantPair, Trial
     from layoutdoctor.reports.flow.graph import ValueGraph
 
 _RECORDED = "recorded"

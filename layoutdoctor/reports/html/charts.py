@@ -11,18 +11,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.comparison import LEAST_COVERAGE, median_interval
-from layoutdoctor.analysis.costs import counted_conversions
-from layoutdoctor.reports.sections.facts import direction_words, find_ratio
+from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.ratios import LEAST_COVERAGE, median_interval
 from layoutdoctor.reports.sections.rows import format_interval
-from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
+from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of
 from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.records import Conversion, Diagnosis, Kernel, Measurement, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Kernel, Measurement, Trial
     from layoutdoctor.reports.flow.graph import FlowNode
     from layoutdoctor.reports.flow.scenes import Flow
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,14 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.reports.html.cards import (
-    MOST_FINDINGS,
-    build_cards,
-    build_folds,
-    build_round_table,
-    build_rule_texts,
-    build_view_tables,
-)
+from layoutdoctor.examination.costs import sum_seconds
 from layoutdoctor.reports.html.charts import (
     COVERAGE_SHARE,
     build_bars,
@@ -33,13 +27,267 @@ from layoutdoctor.reports.html.charts import (
     build_timelines,
 )
 from layoutdoctor.reports.reproducer.report import build_reproducer
+from layoutdoctor.reports.sections.details import UNKNOWN, build_details, bytes_cell, seconds_cell, where_cell
+from layoutdoctor.reports.sections.rows import TableRow
 from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.sections.wording import (
+    KERNEL_LENGTH,
+    clean,
+    clean_log,
+    clean_name,
+    direction_words,
+    listed_conversions,
+)
+from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
+from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import jinja2
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
     from layoutdoctor.reports.html.charts import PlacedFlow, Rounds, TimeBar, Timeline
+    from layoutdoctor.reports.sections.details import Detail
+    from layoutdoctor.reports.sections.rows import Table
+    from layoutdoctor.reports.sections.view import FindingEntry, View
+
+MOST_ROWS = 6_000
+# Tried from the longest: the first length of lists with which all tables together stay below MOST_ROWS.
+LIST_LENGTHS = (5_000, 2_000, 1_000, 500, 200, 100, 50, 20, 10)
+MOST_EVIDENCE = 8
+MOST_NAMED = 100
+MOST_FINDINGS = 500
+LOG_LINE_LENGTH = 300
+
+_NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})")
+_CODE = re.compile(r"``(.+?)``", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The head of a column, and whether its cells are numbers."""
+
+    head: str
+    is_number: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """
+    A table of the page.
+
+    Attributes:
+        rows: The rows; a clause stands for all cells after the first.
+    """
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    left_out: int = 0
+    has_row_heads: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One list of the details, folded: sentences, a table, and a log, each where there is one."""
+
+    title: str
+    text: tuple[str, ...]
+    table: PageTable | None
+    log: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingCard:
+    """
+    One finding with what it rests on.
+
+    Attributes:
+        evidence: The conversions it names, the costliest first, cut.
+        further: All that it names, runs of numbers drawn together.
+    """
+
+    entry: FindingEntry
+    costs: tuple[str, ...]
+    code: str | None
+    evidence: PageTable | None
+    further: tuple[str, ...]
+    rule: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A part of a rule's documentation: its heading, None for the summary, and paragraphs of text and code in turn."""
+
+    heading: str | None
+    paragraphs: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """The documentation of a rule."""
+
+    code: str
+    name: str
+    passages: tuple[Passage, ...]
+
+
+def build_folds(diagnosis: Diagnosis) -> tuple[Fold, ...]:
+    """All long lists, as long as the page can carry them."""
+    details: tuple[Detail, ...] = ()
+    for most in LIST_LENGTHS:
+        details = build_details(diagnosis, most)
+        if sum(len(detail.rows) for detail in details) <= MOST_ROWS:
+            break
+    return tuple(_fold(detail) for detail in details)
+
+
+def _fold(detail: Detail) -> Fold:
+    rows = tuple(TableRow(row) for row in detail.rows)
+    table = PageTable(detail.title, _columns(detail.head, rows), rows, detail.left_out) if rows else None
+    log = clean_log(detail.log, LOG_LINE_LENGTH) if detail.log else None
+    return Fold(detail.title, detail.text, table, log)
+
+
+def build_view_tables(view: View) -> tuple[PageTable, ...]:
+    """The tables of the shared view."""
+    return tuple(
+        PageTable(_caption(table), _columns(table.head, table.rows), table.rows) for table in view.tables if table.rows
+    )
+
+
+def _caption(table: Table) -> str:
+    if table.head[0] == "configuration":
+        return "Configurations, fastest first"
+    return "Steps" if table.head[0] == "step" else f"Conversions by {table.head[0]}, costliest first"
+
+
+def _columns(head: Sequence[str], rows: Sequence[TableRow]) -> tuple[Column, ...]:
+    ordinary = [row.cells for row in rows if row.clause is None]
+    return tuple(Column(name, _is_number([row[place] for row in ordinary])) for place, name in enumerate(head))
+
+
+def _is_number(cells: Iterable[str]) -> bool:
+    known = [cell for cell in cells if cell not in (UNKNOWN, "")]
+    return bool(known) and all(_NUMBER.fullmatch(cell) for cell in known)
+
+
+def build_round_table(rounds: Sequence[Rounds]) -> PageTable | None:
+    """The round times as a table, one column per configuration: what the chart of rounds draws."""
+    if not rounds:
+        return None
+    count = max(len(one.seconds) for one in rounds)
+    rows = tuple(
+        TableRow((str(number + 1), *(_round_cell(one.seconds, number) for one in rounds))) for number in range(count)
+    )
+    return PageTable("Round times", _columns(("round", *(one.name for one in rounds)), rows), rows)
+
+
+def _round_cell(seconds: Sequence[float], number: int) -> str:
+    return format_seconds(seconds[number]) if number < len(seconds) else UNKNOWN
+
+
+def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
+    """The findings with their evidence, in the view's order; at most ``MOST_FINDINGS``."""
+    conversions = {trial.name: listed_conversions(trial) for trial in diagnosis.trials}
+    everywhere = {id_: found for by_id in conversions.values() for id_, found in by_id.items()}
+    documented = {rule.code for rule in ALL_RULES}
+    found = zip(view.findings[:MOST_FINDINGS], diagnosis.findings, strict=False)
+    return tuple(
+        _card(entry, finding, conversions.get(finding.configuration or "", everywhere), documented)
+        for entry, finding in found
+    )
+
+
+def _card(
+    entry: FindingEntry, finding: Finding, conversions: dict[str, Conversion], documented: set[str]
+) -> FindingCard:
+    named = [conversions[id_] for id_ in finding.evidence if id_ in conversions]
+    costs = (
+        "" if finding.seconds is None else format_seconds(finding.seconds),
+        "" if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved",
+    )
+    return FindingCard(
+        entry,
+        tuple(cost for cost in costs if cost),
+        _code_line(finding),
+        _evidence(named) if named else None,
+        _drawn_together(finding.evidence),
+        finding.code in documented,
+    )
+
+
+def _code_line(finding: Finding) -> str | None:
+    return clean(finding.location.code, 300) if finding.location is not None and finding.location.code else None
+
+
+def _evidence(named: Sequence[Conversion]) -> PageTable:
+    costliest = sorted(named, key=lambda conversion: -(conversion.seconds or 0.0))
+    shown = costliest[:MOST_EVIDENCE]
+    rows = tuple(TableRow(_evidence_row(conversion)) for conversion in shown)
+    total = sum_seconds(named)
+    cost = "" if total is None else f", {format_seconds(total)} together"
+    caption = f"{count_of(len(named), 'conversion')} behind this{cost}" + (
+        f"; the {len(shown)} costliest" if len(shown) < len(named) else ""
+    )
+    head = ("conversion", "kernel", "change", "tensor", "time", "bytes", "where")
+    return PageTable(caption, _columns(head, rows), rows, len(named) - len(shown))
+
+
+def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
+    layout = conversion.source or conversion.target
+    shape = "" if layout is None else " " + "x".join(clean(str(size), 20) for size in layout.shape)
+    return (
+        clean_name(conversion.id),
+        clean(conversion.kernel, KERNEL_LENGTH) if conversion.kernel else UNKNOWN,
+        direction_words(conversion),
+        clean_name(conversion.tensor + shape),
+        seconds_cell(conversion.seconds),
+        bytes_cell(conversion.bytes_moved),
+        where_cell(conversion),
+    )
+
+
+def _drawn_together(names: Sequence[str]) -> tuple[str, ...]:
+    """``reorder 2``, ``reorder 3``, ``reorder 4`` as ``reorder 2 to 4``; the order stays."""
+    runs: list[tuple[str, str, int | None, int]] = []
+    for name in dict.fromkeys(names):
+        match = _NUMBERED.fullmatch(name)
+        stem, number = (match[1], int(match[2])) if match else (name, None)
+        if runs and number is not None and runs[-1][1] == stem and runs[-1][3] + 1 == number:
+            runs[-1] = (*runs[-1][:3], number)
+        else:
+            runs.append((name, stem, number, number if number is not None else -2))
+    named = [clean_name(name) + (f" to {last}" if last not in (first, -2) else "") for name, _, first, last in runs]
+    return tuple(named if len(named) <= MOST_NAMED else [*named[:MOST_NAMED], f"{len(named) - MOST_NAMED} more"])
+
+
+def build_rule_texts(cards: Sequence[FindingCard]) -> tuple[RuleText, ...]:
+    """The documentation of every rule that found something, each once, by code."""
+    codes = {card.entry.code for card in cards}
+    return tuple(
+        RuleText(rule.code, rule.name, _passages(rule.documentation)) for rule in ALL_RULES if rule.code in codes
+    )
+
+
+def _passages(documentation: str) -> tuple[Passage, ...]:
+    parts: list[tuple[str | None, list[str]]] = [(None, [])]
+    for line in documentation.strip().splitlines():
+        if line.removesuffix(":") in DOCUMENTATION_HEADINGS:
+            parts.append((line.removesuffix(":"), []))
+        else:
+            parts[-1][1].append(line.strip())
+    return tuple(
+        Passage(
+            heading, tuple(tuple(_CODE.split(text)) for text in re.split(r"\n{2,}", "\n".join(lines).strip()) if text)
+        )
+        for heading, lines in parts
+    )
+
 
 LIBRARY_FILE = "echarts/echarts.min.js"
 STYLE_FILE = "style.css"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import counted_conversions, sum_seconds
+from layoutdoctor.examination.costs import counted_conversions, sum_seconds
 from layoutdoctor.reports.flow.scenes import build_flows
 from layoutdoctor.reports.markdown.syntax import (
     LIST_LENGTHS,
@@ -33,16 +33,15 @@ from layoutdoctor.reports.markdown.syntax import (
     table_of,
 )
 from layoutdoctor.reports.sections.details import build_details
-from layoutdoctor.reports.sections.facts import failure_clause, find_ratio, is_recording
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import clean_if_known, clean_name
+from layoutdoctor.reports.sections.wording import clean_if_known, clean_name, failure_clause, find_ratio, is_recording
 from layoutdoctor.rules.evidence import main_trial
 from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.records import Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
     from layoutdoctor.reports.flow.scenes import Flow
     from layoutdoctor.reports.reproducer.report import Reproducer
     from layoutdoctor.reports.sections.answer import Answer

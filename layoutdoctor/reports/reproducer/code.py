@@ -11,14 +11,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.layout import CHANNELS_LAST_BY_RANK, contiguous_stride, dense_stride
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, contiguous_stride, dense_stride
 from layoutdoctor.reports.reproducer.layers import steps_of, written
 from layoutdoctor.reports.reproducer.program import CannotWriteError, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from layoutdoctor.records import FxNode
+    from layoutdoctor.diagnosis.records import FxNode
     from layoutdoctor.reports.reproducer.layers import Step
     from layoutdoctor.reports.reproducer.program import Program
 

@@ -25,7 +25,7 @@ from layoutdoctor.reports.reproducer.program import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.records import FxNode
+    from layoutdoctor.diagnosis.records import FxNode
     from layoutdoctor.reports.reproducer.program import Operation, Program, Value
 
 _UPSAMPLING = ("nearest1d", "nearest2d", "nearest3d", "bilinear2d", "trilinear3d", "bicubic2d", "linear1d")

@@ -19,7 +19,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.records import Finding, FxNode, Graph
+    from layoutdoctor.diagnosis.records import Finding, FxNode, Graph
 
 _TARGET = re.compile(r"aten\.[a-z0-9_]+\.[A-Za-z0-9_]+", re.ASCII)
 _KEYWORD = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)

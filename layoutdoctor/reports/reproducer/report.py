@@ -12,19 +12,27 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import counted_conversions
-from layoutdoctor.analysis.how_to_apply import effective_options, global_options
-from layoutdoctor.configurations import BASELINE, BUILTIN_CONFIGURATIONS
-from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
+from layoutdoctor.diagnosis.configurations import BASELINE, BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
+from layoutdoctor.examination.choice import effective_options, global_options
+from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.reports.reproducer.code import WIDTH, model_code
 from layoutdoctor.reports.reproducer.layers import free_placeholders
 from layoutdoctor.reports.reproducer.program import CannotWriteError, aligned, cut, read_program, region_of, simplified
-from layoutdoctor.reports.sections.facts import find_ratio, is_recording
+from layoutdoctor.reports.sections.wording import find_ratio, is_recording
 from layoutdoctor.units import format_seconds
 from layoutdoctor.words import ONEDNN_LOG, count_of
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Configuration, Diagnosis, Finding, Graph, OptionValue, RatioInterval, Trial
+    from layoutdoctor.diagnosis.records import (
+        Configuration,
+        Diagnosis,
+        Finding,
+        Graph,
+        OptionValue,
+        RatioInterval,
+        Trial,
+    )
     from layoutdoctor.reports.reproducer.code import ModelCode
     from layoutdoctor.reports.reproducer.program import Program
 

@@ -11,31 +11,35 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import convolution_count, counted_conversions, irrelevance, launch_count, sum_seconds
-from layoutdoctor.configurations import BASELINE
-from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER, Equivalence
-from layoutdoctor.reports.sections.facts import (
+from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER, Equivalence
+from layoutdoctor.examination.costs import (
+    convolution_count,
+    counted_conversions,
+    irrelevance,
+    launch_count,
+    sum_seconds,
+)
+from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
+from layoutdoctor.reports.sections.wording import (
+    alone_clause,
     baseline_phrase,
+    clean,
+    clean_line,
+    clean_name,
     count_by_tensor,
     direction_words,
     exposed_seconds,
     failure_clause,
     find_ratio,
+    format_error,
     is_on_cpu,
     is_recording,
+    precise_share,
     recorded_trial,
+    share_of,
     terms_of,
     waste_of,
-)
-from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
-from layoutdoctor.reports.sections.wording import (
-    alone_clause,
-    clean,
-    clean_line,
-    clean_name,
-    format_error,
-    precise_share,
-    share_of,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant
 from layoutdoctor.words import (
@@ -52,8 +56,8 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.records import Comparison, Conversion, Diagnosis, KernelSummary, Recommendation, Trial
-    from layoutdoctor.reports.sections.facts import Terms
+    from layoutdoctor.diagnosis.records import Comparison, Conversion, Diagnosis, KernelSummary, Recommendation, Trial
+    from layoutdoctor.reports.sections.wording import Terms
 
 MOST_NAMED = 6
 MOST_HOW_LINES = 40

@@ -5,26 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.layout_regression import LEAST_SHARE, TIME_TOLERANCE, format_count
+from layoutdoctor.examination.changes.regressions import LEAST_SHARE, TIME_TOLERANCE, format_count
+from layoutdoctor.examination.changes.traces import loose_name
+from layoutdoctor.reports.sections.rows import Table, TableRow
 from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import DIRECTION_WORDS, listing
+from layoutdoctor.words import DIRECTION_WORDS, count_of, listing, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.comparison_records import (
+    from layoutdoctor.diagnosis.comparison import (
         Amount,
         Change,
         ComparedTotal,
         ConversionAmount,
         ConversionChange,
         EnvironmentDifference,
+        Overlap,
         Regression,
         RoundTripChange,
+        TraceComparison,
     )
-    from layoutdoctor.layout import Size
-    from layoutdoctor.reports.sections.rows import Table
+    from layoutdoctor.diagnosis.layout import Size
 
 ABSENT = "-"
 AMOUNT_HEADS = ("old", "new", "difference")
@@ -193,3 +196,175 @@ def _shape_words(shape: tuple[Size, ...] | None) -> str:
 
 def _seconds_or_absent(seconds: float | None) -> str:
     return "not recorded" if seconds is None else format_seconds(seconds)
+
+
+LONGEST_NAME = 60
+MOST_LACKS = 4
+
+
+def build_trace_view(comparison: TraceComparison) -> ComparisonView:
+    """The report of two compared traces, in sections."""
+    return ComparisonView(
+        title=_title(comparison),
+        headline=_headline(comparison),
+        lines=tuple(_lines(comparison)),
+        tables=tuple(_tables(comparison)),
+        remarks=tuple(_remarks(comparison)),
+    )
+
+
+def _title(comparison: TraceComparison) -> tuple[str, ...]:
+    old, new = comparison.old, comparison.new
+    per_step = f"per step ({old.step_count} and {count_of(new.step_count, 'step')})"
+    return (
+        f"layoutdoctor {clean_name(comparison.layoutdoctor_version)}",
+        "comparison of traces",
+        f"{clean_name(old.name)} -> {clean_name(new.name)}",
+        per_step if comparison.basis == "step" else "whole traces",
+    )
+
+
+def _headline(comparison: TraceComparison) -> str:
+    runs = ("old", comparison.old), ("new", comparison.new)
+    empty = [age for age, run in runs if not run.costs.kernel_count]
+    if empty:
+        return f"Nothing to compare: no kernels in {'either of the two' if len(empty) == 2 else f'the {empty[0]} one'}"
+    if comparison.overlap.is_empty:
+        return "Nothing in common: no operation, kernel or module of one is in the other, so these are different runs"
+    if comparison.overlap.is_small:
+        return f"These two seem to be different runs: {_overlap_words(comparison.overlap)} in common"
+    if comparison.is_same:
+        return "No difference: the two say the same, number by number"
+    if comparison.unequal_work is not None:
+        return f"These two seem not to have done the same work: {clean(comparison.unequal_work)}"
+    return _saved(comparison)
+
+
+def _overlap_words(overlap: Overlap) -> str:
+    return f"{overlap.common_count} of {overlap.total_count} {plural(overlap.kind)}"
+
+
+def _saved(comparison: TraceComparison) -> str:
+    """What happened to the conversions; a difference is called saved or lost only where conversions went or came."""
+    old, new, difference = comparison.old.costs, comparison.new.costs, comparison.difference.conversion_seconds
+    per_step = " per step" if comparison.basis == "step" else ""
+    if not old.conversion_count and not new.conversion_count:
+        return "No layout conversion in either of the two"
+    counts = format_counts(old.conversion_count, new.conversion_count)
+    figures = f"{counts} conversions, {format_both(old.conversion_seconds, new.conversion_seconds)}"
+    if all(change.change == "same" for change in comparison.conversions):
+        return f"No layout conversion came or went: {figures}{per_step}"
+    if difference is not None and is_difference(difference) and _is_like_with_like(comparison):
+        word = "Saved" if difference < 0 else "Lost"
+        return f"{word}: {format_seconds(abs(difference))} of layout conversions{per_step} ({figures})"
+    return f"Layout conversions: {figures}{per_step}"
+
+
+def _is_like_with_like(comparison: TraceComparison) -> bool:
+    """Whether a difference of times may be called saved or lost: the same work on the same device."""
+    devices = [change for change in comparison.environment if change.name in ("device", "device_name")]
+    another_device = any(change.old is not None and change.new is not None for change in devices)
+    return not another_device and comparison.unequal_work is None and not comparison.overlap.is_small
+
+
+def _lines(comparison: TraceComparison) -> Iterator[str]:
+    old, new = comparison.old.costs, comparison.new.costs
+    if comparison.overlap.is_empty or comparison.is_same:
+        return
+    if comparison.overlap.is_small or comparison.unequal_work is not None:
+        yield _saved(comparison)
+    if comparison.overlap.is_small and comparison.unequal_work is not None:
+        yield f"Not the same work: {clean(comparison.unequal_work)}"
+    yield from change_lines(comparison.conversions)
+    yield _round_trips(comparison)
+    if old.exposed_conversion_seconds is not None and new.exposed_conversion_seconds is not None:
+        exposed = format_both(old.exposed_conversion_seconds, new.exposed_conversion_seconds)
+        yield f"Conversions with nothing else running: {exposed}"
+    if old.convolution_share is not None and new.convolution_share is not None:
+        yield f"Conversions in convolution time: {_shares(old.convolution_share, new.convolution_share)}"
+    yield (
+        f"Kernel time: {format_both(old.kernel_seconds, new.kernel_seconds)}"
+        f"{' per step' if comparison.basis == 'step' else ''} (one recording each, so no verdict)"
+    )
+    yield regression_line(comparison.regression)
+
+
+def _shares(old: float, new: float) -> str:
+    return f"{format_share(old)} -> {format_share(new)}"
+
+
+def _round_trips(comparison: TraceComparison) -> str:
+    old, new = comparison.old.costs, comparison.new.costs
+    if not old.redundant_pair_count and not new.redundant_pair_count:
+        return "Round trips: none found in either of the two"
+    exposed = old.exposed_redundant_pair_seconds, new.exposed_redundant_pair_seconds
+    alone = f", {format_both(*exposed)} of it with nothing else running" if None not in exposed else ""
+    return (
+        f"Round trips: {format_counts(old.redundant_pair_count, new.redundant_pair_count)}, "
+        f"{format_both(old.redundant_pair_seconds, new.redundant_pair_seconds)}{alone}"
+    )
+
+
+def _remarks(comparison: TraceComparison) -> Iterator[str]:
+    if comparison.overlap.total_count and not comparison.overlap.is_small:
+        yield f"In common: {_overlap_words(comparison.overlap)}{_time_in_common(comparison.overlap)}"
+    environment = environment_line(comparison.environment)
+    if environment is not None:
+        yield environment
+    for note in comparison.notes:
+        yield f"Note: {clean(note)}"
+    for age, run in (("old", comparison.old), ("new", comparison.new)):
+        if run.lacks:
+            more = f"; and {len(run.lacks) - MOST_LACKS} more" if len(run.lacks) > MOST_LACKS else ""
+            yield f"Not recorded in the {age} one: {'; '.join(map(clean, run.lacks[:MOST_LACKS]))}{more}"
+    loose = sum(entry.match == "loose" for entry in comparison.kernels)
+    if loose:
+        yield f"Kernels matched loosely, by names without template arguments, numbers and versions: {loose}"
+
+
+def _time_in_common(overlap: Overlap) -> str:
+    if overlap.old_share is None or overlap.new_share is None:
+        return ""
+    shares = (
+        f"{format_share(overlap.old_share)} of the old and {format_share(overlap.new_share)} of the new kernel time"
+    )
+    return f", {shares}"
+
+
+def _tables(comparison: TraceComparison) -> Iterator[TitledTable]:
+    conversions = [TableRow(conversion_cells(change)) for change in comparison.conversions if _is_shown(change)]
+    if conversions:
+        head = ("conversion", "where", *AMOUNT_HEADS)
+        yield TitledTable("Conversions", Table(head, tuple(conversions), wraps_names=True))
+    trips = [TableRow(round_trip_cells(change)) for change in comparison.round_trips if _is_shown(change)]
+    if trips:
+        head = ("round trip", "module", *AMOUNT_HEADS)
+        yield TitledTable("Round trips", Table(head, tuple(trips), wraps_names=True))
+    yield from _totals_table("operation", comparison.operations)
+    yield from _totals_table("module", comparison.modules)
+    yield from _totals_table("kernel", comparison.kernels)
+
+
+def _is_shown(change: ConversionChange | RoundTripChange) -> bool:
+    return change.change != "same" or is_difference(change.seconds_difference)
+
+
+def _totals_table(kind: str, entries: Iterable[ComparedTotal]) -> Iterator[TitledTable]:
+    changed = [entry for entry in entries if is_difference(entry.seconds_difference) or entry.match is None]
+    if not changed:
+        return
+    rows = tuple(TableRow((_shown_name(entry), *amount_cells(entry), _conversions_of(entry))) for entry in changed)
+    head = (kind, *AMOUNT_HEADS, "conversions")
+    yield TitledTable(plural(kind).capitalize(), Table(head, rows, wraps_names=True), is_long=True)
+
+
+def _conversions_of(entry: ComparedTotal) -> str:
+    old = entry.old.conversion_count if entry.old is not None else 0
+    new = entry.new.conversion_count if entry.new is not None else 0
+    return format_counts(old, new) if old or new else ABSENT
+
+
+def _shown_name(entry: ComparedTotal) -> str:
+    """A name that fits into a table; a long one of a kernel loses its template arguments first."""
+    name = entry.name if len(entry.name) <= LONGEST_NAME else loose_name(entry.name)
+    return clean(name, LONGEST_NAME) + (" (loosely)" if entry.match == "loose" else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.records import FASTER, NO_DIFFERENCE, SLOWER
+from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.reports.sections.compared import (
     ABSENT,
     AMOUNT_HEADS,
@@ -27,7 +27,7 @@ from layoutdoctor.words import STATUS_WORDS, SWITCH_WORDS, count_of, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.comparison_records import (
+    from layoutdoctor.diagnosis.comparison import (
         ComparedSubject,
         ComparedTrial,
         DecisionChange,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         ModelComparison,
         RatioBounds,
     )
-    from layoutdoctor.records import Verdict
+    from layoutdoctor.diagnosis.records import Verdict
 
 _FINDING_WORDS = {"came": "new", "went": "gone", "more": "more", "fewer": "fewer", "same": "stayed"}
 MOST_CONFIGURATIONS = 6

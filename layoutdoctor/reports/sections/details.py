@@ -11,18 +11,27 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from layoutdoctor.analysis.costs import counted_conversions, launch_count, sum_seconds
-from layoutdoctor.reports.sections.facts import direction_words, is_recording, listed_conversions, recorded_trial
+from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import total_cells, total_heads, total_name
-from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, format_error, place_of
+from layoutdoctor.reports.sections.wording import (
+    KERNEL_LENGTH,
+    clean,
+    clean_name,
+    direction_words,
+    format_error,
+    is_recording,
+    listed_conversions,
+    place_of,
+    recorded_trial,
+)
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import CONFIDENCE_WORDS, DIRECTION_WORDS, NOT_RECORDED, SWITCH_WORDS, count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import (
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import (
         Conversion,
         Decision,
         Diagnosis,

@@ -6,24 +6,28 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.analysis.costs import counted_conversions
-from layoutdoctor.configurations import BASELINE
-from layoutdoctor.records import NO_DIFFERENCE, Total
-from layoutdoctor.reports.sections.facts import (
+from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.records import NO_DIFFERENCE, Total
+from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.reports.sections.wording import (
+    KERNEL_LENGTH,
+    NAME_LENGTH,
+    clean,
+    clean_name,
     count_by_tensor,
     failure_clause,
     find_ratio,
     is_recording,
+    precise_share,
     recorded_trial,
 )
-from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, NAME_LENGTH, clean, clean_name, precise_share
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds
 from layoutdoctor.words import NOT_RECORDED, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.records import Diagnosis, Graph, KernelSummary, RatioInterval, TotalKind, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Graph, KernelSummary, RatioInterval, TotalKind, Trial
 
 MOST_PLACES = 8
 WORTH_A_MODULE = 0.5

@@ -9,15 +9,205 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.records import NO_DIFFERENCE
+from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.reports.sections.answer import Answer, build_answer
-from layoutdoctor.reports.sections.facts import is_recording, sources_of
-from layoutdoctor.reports.sections.remarks import build_hints, build_measurement, build_not_understood, build_remarks
 from layoutdoctor.reports.sections.rows import Table, build_tables
-from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
-from layoutdoctor.words import count_of, listing
+from layoutdoctor.reports.sections.wording import (
+    clean,
+    clean_name,
+    format_error,
+    is_recording,
+    place_of,
+    recorded_trial,
+    sources_of,
+    terms_of,
+)
+from layoutdoctor.units import format_share
+from layoutdoctor.words import KINETO_TRACE, count_of, listing
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Diagnosis, Finding
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
+
+STABLE_WIDTH = 0.10
+"""Intervals wider than this (high over low, less one) are called unstable, as rule LD401 does."""
+
+UNSTABLE_CODE = "LD401"
+MOST_NAMED = 6
+
+
+_TIMES = {
+    "trace": "kernel times from the profiler, which slows small kernels",
+    "table": "times added up as the table has them",
+    "log": "times from oneDNN's own log",
+}
+
+
+def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Facts about the subject and about trials that the answer and the tables have no room for."""
+    remarks = [clean(note) for note in diagnosis.subject.notes]
+    for describe in (_dropped, _different_outputs, _other_output_layouts, _recompiles, _graph_breaks):
+        remarks += _one_line_per_fact(diagnosis, describe)
+    for trial in diagnosis.trials:
+        if trial.status != "same_as":  # the table says what it is the same as; its notes stand in the record
+            about = "" if is_recording(diagnosis) else f"{clean_name(trial.name)}: "
+            remarks += [f"{about}{clean(note)}" for note in trial.notes]
+    return tuple(remarks)
+
+
+def _one_line_per_fact(diagnosis: Diagnosis, describe: Callable[[Trial], str | None]) -> list[str]:
+    """Each fact once, with every configuration it holds for."""
+    names: dict[str, list[str]] = {}
+    for trial in diagnosis.trials:
+        fact = describe(trial)
+        if fact is not None:
+            names.setdefault(fact, []).append(clean_name(trial.name))
+    return [f"{fact}: {listing(found, MOST_NAMED)}" for fact, found in names.items()]
+
+
+def _dropped(trial: Trial) -> str | None:
+    if trial.measurement is None or trial.measurement.dropped_after_round is None:
+        return None
+    return f"Dropped early as clearly slower, after {count_of(trial.measurement.dropped_after_round, 'round')}"
+
+
+def _different_outputs(trial: Trial) -> str | None:
+    equivalence = trial.equivalence
+    if equivalence is None or equivalence.status == "equal":
+        return None
+    detail = f" ({clean(equivalence.detail, 300)})" if equivalence.detail else ""
+    if equivalence.status == "not_checked":
+        return f"Outputs not compared{detail}"
+    if detail or equivalence.max_abs_error is None or equivalence.tolerance is None:
+        return f"Outputs differ from the reference{detail}"
+    error, allowed = format_error(equivalence.max_abs_error), format_error(equivalence.tolerance)
+    return f"Outputs differ by {error}, allowed {allowed}"
+
+
+def _other_output_layouts(trial: Trial) -> str | None:
+    differ = trial.equivalence is not None and trial.equivalence.output_layouts_differ
+    return "Outputs come in another memory format than from eager" if differ else None
+
+
+def _recompiles(trial: Trial) -> str | None:
+    return f"Compiled again {count_of(trial.recompile_count, 'time')} while it ran" if trial.recompile_count else None
+
+
+def _graph_breaks(trial: Trial) -> str | None:
+    breaks = max((graph.graph_breaks for graph in trial.graphs), default=0)
+    return f"Cut by {count_of(breaks, 'graph break')}, so seen in parts" if breaks else None
+
+
+def build_not_understood(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """What could not be recorded or read, at least a line; "nothing" only where everything was recorded."""
+    find = _not_read if is_recording(diagnosis) else _not_recorded
+    return tuple(find(diagnosis)) or ("nothing",)
+
+
+def _not_read(diagnosis: Diagnosis) -> Iterator[str]:
+    """What the file of a run lacks, and what in it could not be read."""
+    trial = recorded_trial(diagnosis)
+    if trial is None:
+        yield "nothing was read, so nothing is known"
+    elif trial.kernels is None:
+        yield "the kernel list was not recorded"
+    else:
+        if trial.kernels.not_understood_count and not (trial.kernels.lacks or diagnosis.subject.notes):
+            what = count_of(trial.kernels.not_understood_count, "event or conversion", "events or conversions")
+            yield f"{what} could not be read or described"
+        yield from (clean(lack, 300) for lack in trial.kernels.lacks)
+        yield from dict.fromkeys(clean(what, 200) for graph in trial.graphs for what in graph.not_understood)
+
+
+def _not_recorded(diagnosis: Diagnosis) -> Iterator[str]:
+    ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
+    unrecorded = [clean_name(trial.name) for trial in ran if trial.kernels is None and not trial.is_static]
+    if unrecorded:
+        yield f"kernels not recorded for {listing(unrecorded, MOST_NAMED)}"
+    for describe in (_unread_kernels, _lacking, _hook_failure, _not_followed):
+        yield from _one_line_per_fact(diagnosis, describe)
+    if not ran:
+        done = "ran" if diagnosis.subject.target is None else "was lowered"
+        yield f"nothing {done}, so nothing was recorded"
+
+
+def _unread_kernels(trial: Trial) -> str | None:
+    count = trial.kernels.not_understood_count if trial.kernels else 0
+    return count_of(count, "kernel record") if count else None
+
+
+def _lacking(trial: Trial) -> str | None:
+    lacks = trial.kernels.lacks if trial.kernels else ()
+    return f"the kernel list lacks {listing((clean(lack, 200) for lack in lacks), None)}" if lacks else None
+
+
+def _hook_failure(trial: Trial) -> str | None:
+    failures = [graph.hook_failure for graph in trial.graphs if graph.hook_failure]
+    return f"a graph was not read ({clean(failures[0], 200)})" if failures else None
+
+
+def _not_followed(trial: Trial) -> str | None:
+    found = dict.fromkeys(clean(what, 200) for graph in trial.graphs for what in graph.not_understood)
+    return f"not followed in the graph: {'; '.join(found)}" if found else None
+
+
+def build_measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """How well the times are known, which numbers were measured, and what they are not good for."""
+    if is_recording(diagnosis):
+        trial = recorded_trial(diagnosis)
+        if trial is None or trial.kernels is None or not trial.kernels.count:
+            return ("none, as no kernel was read",)
+        return ("one recorded run", _TIMES[terms_of(diagnosis).file], "nothing was compared")
+    if diagnosis.subject.target is not None:
+        return (f"none, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
+    measured = [trial for trial in diagnosis.trials if trial.measurement is not None]
+    if not measured:
+        return ("no configuration was measured",)
+    rounds = max(len(trial.measurement.round_seconds) for trial in measured if trial.measurement is not None)
+    return (f"{count_of(rounds, 'round')}, {_stability(diagnosis)}{_resolution(diagnosis)}", _provenance(measured))
+
+
+def _stability(diagnosis: Diagnosis) -> str:
+    ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
+    known = [ratio.high / ratio.low - 1 for ratio in ratios if ratio.coverage is not None and ratio.low > 0]
+    if not known:
+        return "too few to compare" if ratios else "nothing to compare"
+    unstable = max(known) > STABLE_WIDTH or any(finding.code == UNSTABLE_CODE for finding in diagnosis.findings)
+    return f"{'not stable' if unstable else 'stable'} (widest interval {format_share(max(known))})"
+
+
+def _resolution(diagnosis: Diagnosis) -> str:
+    comparison = diagnosis.comparison
+    if comparison is None or not comparison.resolution:
+        return ""
+    tie = any(ratio.verdict == NO_DIFFERENCE and not ratio.lacks_rounds for ratio in comparison.ratios)
+    return f"; less than {format_share(comparison.resolution)} is called a tie" if tie else ""
+
+
+def _provenance(measured: list[Trial]) -> str:
+    whats = ["times"]
+    if len(measured) > 1:
+        whats.append("ratios")
+    if any(t.equivalence is not None and t.equivalence.status != "not_checked" for t in measured):
+        whats.append("outputs")
+    text = f"measured: {listing(whats, None)}"
+    if any(trial.kernels is not None and trial.kernels.seconds is not None for trial in measured):
+        text += "; kernels and conversions: in one profiled iteration"
+    return text
+
+
+def build_hints(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Where to go on from this report."""
+    about = f" {clean_name(diagnosis.findings[0].code)}" if diagnosis.findings else ""
+    explain = f"layoutdoctor explain{about}"
+    if not is_recording(diagnosis):
+        return (explain, "--output report.md for an issue", "--output d.json for every number")
+    trial = recorded_trial(diagnosis)
+    can_mark = trial is not None and KINETO_TRACE in sources_of(diagnosis) and bool(counted_conversions(trial))
+    marks = ("--output annotated.json.gz marks them for Perfetto",) if can_mark else ()
+    return (explain, *marks, "layoutdoctor compare OLD NEW")
 
 
 @dataclass(frozen=True, slots=True)

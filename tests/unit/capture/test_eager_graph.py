@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from layoutdoctor.analysis.layout_agnostic import base_name
 from layoutdoctor.capture.eager_graph import record_eager_iteration
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import FxNode, Graph
+    from layoutdoctor.diagnosis.records import FxNode, Graph
 
 
 class Network(torch.nn.Module):

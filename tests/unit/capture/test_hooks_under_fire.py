@@ -20,10 +20,15 @@ from torch._inductor.scheduler import BaseScheduling
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import layoutdoctor
-from layoutdoctor.capture import compat_names
-from layoutdoctor.capture.compat import compile_settings, missing_cpp_compiler
+from layoutdoctor.capture import compat as compat_names
+from layoutdoctor.capture.compat import (
+    PRIVATE_NAMES,
+    compile_settings,
+    lost_names,
+    missing_cpp_compiler,
+    notes_on_torch,
+)
 from layoutdoctor.capture.compat_hooks import InductorHooks
-from layoutdoctor.capture.compat_names import PRIVATE_NAMES, lost_names, notes_on_torch
 from layoutdoctor.capture.decision import describe_decision, record_decision
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import fx_nodes
@@ -34,7 +39,7 @@ from layoutdoctor.errors import UnsupportedTorchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.records import Graph
+    from layoutdoctor.diagnosis.records import Graph
 
 ALWAYS = [known for known in PRIVATE_NAMES if known.only is None]
 LOOKED_AT_BEFORE_ANYTHING_IS_COMPILED = {known.path for known in ALWAYS} - {

@@ -10,19 +10,19 @@ import torch
 from builders import contiguous
 from torch._inductor.loop_body import MemoryUsageType
 
-from layoutdoctor.analysis.graph_conversions import graph_conversions
 from layoutdoctor.capture import session as session_module
 from layoutdoctor.capture.compat import compile_settings, distinct_options
 from layoutdoctor.capture.inductor_graph import _Body, _read_body, code_fingerprint
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.layout import Layout, strided_layout
-from layoutdoctor.records import BufferRead
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.diagnosis.records import BufferRead
+from layoutdoctor.examination.graphs.conversions import graph_conversions
 from layoutdoctor.state.dynamo import DynamoState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.records import Conversion, Graph
+    from layoutdoctor.diagnosis.records import Conversion, Graph
 
 
 NUMBERS = itertools.count()

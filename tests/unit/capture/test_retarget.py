@@ -15,10 +15,16 @@ from torch.utils import _triton
 
 from layoutdoctor.capture import retarget, retarget_device
 from layoutdoctor.capture.retarget import TargetLowering, TracedRun, on_target
-from layoutdoctor.capture.retarget_convolution import cudnn_formats, cudnn_memory_format, suggested_format
-from layoutdoctor.capture.retarget_device import TritonDriver, pretended_device, python_tensor_methods
+from layoutdoctor.capture.retarget_device import (
+    TritonDriver,
+    cudnn_formats,
+    cudnn_memory_format,
+    pretended_device,
+    python_tensor_methods,
+    suggested_format,
+)
+from layoutdoctor.diagnosis.configurations import TARGETS, Target, find_target
 from layoutdoctor.errors import UnsupportedTorchError, UsageError
-from layoutdoctor.targets import TARGETS, Target, find_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,16 +22,15 @@ from builders import (
 )
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.changes import compare, is_saved_diagnosis
-from layoutdoctor.comparison_records import ModelComparison, TraceComparison
+from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
+from layoutdoctor.diagnosis.records import Finding, SourceLocation, to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
-from layoutdoctor.records import Finding, SourceLocation, to_json
-from layoutdoctor.run.recorded import examine_trace
+from layoutdoctor.run.recorded import compare, examine_trace, is_saved_diagnosis
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 OPERATIONS = ("aten::cudnn_convolution", "aten::relu", "aten::add", "aten::batch_norm")
 

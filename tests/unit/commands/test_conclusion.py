@@ -15,10 +15,10 @@ import pytest
 from builders import a_diagnosis, a_failed_trial, a_location, a_recommendation, a_trial
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.accepted import load_accepted
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.isolation import Isolation
-from layoutdoctor.records import Diagnosis, load, to_json
+from layoutdoctor.diagnosis.accepted import load_accepted
+from layoutdoctor.diagnosis.records import Diagnosis, load, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

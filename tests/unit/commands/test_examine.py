@@ -13,9 +13,9 @@ from recorded_builders import a_recording
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands import recordings as recordings_module
-from layoutdoctor.messages import Kept
-from layoutdoctor.recording.file import load_recording, pack, save_recording
-from layoutdoctor.records import load, to_json
+from layoutdoctor.diagnosis.records import load, to_json
+from layoutdoctor.isolation.messages import Kept
+from layoutdoctor.recording.saved import load_recording, pack, save_recording
 from layoutdoctor.run.recorded import diagnose_recordings
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def test_a_recording_that_cannot_be_written_costs_itself_only(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("layoutdoctor.recording.file.replacing", full)
+    monkeypatch.setattr("layoutdoctor.recording.saved.replacing", full)
 
     recordings_module.save_recordings([a_recording()], tmp_path)
 

@@ -17,16 +17,15 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.diagnose import positive_seconds
 from layoutdoctor.commands.isolation import Terminated, ending_signals
+from layoutdoctor.diagnosis.records import Diagnosis, load
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.messages import Kept, Request
-from layoutdoctor.progress import DEFAULT_TIMEOUT_SECONDS, Progress
-from layoutdoctor.records import Diagnosis, load
+from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Kept, Progress, Request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.journal import Journal
-    from layoutdoctor.supervisor import Watch
+    from layoutdoctor.isolation.journal import Journal
+    from layoutdoctor.isolation.supervisor import Watch
 
 PARTIAL = a_diagnosis(a_trial("eager"))
 KEPT = Kept(recordings=recordings_of(PARTIAL))

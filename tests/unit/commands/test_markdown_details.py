@@ -14,7 +14,7 @@ from layoutdoctor.commands.output import prepare_outputs, save_reports
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 
 def diagnosis_of(count: int) -> Diagnosis:

@@ -10,12 +10,12 @@ import pytest
 from builders import a_conversion, a_diagnosis, a_location, a_pair, a_subject, a_trial, an_environment, kernels
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.changes import compare
 from layoutdoctor.commands import diagnose
 from layoutdoctor.commands.diagnose import RecordSoFar
 from layoutdoctor.commands.output import prepare_outputs
+from layoutdoctor.diagnosis.records import Diagnosis, load, to_json
 from layoutdoctor.privacy import redact, scrub
-from layoutdoctor.records import Diagnosis, load, to_json
+from layoutdoctor.run.recorded import compare
 
 TRACES = Path(__file__).parents[2] / "traces"
 ALEXNET = TRACES / "a100_alexnet.json.gz"

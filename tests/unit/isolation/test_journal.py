@@ -12,12 +12,12 @@ import pytest
 from builders import a_kept, a_trial
 from recorded_builders import a_recording
 
-from layoutdoctor import journal as journal_module
+from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import UsageError
-from layoutdoctor.journal import Journal, RunKey, open_journal, temporary_journal
-from layoutdoctor.messages import Kept, Lost, TrialMemo
-from layoutdoctor.recording.file import pack
-from layoutdoctor.records import Failure
+from layoutdoctor.isolation import journal as journal_module
+from layoutdoctor.isolation.journal import Journal, RunKey, open_journal, temporary_journal
+from layoutdoctor.isolation.messages import Kept, Lost, TrialMemo
+from layoutdoctor.recording.saved import pack
 
 if TYPE_CHECKING:
     from pathlib import Path

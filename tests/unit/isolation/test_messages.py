@@ -15,8 +15,9 @@ import pytest
 from builders import a_diagnosis, a_kept, a_trial, recordings_of
 from recorded_builders import a_recording
 
-from layoutdoctor import messages as messages_module
-from layoutdoctor.messages import (
+from layoutdoctor.diagnosis.records import Failure
+from layoutdoctor.isolation import messages as messages_module
+from layoutdoctor.isolation.messages import (
     Attempt,
     Began,
     Broken,
@@ -32,13 +33,12 @@ from layoutdoctor.messages import (
     encode,
     without_profile,
 )
-from layoutdoctor.recording.file import pack
-from layoutdoctor.records import Failure
+from layoutdoctor.recording.saved import pack
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.messages import AnyMessage
+    from layoutdoctor.isolation.messages import AnyMessage
 
 DIAGNOSIS = a_diagnosis(a_trial("eager"))
 (RECORDING,) = recordings_of(DIAGNOSIS)
@@ -85,7 +85,7 @@ def test_both_processes_see_the_board() -> None:
     descriptor = TurnBoard.make()
     board = TurnBoard(descriptor)
     assert board.read() is None
-    code = f"from layoutdoctor.messages import TurnBoard; TurnBoard({descriptor}).write(3)"
+    code = f"from layoutdoctor.isolation.messages import TurnBoard; TurnBoard({descriptor}).write(3)"
     before = time.monotonic()
     subprocess.run(
         [sys.executable, "-c", code], check=True, pass_fds=(descriptor,), env={**os.environ, "PYTHONPATH": "."}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from layoutdoctor import processes
-from layoutdoctor.processes import (
+from layoutdoctor.isolation import processes
+from layoutdoctor.isolation.processes import (
     die_with,
     has_ended,
     how_it_ended,
@@ -127,7 +127,9 @@ def test_only_the_temporary_files_of_that_process_go(tmp_path: Path, monkeypatch
 
 
 def test_a_process_whose_parent_is_gone_already_does_not_begin() -> None:
-    code = "import os; from layoutdoctor.processes import die_with; die_with(os.getppid() + 1); print('began')"
+    code = (
+        "import os; from layoutdoctor.isolation.processes import die_with; die_with(os.getppid() + 1); print('began')"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
 
     assert (result.returncode, result.stdout) == (1, b"")

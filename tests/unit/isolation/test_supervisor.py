@@ -18,20 +18,20 @@ import msgspec
 import pytest
 from builders import a_kept, a_trial
 
-from layoutdoctor import supervisor as supervisor_module
+from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigurationError, UsageError
 from layoutdoctor.examination.diagnoses import diagnosis_of
-from layoutdoctor.journal import temporary_journal
-from layoutdoctor.messages import Request
-from layoutdoctor.processes import scratch_prefix
-from layoutdoctor.records import Configuration, Diagnosis, Failure
-from layoutdoctor.supervisor import Watch, supervise
+from layoutdoctor.isolation import supervisor as supervisor_module
+from layoutdoctor.isolation.journal import temporary_journal
+from layoutdoctor.isolation.messages import Request
+from layoutdoctor.isolation.processes import scratch_prefix
+from layoutdoctor.isolation.supervisor import Watch, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.journal import Journal
-    from layoutdoctor.progress import Progress
+    from layoutdoctor.isolation.journal import Journal
+    from layoutdoctor.isolation.messages import Progress
 
 # What every child begins with: the request, and functions that say what the real worker would.
 PRELUDE = """

@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from layoutdoctor.configurations import choose_configurations
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.diagnosis.records import Diagnosis, Failure
 from layoutdoctor.errors import DeviceLostError, SubjectError, UnsupportedTorchError
-from layoutdoctor.messages import (
+from layoutdoctor.isolation.messages import (
     Attempt,
     Began,
     Broken,
@@ -25,15 +26,14 @@ from layoutdoctor.messages import (
     KeptMore,
     Lost,
     MessageReader,
+    Progress,
     Refused,
     Request,
     Stepped,
     TrialMemo,
     TurnBoard,
 )
-from layoutdoctor.progress import Progress
-from layoutdoctor.recording.file import pack
-from layoutdoctor.records import Diagnosis, Failure
+from layoutdoctor.recording.saved import pack
 from layoutdoctor.run import diagnosing, worker
 from layoutdoctor.run.diagnose import record_subject
 from layoutdoctor.run.recorded import diagnose_recordings

@@ -17,7 +17,7 @@ from layoutdoctor.measure.environment import REPETITIONS, describe_environment, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import Environment
+    from layoutdoctor.diagnosis.records import Environment
 
 
 def described(**changes: Any) -> Environment:

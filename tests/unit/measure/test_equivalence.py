@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults, check_equivalence
 from layoutdoctor.run.rehearsal import compute_reference

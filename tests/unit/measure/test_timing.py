@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from layoutdoctor.analysis.comparison import compare
 from layoutdoctor.errors import UsageError
+from layoutdoctor.examination.ratios import compare
 from layoutdoctor.measure.timing import (
     CudaTimer,
     RoundTimes,

@@ -14,9 +14,9 @@ from recorded_builders import Recorder, a_recording
 from layoutdoctor.errors import RecordError
 from layoutdoctor.examination.examine import examine
 from layoutdoctor.privacy import Surroundings, scrub
-from layoutdoctor.recording.file import load_recording, pack, save_recording, unpack, unpacked_column
 from layoutdoctor.recording.reading import read_recorded
 from layoutdoctor.recording.recording import Recording, busy_nanoseconds
+from layoutdoctor.recording.saved import load_recording, pack, save_recording, unpack, unpacked_column
 
 TRACES = Path(__file__).parents[2] / "traces"
 
@@ -144,7 +144,7 @@ def test_any_damaged_byte_is_an_error_or_does_no_harm(tmp_path: Path) -> None:
 
 def test_one_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path, a_recording())
-    monkeypatch.setattr("layoutdoctor.recording.file._MOST_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr("layoutdoctor.recording.saved._MOST_UNPACKED_BYTES", 1000)
 
     assert refused(path) == "unpacked it has more than 1000 B, which is too much"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from recorded_builders import Recorder
 
+from layoutdoctor.recording.chrome import read_chrome_trace
+from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.operations import ProfiledIteration, iteration_of
-from layoutdoctor.traces.chrome import read_chrome_trace
-from layoutdoctor.traces.files import TraceFile
-from layoutdoctor.traces.recorded import NONE, Problem
+from layoutdoctor.recording.recording import NONE, Problem
 
 
 def read(*events: dict[str, Any], **document: Any) -> ProfiledIteration:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 from loops import for_each
 from recorded_builders import GEMM, Recorder
 
+from layoutdoctor.diagnosis.records import Environment
 from layoutdoctor.recording.reading import describe_environment, device_of
-from layoutdoctor.records import Environment
 
 if TYPE_CHECKING:
-    from layoutdoctor.traces.recorded import RecordedTrace
+    from layoutdoctor.recording.recording import RecordedTrace
 
 GPUS = [{"id": 0, "name": "NVIDIA A100"}, {"id": 1, "name": "NVIDIA H100"}, {"id": 2, "name": "NVIDIA H100"}]
 

@@ -14,10 +14,10 @@ import pytest
 from builders import a_pair, channels_last, contiguous
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.analysis.costs import counted_conversions
+from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.diagnosis.records import Conversion, Diagnosis, SourceLocation
 from layoutdoctor.errors import TraceError, UsageError
-from layoutdoctor.layout import Layout
-from layoutdoctor.records import Conversion, Diagnosis, SourceLocation
+from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.reports.annotated_trace import write_annotated_trace
 from layoutdoctor.run.recorded import examine_trace
 

@@ -8,8 +8,8 @@ import msgspec
 from golden.comparison_stories import COMPARISON_STORIES
 from loops import for_each
 
-from layoutdoctor.analysis.model_comparison import compare_models
-from layoutdoctor.comparison_records import ModelComparison
+from layoutdoctor.diagnosis.comparison import ModelComparison
+from layoutdoctor.examination.changes.models import compare_models
 from layoutdoctor.reports.comparison import COMPARISON_FORMATS, render_comparison
 from layoutdoctor.reports.markdown.report import MOST_CHARACTERS
 

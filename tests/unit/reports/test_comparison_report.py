@@ -29,16 +29,16 @@ from builders import (
 )
 from loops import for_each
 
-from layoutdoctor.analysis.model_comparison import compare_models
-from layoutdoctor.analysis.trace_comparison import compare_traces
+from layoutdoctor.diagnosis.records import Finding, SourceLocation
 from layoutdoctor.errors import UsageError
-from layoutdoctor.records import Finding, SourceLocation
+from layoutdoctor.examination.changes.models import compare_models
+from layoutdoctor.examination.changes.traces import compare_traces
 from layoutdoctor.reports.comparison import COMPARISON_FORMATS, render_comparison
 from layoutdoctor.reports.markdown.report import MOST_CHARACTERS
 
 if TYPE_CHECKING:
-    from layoutdoctor.comparison_records import ModelComparison, TraceComparison
-    from layoutdoctor.records import Conversion, Diagnosis, Total
+    from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Total
 
 HOSTILE = "\x1b[31mred\x07\r\nnew | line `code` <script>alert(1)</script> </details> [x](y) *b* \u202e\u2028 ```"
 OPERATIONS = ("aten::cudnn_convolution", "aten::relu", "aten::add", "aten::batch_norm")

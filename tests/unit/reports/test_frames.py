@@ -25,13 +25,13 @@ from builders import (
 from golden.stories import STORIES
 from loops import for_each
 
+from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.errors import RecordError, UsageError
-from layoutdoctor.layout import Layout
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.records import Conversion, Diagnosis, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Trial
 
 TABLES = ("trials", "rounds", "conversions", "redundant_pairs", "convolutions", "findings")
 DTYPES = {"string", "Int64", "float64", "boolean"}

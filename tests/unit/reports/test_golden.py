@@ -14,9 +14,9 @@ from golden.stories import STORIES
 from golden.trace_stories import TRACE_STORIES
 from loops import for_each
 
-from layoutdoctor.analysis.costs import counted_conversions
+from layoutdoctor.diagnosis.records import from_json
+from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.privacy import scrub
-from layoutdoctor.records import from_json
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.reports.html.document import without_library
 from layoutdoctor.reports.sections.view import build_view

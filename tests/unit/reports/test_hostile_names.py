@@ -24,7 +24,7 @@ from builders import (
 )
 from golden.stories import gain_with_findings
 
-from layoutdoctor.records import Diagnosis, Failure, Finding
+from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding
 from layoutdoctor.reports import render
 from layoutdoctor.reports.markdown.report import MOST_CHARACTERS, escape
 from layoutdoctor.reports.sections.wording import clean

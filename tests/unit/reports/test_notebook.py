@@ -14,7 +14,7 @@ from builders import a_diagnosis, a_failed_trial, a_recommendation, a_subject
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.records import Diagnosis, Finding
+from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.reports.notebook import LENGTHS, MOST_CHARACTERS, render_fragment
 from layoutdoctor.reports.sections.view import build_view
 

@@ -30,16 +30,15 @@ from golden.stories import STORIES, gain_with_findings, no_convolution, small_sh
 from loops import for_each
 
 from layoutdoctor import reports
-from layoutdoctor.analysis.costs import conversion_share, convolution_count, counted_conversions
+from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Failure, Finding
 from layoutdoctor.errors import UsageError
-from layoutdoctor.records import Diagnosis, Equivalence, Failure, Finding
+from layoutdoctor.examination.costs import conversion_share, convolution_count, counted_conversions
 from layoutdoctor.reports import format_of_suffix, render
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
-from layoutdoctor.reports.sections.facts import waste_of
-from layoutdoctor.reports.sections.remarks import build_measurement, build_not_understood, build_remarks
 from layoutdoctor.reports.sections.rows import TableRow, build_tables, conversions_cell, decision_cell
-from layoutdoctor.reports.sections.wording import clean_line
+from layoutdoctor.reports.sections.view import build_measurement, build_not_understood, build_remarks
+from layoutdoctor.reports.sections.wording import clean_line, waste_of
 from layoutdoctor.reports.text import MOST_FINDINGS, plain_table, render_text
 
 NO_CONVOLUTION = a_decision(applied=False, rule="no-convolution", convolution_count=0)

@@ -27,20 +27,20 @@ from golden.trace_stories import (
 )
 from loops import for_each
 
-from layoutdoctor.analysis.costs import conversion_share, convolution_count, counted_conversions, irrelevance
-from layoutdoctor.analysis.costs import launch_count as launches_of
-from layoutdoctor.records import Conversion, Diagnosis, Failure, Finding, KernelSummary
+from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Failure, Finding, KernelSummary
+from layoutdoctor.examination.costs import conversion_share, convolution_count, counted_conversions, irrelevance
+from layoutdoctor.examination.costs import launch_count as launches_of
 from layoutdoctor.reports import render
 from layoutdoctor.reports.markdown.report import MOST_CHARACTERS
 from layoutdoctor.reports.sections.answer import build_answer
-from layoutdoctor.reports.sections.remarks import (
+from layoutdoctor.reports.sections.rows import MOST_PLACES, build_tables
+from layoutdoctor.reports.sections.view import (
     build_hints,
     build_measurement,
     build_not_understood,
     build_remarks,
+    build_view,
 )
-from layoutdoctor.reports.sections.rows import MOST_PLACES, build_tables
-from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.text import plain_table
 
 HOSTILE = "\x1b[31mred\x07\r\nnew | line `code` <script>alert(1)</script> </details> [x](y) *b* \u202e\u2028 ```"

@@ -20,7 +20,7 @@ from trace_builders import (
     to_channels_last,
 )
 
-from layoutdoctor.records import Equivalence, Trial
+from layoutdoctor.diagnosis.records import Equivalence, Trial
 from layoutdoctor.rules import evidence
 
 LAST, OFF, ON = "inductor-channels-last", "inductor-layout-opt-off", "inductor-layout-opt-on"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from builders import a_graph, a_node, a_placeholder, channels_last, contiguous
 
-from layoutdoctor.layout import strided_layout
+from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.rules import graph_evidence
 
 

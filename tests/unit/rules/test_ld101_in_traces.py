@@ -15,7 +15,7 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.records import Finding, RedundantPair, Trial
+from layoutdoctor.diagnosis.records import Finding, RedundantPair, Trial
 from layoutdoctor.rules import wording
 from layoutdoctor.rules.ld101_round_trip_conversion import check
 

@@ -21,7 +21,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Diagnosis, Finding, Trial
+from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
 from layoutdoctor.rules.ld101_round_trip_conversion import check
 
 THERE = a_conversion("reorder 0", source=blocked(), target=contiguous())

@@ -19,7 +19,7 @@ from builders import (
 )
 from trace_builders import finder_in_trace, to_channels_last, to_contiguous
 
-from layoutdoctor.records import Buffer, Conversion, Diagnosis, Finding, FxNode, Graph, Trial
+from layoutdoctor.diagnosis.records import Buffer, Conversion, Diagnosis, Finding, FxNode, Graph, Trial
 from layoutdoctor.rules.ld102_repeated_conversion import check
 
 in_trace = finder_in_trace(check)

@@ -19,7 +19,7 @@ from builders import (
 )
 from trace_builders import finder_in_trace, to_channels_last
 
-from layoutdoctor.records import Conversion, Finding, Trial
+from layoutdoctor.diagnosis.records import Conversion, Finding, Trial
 from layoutdoctor.rules.ld103_weight_converted_every_call import check
 
 in_trace = finder_in_trace(check)

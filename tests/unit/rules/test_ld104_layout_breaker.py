@@ -17,8 +17,8 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Conversion, Finding, LayoutBreaker, Trial
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Conversion, Finding, LayoutBreaker, Trial
 from layoutdoctor.rules.ld104_layout_breaker import check
 
 findings = finder(check)

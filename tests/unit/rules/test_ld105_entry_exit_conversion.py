@@ -18,7 +18,7 @@ from builders import (
     contiguous,
 )
 
-from layoutdoctor.records import Conversion, Finding, Graph
+from layoutdoctor.diagnosis.records import Conversion, Finding, Graph
 from layoutdoctor.rules.ld105_entry_exit_conversion import check
 
 DECISION = a_decision(*(a_convolution(f"convolution_{i}") for i in range(4)))

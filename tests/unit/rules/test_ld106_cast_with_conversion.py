@@ -18,7 +18,7 @@ from builders import (
 )
 from trace_builders import finder_in_trace, to_channels_last
 
-from layoutdoctor.records import Conversion, Finding, FxNode, Kernel, Trial
+from layoutdoctor.diagnosis.records import Conversion, Finding, FxNode, Kernel, Trial
 from layoutdoctor.rules.ld106_cast_with_conversion import check
 
 in_trace = finder_in_trace(check)

@@ -5,7 +5,7 @@ from typing import Any
 from builders import a_comparison, a_diagnosis, a_location, a_trial, contiguous, kernels
 from trace_builders import PADDING, finder_in_trace, to_channels_last
 
-from layoutdoctor.records import Conversion, Finding
+from layoutdoctor.diagnosis.records import Conversion, Finding
 from layoutdoctor.rules.ld107_channel_padding import check
 
 findings = finder_in_trace(check)

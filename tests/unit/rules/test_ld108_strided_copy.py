@@ -14,7 +14,7 @@ from trace_builders import (
     to_channels_last,
 )
 
-from layoutdoctor.records import Conversion, Finding
+from layoutdoctor.diagnosis.records import Conversion, Finding
 from layoutdoctor.rules import ld501_user_contiguous_call
 from layoutdoctor.rules.ld108_strided_copy import check
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from builders import a_conversion, a_diagnosis, a_graph, a_location, a_trial
 from trace_builders import a_generated_copy, an_eager_copy, finder_in_trace, to_channels_last
 
-from layoutdoctor.records import Finding
+from layoutdoctor.diagnosis.records import Finding
 from layoutdoctor.rules.ld109_generated_copy import check
 
 findings = finder_in_trace(check)

@@ -3,8 +3,8 @@ from __future__ import annotations
 from builders import a_diagnosis, a_graph, a_location, a_trial, contiguous, kernels
 from trace_builders import a_generated_copy, a_permuted_copy, an_eager_copy, finder_in_trace, to_channels_last
 
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Finding
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Finding
 from layoutdoctor.rules.ld110_permuted_copy import check
 
 findings = finder_in_trace(check)

@@ -26,7 +26,7 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.records import Conversion, Finding, KernelSummary, Trial
+from layoutdoctor.diagnosis.records import Conversion, Finding, KernelSummary, Trial
 from layoutdoctor.rules.ld111_library_conversion import check
 
 findings = finder_in_trace(check)

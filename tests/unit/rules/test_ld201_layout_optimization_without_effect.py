@@ -18,11 +18,11 @@ from builders import (
     finder,
 )
 
-from layoutdoctor.records import Equivalence, Finding, Trial
+from layoutdoctor.diagnosis.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld201_layout_optimization_without_effect import check
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Convolution, Decision
+    from layoutdoctor.diagnosis.records import Convolution, Decision
 
 findings = finder(check)
 

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from builders import a_comparison, a_convolution, a_decision, a_graph, a_location, a_ratio, a_trial, finder
 
-from layoutdoctor.records import Finding, Trial
+from layoutdoctor.diagnosis.records import Finding, Trial
 from layoutdoctor.rules.ld202_layout_optimization_vetoed import check
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Graph
+    from layoutdoctor.diagnosis.records import Graph
 
 findings = finder(check)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_speedup, a_trial
 
-from layoutdoctor.records import Equivalence, Finding, Trial
+from layoutdoctor.diagnosis.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld203_compiled_slower_than_eager import check
 
 EAGER = a_ratio("eager", 1.25)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from builders import a_comparison, a_decision, a_diagnosis, a_graph, a_ratio, a_recommendation, a_trial
 
-from layoutdoctor.records import Equivalence, Finding, Trial
+from layoutdoctor.diagnosis.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld204_layout_optimization_slower import check
 
 OFF = a_ratio("inductor-layout-opt-off", 1.25)

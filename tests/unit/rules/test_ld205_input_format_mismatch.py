@@ -19,7 +19,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Equivalence, Finding, InputTensor, Trial
+from layoutdoctor.diagnosis.records import Equivalence, Finding, InputTensor, Trial
 from layoutdoctor.rules.ld205_input_format_mismatch import check
 
 LAST = a_ratio("inductor-channels-last", 1.25)

@@ -20,7 +20,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Conversion, Decision, Finding, Trial
+from layoutdoctor.diagnosis.records import Conversion, Decision, Finding, Trial
 from layoutdoctor.rules.ld206_forward_backward_mismatch import check
 
 BACKWARD = tuple(f"convolution_backward_{i}" for i in range(4))

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from builders import a_comparison, a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_ratio, a_trial
 
-from layoutdoctor.records import Equivalence, Finding, Trial
+from layoutdoctor.diagnosis.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld207_vetoed_by_one_convolution import check
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Convolution, Decision, Graph
+    from layoutdoctor.diagnosis.records import Convolution, Decision, Graph
 
 NARROWING = a_convolution(
     "convolution_4",

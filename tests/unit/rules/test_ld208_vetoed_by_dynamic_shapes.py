@@ -17,8 +17,8 @@ from builders import (
     contiguous,
 )
 
-from layoutdoctor.layout import Layout
-from layoutdoctor.records import Finding, FxNode
+from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.diagnosis.records import Finding, FxNode
 from layoutdoctor.rules.ld208_vetoed_by_dynamic_shapes import check
 
 CONVOLUTIONS = (a_convolution("convolution_1", channels_last=False), a_convolution("convolution_2"))

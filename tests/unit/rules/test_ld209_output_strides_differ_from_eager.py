@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from builders import a_configuration, a_graph, a_location, a_node, a_trial, channels_last, contiguous, finder
 
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Equivalence, Finding, LayoutBreaker, Trial
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Equivalence, Finding, LayoutBreaker, Trial
 from layoutdoctor.rules.ld209_output_strides_differ_from_eager import check
 
 if TYPE_CHECKING:
-    from layoutdoctor.layout import Layout
+    from layoutdoctor.diagnosis.layout import Layout
 
 findings = finder(check)
 

@@ -17,12 +17,12 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Conversion, Finding, Trial
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Conversion, Finding, Trial
 from layoutdoctor.rules.ld210_conv1d_cannot import check
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Convolution, Graph
+    from layoutdoctor.diagnosis.records import Convolution, Graph
 
 SEQUENCE = (4, 16, 100)
 ADVICE = "a Conv2d with a height of 1, in channels_last, computes what a Conv1d does: measure it"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from builders import a_diagnosis, a_trial
 
-from layoutdoctor.records import Finding
+from layoutdoctor.diagnosis.records import Finding
 from layoutdoctor.rules.ld211_parameter_strides_recompile import check
 
 OLD = "tensor 'L['self'].encoder_q.layer1[0].conv1.weight' stride mismatch at index 2. expected 1, actual 64"

@@ -14,7 +14,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Conversion, Finding, Graph
+from layoutdoctor.diagnosis.records import Conversion, Finding, Graph
 from layoutdoctor.rules.ld212_graph_break_cuts_region import check
 
 REASON = "call to print at model.py:20"

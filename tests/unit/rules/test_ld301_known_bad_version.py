@@ -19,7 +19,7 @@ from builders import (
 )
 from packaging.version import Version
 
-from layoutdoctor.records import Diagnosis, Equivalence, Finding, FxNode, Trial
+from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, FxNode, Trial
 from layoutdoctor.rules.known_faults import KNOWN_FAULTS, parse_cudnn, parse_torch
 from layoutdoctor.rules.ld301_known_bad_version import check
 

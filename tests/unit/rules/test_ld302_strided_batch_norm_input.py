@@ -16,8 +16,8 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Finding, FxNode, Trial
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Finding, FxNode, Trial
 from layoutdoctor.rules.ld302_strided_batch_norm_input import check
 
 SHAPE = (4, 16, 30, 30)

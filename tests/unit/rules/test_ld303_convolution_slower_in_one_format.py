@@ -17,7 +17,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Finding, Kernel, Trial
+from layoutdoctor.diagnosis.records import Finding, Kernel, Trial
 from layoutdoctor.rules.ld303_convolution_slower_in_one_format import check
 
 findings = finder(check)

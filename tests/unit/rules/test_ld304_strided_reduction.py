@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from builders import a_conversion, a_graph, a_kernel, a_location, a_node, a_trial, contiguous, finder, kernels
 
-from layoutdoctor.records import Buffer, BufferRead, Finding, Graph, Trial
+from layoutdoctor.diagnosis.records import Buffer, BufferRead, Finding, Graph, Trial
 from layoutdoctor.rules.ld304_strided_reduction import check
 
 findings = finder(check)

@@ -4,7 +4,7 @@ from typing import Any
 
 from builders import a_comparison, a_diagnosis, a_measurement, a_ratio, a_subject, a_trial
 
-from layoutdoctor.records import Finding, Trial
+from layoutdoctor.diagnosis.records import Finding, Trial
 from layoutdoctor.rules.ld401_unstable_measurement import check
 
 ON_CPU = "close other programs, use fewer threads than there are cores and measure longer (--budget)"

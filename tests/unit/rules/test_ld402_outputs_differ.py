@@ -4,7 +4,7 @@ from typing import Any
 
 from builders import a_trial, finder
 
-from layoutdoctor.records import Equivalence, Finding, Trial
+from layoutdoctor.diagnosis.records import Equivalence, Finding, Trial
 from layoutdoctor.rules.ld402_outputs_differ import check
 
 findings = finder(check)

@@ -17,7 +17,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Diagnosis, Finding
+from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.rules.ld403_layout_irrelevant import check
 
 OFF = "inductor-layout-opt-off"

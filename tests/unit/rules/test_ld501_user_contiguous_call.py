@@ -18,8 +18,8 @@ from builders import (
 )
 from trace_builders import an_eager_copy, finder_in_trace, to_channels_last
 
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Conversion, Finding, FxNode, Trial
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Conversion, Finding, FxNode, Trial
 from layoutdoctor.rules.ld501_user_contiguous_call import check
 
 in_trace = finder_in_trace(check)

@@ -20,11 +20,11 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.records import Diagnosis, Finding, FxNode, Trial
+from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Trial
 from layoutdoctor.rules.ld502_mixed_formats_in_model import check
 
 if TYPE_CHECKING:
-    from layoutdoctor.layout import Layout
+    from layoutdoctor.diagnosis.layout import Layout
 
 WEIGHT = (64, 64, 3, 3)
 TO_CHANNELS_LAST = (

@@ -4,7 +4,7 @@ from typing import Any
 
 from builders import a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_trial
 
-from layoutdoctor.records import Convolution, Finding
+from layoutdoctor.diagnosis.records import Convolution, Finding
 from layoutdoctor.rules.ld503_flat_conv3d import check
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from builders import a_decision, a_graph, a_location, a_node, a_placeholder, a_trial, channels_last, contiguous, finder
 
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Finding, FxNode, GradientLayout, Trial
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Finding, FxNode, GradientLayout, Trial
 from layoutdoctor.rules.ld504_ambiguous_format import check
 
 findings = finder(check)

@@ -4,7 +4,7 @@ from typing import Any
 
 from builders import a_graph, a_location, a_node, a_placeholder, a_trial, contiguous, finder
 
-from layoutdoctor.records import Equivalence, Finding, FxNode, GraphDirection, Trial
+from layoutdoctor.diagnosis.records import Equivalence, Finding, FxNode, GraphDirection, Trial
 from layoutdoctor.rules.ld505_as_strided_on_activation import check
 
 findings = finder(check)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from builders import a_diagnosis
 
-from layoutdoctor.records import Diagnosis, Finding
+from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.rules import ALL_RULES, Rule, run_rules
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS, document_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.records import Severity
+    from layoutdoctor.diagnosis.records import Severity
 
 each_rule = pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
 

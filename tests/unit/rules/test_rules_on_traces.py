@@ -24,13 +24,13 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.records import Diagnosis, Environment, KernelSummary
+from layoutdoctor.diagnosis.records import Diagnosis, Environment, KernelSummary
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from layoutdoctor.records import Conversion
+    from layoutdoctor.diagnosis.records import Conversion
 
 WEIGHT = (64, 64, 3, 3)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure import equivalence, memory
 from layoutdoctor.measure.equivalence import check_equivalence
@@ -18,7 +18,7 @@ from layoutdoctor.subjects.subject import subject_from_python
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.records import Mode
+    from layoutdoctor.diagnosis.records import Mode
 
 MIB = 1 << 20
 

@@ -22,7 +22,7 @@ from layoutdoctor.subjects.load import load_target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.records import Mode
+    from layoutdoctor.diagnosis.records import Mode
 
 # torch warns of its own use of LeafSpec while it lowers a program.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

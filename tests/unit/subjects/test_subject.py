@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from layoutdoctor.diagnosis.records import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.records import InputTensor, Subject
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, subject_from_python
 
 IMAGE = torch.zeros(2, 3, 8, 8)

@@ -31,7 +31,7 @@ from transport_facts import FACTS_FILE, facts
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.state.process import preserved_state
 from layoutdoctor.subjects.copies import copy_module
-from layoutdoctor.subjects.model_file import execute_file
+from layoutdoctor.subjects.load import execute_file
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
 from layoutdoctor.subjects.transport import (
     OBJECTS_FILE,

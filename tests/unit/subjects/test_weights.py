@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from layoutdoctor.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.measure import memory
 from layoutdoctor.measure.memory import Need
 from layoutdoctor.run.rehearsal import check_runs
@@ -27,7 +27,7 @@ from layoutdoctor.subjects.weights import (
 )
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import Mode
+    from layoutdoctor.diagnosis.records import Mode
     from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.subject import LoadedSubject
 

@@ -13,8 +13,8 @@ from builders import a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a
 from golden.stories import STORIES
 from loops import for_each
 
+from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding, Trial
 from layoutdoctor.recording.reading import RECORDED
-from layoutdoctor.records import Diagnosis, Failure, Finding, Trial
 from layoutdoctor.reports.ci.junit import render_junit
 from layoutdoctor.rules import ALL_RULES
 

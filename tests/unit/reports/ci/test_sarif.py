@@ -14,8 +14,8 @@ from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_locat
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.accepted import fingerprint_of
-from layoutdoctor.records import Diagnosis, Failure, Finding
+from layoutdoctor.diagnosis.accepted import fingerprint_of
+from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding
 from layoutdoctor.reports.ci.sarif import FINGERPRINT, MOST_RESULTS, render_sarif, subject_file
 from layoutdoctor.reports.sections.wording import project_path
 from layoutdoctor.rules import ALL_RULES

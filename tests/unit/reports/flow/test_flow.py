@@ -28,7 +28,7 @@ from builders import (
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.records import Conversion, Diagnosis, Finding, Graph
+from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Graph
 from layoutdoctor.reports.flow.graph import format_of, format_words, layout_words
 from layoutdoctor.reports.flow.scenes import Flow, build_flows
 from layoutdoctor.reports.markdown.syntax import render_mermaid

@@ -36,11 +36,14 @@ from golden.trace_stories import TRACE_STORIES, trace_with_round_trips
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.records import Diagnosis, Finding, Kernel
+from layoutdoctor.diagnosis.records import Diagnosis, Finding, Kernel
 from layoutdoctor.reports import render
-from layoutdoctor.reports.html.cards import LIST_LENGTHS, MOST_EVIDENCE, MOST_FINDINGS, MOST_ROWS
 from layoutdoctor.reports.html.charts import MOST_KERNELS, MOST_TIMELINE_PAIRS, build_timelines
 from layoutdoctor.reports.html.document import (
+    LIST_LENGTHS,
+    MOST_EVIDENCE,
+    MOST_FINDINGS,
+    MOST_ROWS,
     hash_source,
     json_for_script,
     read_page_file,
@@ -423,7 +426,7 @@ def test_where_no_length_fits_the_shortest_lists_are_shown(monkeypatch: pytest.M
     graphs = tuple(a_graph(a_decision(), name=f"graph {i}") for i in range(9))
     breaks = tuple(f"reason {i}" for i in range(900))
     diagnosis = a_diagnosis(a_trial("inductor", graphs=graphs, graph_break_reasons=breaks))
-    monkeypatch.setattr("layoutdoctor.reports.html.cards.MOST_ROWS", 1)
+    monkeypatch.setattr("layoutdoctor.reports.html.document.MOST_ROWS", 1)
     text = text_of(parse(render_html(diagnosis)))
 
     assert "reason 0" in text
@@ -461,7 +464,7 @@ def test_the_chart_library_is_the_one_that_its_readme_names() -> None:
 def test_a_page_is_written_without_torch() -> None:
     saved = Path(__file__).parents[3] / "golden" / "gain_with_findings.json"
     code = (
-        f"from layoutdoctor.records import load; load({str(saved)!r}).to_html()\nimport sys\n"
+        f"from layoutdoctor.diagnosis.records import load; load({str(saved)!r}).to_html()\nimport sys\n"
         "assert not {'torch', 'triton', 'networkx', 'pandas'} & set(sys.modules)"
     )
 

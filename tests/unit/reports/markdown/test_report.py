@@ -37,7 +37,7 @@ from github_markdown import check_form, code_blocks, parse, text_of, without_cod
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.records import Diagnosis, Failure, Finding
+from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding
 from layoutdoctor.reports.markdown.report import MARKER, markdown_parts, render_markdown, summary_lines
 from layoutdoctor.reports.markdown.syntax import code_block, code_name, escape, paragraph
 from layoutdoctor.reports.reproducer import report as reproducers

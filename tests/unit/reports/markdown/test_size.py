@@ -18,7 +18,7 @@ from builders import (
     recorded,
 )
 
-from layoutdoctor.records import Diagnosis, Finding
+from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.reports.markdown.report import (
     MARKER,
     MOST_BYTES,

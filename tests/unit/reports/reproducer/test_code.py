@@ -11,15 +11,15 @@ from builders import a_location, a_subject, an_input, channels_last, contiguous
 from loops import for_each
 from reproducer_builders import FEATURES, IMAGES, Recorder, a_builtin, a_chain, a_record, reason_of, script_of
 
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Finding
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Finding
 from layoutdoctor.reports.reproducer.report import build_reproducer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.layout import Layout
-    from layoutdoctor.records import Diagnosis, FxNode
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Diagnosis, FxNode
 
 VOLUME, SEQUENCE, ROWS = (2, 8, 4, 16, 16), (4, 196, 64), (4, 128)
 OWNED = "<64>, <64>, <64>, <64>"

@@ -38,12 +38,12 @@ from reproducer_builders import (
     script_of,
 )
 
-from layoutdoctor.layout import strided_layout
-from layoutdoctor.records import Configuration, Finding, from_json, to_json
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Configuration, Finding, from_json, to_json
 from layoutdoctor.reports.reproducer.report import MOST_CODE_LINES, build_reproducer, code_line_count, render_reproducer
 
 if TYPE_CHECKING:
-    from layoutdoctor.records import FxNode
+    from layoutdoctor.diagnosis.records import FxNode
 
 
 def test_a_chain_is_a_sequential_with_its_blocks_as_a_loop() -> None:

@@ -15,12 +15,11 @@ from builders import (
     contiguous,
 )
 
-from layoutdoctor.records import Conversion, Diagnosis, Failure, Trial
+from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Failure, Trial
 from layoutdoctor.reports import render
 from layoutdoctor.reports.sections.answer import build_answer
-from layoutdoctor.reports.sections.remarks import build_measurement, build_not_understood
 from layoutdoctor.reports.sections.rows import build_tables
-from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.sections.view import build_measurement, build_not_understood, build_view
 
 VETOED = a_decision(applied=False, rule="small-channels", explanation="all convolutions are small")
 APPLIED = a_decision(rule="weighted-flops", explanation="the weighted flops predict no slowdown")

@@ -1,0 +1,162 @@
+"""
+The built-in configurations, as data, and how names on a command line become configurations.
+
+Faces doctor and the command line; imports records and errors only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.records import Configuration
+from layoutdoctor.errors import UnknownConfigurationError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from layoutdoctor.diagnosis.records import Mode
+
+BASELINE = "inductor"
+"""The configuration that ratios refer to: torch.compile as torch ships it."""
+
+DEFAULT_CONFIGURATIONS = (
+    Configuration(name="eager", backend="eager"),
+    Configuration(
+        name="eager-channels-last", backend="eager", model_format="channels_last", input_format="channels_last"
+    ),
+    Configuration(name=BASELINE, backend="inductor", layout_optimization="default"),
+    Configuration(name="inductor-layout-opt-off", backend="inductor", layout_optimization="off"),
+    Configuration(name="inductor-layout-opt-on", backend="inductor", layout_optimization="on"),
+    Configuration(
+        name="inductor-channels-last",
+        backend="inductor",
+        layout_optimization="default",
+        model_format="channels_last",
+        input_format="channels_last",
+    ),
+    Configuration(
+        name="inductor-channels-last-opt-off",
+        backend="inductor",
+        layout_optimization="off",
+        model_format="channels_last",
+        input_format="channels_last",
+    ),
+)
+
+EXTRA_CONFIGURATIONS = (
+    Configuration(name="inductor-layout-opt-forced", backend="inductor", layout_optimization="forced"),
+    Configuration(
+        name="inductor-freezing", backend="inductor", layout_optimization="default", inductor_options={"freezing": True}
+    ),
+)
+
+BUILTIN_CONFIGURATIONS = DEFAULT_CONFIGURATIONS + EXTRA_CONFIGURATIONS
+
+
+def choose_configurations(
+    choice: str | Configuration | Iterable[str | Configuration], mode: Mode = "inference"
+) -> tuple[Configuration, ...]:
+    """
+    The configurations a user asked for.
+
+    Args:
+        choice: ``"default"``, ``"all"``, one name, names separated by commas, a Configuration, or several of these.
+        mode: Freezing is for inference only, so ``"all"`` leaves it out in training.
+
+    Raises:
+        UnknownConfigurationError: A name is not built in.
+        UsageError: Nothing is left, or one name stands for two different configurations.
+    """
+    chosen: dict[str, Configuration] = {}
+    for configuration in _expand(choice, mode):
+        known = chosen.setdefault(configuration.name, configuration)
+        if known != configuration:
+            raise UsageError(
+                f"cannot use two different configurations under the name {configuration.name!r}; give each its own name"
+            )
+    if not chosen:
+        raise UsageError("cannot diagnose without a configuration: got an empty list, expected at least one name")
+    return tuple(chosen.values())
+
+
+def _expand(choice: str | Configuration | Iterable[str | Configuration], mode: Mode) -> list[Configuration]:
+    if isinstance(choice, Configuration):
+        return [choice]
+    if not isinstance(choice, str):
+        return [configuration for part in choice for configuration in _expand(part, mode)]
+    by_name = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
+    found: list[Configuration] = []
+    for name in (part.strip() for part in choice.split(",")):
+        if not name:
+            continue
+        if name == "default":
+            found += DEFAULT_CONFIGURATIONS
+        elif name == "all":
+            found += [
+                c for c in BUILTIN_CONFIGURATIONS if mode == "inference" or not c.inductor_options.get("freezing")
+            ]
+        elif name in by_name:
+            found.append(by_name[name])
+        else:
+            raise UnknownConfigurationError(name, by_name)
+    return found
+
+
+_KIB, _MIB, _GIB = 2**10, 2**20, 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """
+    One GPU as a compiler sees it.
+
+    Attributes:
+        name: What the user writes: ``cuda:`` and the compute capability without its dot.
+        capability: Compute capability, major and minor.
+        device_name: The card these facts are of.
+        multiprocessor_count: Streaming multiprocessors.
+        threads_per_multiprocessor: Most resident threads of one multiprocessor.
+        shared_bytes_per_block: Most shared memory one block may ask for.
+        shared_bytes_per_multiprocessor: Shared memory of one multiprocessor.
+        l2_bytes: L2 cache.
+        memory_bytes: Device memory.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    device_name: str
+    multiprocessor_count: int
+    threads_per_multiprocessor: int
+    shared_bytes_per_block: int
+    shared_bytes_per_multiprocessor: int
+    l2_bytes: int
+    memory_bytes: int
+
+
+TARGETS = (
+    Target("cuda:80", (8, 0), "NVIDIA A100-SXM4-80GB", 108, 2048, 163 * _KIB, 164 * _KIB, 40 * _MIB, 80 * _GIB),
+    Target("cuda:89", (8, 9), "NVIDIA L40S", 142, 1536, 99 * _KIB, 100 * _KIB, 96 * _MIB, 48 * _GIB),
+    Target("cuda:90", (9, 0), "NVIDIA H100 80GB HBM3", 132, 2048, 227 * _KIB, 228 * _KIB, 50 * _MIB, 80 * _GIB),
+    Target("cuda:100", (10, 0), "NVIDIA B200", 148, 2048, 227 * _KIB, 228 * _KIB, 126 * _MIB, 180 * _GIB),
+)
+"""One card for each compute capability; layout decisions depend on the capability, not on the card."""
+
+
+def find_target(name: object) -> Target:
+    """
+    The target of that name.
+
+    Args:
+        name: Such as ``cuda:90``.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    raise UsageError(
+        f"cannot lower for target {name!r}: expected one of {', '.join(target.name for target in TARGETS)} "
+        "(cuda and the compute capability); leave the target out to measure on this machine"
+    )

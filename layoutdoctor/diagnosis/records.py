@@ -1,0 +1,1120 @@
+"""
+The records: everything a diagnosis knows, as frozen values that are saved as JSON.
+
+The JSON contract (``schema_version`` 1) is these classes, field by field; fields may be added, none goes.
+SI units, the unit in the field's name; ``None`` means "not recorded", never zero. Faces everything; imports what is
+below it only, never torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
+from layoutdoctor.diagnosis.saved import (
+    BYTE_ORDER_MARK,
+    DEFAULT_MOST_SAVED_BYTES,
+    first_problem,
+    read_saved,
+    reason_of,
+    why_unreadable,
+)
+from layoutdoctor.errors import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import ModuleType
+
+    import pandas
+
+SCHEMA_VERSION = 1
+
+Mode = Literal["inference", "training", "trace"]
+Backend = Literal["eager", "inductor", "recorded"]
+LayoutOptimization = Literal["default", "on", "off", "forced"]
+FormatChoice = Literal["preserve", "contiguous", "channels_last"]
+TrialStatus = Literal["ok", "failed", "timed_out", "crashed", "skipped", "same_as"]
+GraphDirection = Literal["inference", "forward", "backward"]
+Owner = Literal["user", "compiler", "library", "framework"]
+ConversionDirection = Literal["to_channels_last", "to_contiguous", "to_blocked", "from_blocked", "other", "none"]
+TensorKind = Literal["activation", "weight", "gradient", "unknown"]
+ConvolutionClass = Literal["grouped", "small", "in_out", "default"]
+ConversionRole = Literal["entry", "exit", "interior"]
+CostSource = Literal["measured", "estimated"]
+Confidence = Literal["shapes", "grid", "order"]
+TotalKind = Literal["kernel", "operation", "module", "step"]
+Verdict = Literal["faster", "slower", "no measurable difference"]
+Severity = Literal["error", "warning", "note"]
+# What a saved file may hold in these fields is held by msgspec as it reads; the bounds keep sums of them finite.
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+PositiveSeconds = Annotated[float, msgspec.Meta(ge=1e-12, le=1e15)]
+Moment = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+"""Seconds from the start of the profiled iteration; what began before it is negative."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1.001)]
+"""0 to 1; sums taken in another order may end a little above."""
+Ratio = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Magnitude = Annotated[float, msgspec.Meta(ge=0)]
+OptionValue = bool | Integer | float | str | None
+
+FASTER: Verdict = "faster"
+SLOWER: Verdict = "slower"
+NO_DIFFERENCE: Verdict = "no measurable difference"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What all records share: frozen, built by keyword."""
+
+
+class SourceLocation(Record, frozen=True, kw_only=True):
+    """
+    A line of the user's code.
+
+    Attributes:
+        file: Path as Python reported it.
+        line: Line number, from 1.
+        code: The text of that line; None where it was not recorded.
+    """
+
+    file: str
+    line: Count
+    code: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Configuration(Record, frozen=True, kw_only=True):
+    """
+    One way to lay out and run a model.
+
+    Attributes:
+        name: Short and stable; it appears in reports and saved records.
+        backend: ``eager`` or ``inductor``; ``recorded`` for a trace from elsewhere.
+        layout_optimization: ``default`` leaves torch's own default; None for eager.
+        model_format: Memory format given to the parameters and buffers of a copy, by rank (4-D and 5-D).
+        input_format: Memory format given to the example inputs, by rank.
+        inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally around it).
+    """
+
+    name: str
+    backend: Backend
+    layout_optimization: LayoutOptimization | None = None
+    model_format: FormatChoice | None = "preserve"
+    input_format: FormatChoice | None = "preserve"
+    inductor_options: dict[str, OptionValue] = {}
+
+
+class InputTensor(Record, frozen=True, kw_only=True):
+    """
+    One tensor of the example input, as the caller gave it.
+
+    Attributes:
+        shape: Sizes.
+        stride: Strides in elements; None where it is no strided tensor.
+        dtype: Such as ``float32``.
+        memory_formats: Every memory format it satisfies.
+        name: Its parameter in the model's signature, or its key; None where not known.
+    """
+
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...] | None
+    dtype: str
+    memory_formats: tuple[MemoryFormat, ...]
+    name: str | None = None
+
+
+class Subject(Record, frozen=True, kw_only=True):
+    """
+    What was diagnosed.
+
+    Attributes:
+        name: The target as the user named it (file name, class name), without folders.
+        mode: ``inference`` (eval, no gradients) or ``training`` (forward, backward of a scalar loss); ``trace``.
+        device: ``cpu``, ``cuda``; None where a trace does not say.
+        inputs: Every tensor of the example input, in order.
+        model: Class name of the model; None for a function or a trace.
+        parameter_count: Elements in all parameters; None where there is no module.
+        convolution_module_count: nn.Conv* modules in the model; None where there is no module.
+        parameter_formats: How many 4-D and 5-D parameters satisfy each memory format, before any configuration.
+        notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
+        target: The device that the graphs were lowered for without its being there, such as ``cuda:90``; None where
+            the model really ran.
+    """
+
+    name: str
+    mode: Mode
+    device: str | None
+    inputs: tuple[InputTensor, ...]
+    model: str | None = None
+    parameter_count: Count | None = None
+    convolution_module_count: Count | None = None
+    parameter_formats: dict[str, Count] = {}
+    notes: tuple[str, ...] = ()
+    target: str | None = None
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """
+    The machine and versions a verdict is true on.
+
+    Attributes:
+        torch: torch's version; None in a trace that does not say.
+        python: Python's version.
+        platform: Operating system, its release, and the processor family.
+        triton: Triton's version.
+        cuda: Version of the CUDA (or ROCm) runtime that torch was built with.
+        cudnn: cuDNN's version.
+        onednn: oneDNN's version.
+        compiler: The C++ compiler that Inductor used on a CPU.
+        cpu_count: Processors of the machine.
+        thread_count: Threads torch used inside one operation, on a CPU.
+        onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
+        device_name: Name of the GPU, or of the processor.
+        settings: torch settings and environment variables that bear on layouts, as they stood.
+        command: The command line, without folders; None from Python.
+        copy_bandwidth_bytes_per_second: What copying a large tensor reaches on this device, bytes read plus bytes
+            written; None where not measured.
+    """
+
+    torch: str | None
+    python: str | None = None
+    platform: str | None = None
+    triton: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    onednn: str | None = None
+    onednn_isa: str | None = None
+    compiler: str | None = None
+    thread_count: Count | None = None
+    cpu_count: Count | None = None
+    device_name: str | None = None
+    settings: dict[str, str] = {}
+    command: str | None = None
+    copy_bandwidth_bytes_per_second: Magnitude | None = None
+
+
+class Failure(Record, frozen=True, kw_only=True):
+    """
+    Why a configuration has no result.
+
+    Attributes:
+        kind: Stage at which it failed: ``prepare``, ``compile``, ``run``, ``profile``, ``measure``.
+        message: One line: the exception's class and text.
+        log: The rest that may help, such as the last lines of the traceback; None where there is nothing more.
+    """
+
+    kind: str
+    message: str
+    log: str | None = None
+
+
+class Conversion(Record, frozen=True, kw_only=True):
+    """
+    One layout conversion: a kernel, a part of one, or a step inside a library.
+
+    Attributes:
+        id: Unique within its trial.
+        owner: Who inserted it.
+        kernel: Name of the kernel or primitive that ran it.
+        node: FX node it belongs to.
+        op: ATen operation that ran it.
+        location: The user's line.
+        module: Path of the nn.Module.
+        source: Layout before.
+        target: Layout after.
+        direction: What kind of change; ``none`` for one that moves data without changing the layout (1-D, a cast).
+        tensor: What kind of tensor was converted.
+        seconds: Measured time in the profiled iteration.
+        bytes_moved: Bytes read plus bytes written, without padding.
+        fused: True where the loop that makes it computes as well, so that it costs little of its own. A loop that only
+            moves is a conversion of its own, also where its kernel runs other loops.
+        stream: Device stream, on a GPU.
+        start_seconds: Start within the profiled iteration.
+        bandwidth_share: Bytes per second reached over the device's copy bandwidth, 0 to 1 or a little above.
+        dtype: Element type before, such as ``"f32"``.
+        graph: Name of the trial's graph that ``node`` stands in.
+        port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None where that is not certain.
+        target_dtype: Element type after, where a cast travels with the conversion; None where it stays the same.
+        cause: Why it is there, in words: whose line asked for it, or what needs the layout it makes.
+        role: ``entry`` for a graph input made ready, ``exit`` for a graph output put back into the caller's strides,
+            ``interior`` for everything between; None where not known.
+        required_by: FX nodes that read the converted value and accept it in no other layout.
+        value: Inductor buffer, or eager operation, whose result is the converted value.
+        source_value: Inductor buffer or graph input that it was converted from.
+        seconds_source: Whether ``seconds`` was measured in the profiled iteration or estimated from ``bytes_moved`` and
+            the device's measured copy bandwidth; None where there are no seconds.
+        count: How many launches this entry stands for: more than 1 only where a table of totals was recorded.
+        confidence: Of a kernel on a GPU, what its direction and tensor rest on: ``shapes`` that the operation recorded,
+            the launch ``grid``, or the ``order`` of kernels alone; None elsewhere, and where only the name is known.
+        exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
+        step: In a recorded trace, the profiler's step it ran in, such as ``ProfilerStep#3``.
+    """
+
+    id: str
+    owner: Owner
+    kernel: str | None
+    node: str | None
+    op: str | None
+    location: SourceLocation | None
+    module: str | None
+    source: Layout | None
+    target: Layout | None
+    direction: ConversionDirection
+    tensor: TensorKind
+    seconds: Seconds | None
+    bytes_moved: Count | None
+    fused: bool = False
+    stream: Integer | None = None
+    start_seconds: Moment | None = None
+    bandwidth_share: Magnitude | None = None
+    dtype: str | None = None
+    graph: str | None = None
+    port: str | None = None
+    target_dtype: str | None = None
+    cause: str | None = None
+    role: ConversionRole | None = None
+    required_by: tuple[str, ...] = ()
+    value: str | None = None
+    source_value: str | None = None
+    seconds_source: CostSource | None = None
+    count: Count = 1
+    confidence: Confidence | None = None
+    exposed_seconds: Seconds | None = None
+    step: str | None = None
+
+
+class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
+    """
+    One convolution of a compiled graph, as Inductor's heuristic saw it.
+
+    Attributes:
+        node: FX node name.
+        class_: ``grouped`` (groups > 1 and more than one input channel per group), ``small`` (both channel counts
+            <= 64), ``in_out`` (output channels at most half of the input channels, kernel > 1), ``default``.
+        channels_last: Whether its output is channels-last in the generated code; None where not recorded.
+        rank: Spatial rank: 1, 2 or 3.
+        location: The user's line.
+        module: Path of the nn.Module.
+        weight_shape: ``[C_out, C_in / groups, ...]``.
+        groups: The convolution's groups.
+        stride: Its stride, one number per spatial dimension; None where not recorded.
+        padding: Its padding likewise.
+        dilation: Its dilation likewise.
+        is_transposed: Whether it is a transposed convolution; None where not recorded.
+        is_backward: True for a ``convolution_backward``.
+    """
+
+    node: str
+    class_: ConvolutionClass
+    channels_last: bool | None
+    rank: Count | None = None
+    location: SourceLocation | None = None
+    module: str | None = None
+    weight_shape: tuple[Size, ...] | None = None
+    groups: Count | None = None
+    stride: tuple[Integer, ...] | None = None
+    padding: tuple[Integer, ...] | None = None
+    dilation: tuple[Integer, ...] | None = None
+    is_transposed: bool | None = None
+    is_backward: bool = False
+
+
+class Decision(Record, frozen=True, kw_only=True):
+    """
+    Inductor's decision card for one graph.
+
+    Attributes:
+        applied: Whether layout optimization was on for this graph; None where it was not recorded.
+        rule: Short name of the branch that decided, such as ``cpu-onednn`` or ``grouped-convolution``.
+        explanation: The same in our own words, with the numbers.
+        convolution_count: Convolutions in the graph (forward and backward ones).
+        channels_last_convolution_count: How many of them the compiler forced to channels-last.
+        convolutions: Each of them.
+        deciding_nodes: The convolutions that vetoed; empty where no single node did.
+        log: What torch itself logged while deciding, if anything.
+    """
+
+    applied: bool | None
+    rule: str
+    explanation: str
+    convolution_count: Count
+    channels_last_convolution_count: Count
+    convolutions: tuple[Convolution, ...]
+    deciding_nodes: tuple[str, ...] = ()
+    log: str | None = None
+
+
+class FxNode(Record, frozen=True, kw_only=True):
+    """
+    One node of a graph: the post-AOT FX graph of a compile, or the operations recorded in eager.
+
+    Attributes:
+        name: Unique within the graph.
+        op: ``placeholder``, ``get_attr``, ``call_function`` or ``output``.
+        target: The operator, such as ``aten.convolution.default``.
+        inputs: Names of the nodes whose values it reads, in argument order, repeated where read twice.
+        layout: Layout of its (first) result.
+        dtype: Such as ``float32``.
+        location: The user's line.
+        module: Path of the nn.Module.
+        tensor: For a placeholder: what kind of tensor it is.
+        backward: True for an operation that autograd ran.
+        result_index: For a node that takes one result of another one: which.
+        uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
+        arguments: The call's arguments as Python text, nodes by their names, such as ``"value, weight, [1, 1]"``; None
+            where it was not recorded, or an argument is neither a node nor plain data.
+        called: What the user's line called, such as ``contiguous``, ``conv2d`` or ``instance_norm``; None where that
+            was not recorded.
+        is_called_directly: Whether the user's own line called it, not code of torch that the line called; None where
+            that was not recorded.
+    """
+
+    name: str
+    op: str
+    target: str
+    inputs: tuple[str, ...] = ()
+    layout: Layout | None = None
+    dtype: str | None = None
+    location: SourceLocation | None = None
+    module: str | None = None
+    tensor: TensorKind | None = None
+    backward: bool = False
+    uses_running_statistics: bool | None = None
+    result_index: Integer | None = None
+    arguments: str | None = None
+    called: str | None = None
+    is_called_directly: bool | None = None
+
+
+class BufferRead(Record, frozen=True, kw_only=True):
+    """
+    How the loop that writes one buffer reads another one.
+
+    Attributes:
+        name: The buffer or graph input that is read.
+        stride: By how many elements of it the read moves for one step in each dimension of the *written* buffer: its
+            layout as that buffer sees it. 0 in a dimension over which it is broadcast. None where the read follows no
+            such steps (an index table, a remainder, a symbolic size).
+        offset: Element at which the read starts, for the first element of the written buffer.
+        is_masked: Whether only some elements of the written buffer come from it, as in a concatenation.
+        reduction_run: In a reduction: how many neighbouring elements it reads one after the other; 1 where every one is
+            a stride away. None for other loops, and where not known.
+    """
+
+    name: str
+    stride: tuple[Integer, ...] | None
+    offset: Integer = 0
+    is_masked: bool = False
+    reduction_run: Count | None = None
+
+
+class Buffer(Record, frozen=True, kw_only=True):
+    """
+    One of Inductor's intermediates after scheduling.
+
+    Attributes:
+        name: Inductor's name, such as ``buf3``.
+        layout: Layout in the generated code.
+        dtype: Such as ``float32``.
+        kernel: Name of the generated kernel, or of the external call, that writes it.
+        origins: FX nodes it comes from.
+        reads: Names of the buffers and graph inputs it is computed from.
+        is_extern: True where a library call (convolution, matrix product) writes it.
+        source_node: FX node whose value it holds, where that is one node.
+        accesses: How the loop that writes it reads other buffers; empty for an external call.
+        operations: What that loop computes, besides loads and stores; empty where it only moves elements.
+        is_reduction: Whether that loop reduces, so that reads and writes walk different dimensions.
+        is_removed: Whether fusion left it in registers, so that it is never written to memory.
+        is_output: Whether the graph returns it, or it is written into a tensor of the caller.
+        is_user_output: Whether the caller of the model sees it; False for what is only saved for the backward, None
+            where not known.
+        alias_of: The buffer whose memory it is a part of, such as the concatenation that it is written into.
+        offset: Element of that buffer at which it starts.
+        launch: Which launch of a generated kernel writes it, counted through the graph; None for a library call.
+        problem: Why its loop was not understood; None where it was.
+    """
+
+    name: str
+    layout: Layout | None
+    dtype: str | None
+    kernel: str | None
+    origins: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    is_extern: bool = False
+    source_node: str | None = None
+    accesses: tuple[BufferRead, ...] = ()
+    operations: tuple[str, ...] = ()
+    is_reduction: bool = False
+    is_removed: bool = False
+    is_output: bool = False
+    is_user_output: bool | None = None
+    alias_of: str | None = None
+    offset: Integer = 0
+    launch: Count | None = None
+    problem: str | None = None
+
+
+class LayoutBreaker(Record, frozen=True, kw_only=True):
+    """
+    The operation at which a channels-last region ends though its neighbours could have stayed in it.
+
+    Attributes:
+        node: FX node, or eager operation, that returns another layout than it was given.
+        op: The operation, as a person calls it: ``instance_norm``, ``contiguous``, ``channel_shuffle``.
+        reason: Why the layout is lost there, in words.
+        location: The user's line.
+        module: Path of the nn.Module.
+        source: Layout it was given.
+        target: Layout it returned.
+        conversions: Ids of the conversions that its neighbours pay: out of the region, and back into it.
+        seconds: What those take; None where not recorded.
+        bytes_moved: What those move; None where not known.
+    """
+
+    node: str
+    op: str
+    reason: str
+    location: SourceLocation | None
+    module: str | None
+    source: Layout
+    target: Layout
+    conversions: tuple[str, ...] = ()
+    seconds: Seconds | None = None
+    bytes_moved: Count | None = None
+
+
+class Graph(Record, frozen=True, kw_only=True):
+    """
+    One compiled graph, or the eager iteration as one graph.
+
+    Attributes:
+        name: Unique within the trial, such as ``graph 0`` or ``eager``.
+        direction: ``inference``, ``forward`` or ``backward``.
+        decision: The decision card; None for eager and where nothing was recorded.
+        conversions: What the graph itself proves.
+        graph_breaks: Breaks of the whole model, as dynamo counted them.
+        nodes: FX nodes in order.
+        buffers: Inductor's buffers in scheduled order.
+        kernel_names: Generated kernels in the order of their definition.
+        output_names: Nodes the graph returns; in eager, those still held afterwards as well.
+        code_fingerprint: Hash of the generated code with names that differ by compile made equal.
+        hook_failure: What went wrong in our own hooks, if anything; the compile itself went on.
+        breakers: Where a channels-last region ends without need.
+        not_understood: What in the graph could not be followed, one line each: symbolic sizes, sub-graphs, custom
+            operations, sparse or complex tensors. Nothing is claimed about these.
+    """
+
+    name: str
+    direction: GraphDirection
+    decision: Decision | None
+    conversions: tuple[Conversion, ...] = ()
+    graph_breaks: Count = 0
+    nodes: tuple[FxNode, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    kernel_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    code_fingerprint: str | None = None
+    hook_failure: str | None = None
+    breakers: tuple[LayoutBreaker, ...] = ()
+    not_understood: tuple[str, ...] = ()
+
+
+class Kernel(Record, frozen=True, kw_only=True):
+    """
+    One entry of the kernel list of the profiled iteration, in order.
+
+    Attributes:
+        name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
+        seconds: Its time.
+        start_seconds: Start within the profiled iteration.
+        op: ATen operation it ran in; None for a generated kernel.
+        library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None where not known.
+        problem: The library's own description, such as ``mb4_ic64oc64_ih56...``.
+        implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
+        stream: Device stream, on a GPU.
+        backward: True where autograd ran it.
+        node: FX node, or eager operation, that ran it, where that is certain.
+        graph: Name of that node's graph.
+    """
+
+    name: str
+    seconds: Seconds
+    start_seconds: Moment | None = None
+    op: str | None = None
+    library: str | None = None
+    problem: str | None = None
+    implementation: str | None = None
+    stream: Integer | None = None
+    backward: bool = False
+    node: str | None = None
+    graph: str | None = None
+
+
+class Total(Record, frozen=True, kw_only=True):
+    """
+    Kernels of a recorded trace or of an iteration on a GPU, added up.
+
+    Attributes:
+        kind: What they have in common: their ``kernel`` name, ``operation``, ``module`` or profiler ``step``.
+        name: Its name.
+        count: Kernels.
+        seconds: Their time, summed.
+        conversion_count: How many of them are library conversions that change a layout.
+        conversion_seconds: Time of these.
+        library: Whose kernels they are; for ``kernel`` only, None where not known.
+    """
+
+    kind: TotalKind
+    name: str
+    count: Count
+    seconds: Seconds
+    conversion_count: Count = 0
+    conversion_seconds: Seconds = 0.0
+    library: str | None = None
+
+
+class KernelSummary(Record, frozen=True, kw_only=True):
+    """
+    What ran in one warm, profiled iteration, or in the whole of a recorded trace.
+
+    Attributes:
+        count: Kernels in the list.
+        seconds: Sum of their times; not the wall time.
+        conversion_count: Library conversions that change a layout (direction other than ``none``).
+        conversion_seconds: Their time.
+        share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.
+        conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
+        not_understood_count: Lines and events that could not be read, or conversions that could not be described.
+        kernels: The list itself, in order.
+        sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
+        lacks: What could not be recorded and why; empty where all was.
+        exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
+            device: what the run really waited for.
+        convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
+            what stands with one.
+        convolution_seconds: Their time; None where not known.
+        totals: In a recorded trace and on a GPU, the kernels added up by name, operation, module and step; longest
+            first.
+    """
+
+    count: Count
+    seconds: Seconds | None
+    conversion_count: Count
+    conversion_seconds: Seconds | None
+    share: Share | None
+    conversions: tuple[Conversion, ...]
+    not_understood_count: Count
+    kernels: tuple[Kernel, ...] = ()
+    sources: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    exposed_conversion_seconds: Seconds | None = None
+    convolution_count: Count | None = None
+    convolution_seconds: Seconds | None = None
+    totals: tuple[Total, ...] = ()
+
+
+class RedundantPair(Record, frozen=True, kw_only=True):
+    """
+    Two conversions that undo each other.
+
+    Attributes:
+        kind: ``adjacent`` (nothing between) or ``through`` (layout-agnostic operations between).
+        evidence: Whether the graph or the kernel list proves it.
+        first: Id of the conversion A to B.
+        second: Id of the conversion B to A.
+        between: Operations between the two, in order.
+        seconds: What both took together; None where not measured.
+        bytes_moved: What both move together, read plus written.
+        location: The user's line of the second one's operation, else of the first's.
+        module: Path of the nn.Module of the same.
+        proof: Why it may go: which consumers there are, and that nothing pins the layout between.
+        tensor_shape: Shape of the converted tensor.
+        also: Ids of further conversions that go with the first one, such as the other branches of a concatenation.
+        seconds_source: Whether ``seconds`` was measured or estimated from bytes; None where there are no seconds.
+        graph: Name of the graph that proves it.
+        confidence: In a recorded trace, what says that both convert the same value: ``shapes`` agree all along the way,
+            only the launch ``grid`` of both agrees, or nothing but the ``order`` of kernels; None elsewhere.
+        exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
+    """
+
+    kind: Literal["adjacent", "through"]
+    evidence: Literal["graph", "kernels"]
+    first: str
+    second: str
+    between: tuple[str, ...]
+    seconds: Seconds | None
+    bytes_moved: Count | None
+    location: SourceLocation | None
+    module: str | None
+    proof: str | None = None
+    tensor_shape: tuple[Size, ...] | None = None
+    also: tuple[str, ...] = ()
+    seconds_source: CostSource | None = None
+    graph: str | None = None
+    confidence: Confidence | None = None
+    exposed_seconds: Seconds | None = None
+
+
+class Measurement(Record, frozen=True, kw_only=True):
+    """
+    The times of one trial, raw.
+
+    Attributes:
+        round_seconds: The estimate of each round (the smallest of the round's calls), in round order.
+        median_seconds: Median of ``round_seconds``.
+        compile_seconds: Wall time of the first call, compiling included; None for eager.
+        peak_memory_bytes: Most bytes of tensors alive above the start of an iteration (device memory on a GPU).
+        call_seconds: Every single call, round by round.
+        estimator: How a round's number was made from its calls.
+        calls_per_round: Calls in each round.
+        dropped_after_round: Set where the configuration was dropped early as clearly slower.
+        stopped_because: Why measuring ended: ``precise``, ``budget`` or ``dropped``.
+    """
+
+    round_seconds: tuple[PositiveSeconds, ...]
+    median_seconds: PositiveSeconds
+    compile_seconds: Seconds | None
+    peak_memory_bytes: Count | None
+    call_seconds: tuple[tuple[Seconds, ...], ...] = ()
+    estimator: str = "minimum"
+    calls_per_round: Count = 1
+    dropped_after_round: Count | None = None
+    stopped_because: str | None = None
+
+
+class Equivalence(Record, frozen=True, kw_only=True):
+    """
+    Whether a configuration computes what the model computes.
+
+    Attributes:
+        status: ``equal``, ``different`` or ``not_checked``.
+        max_abs_error: Largest difference from the reference, over the tensor that came closest to its tolerance.
+        tolerance: What was allowed there.
+        reference: ``float64`` eager, or what else stood in for it.
+        detail: Why it was not checked, or which output differed and by how much.
+        gradients_checked: Whether parameter gradients were compared as well.
+        output_layouts: Layout of every output tensor.
+        output_layouts_differ: Whether they satisfy other memory formats than eager's on the caller's input.
+    """
+
+    status: Literal["equal", "different", "not_checked"]
+    max_abs_error: Magnitude | None = None
+    tolerance: Magnitude | None = None
+    reference: str | None = None
+    detail: str | None = None
+    gradients_checked: bool = False
+    output_layouts: tuple[Layout, ...] = ()
+    output_layouts_differ: bool | None = None
+
+
+class GradientLayout(Record, frozen=True, kw_only=True):
+    """
+    A parameter whose gradient came with other strides.
+
+    Attributes:
+        parameter: Its name in the model.
+        layout: Its own layout.
+        gradient: The gradient's layout.
+    """
+
+    parameter: str
+    layout: Layout
+    gradient: Layout
+
+
+class Trial(Record, frozen=True, kw_only=True):
+    """
+    One configuration captured and measured.
+
+    Attributes:
+        configuration: What was varied.
+        status: ``same_as`` where the options or the generated code equal another trial's: it is measured there, and the
+            kernel list and pairs here are that one's.
+        same_as: Name of that other configuration.
+        failure: Why there is no result.
+        graphs: Every compiled graph; for eager the recorded operations as one.
+        kernels: The kernel list; None where not recorded.
+        redundant_pairs: What the records prove.
+        measurement: Times; None where not measured.
+        equivalence: Comparison of outputs; None where the trial did not run.
+        recompile_count: Compiles beyond the first of the same code, during this trial.
+        graph_break_reasons: Dynamo's reasons, one line each.
+        notes: Facts about this trial the reader should know.
+        recompile_reasons: Dynamo's reasons for compiling again, one line each.
+        gradient_layouts: In training, every parameter whose gradient has other strides than itself.
+        is_static: True where the graphs were lowered for a device that was not there, so that nothing ran.
+    """
+
+    configuration: Configuration
+    status: TrialStatus
+    same_as: str | None = None
+    failure: Failure | None = None
+    graphs: tuple[Graph, ...] = ()
+    kernels: KernelSummary | None = None
+    redundant_pairs: tuple[RedundantPair, ...] = ()
+    measurement: Measurement | None = None
+    equivalence: Equivalence | None = None
+    recompile_count: Count = 0
+    graph_break_reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    recompile_reasons: tuple[str, ...] = ()
+    gradient_layouts: tuple[GradientLayout, ...] = ()
+    is_static: bool = False
+
+    @property
+    def name(self) -> str:
+        """The configuration's name."""
+        return self.configuration.name
+
+    def compile(self, model: Callable[..., object]) -> Callable[..., object]:
+        """
+        The model prepared the way this trial ran it, ready to call.
+
+        Args:
+            model: An nn.Module or a function. It is not changed: a module is copied.
+
+        Returns:
+            A callable that converts its inputs and calls the (compiled) copy.
+
+        Raises:
+            UsageError: The trial is a recorded one, which names no way to compile.
+        """
+        from layoutdoctor.subjects.prepare import compile_for  # needs torch, so only on use
+
+        return compile_for(model, self.configuration)
+
+
+class RatioInterval(Record, frozen=True, kw_only=True):
+    """
+    How many times faster than the baseline a configuration is, with an interval for the true median.
+
+    Attributes:
+        name: The configuration.
+        low: Lower end of the interval.
+        median: Median of the ratios round by round; above 1 is faster.
+        high: Upper end.
+        verdict: What may be said.
+        coverage: How often such an interval covers the true median, at least; None where too few rounds for any.
+        round_count: Rounds it rests on.
+    """
+
+    name: str
+    low: Ratio
+    median: Ratio
+    high: Ratio
+    verdict: Verdict
+    coverage: Share | None = None
+    round_count: Count | None = None
+
+    @property
+    def lacks_rounds(self) -> bool:
+        """Whether the rounds were too few for any verdict, so that "no measurable difference" is no tie."""
+        return self.coverage is None and self.round_count is not None
+
+
+class Comparison(Record, frozen=True, kw_only=True):
+    """
+    All trials against the baseline.
+
+    Attributes:
+        baseline: Name of the configuration the ratios refer to.
+        ratios: One per measured trial other than the baseline.
+        fastest: The fastest configuration and those that are not measurably slower; the recommended one stands first.
+        resolution: Smallest relative difference that is called one; smaller ones are "no measurable difference".
+        round_count: Rounds measured.
+    """
+
+    baseline: str
+    ratios: tuple[RatioInterval, ...]
+    fastest: tuple[str, ...]
+    resolution: Ratio | None = None
+    round_count: Count | None = None
+
+    @property
+    def unjudged(self) -> tuple[RatioInterval, ...]:
+        """The ratios that rest on too few rounds for any verdict."""
+        return tuple(ratio for ratio in self.ratios if ratio.lacks_rounds)
+
+
+class Finding(Record, frozen=True, kw_only=True):
+    """
+    What a rule reports.
+
+    Attributes:
+        code: The rule's code, such as ``LD101``.
+        rule: The rule's name, such as ``round-trip-conversion``.
+        severity: ``error`` a measured loss with a verified cure, ``warning`` a loss, ``note`` worth knowing.
+        configuration: The trial it is about; None where it is about the whole diagnosis.
+        message: The fact, with numbers.
+        suggestion: What to do.
+        location: The user's line.
+        module: Path of the nn.Module.
+        seconds: What it costs per iteration, where measured.
+        bytes_moved: What it moves.
+        evidence: Ids of conversions, node names or figures the message rests on.
+        accepted: Why it is accepted, by the file given with ``--accepted``; empty where no reason is written there,
+            None where it is not accepted.
+    """
+
+    code: str
+    rule: str
+    severity: Severity
+    configuration: str | None
+    message: str
+    suggestion: str | None = None
+    location: SourceLocation | None = None
+    module: str | None = None
+    seconds: Seconds | None = None
+    bytes_moved: Count | None = None
+    evidence: tuple[str, ...] = ()
+    accepted: str | None = None
+
+
+class Speedup(Record, frozen=True, kw_only=True):
+    """
+    How many times faster, with its interval.
+
+    Attributes:
+        low: Lower end of the interval.
+        median: Median of the ratios round by round; above 1 is faster.
+        high: Upper end.
+    """
+
+    low: Ratio
+    median: Ratio
+    high: Ratio
+
+
+class Recommendation(Record, frozen=True, kw_only=True):
+    """
+    What to do.
+
+    Attributes:
+        configuration: The configuration to use; None where nothing could be measured.
+        speedup: Against the baseline, from rounds measured after the choice was made; None where it is the baseline.
+        how: Lines to paste.
+        verified: True where the gain was measured again after the choice and the outputs were equal.
+        reason: Why this one, or why none, in one sentence.
+    """
+
+    configuration: str | None
+    speedup: Speedup | None
+    how: str | None
+    verified: bool
+    reason: str | None = None
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """
+    Reserved: a layout per convolution.
+
+    Attributes:
+        predicted_seconds: What each assignment is predicted to take.
+        measured_seconds: What the chosen one took.
+        assignment: The layout of each convolution.
+    """
+
+    predicted_seconds: dict[str, Seconds] = {}
+    measured_seconds: Seconds | None = None
+    assignment: tuple[dict[str, str], ...] = ()
+
+
+class Diagnosis(Record, frozen=True, kw_only=True):
+    """
+    The whole record: environment, trials, comparison, findings, recommendation.
+
+    ``print(diagnosis)`` is the text report. In a notebook it shows as rich output.
+
+    Attributes:
+        schema_version: Version of the JSON contract.
+        layoutdoctor_version: What wrote it.
+        created_at: UTC, ISO 8601.
+        environment: The machine and versions.
+        subject: What was diagnosed.
+        trials: One per configuration, in the order of the configurations.
+        comparison: None where fewer than two trials were measured.
+        findings: Sorted: most severe first, then by cost.
+        plan: Reserved; None.
+        recommendation: What to do; None where nothing was concluded.
+        interrupted: Set where the diagnosis did not run to its end, with what stopped it.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    layoutdoctor_version: str
+    created_at: str
+    environment: Environment
+    subject: Subject
+    trials: Annotated[tuple[Trial, ...], msgspec.Meta(min_length=1)]
+    comparison: Comparison | None = None
+    findings: tuple[Finding, ...] = ()
+    plan: Plan | None = None
+    recommendation: Recommendation | None = None
+    interrupted: str | None = None
+
+    @property
+    def redundant_pairs(self) -> tuple[RedundantPair, ...]:
+        """The redundant pairs of all trials; those of trials that are the same as another one count once."""
+        own = (trial for trial in self.trials if trial.status != "same_as")
+        return tuple(pair for trial in own for pair in trial.redundant_pairs)
+
+    @property
+    def fastest(self) -> Trial | None:
+        """The recommended trial where there is one, else the fastest measured; None where nothing was measured."""
+        if self.recommendation is not None and self.recommendation.configuration is not None:
+            return self.trial(self.recommendation.configuration)
+        return self.trial(self.comparison.fastest[0]) if self.comparison and self.comparison.fastest else None
+
+    @property
+    def baseline(self) -> Trial | None:
+        """The trial the ratios refer to; None where nothing was compared."""
+        return self.trial(self.comparison.baseline) if self.comparison else None
+
+    def trial(self, name: str) -> Trial | None:
+        """
+        The trial of that name.
+
+        Args:
+            name: A configuration's name.
+        """
+        return next((trial for trial in self.trials if trial.name == name), None)
+
+    def measured_trial(self, name: str) -> Trial | None:
+        """
+        The trial whose measurement stands for that name: itself, or the one it is the same as.
+
+        Args:
+            name: A configuration's name.
+        """
+        trial = self.trial(name)
+        return self.trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
+
+    def save(self, path: str | Path) -> None:
+        """
+        Writes the diagnosis as JSON, as every report without user and host names, absolute paths and secrets.
+
+        What is read back is therefore ``privacy.scrub`` of this one.
+
+        Args:
+            path: Where to; an existing file is replaced.
+        """
+        from pathlib import Path
+
+        Path(path).write_bytes(_reports().render(self, "json").encode())
+
+    def to_markdown(self) -> str:
+        """The report as GitHub Markdown."""
+        return str(_reports().render(self, "markdown"))
+
+    def to_html(self) -> str:
+        """The report as one HTML page that needs no network."""
+        return str(_reports().render(self, "html"))
+
+    def to_pandas(self, table: str = "trials") -> pandas.DataFrame:
+        """
+        One table of the diagnosis as a DataFrame.
+
+        Args:
+            table: ``trials``, ``rounds``, ``conversions``, ``redundant_pairs``, ``convolutions`` or ``findings``.
+
+        Raises:
+            UsageError: There is no such table, or pandas is not installed.
+        """
+        frame: pandas.DataFrame = _reports().to_pandas(self, table)
+        return frame
+
+    def __str__(self) -> str:
+        return str(_reports().render(self, "text"))
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """What a notebook shows: HTML, with the text report for frontends without it."""
+        return {"text/html": self._repr_html_(), "text/plain": str(self)}
+
+    def _repr_html_(self) -> str:
+        """The short report as an HTML fragment, as notebooks show it."""
+        return str(_reports().render_fragment(self))
+
+
+def _reports() -> ModuleType:
+    """The upper layer, which a record reaches here alone, and only when a report is asked for."""
+    from layoutdoctor import reports
+
+    return reports
+
+
+def to_json(diagnosis: Diagnosis) -> bytes:
+    """
+    The diagnosis as indented JSON, by the contract.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=1) + b"\n"
+
+
+def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
+    """
+    A diagnosis from its JSON.
+
+    Args:
+        data: What ``to_json`` wrote; fields not known here are ignored.
+        name: What to call it in an error, such as the file's name.
+
+    Raises:
+        RecordError: The data are no JSON, no diagnosis, one of a schema version that this version cannot read, or one
+            that contradicts itself.
+    """
+    data = data.removeprefix(BYTE_ORDER_MARK)
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except _UNREADABLE as error:
+        raise RecordError(f"cannot read {name}: {why_unreadable(data, error)}") from error
+    if head.schema_version != SCHEMA_VERSION:
+        is_newer = head.schema_version > SCHEMA_VERSION
+        raise RecordError(
+            f"cannot read {name}: it has schema_version {head.schema_version}, expected {SCHEMA_VERSION}; "
+            f"{'update layoutdoctor, or ' if is_newer else ''}read it with the layoutdoctor version that wrote it"
+        )
+    if head.kind.endswith("comparison"):
+        raise RecordError(
+            f"cannot read {name}: it is a {head.kind}, expected a diagnosis; name one of the two compared"
+        )
+    try:
+        diagnosis = msgspec.json.decode(data, type=Diagnosis)
+    except _UNREADABLE as error:
+        raise RecordError(
+            f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
+        ) from error
+    problem = first_problem(diagnosis)
+    if problem is not None:
+        raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")
+    return diagnosis
+
+
+def load(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> Diagnosis:
+    """
+    Reads a saved diagnosis.
+
+    Args:
+        path: A file written by ``Diagnosis.save`` or ``--output FILE.json``.
+        max_bytes: A file with more bytes is refused; to read one takes several times its size in memory.
+
+    Raises:
+        RecordError: The file cannot be read, is too large, or is no diagnosis.
+    """
+    return from_json(read_saved(path, max_bytes), repr(str(path)))
+
+
+_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on data that are no diagnosis; the last one on JSON nested thousands deep."""
+
+
+class _Head(msgspec.Struct):
+    """As much as says whether it is a diagnosis that can be read; a comparison has a kind."""
+
+    schema_version: int
+    kind: str = ""

@@ -1,0 +1,318 @@
+"""
+What two runs spent on layout conversions, and which conversions and round trips came and went between them.
+
+The runs may be two recorded traces or two trials of a model. Faces ``trace_comparison`` and ``model_comparison``; pure
+functions of records.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+
+from layoutdoctor.diagnosis.comparison import (
+    ConversionAmount,
+    ConversionChange,
+    CostDifference,
+    CostTotals,
+    RoundTripChange,
+)
+from layoutdoctor.diagnosis.records import Conversion, RedundantPair
+from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.comparison import Change
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.records import ConversionDirection, Owner, TensorKind, Trial
+
+_Item = TypeVar("_Item", Conversion, RedundantPair)
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class _ConversionKey(NamedTuple):
+    owner: Owner
+    op: str | None
+    module: str | None
+    direction: ConversionDirection
+    tensor: TensorKind
+    shape: tuple[Size, ...] | None
+
+
+class _RoundTripKey(NamedTuple):
+    kind: Literal["adjacent", "through"]
+    module: str | None
+    between: tuple[str, ...]
+    shape: tuple[Size, ...] | None
+
+
+_RECORDED: dict[str, Callable[[Conversion], bool]] = {
+    "op": lambda conversion: conversion.op is not None,
+    "module": lambda conversion: conversion.module is not None,
+    "shape": lambda conversion: _shape_of(conversion) is not None,
+}
+
+
+def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
+    """
+    What only one of two runs recorded of its conversions: of ``op``, ``module`` and ``shape``.
+
+    Args:
+        old: The old run.
+        new: The new run.
+
+    Returns:
+        Compared by these, everything would have gone and come again. Nothing where a run has no conversions.
+    """
+    runs = [conversions for conversions in (_conversions_of(old), _conversions_of(new)) if conversions]
+    return frozenset(
+        name
+        for name, is_known in _RECORDED.items()
+        if len({any(map(is_known, conversions)) for conversions in runs}) > 1
+    )
+
+
+def cost_totals(trial: Trial | None, parts: int) -> CostTotals:
+    """
+    What a run spent.
+
+    Args:
+        trial: The run; None for one without a result.
+        parts: By how many steps everything is divided; 1 for the whole.
+    """
+    kernels = trial.kernels if trial is not None else None
+    conversions, pairs = _conversions_of(trial), _pairs_of(trial)
+    seconds = sum_seconds(conversions)
+    in_convolutions = kernels.convolution_seconds if kernels is not None else None
+    by_libraries = kernels.conversion_seconds if kernels is not None else None
+    kernel_seconds = kernels.seconds if kernels is not None else None
+    pair_seconds, exposed_pair_seconds = _seconds_of_pairs(pairs, conversions)
+    return CostTotals(
+        kernel_count=_per(kernels.count if kernels is not None else 0, parts),
+        kernel_seconds=_per_known(kernel_seconds, parts),
+        conversion_count=_per(launch_count(conversions), parts),
+        conversion_seconds=_per_known(seconds, parts),
+        exposed_conversion_seconds=_per_known(_exposed_seconds(trial, conversions), parts),
+        convolution_seconds=_per_known(in_convolutions, parts),
+        convolution_share=by_libraries / in_convolutions if in_convolutions and by_libraries is not None else None,
+        kernel_share=seconds / kernel_seconds if kernel_seconds and seconds is not None else None,
+        redundant_pair_count=_per(len(pairs), parts),
+        redundant_pair_seconds=_per_known(pair_seconds, parts),
+        exposed_redundant_pair_seconds=_per_known(exposed_pair_seconds, parts),
+    )
+
+
+def cost_difference(old: CostTotals, new: CostTotals) -> CostDifference:
+    """
+    New minus old.
+
+    Args:
+        old: What the old run spent.
+        new: What the new run spent.
+    """
+    return CostDifference(
+        kernel_seconds=_minus(new.kernel_seconds, old.kernel_seconds),
+        conversion_count=new.conversion_count - old.conversion_count,
+        conversion_seconds=_minus(new.conversion_seconds, old.conversion_seconds),
+        exposed_conversion_seconds=_minus(new.exposed_conversion_seconds, old.exposed_conversion_seconds),
+        redundant_pair_count=new.redundant_pair_count - old.redundant_pair_count,
+        redundant_pair_seconds=_minus(new.redundant_pair_seconds, old.redundant_pair_seconds),
+        exposed_redundant_pair_seconds=_minus(new.exposed_redundant_pair_seconds, old.exposed_redundant_pair_seconds),
+    )
+
+
+def conversion_changes(
+    old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
+) -> tuple[ConversionChange, ...]:
+    """
+    The conversions of both runs by owner, operation, module, direction, tensor and shape, outer-joined.
+
+    Args:
+        old: The old run.
+        new: The new run.
+        old_parts: By how many steps the old one's are divided.
+        new_parts: The same for the new one.
+
+    Returns:
+        Largest difference of seconds first. By what only one run recorded of its conversions they are not told apart.
+    """
+    unknown = recorded_by_one(old, new)
+
+    def key_of(conversion: Conversion) -> _ConversionKey:
+        return _ConversionKey(
+            conversion.owner,
+            conversion.op if "op" not in unknown else None,
+            conversion.module if "module" not in unknown else None,
+            conversion.direction,
+            conversion.tensor,
+            _shape_of(conversion) if "shape" not in unknown else None,
+        )
+
+    before = _amounts(_conversions_of(old), key_of, old_parts)
+    after = _amounts(_conversions_of(new), key_of, new_parts)
+    return _sorted_changes(
+        [
+            ConversionChange(
+                change=change_of(before.get(key), after.get(key)),
+                **key._asdict(),
+                old=before.get(key),
+                new=after.get(key),
+                seconds_difference=_difference_of(before.get(key), after.get(key)),
+            )
+            for key in dict.fromkeys((*before, *after))
+        ]
+    )
+
+
+def round_trip_changes(
+    old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
+) -> tuple[RoundTripChange, ...]:
+    """
+    The round trips of both runs by kind, module, what is between, and shape, outer-joined.
+
+    Args:
+        old: The old run.
+        new: The new run.
+        old_parts: By how many steps the old one's are divided.
+        new_parts: The same for the new one.
+
+    Returns:
+        Largest difference of seconds first.
+    """
+    runs = [pairs for pairs in (_pairs_of(old), _pairs_of(new)) if pairs]
+    has_module = all(any(pair.module is not None for pair in pairs) for pairs in runs)
+    has_shape = all(any(pair.tensor_shape is not None for pair in pairs) for pairs in runs)
+
+    def key_of(pair: RedundantPair) -> _RoundTripKey:
+        module, shape = pair.module if has_module else None, pair.tensor_shape if has_shape else None
+        return _RoundTripKey(pair.kind, module, pair.between, shape)
+
+    before = _amounts(_pairs_of(old), key_of, old_parts)
+    after = _amounts(_pairs_of(new), key_of, new_parts)
+    return _sorted_changes(
+        [
+            RoundTripChange(
+                change=change_of(before.get(key), after.get(key)),
+                **key._asdict(),
+                old=before.get(key),
+                new=after.get(key),
+                seconds_difference=_difference_of(before.get(key), after.get(key)),
+            )
+            for key in dict.fromkeys((*before, *after))
+        ]
+    )
+
+
+def change_of(old: ConversionAmount | None, new: ConversionAmount | None) -> Change:
+    """
+    What happened to the number of something.
+
+    Args:
+        old: How many there were; None for none.
+        new: How many there are now.
+    """
+    before, after = old.count if old is not None else 0, new.count if new is not None else 0
+    if before == after:
+        return "same"
+    if not before or not after:
+        return "came" if after else "went"
+    return "more" if after > before else "fewer"
+
+
+def _conversions_of(trial: Trial | None) -> tuple[Conversion, ...]:
+    return counted_conversions(trial) if trial is not None else ()
+
+
+def _pairs_of(trial: Trial | None) -> tuple[RedundantPair, ...]:
+    return trial.redundant_pairs if trial is not None else ()
+
+
+def _shape_of(conversion: Conversion) -> tuple[Size, ...] | None:
+    layout = conversion.source or conversion.target
+    return layout.shape if layout is not None else None
+
+
+def _per(amount: float, parts: int) -> float:
+    # A whole number stays one: 53, not 53.0, in the JSON of a comparison of sums.
+    return amount if parts == 1 else amount / parts
+
+
+def _per_known(seconds: float | None, parts: int) -> float | None:
+    return None if seconds is None else _per(seconds, parts)
+
+
+def _minus(new: float | None, old: float | None) -> float | None:
+    return None if new is None or old is None else new - old
+
+
+def _sum_known(values: Iterable[float | None]) -> float | None:
+    """The sum; None where one of them is not known."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _exposed_seconds(trial: Trial | None, conversions: Sequence[Conversion]) -> float | None:
+    """
+    The libraries' part as it was summed up, where it was, plus that of everybody else's conversions.
+
+    What is exposed ran alone, so parts never overlap and may be added.
+    """
+    kernels = trial.kernels if trial is not None else None
+    own = [conversion.exposed_seconds for conversion in conversions if conversion.owner != "library"]
+    by_libraries = [conversion.exposed_seconds for conversion in conversions if conversion.owner == "library"]
+    if by_libraries and kernels is not None and kernels.exposed_conversion_seconds is not None:
+        by_libraries = [kernels.exposed_conversion_seconds]
+    return _sum_known((*own, *by_libraries))
+
+
+def _seconds_of_pairs(
+    pairs: Sequence[RedundantPair], conversions: Sequence[Conversion]
+) -> tuple[float | None, float | None]:
+    """Time of the conversions in all round trips, each once, and the exposed part; where unknown, the pairs' own."""
+    known = {conversion.id: conversion for conversion in conversions}
+    ids = dict.fromkeys(id_ for pair in pairs for id_ in (pair.first, pair.second))
+    parts: list[Conversion] | list[RedundantPair] = [known[id_] for id_ in ids if id_ in known]
+    if len(parts) < len(ids):
+        parts = list(pairs)
+    return _sum_known(part.seconds for part in parts), _sum_known(part.exposed_seconds for part in parts)
+
+
+def _launches(item: Conversion | RedundantPair) -> int:
+    return item.count if isinstance(item, Conversion) else 1
+
+
+def _amounts(items: Iterable[_Item], key_of: Callable[[_Item], _Key], parts: int) -> dict[_Key, ConversionAmount]:
+    groups: dict[_Key, list[_Item]] = defaultdict(list)
+    for item in items:
+        groups[key_of(item)].append(item)
+    return {
+        key: ConversionAmount(
+            count=_per(sum(map(_launches, group)), parts),
+            seconds=_per_known(_sum_known(item.seconds for item in group), parts),
+            exposed_seconds=_per_known(_sum_known(item.exposed_seconds for item in group), parts),
+        )
+        for key, group in groups.items()
+    }
+
+
+def _difference_of(old: ConversionAmount | None, new: ConversionAmount | None) -> float | None:
+    return _minus(new.seconds if new is not None else 0.0, old.seconds if old is not None else 0.0)
+
+
+_Changed = TypeVar("_Changed", ConversionChange, RoundTripChange)
+
+
+def _sorted_changes(changes: list[_Changed]) -> tuple[_Changed, ...]:
+    """By the seconds that changed hands; what was not measured by number, after all that was."""
+
+    def weight(change: _Changed) -> tuple[float, float]:
+        before = change.old.count if change.old is not None else 0
+        after = change.new.count if change.new is not None else 0
+        seconds = change.seconds_difference
+        return (-1.0 if seconds is None else abs(seconds), abs(after - before))
+
+    return tuple(sorted(changes, key=weight, reverse=True))

@@ -1,0 +1,242 @@
+"""
+Whether one run loses more to layouts than another, beyond what two recordings of the same thing differ by.
+
+Only conversions and round trips are judged: a longer kernel time alone may have any cause. Faces ``trace_comparison``
+and ``model_comparison``; pure functions of records.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.comparison import Regression
+from layoutdoctor.diagnosis.records import SLOWER
+from layoutdoctor.examination.changes.conversions import recorded_by_one
+from layoutdoctor.units import format_ratio, format_seconds, format_significant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from layoutdoctor.diagnosis.comparison import ComparedSubject, ComparedTrial, CostTotals, FindingChange, TimeSummary
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis
+
+TIME_TOLERANCE = 0.10
+"""Conversions that take longer by less than this part may be the same ones at another clock rate of the device."""
+
+LEAST_SHARE = 0.001
+"""Further conversion time below this part of the kernel time is nothing that a run could be worse by."""
+
+COUNT_TOLERANCE = 0.5
+"""More round trips, or conversions, per step by less than this are those of a step that was recorded in part."""
+
+CLOCK_TICK = 1e-6
+"""Where a trace has whole microseconds only, each of its durations may be off by as much."""
+
+_TICK_PRECISION = 1e-3  # of a microsecond; a duration nearer than this to a whole one counts as whole
+
+
+def layout_losses(
+    old: CostTotals, new: CostTotals, *, resolution_seconds: float, judges_time: bool, judges_round_trips: bool
+) -> tuple[str, ...]:
+    """
+    What the new run loses more to layouts than the old one, one sentence each.
+
+    Args:
+        old: What the old run spent, per step, per iteration or in all.
+        new: The same of the new run.
+        resolution_seconds: What the sum of all conversions may be off by, as the recorder's clock is no finer.
+        judges_time: Whether seconds may be compared: False for two devices, where conversions are counted instead.
+        judges_round_trips: Whether both runs recorded what round trips are found by.
+    """
+    return tuple(
+        _losses(
+            old,
+            new,
+            resolution_seconds=resolution_seconds,
+            judges_time=judges_time,
+            judges_round_trips=judges_round_trips,
+        )
+    )
+
+
+def _losses(
+    old: CostTotals, new: CostTotals, *, resolution_seconds: float, judges_time: bool, judges_round_trips: bool
+) -> Iterator[str]:
+    if judges_time and old.conversion_seconds is not None and new.conversion_seconds is not None:
+        least = max(TIME_TOLERANCE * old.conversion_seconds, LEAST_SHARE * (new.kernel_seconds or 0.0))
+        if new.conversion_seconds - old.conversion_seconds > least + resolution_seconds:
+            yield (
+                f"layout conversions take {format_seconds(new.conversion_seconds)} instead of "
+                f"{format_seconds(old.conversion_seconds)}"
+            )
+    elif _is_more(old.conversion_count, new.conversion_count):
+        yield _more("layout conversion", old.conversion_count, new.conversion_count)
+    if judges_round_trips and _is_more(old.redundant_pair_count, new.redundant_pair_count):
+        yield _more("round trip", old.redundant_pair_count, new.redundant_pair_count)
+
+
+def _more(what: str, old: float, new: float) -> str:
+    return f"{format_count(new)} {what}{'' if new == 1 else 's'} instead of {format_count(old)}"
+
+
+def clock_resolution(conversions: Iterable[Conversion]) -> float:
+    """
+    What the summed seconds of conversions may be off by, as their recorder's clock is no finer.
+
+    Args:
+        conversions: Those of one run.
+
+    Returns:
+        Seconds; zero where any duration is no whole number of microseconds.
+    """
+    launches = 0
+    for conversion in conversions:
+        ticks = (conversion.seconds or 0.0) / CLOCK_TICK
+        if abs(ticks - round(ticks)) > _TICK_PRECISION:
+            return 0.0
+        launches += conversion.count
+    return launches * CLOCK_TICK
+
+
+def format_count(count: float) -> str:
+    """
+    A count that may be one per step: ``"53"``, ``"17.7"``.
+
+    Args:
+        count: Zero or more.
+    """
+    return str(round(count)) if float(count).is_integer() else format_significant(count)
+
+
+def _is_more(old: float, new: float) -> bool:
+    return new - old >= COUNT_TOLERANCE
+
+
+RESTS_ON_TIMES = frozenset({"LD203", "LD204", "LD205", "LD303", "LD401", "LD403"})
+"""Findings that come and go with measured times: a gain that was sure in one run may be too unsure in the other."""
+
+_WITH_RESULT = ("ok", "same_as")
+_WITHOUT_RESULT = {"failed": "failed", "crashed": "crashed", "timed_out": "ran out of time"}
+_SERIOUS = ("error", "warning")
+
+
+def trial_regression(trial: ComparedTrial, old: Diagnosis, new: Diagnosis, not_comparable: str | None) -> Regression:
+    """
+    Whether one configuration is worse.
+
+    Args:
+        trial: It, compared; its own ``regression`` is not looked at.
+        old: The earlier diagnosis.
+        new: The later one.
+        not_comparable: Why the two are not about the same work; None where they are.
+    """
+    if not_comparable is not None:
+        return Regression(not_judged=not_comparable)
+    if trial.old_status in _WITH_RESULT and trial.new_status in _WITHOUT_RESULT:
+        why = f": {trial.new_failure}" if trial.new_failure else ""
+        return Regression(losses=(f"{_WITHOUT_RESULT[trial.new_status]}, had a result before{why}",))
+    if trial.old_status not in _WITH_RESULT or trial.new_status not in _WITH_RESULT:
+        return Regression(not_judged="it has no result in both")
+    return Regression(losses=tuple(_model_losses(trial, old, new)))
+
+
+def model_regression(
+    trials: Sequence[ComparedTrial],
+    findings: Sequence[FindingChange],
+    times: TimeSummary,
+    subjects: tuple[ComparedSubject, ComparedSubject],
+    not_comparable: str | None,
+) -> Regression:
+    """
+    Whether the new diagnosis as a whole is worse.
+
+    Args:
+        trials: All of them, each with its regression.
+        findings: Those of which there are more or fewer.
+        times: How times were judged.
+        subjects: What the old and the new one say first.
+        not_comparable: Why the two are not about the same work; None where they are.
+    """
+    if not_comparable is not None:
+        return Regression(not_judged=not_comparable)
+    shared = {trial.name: trial for trial in trials if _has_both(trial)}
+    losses = [f"{trial.name}: {loss}" for trial in trials if not _is_same_in_both(trial, shared) for loss in _of(trial)]
+    losses += [
+        _finding_words(change)
+        for change in findings
+        if change.change in ("came", "more")
+        and change.new_severity in _SERIOUS
+        and change.code not in RESTS_ON_TIMES
+        and not change.is_accepted
+        and (change.configuration is None or _may_differ(shared.get(change.configuration)))
+    ]
+    if not shared:
+        return Regression(losses=tuple(losses), not_judged="no configuration has a result in both")
+    return Regression(losses=tuple(losses), not_judged=_unjudged_times(shared, times, subjects))
+
+
+def _model_losses(trial: ComparedTrial, old: Diagnosis, new: Diagnosis) -> Iterator[str]:
+    time = trial.time
+    if time is not None and time.verdict == SLOWER and time.change is not None:
+        yield f"takes {format_ratio(1 / time.change.median)} as long (at least {format_ratio(1 / time.change.high)})"
+    before, after = old.trial(trial.name), new.trial(trial.name)
+    if trial.old_costs is None or trial.new_costs is None:
+        return
+    # The seconds of conversions are those of one profiled iteration, which has no interval: their number is judged.
+    counts = []
+    if all(one is not None and one.is_static for one in (before, after)):
+        counts.append(("layout conversion", trial.old_costs.conversion_count, trial.new_costs.conversion_count))
+    if "shape" not in recorded_by_one(before, after):
+        counts.append(("round trip", trial.old_costs.redundant_pair_count, trial.new_costs.redundant_pair_count))
+    for what, once, now in counts:
+        if now - once >= COUNT_TOLERANCE:
+            yield f"{format_count(now)} {what}{'' if now == 1 else 's'} instead of {format_count(once)}"
+
+
+def _has_both(trial: ComparedTrial) -> bool:
+    return trial.old_status in _WITH_RESULT and trial.new_status in _WITH_RESULT
+
+
+def _may_differ(trial: ComparedTrial | None) -> bool:
+    """Whether a configuration has a result in both, and not by the same code."""
+    return trial is not None and not (trial.time is not None and trial.time.has_same_code)
+
+
+def _of(trial: ComparedTrial) -> tuple[str, ...]:
+    return trial.regression.losses
+
+
+def _is_same_in_both(trial: ComparedTrial, shared: dict[str, ComparedTrial]) -> bool:
+    """Whether another row says the same already."""
+    return trial.new_same_as is not None and trial.old_same_as == trial.new_same_as and trial.new_same_as in shared
+
+
+def _finding_words(change: FindingChange) -> str:
+    about = "".join(f" [{name}]" for name in (change.configuration,) if name)
+    where = next((f" at {place}" for place in (change.module, change.place) if place), "")
+    number = "new" if change.change == "came" else f"{change.new_count} instead of {change.old_count}"
+    return f"{number} {change.severity} {change.code} {change.rule}{about}{where}"
+
+
+def _unjudged_times(
+    shared: dict[str, ComparedTrial], times: TimeSummary, subjects: tuple[ComparedSubject, ComparedSubject]
+) -> str | None:
+    if all(trial.time is None for trial in shared.values()):
+        is_static = all(subject.target is not None for subject in subjects)
+        return None if is_static else "no configuration was timed in both"
+    if times.is_other_machine:
+        return None
+    named = [name for subject in subjects for name in (subject.baseline, subject.recommended, *subject.fastest[:1])]
+    for name in dict.fromkeys(name for name in named if name in shared):
+        time = shared[name].time
+        if time is None or time.not_judged is not None:
+            return f"the time of {name} was not judged: {time.not_judged if time is not None else 'not timed in both'}"
+    if not any(trial.time is not None and trial.time.not_judged is None for trial in shared.values()):
+        return f"no time was judged: {times.not_judged}"
+    drift = times.drift
+    if times.basis == "majority" and times.has_drifted and drift is not None and drift.median < 1:
+        return (
+            f"everything takes {format_ratio(1 / drift.median)} as long, and times alone cannot tell the machine from"
+            " the model; measure both again on a quiet machine"
+        )
+    return None

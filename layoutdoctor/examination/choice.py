@@ -1,0 +1,240 @@
+"""
+What to recommend: which trial is the baseline, which may win, and what the second measurement makes of the winner.
+
+Faces doctor; no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.records import FASTER, Recommendation, Speedup
+from layoutdoctor.units import format_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from layoutdoctor.diagnosis.records import Comparison, Configuration, FormatChoice, OptionValue, Trial
+
+_FORMAT_BY_RANK = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
+
+
+def how_to_apply(
+    configuration: Configuration, parameter_ranks: frozenset[int], input_ranks: frozenset[int] | None = None
+) -> str:
+    """
+    Code that applies a configuration to ``model`` and its input ``x``, one statement a line.
+
+    Args:
+        configuration: The configuration to apply.
+        parameter_ranks: Dimensions that occur among the model's parameters and buffers; 4 and 5 matter.
+        input_ranks: Dimensions that occur among its inputs; as the parameters' where None.
+
+    Returns:
+        Lines without a newline at the end; a comment where nothing has to be done.
+    """
+    ranks_of_inputs = parameter_ranks if input_ranks is None else input_ranks
+    lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
+    lines += _compile_lines(configuration)
+    lines += _input_lines(configuration.input_format or "preserve", sorted(ranks_of_inputs & _FORMAT_BY_RANK.keys()))
+    if configuration.inductor_options.get("freezing"):
+        lines += [
+            "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
+            "    y = model(x)",
+        ]
+    return "\n".join(lines) or "# nothing to change: call the model as it is, without torch.compile"
+
+
+def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
+    """
+    What to pass as ``torch.compile(options=...)``.
+
+    Args:
+        configuration: Any configuration; an eager one has no options.
+
+    Returns:
+        Inductor's option names and values. Freezing is never among them: dynamo reads it from the global setting
+        before options apply, so it goes through ``global_options``.
+    """
+    options: dict[str, OptionValue] = {}
+    if configuration.layout_optimization == "off":
+        options["layout_optimization"] = False
+    elif configuration.layout_optimization in ("on", "forced"):
+        options["layout_optimization"] = True
+    if configuration.layout_optimization == "forced":
+        options["force_layout_optimization"] = True
+    further = {name: value for name, value in configuration.inductor_options.items() if name != "freezing"}
+    return {**options, **further}
+
+
+def global_options(configuration: Configuration) -> dict[str, OptionValue]:
+    """
+    What has to be patched into Inductor's global settings around the first call.
+
+    Args:
+        configuration: Any configuration.
+
+    Source:
+        ``is_parameter_freezing`` in torch/_dynamo reads ``torch._inductor.config.freezing`` while tracing, torch 2.13:
+        ``options={"freezing": True}`` leaves the parameters graph inputs.
+    """
+    return {name: value for name, value in configuration.inductor_options.items() if name == "freezing"}
+
+
+def _model_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
+    if choice == "preserve" or not ranks:
+        return []
+    if choice == "contiguous":
+        return [
+            "for tensor in [*model.parameters(), *model.buffers()]:",
+            "    tensor.data = tensor.data.contiguous()",
+        ]
+    if len(ranks) == 1:
+        return [f"model = model.to(memory_format={_FORMAT_BY_RANK[ranks[0]]})"]
+    # Module.to(memory_format=...) raises on a model with both ranks.
+    lines = ["for tensor in [*model.parameters(), *model.buffers()]:"]
+    for rank in ranks:
+        lines += [
+            f"    if tensor.dim() == {rank}:",
+            f"        tensor.data = tensor.data.to(memory_format={_FORMAT_BY_RANK[rank]})",
+        ]
+    return lines
+
+
+def _compile_lines(configuration: Configuration) -> list[str]:
+    if configuration.backend != "inductor":
+        return []
+    options = effective_options(configuration)
+    compiled = (
+        f"model = torch.compile(model, options={_as_code(options)})" if options else "model = torch.compile(model)"
+    )
+    if configuration.inductor_options.get("freezing"):
+        return ["import torch._inductor.config", "model.eval()", compiled]
+    return [compiled]
+
+
+def _input_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
+    if choice == "preserve" or not ranks:
+        return []
+    if choice == "contiguous":
+        return ["x = x.contiguous()"]
+    if len(ranks) == 1:
+        return [f"x = x.to(memory_format={_FORMAT_BY_RANK[ranks[0]]})"]
+    return [
+        "x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)"
+        "  # every 4-D and 5-D input"
+    ]
+
+
+def _as_code(options: dict[str, OptionValue]) -> str:
+    """A dict display in double quotes, as formatters write it."""
+    return "{" + ", ".join(f'"{name}": {_value(value)}' for name, value in options.items()) + "}"
+
+
+def _value(value: OptionValue) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else repr(value)
+
+
+Ranks = tuple[frozenset[int], frozenset[int]]
+"""Ranks of the parameters and of the inputs, which decide how a memory format is written down."""
+
+
+def choose_baseline(configurations: Sequence[Configuration], measurable: Collection[str]) -> str:
+    """
+    The configuration that ratios refer to: torch.compile's default where it ran, else the first that did.
+
+    Args:
+        configurations: In the order of the report.
+        measurable: Names of those that ran; at least one.
+    """
+    if BASELINE in measurable:
+        return BASELINE
+    return next(configuration.name for configuration in configurations if configuration.name in measurable)
+
+
+def eligible_names(trials: Sequence[Trial]) -> frozenset[str]:
+    """
+    The trials that may be recommended: those that ran and whose outputs are not known to differ.
+
+    Args:
+        trials: All of them.
+    """
+    return frozenset(
+        trial.name
+        for trial in trials
+        if trial.status == "ok" and not (trial.equivalence is not None and trial.equivalence.status == "different")
+    )
+
+
+def recommend(
+    trials: Sequence[Trial], comparison: Comparison | None, confirmed: Comparison | None, ranks: Ranks
+) -> Recommendation:
+    """
+    The recommendation, from the comparison and from rounds measured after the choice was made.
+
+    Args:
+        trials: All trials.
+        comparison: Of the first rounds; None where fewer than two trials were measured.
+        confirmed: The chosen configuration against the baseline once more; None where there was nothing to confirm.
+        ranks: Of parameters and inputs.
+    """
+    if comparison is None or not comparison.fastest:
+        return _none(_why_nothing(trials, comparison))
+    chosen = comparison.fastest[0]
+    if chosen == comparison.baseline:
+        return _none(_why_baseline(comparison))
+    again = next((ratio for ratio in confirmed.ratios if ratio.name == chosen), None) if confirmed is not None else None
+    if again is None:
+        return _none(f"{chosen} led, but its gain could not be measured again")
+    if again.coverage is None:
+        return _none(f"{chosen} led, but {again.round_count} rounds are too few to confirm it; give a larger --budget")
+    if again.verdict != FASTER:
+        return _none(
+            f"{chosen} led in the first rounds, but measured again no gain was sure "
+            f"({format_ratio(again.low)} to {format_ratio(again.high)})"
+        )
+    trial = next(trial for trial in trials if trial.name == chosen)
+    equal = trial.equivalence is not None and trial.equivalence.status == "equal"
+    return Recommendation(
+        configuration=chosen,
+        speedup=Speedup(low=again.low, median=again.median, high=again.high),
+        how=how_to_apply(trial.configuration, *ranks),
+        verified=equal,
+        reason=_why_chosen(comparison, chosen, equal=equal),
+    )
+
+
+def _none(reason: str) -> Recommendation:
+    return Recommendation(configuration=None, speedup=None, how=None, verified=False, reason=reason)
+
+
+def _why_nothing(trials: Sequence[Trial], comparison: Comparison | None) -> str:
+    if comparison is not None:
+        return "no configuration whose outputs are right was measured"
+    measured = [trial.name for trial in trials if trial.measurement is not None]
+    if not measured:
+        return "nothing was measured"
+    same = [trial.name for trial in trials if trial.same_as in measured]
+    if same and len(measured) == 1:
+        return f"all configurations are the same as {measured[0]} for this model"
+    return f"only {measured[0]} was measured, so there is nothing to compare it with"
+
+
+def _why_baseline(comparison: Comparison) -> str:
+    unjudged = {ratio.name for ratio in comparison.unjudged}
+    ties = [name for name in comparison.fastest if name != comparison.baseline and name not in unjudged]
+    name = "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
+    if unjudged and not ties:
+        return f"the rounds are too few to compare {name} with {', '.join(sorted(unjudged))}; give a larger --budget"
+    if ties:
+        return f"nothing is measurably faster than {name}; {', '.join(ties)} cannot be told from it"
+    return f"nothing is measurably faster than {name}"
+
+
+def _why_chosen(comparison: Comparison, chosen: str, *, equal: bool) -> str:
+    ties = [name for name in comparison.fastest if name != chosen]
+    reason = "it is the fastest measured"
+    if ties:
+        reason += f", together with {', '.join(ties)}, which cannot be told from it"
+    return reason if equal else f"{reason}; its outputs were not checked against the reference"

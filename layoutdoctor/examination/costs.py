@@ -1,0 +1,320 @@
+"""
+The conversions of a trial, what they cost and where they are; and whether layouts can matter to a model at all.
+
+One place for these sums, so that rules and reports cannot disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE
+from layoutdoctor.examination.graphs.buffers import BufferGraph
+from layoutdoctor.examination.graphs.conversions import tensor_bytes
+from layoutdoctor.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from layoutdoctor.diagnosis.records import (
+        Buffer,
+        Conversion,
+        Diagnosis,
+        Graph,
+        Kernel,
+        KernelSummary,
+        RatioInterval,
+        SourceLocation,
+        Trial,
+    )
+
+IRRELEVANT_SHARE = 0.02
+"""Conversions that take less of the kernel time than this cannot be worth a change of layout."""
+
+HIDDEN_GAIN = 0.10
+"""Where an interval reaches this far above 1, "no measurable difference" may hide a gain that matters."""
+
+Number = TypeVar("Number", int, float)
+_CONVOLUTION_OPERATOR = re.compile(r"conv(olution|[123]d|_transpose)")
+
+
+def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
+    """Every conversion of a trial that changes a layout, fused ones too, each once: kernels first, then graphs."""
+    found: dict[str, Conversion] = {}
+    kernels = trial.kernels.conversions if trial.kernels is not None else ()
+    for conversion in (*kernels, *(c for graph in trial.graphs for c in graph.conversions)):
+        if conversion.direction != "none":
+            found.setdefault(conversion.id, conversion)
+    return tuple(found.values())
+
+
+def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
+    """The same without those that are fused into a kernel that computes as well."""
+    return tuple(conversion for conversion in all_conversions_of(trial) if not conversion.fused)
+
+
+def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
+    """The same as they ran: of those made by a library, only what the kernel list shows."""
+    ran = {conversion.id for conversion in (trial.kernels.conversions if trial.kernels is not None else ())}
+    return tuple(c for c in conversions_of(trial) if c.owner != "library" or c.id in ran)
+
+
+def sum_known(values: Iterable[Number | None]) -> Number | None:
+    """The sum of what was recorded, in any one unit; None where nothing was."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
+    """Time of all; None where one of them was not measured, 0 for none."""
+    times = [conversion.seconds for conversion in conversions]
+    return None if None in times else sum_known(times) or 0.0
+
+
+def launch_count(conversions: Iterable[Conversion]) -> int:
+    """How many launches conversions stand for: more than there are entries only where a table of totals was read."""
+    return sum(conversion.count for conversion in conversions)
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    A module and line of the model, and what was recorded there.
+
+    Attributes:
+        count: Launches, or pairs.
+        seconds: Their time, summed; None where not recorded.
+        bytes_moved: What they move, as far as recorded.
+    """
+
+    module: str | None
+    location: SourceLocation | None
+    count: int
+    seconds: float | None
+    bytes_moved: int = 0
+
+
+def places_of(sightings: Iterable[Place]) -> list[Place]:
+    """What was seen, by module and line, the most expensive first; what has neither is left out."""
+    counts: Counter[tuple[str | None, SourceLocation | None]] = Counter()
+    moved: Counter[tuple[str | None, SourceLocation | None]] = Counter()
+    seconds: dict[tuple[str | None, SourceLocation | None], float] = {}
+    for seen in sightings:
+        key = (seen.module, seen.location)
+        if key != (None, None):
+            counts[key] += seen.count
+            moved[key] += seen.bytes_moved
+            if seen.seconds is not None:
+                seconds[key] = seconds.get(key, 0.0) + seen.seconds
+    found = [Place(*key, count, seconds.get(key), moved[key]) for key, count in counts.items()]
+    return sorted(found, key=lambda place: (-(place.seconds or 0.0), -place.bytes_moved, -place.count))
+
+
+def dearest_of(conversions: Iterable[Conversion]) -> Conversion | None:
+    """The conversion that takes most time, or moves most where times do not tell; None of none."""
+    return max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
+
+
+def conversion_places(conversions: Iterable[Conversion]) -> list[Place]:
+    """The places of conversions, those that cost most first."""
+    return places_of(Place(c.module, c.location, c.count, c.seconds, c.bytes_moved or 0) for c in conversions)
+
+
+def conversion_share(trial: Trial | None) -> float | None:
+    """
+    Time of all counted conversions over the time of all kernels.
+
+    Args:
+        trial: Any trial.
+
+    Returns:
+        None unless kernels were recorded in full and every counted conversion has a time: an unknown is no zero.
+    """
+    if trial is None or trial.kernels is None or not trial.kernels.seconds or trial.kernels.lacks:
+        return None
+    if trial.kernels.not_understood_count or any(graph.hook_failure or graph.not_understood for graph in trial.graphs):
+        return None
+    seconds = sum_seconds(counted_conversions(trial))
+    return None if seconds is None else seconds / trial.kernels.seconds
+
+
+def convolution_count(diagnosis: Diagnosis) -> int | None:
+    """
+    How many convolutions the model has, as far as was recorded: in a graph, else as modules.
+
+    Args:
+        diagnosis: Any diagnosis.
+
+    Returns:
+        The most that any trial shows; None where nothing was recorded that could tell.
+    """
+    counts = [count for trial in diagnosis.trials for count in _trial_convolution_counts(trial)]
+    modules = diagnosis.subject.convolution_module_count
+    if modules:
+        counts.append(modules)
+    return max(counts) if counts else None
+
+
+def irrelevance(diagnosis: Diagnosis) -> str | None:
+    """
+    Why layouts do not matter to this model; None where they may, or where too little was recorded to say so.
+
+    Args:
+        diagnosis: Any diagnosis. With convolutions, times too noisy to exclude a gain say nothing either.
+    """
+    comparison = diagnosis.comparison
+    if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
+        return None
+    share = conversion_share(diagnosis.trial(comparison.baseline))
+    if share is not None and share >= IRRELEVANT_SHARE:
+        return None
+    if convolution_count(diagnosis) == 0:
+        return "it has no convolution"
+    if share is None or any(may_hide_gain(ratio) for ratio in comparison.ratios):
+        return None
+    if any(trial.status in ("failed", "crashed", "timed_out") for trial in diagnosis.trials):
+        return None  # what it would have gained is not known
+    return (
+        f"layout conversions take {format_share(share)} of the kernel time" if share else "it runs no layout conversion"
+    )
+
+
+def may_hide_gain(ratio: RatioInterval) -> bool:
+    """
+    Whether "no measurable difference" rests on times too noisy to exclude a gain that matters.
+
+    Args:
+        ratio: Against the baseline.
+    """
+    return ratio.verdict == NO_DIFFERENCE and ratio.high > 1 + HIDDEN_GAIN
+
+
+def _trial_convolution_counts(trial: Trial) -> Iterable[int]:
+    cards = [graph.decision for graph in trial.graphs if graph.decision is not None]
+    if cards and len(cards) == len(trial.graphs):
+        yield sum(card.convolution_count for card in cards)
+    for graph in trial.graphs:
+        if graph.nodes:
+            yield sum(_CONVOLUTION_OPERATOR.search(node.target) is not None for node in graph.nodes)
+
+
+def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None) -> Graph:
+    """
+    A compiled graph whose conversions know what they cost.
+
+    Args:
+        graph: With buffers and conversions.
+        kernels: The kernel list of the profiled iteration; empty where there is none.
+        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
+    """
+    launches = _launches(graph)
+    seconds = _launch_seconds(graph, launches, kernels)
+    flow = BufferGraph(graph)
+    conversions = [_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions]
+    return msgspec.structs.replace(graph, conversions=tuple(conversions))
+
+
+def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:
+    """
+    The compiled graphs of a trial, whose conversions know what they cost.
+
+    A launch whose graph is not known counts where one graph alone has a kernel of its name.
+
+    Args:
+        graphs: All of them.
+        kernels: The kernel list of the profiled iteration.
+        bandwidth: As above.
+    """
+    owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
+    told = [kernel for kernel in kernels if kernel.graph is not None or owners[kernel.name] <= 1]
+    return tuple(with_costs(graph, told, bandwidth) for graph in graphs)
+
+
+def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:
+    """
+    The kernel list whose conversions know how much of the copy bandwidth they reach.
+
+    Args:
+        summary: The kernel list.
+        bandwidth: As above.
+    """
+    conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in summary.conversions)
+    return msgspec.structs.replace(summary, conversions=conversions)
+
+
+def with_bandwidth_share(conversion: Conversion, bandwidth: float | None) -> Conversion:
+    """
+    A conversion that knows how much of the copy bandwidth it reaches, where its time was measured.
+
+    Args:
+        conversion: Any.
+        bandwidth: As above.
+    """
+    if not bandwidth or not conversion.seconds or conversion.bytes_moved is None:
+        return conversion
+    if conversion.seconds_source != "measured":
+        return conversion
+    share = conversion.bytes_moved / conversion.seconds / bandwidth
+    return msgspec.structs.replace(conversion, bandwidth_share=share)
+
+
+def _launches(graph: Graph) -> dict[int, list[Buffer]]:
+    launches: dict[int, list[Buffer]] = defaultdict(list)
+    for buffer in graph.buffers:
+        if buffer.launch is not None and not buffer.is_removed:
+            launches[buffer.launch].append(buffer)
+    return launches
+
+
+def _launch_seconds(graph: Graph, launches: dict[int, list[Buffer]], kernels: Sequence[Kernel]) -> dict[int, float]:
+    """Seconds of each launch, the mean over the times that the graph ran; none where counts do not fit."""
+    ran: dict[str, list[float]] = defaultdict(list)
+    for kernel in kernels:
+        if kernel.library == "inductor" and kernel.graph in (graph.name, None):
+            ran[kernel.name].append(kernel.seconds)
+    order: dict[str, list[int]] = defaultdict(list)
+    for launch, buffers in sorted(launches.items()):
+        order[str(buffers[0].kernel)].append(launch)
+    found: dict[int, float] = {}
+    for name, numbers in order.items():
+        times = ran.get(name, [])
+        if not times or len(times) % len(numbers):
+            continue
+        runs = len(times) // len(numbers)
+        for position, launch in enumerate(numbers):
+            found[launch] = sum(times[position :: len(numbers)]) / runs
+    return found
+
+
+def _with_cost(
+    flow: BufferGraph,
+    conversion: Conversion,
+    launches: dict[int, list[Buffer]],
+    seconds: dict[int, float],
+    bandwidth: float | None,
+) -> Conversion:
+    buffer = flow.buffers.get(str(conversion.value))
+    if buffer is None:
+        return conversion
+    measured = seconds.get(buffer.launch) if buffer.launch is not None else None
+    if measured is not None and not flow.is_fused(buffer) and buffer.launch is not None:
+        share = _share(buffer, launches[buffer.launch])
+        if share is not None:
+            cost = msgspec.structs.replace(conversion, seconds=measured * share, seconds_source="measured")
+            return with_bandwidth_share(cost, bandwidth)
+    if bandwidth and conversion.bytes_moved is not None and flow.only_moves(buffer):
+        estimate = conversion.bytes_moved / bandwidth
+        return msgspec.structs.replace(conversion, seconds=estimate, seconds_source="estimated")
+    return conversion
+
+
+def _share(buffer: Buffer, together: Sequence[Buffer]) -> float | None:
+    sizes = [tensor_bytes(other.layout, other.dtype) for other in together]
+    own = tensor_bytes(buffer.layout, buffer.dtype)
+    known = [size for size in sizes if size is not None]
+    return None if own is None or len(known) < len(sizes) or not sum(known) else own / sum(known)

@@ -1,0 +1,116 @@
+"""
+What keeps a trial from having been examined for round trips: nothing found is no proof where nothing was recorded.
+
+Faces ``testing``, the command line and the JUnit report; pure functions of records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Graph, KernelSummary, Trial
+
+# Notes that a trial and its examination leave where a part of the record is missing. A trial has no field for these.
+_NOTES_ON_GAPS = (
+    "not recorded: ",
+    "the kernel list was not recorded",
+    "conversions were not looked for",
+    "round trips were not looked for",
+    "torch.compile lowered no graph",
+)
+
+
+@dataclass(frozen=True)
+class Examination:
+    """
+    How far a trial was examined.
+
+    Attributes:
+        blockers: Why nothing can be said about it; empty where it was examined.
+        gaps: What in it was not recorded or not understood, so that a round trip there would not be seen.
+    """
+
+    blockers: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether finding no round trip means that there is none."""
+        return not self.blockers and not self.gaps
+
+
+def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
+    """
+    How far the trial of a configuration was examined for round trips.
+
+    Args:
+        diagnosis: Any diagnosis.
+        name: The configuration's name.
+    """
+    trial = diagnosis.trial(name)
+    if trial is None:
+        tried = ", ".join(other.name for other in diagnosis.trials) or "nothing"
+        return Examination(blockers=(f"the diagnosis did not try it; it tried {tried}",))
+    if trial.status == "same_as":
+        twin = diagnosis.measured_trial(name)
+        if twin is None or twin.status != "ok":
+            return Examination(blockers=(f"it is the same as {trial.same_as}, which has no result",))
+        trial = twin
+    blockers = tuple(_blockers(trial))
+    if blockers or trial.kernels is None:  # without kernels there is a blocker
+        return Examination(blockers)
+    return Examination(gaps=tuple(dict.fromkeys(_gaps(trial, trial.kernels))))
+
+
+def _blockers(trial: Trial) -> Iterator[str]:
+    if trial.status != "ok" or trial.failure is not None:
+        failure = trial.failure
+        stage = f" ({failure.kind})" if failure is not None else ""
+        yield f"it {trial.status.replace('_', ' ')}{stage}{': ' + failure.message if failure is not None else ''}"
+        return
+    if trial.is_static:
+        yield "it was lowered for a device that is not there: nothing ran, so what libraries convert is not known"
+        return
+    yield from (note for note in trial.notes if note.startswith(_NOTES_ON_GAPS))
+    if trial.kernels is None:
+        yield "its kernel list was not recorded"
+    elif not trial.kernels.count:
+        yield "no kernel was recorded"
+    if trial.configuration.backend == "recorded":
+        return
+    if not trial.graphs:
+        yield "no graph was recorded"
+    for graph in trial.graphs:
+        yield from _graph_blockers(graph)
+
+
+def _graph_blockers(graph: Graph) -> Iterator[str]:
+    if graph.hook_failure is not None:
+        yield f"{graph.name} was not recorded: {graph.hook_failure}"
+    elif not graph.nodes:
+        yield f"{graph.name} was recorded without its operations"
+
+
+def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
+    for graph in trial.graphs:
+        yield from (f"not understood in {graph.name}: {line}" for line in graph.not_understood)
+    yield from (f"not recorded: {lack}" for lack in kernels.lacks)
+    count = kernels.not_understood_count
+    if count:
+        yield f"not understood in the kernel list: {count} {'entry' if count == 1 else 'entries'}"
+    homeless = sum(_is_homeless(conversion) for conversion in kernels.conversions)
+    if homeless and trial.configuration.backend != "recorded":
+        yield f"conversions in the kernel list that no recorded operation was found for: {homeless}"
+    suspected = sum(pair.confidence == "order" for pair in trial.redundant_pairs)
+    if suspected:
+        yield f"possible round trips that rest on the order of kernels alone: {suspected}"
+
+
+def _is_homeless(conversion: Conversion) -> bool:
+    """Whether it is not known which value was converted, so that no pair with it can be proved."""
+    is_known = conversion.node is not None and conversion.port is not None
+    return not is_known and conversion.direction != "none" and conversion.tensor != "weight"

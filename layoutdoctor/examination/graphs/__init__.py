@@ -1,0 +1,1 @@
+"""What the graphs of a recording prove."""

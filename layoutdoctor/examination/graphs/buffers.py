@@ -1,0 +1,463 @@
+"""
+Inductor's buffers as one flow of values: who reads whom, in which layout, and what stands in memory.
+
+Fusion keeps some buffers in registers; here a read of such a buffer is a read of what that one was computed from.
+Faces ``graph_conversions``, ``buffer_pairs`` and ``breakers``; no torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, Layout, dense_stride, stride_order, strided_layout
+from layoutdoctor.examination.graphs.join import is_convolution
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import Buffer, BufferRead, FxNode, Graph
+
+
+@dataclass(frozen=True)
+class Loop:
+    """
+    One loop variable of a body.
+
+    Attributes:
+        count: How many values it takes.
+        store_step: By how many elements the store moves for one step of it; 0 where the store does not depend on it.
+        load_step: The same for the load.
+    """
+
+    count: int
+    store_step: int
+    load_step: int
+
+
+def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Loop]) -> tuple[int, ...] | None:
+    """
+    Strides with which a load walks the dimensions of the buffer that its body stores.
+
+    Args:
+        shape: Sizes of the stored buffer.
+        stride: Its strides in elements; dimensions do not overlap.
+        loops: The body's loop variables; one may cover several dimensions, or a part of one.
+
+    Returns:
+        One stride per dimension: 0 where the load does not depend on it, and for dimensions of size 1. None where a
+        dimension is not walked in equal steps, so that no stride describes the load.
+    """
+    strides: list[int] = []
+    for size, step in zip(shape, stride, strict=True):
+        seen = 0 if size == 1 else _seen_stride(size, step, loops)
+        if seen is None:
+            return None
+        strides.append(seen)
+    return tuple(strides)
+
+
+def _seen_stride(size: int, step: int, loops: Sequence[Loop]) -> int | None:
+    """
+    The load's stride along one dimension: the loops that cover it, from the innermost on, have to agree.
+
+    The dimension's elements stand at 0, ``step``, 2 ``step`` ... in the stored buffer. Each loop covers the places
+    from its own step up to step times count, and no two of them the same.
+    """
+    seen: int | None = None
+    place, left = step, size
+    while left > 1:
+        loop = next((loop for loop in loops if _covers(loop, place)), None)
+        if loop is None or loop.store_step * loop.count % place:
+            return None
+        count = loop.store_step * loop.count // place
+        load_step = loop.load_step * (place // loop.store_step)
+        multiple = place // step
+        if seen is None:
+            seen = load_step
+        elif load_step != seen * multiple:
+            return None
+        if count < left and left % count:
+            return None
+        left = 1 if count >= left else left // count
+        place *= count
+    return seen
+
+
+def _covers(loop: Loop, place: int) -> bool:
+    return loop.store_step > 0 and place % loop.store_step == 0 and place < loop.store_step * loop.count
+
+
+def reduction_run(loops: Sequence[Loop]) -> int | None:
+    """
+    How many neighbouring elements a reduction reads one after the other.
+
+    Args:
+        loops: The body's loop variables; those that the store does not depend on are reduced.
+
+    Returns:
+        1 where every element is a stride away from the last; None where nothing is reduced.
+    """
+    reduced = sorted((loop.load_step, loop.count) for loop in loops if loop.store_step == 0 and loop.load_step > 0)
+    run = 1
+    for step, count in reduced:
+        if step != run:
+            break
+        run *= count
+    return run if reduced else None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Places ``step`` to ``step * count`` of a memory, walked by one dimension."""
+
+    dimension: int
+    step: int
+    count: int
+
+
+def is_relayout(
+    source_shape: Sequence[int],
+    source_stride: Sequence[int],
+    target_shape: Sequence[int],
+    seen_stride: Sequence[int],
+) -> bool:
+    """
+    Whether a load that walks the target's dimensions with these strides sees the source's own tensor, whole.
+
+    True for the same dimensions in any order (a permuted view), for neighbouring ones seen as one or one seen as
+    neighbouring ones (a flattened view and its inverse), and for a leading dimension that stands for batch and space
+    together, as in the result of a matrix product seen as ``[N, C, H, W]``. False for what rearranges elements: a part
+    of the source, a broadcast, a channel shuffle, a pixel shuffle, windows, attention heads.
+
+    Args:
+        source_shape: Sizes of the source.
+        source_stride: Its strides in elements.
+        target_shape: Sizes of the buffer that is written.
+        seen_stride: From ``seen_strides``.
+    """
+    if _product(source_shape) != _product(target_shape):
+        return False
+    own, seen = _runs(source_shape, source_stride), _runs(target_shape, seen_stride)
+    if own is None or seen is None:
+        return False
+    large = [dimension for dimension, size in enumerate(target_shape) if size != 1]
+    for run in own:
+        pieces = _pieces(run, seen)
+        if pieces is None or not _keeps_together(run.dimension, pieces, large):
+            return False
+    return _covered(own) == _covered(seen)
+
+
+def _product(sizes: Sequence[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def _runs(shape: Sequence[int], stride: Sequence[int]) -> list[_Run] | None:
+    """The dimensions larger than one as runs of memory, outermost first; None where two overlap."""
+    runs = [
+        _Run(dimension, step, size)
+        for dimension, (size, step) in enumerate(zip(shape, stride, strict=True))
+        if size != 1
+    ]
+    runs.sort(key=lambda run: -run.step)
+    if any(run.step <= 0 for run in runs):
+        return None
+    overlap = any(outer.step < inner.step * inner.count for outer, inner in pairwise(runs))
+    return None if overlap else runs
+
+
+def _pieces(run: _Run, seen: Sequence[_Run]) -> list[int] | None:
+    """The dimensions that walk one dimension of the source, outermost first; None where they do not fit into it."""
+    end = run.step * run.count
+    pieces: list[int] = []
+    for other in seen:
+        low, high = max(run.step, other.step), min(end, other.step * other.count)
+        if low >= high:
+            continue
+        if low % run.step or low % other.step:
+            return None
+        pieces.append(other.dimension)
+    return pieces
+
+
+def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int]) -> bool:
+    """
+    Whether dimensions that walk one dimension of the source are still that dimension, only seen in parts.
+
+    They are where they follow each other, in their order; or where the first dimension of both is the batch, so that
+    the others are the space of an image whose channels stand between. Size-1 dimensions stand between nothing; but the
+    heads of an attention are no batch, also where there is a batch of one.
+    """
+    places = [large.index(piece) for piece in pieces]
+    follow_each_other = places == list(range(places[0], places[0] + len(places))) if places else True
+    is_batch_and_space = dimension == 0 and pieces[:1] == [0] and places == sorted(places) and len(large) <= 5
+    return follow_each_other or is_batch_and_space
+
+
+def _covered(runs: Sequence[_Run]) -> list[tuple[int, int]]:
+    """The memory that runs walk, as few (step, end) as say the same."""
+    merged: list[tuple[int, int]] = []
+    for run in sorted(runs, key=lambda run: run.step):
+        if merged and merged[-1][1] == run.step:
+            merged[-1] = (merged[-1][0], run.step * run.count)
+        else:
+            merged.append((run.step, run.step * run.count))
+    return merged
+
+
+CASTS = frozenset({"to_dtype", "to_dtype_bitcast"})
+"""Operations of a loop body that change the type of an element and nothing else."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """
+    What one buffer reads, as far as layouts are concerned.
+
+    Attributes:
+        name: Buffer or graph input.
+        seen: Its layout as the reading buffer sees it; None where the read is no whole tensor in equal steps.
+        layout: Its own layout, where known.
+        is_part: Whether it makes up only a part of the reading buffer, as in a concatenation.
+    """
+
+    name: str
+    seen: Layout | None
+    layout: Layout | None
+    is_part: bool = False
+
+
+class BufferGraph:
+    """
+    The buffers of one compiled graph.
+
+    Attributes:
+        graph: The record.
+        buffers: Every buffer by name.
+        nodes: Every FX node by name.
+        inputs: Graph inputs by name.
+        readers: For each buffer or input, the names of the buffers computed from it.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.buffers = {buffer.name: buffer for buffer in graph.buffers}
+        self._positions = {buffer.name: position for position, buffer in enumerate(graph.buffers)}
+        self.nodes = {node.name: node for node in graph.nodes}
+        self.inputs = {node.name: node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+        self._order = {node.name: position for position, node in enumerate(graph.nodes)}
+        self.readers: dict[str, list[str]] = defaultdict(list)
+        self._sources: dict[str, tuple[Source, ...]] = {}
+        self._computing = {buffer.kernel for buffer in graph.buffers if buffer.kernel is not None and computes(buffer)}
+        for buffer in graph.buffers:
+            for name in dict.fromkeys((*buffer.reads, *(read.name for read in buffer.accesses))):
+                self.readers[name].append(buffer.name)
+
+    def position(self, name: str) -> int:
+        """Place of a buffer in scheduled order."""
+        return self._positions[name]
+
+    def layout_of(self, name: str) -> Layout | None:
+        """Layout of a buffer or graph input; None where not known."""
+        if name in self.buffers:
+            return self.buffers[name].layout
+        return self.inputs[name].layout if name in self.inputs else None
+
+    def dtype_of(self, name: str) -> str | None:
+        """Element type of a buffer or graph input."""
+        if name in self.buffers:
+            return self.buffers[name].dtype
+        return self.inputs[name].dtype if name in self.inputs else None
+
+    def is_fused(self, buffer: Buffer) -> bool:
+        """Whether the kernel that writes a buffer computes as well, here or for another buffer."""
+        return not self.only_moves(buffer) if buffer.kernel is None else buffer.kernel in self._computing
+
+    def only_moves(self, buffer: Buffer) -> bool:
+        """Whether a buffer holds values of others as they are, at most cast; what fusion kept in registers included."""
+        if computes(buffer) or buffer.is_extern:
+            return False
+        inner = (self.buffers.get(read.name) for read in buffer.accesses)
+        return all(self.only_moves(other) for other in inner if other is not None and other.is_removed)
+
+    def sources(self, buffer: Buffer) -> tuple[Source, ...]:
+        """What the loop of a buffer reads from memory: through buffers that fusion left in registers."""
+        if buffer.name not in self._sources:
+            self._sources[buffer.name] = tuple(dict.fromkeys(self._resolved(buffer)))
+        return self._sources[buffer.name]
+
+    def _resolved(self, buffer: Buffer) -> Iterator[Source]:
+        for read in buffer.accesses:
+            inner = self.buffers.get(read.name)
+            if inner is None or not inner.is_removed:
+                yield self._source(buffer, read)
+            elif _sees_itself(inner, read):
+                # The same elements in the same places: what that buffer saw, this one sees.
+                yield from self.sources(inner)
+            else:
+                yield Source(read.name, None, inner.layout)
+
+    def _source(self, buffer: Buffer, read: BufferRead) -> Source:
+        layout = self.layout_of(read.name)
+        own, target = _known(layout), _known(buffer.layout)
+        if own is None or target is None or read.stride is None:
+            return Source(read.name, None, layout)
+        if read.is_masked:
+            return self._part(buffer, read, own, target)
+        if read.offset != 0 or not is_relayout(own[0], own[1], target[0], read.stride):
+            return Source(read.name, None, layout)
+        return Source(read.name, _seen_layout(own, target[0], read.stride), layout)
+
+    def _part(self, buffer: Buffer, read: BufferRead, own: _Known, target: _Known) -> Source:
+        """A branch of a concatenation that one loop writes: its own dimensions, one of them shorter."""
+        layout = self.layout_of(read.name)
+        differing = [index for index, sizes in enumerate(zip(own[0], target[0], strict=False)) if len(set(sizes)) > 1]
+        same_steps = all(
+            size == 1 or seen == step for size, seen, step in zip(own[0], read.stride or (), own[1], strict=False)
+        )
+        if len(own[0]) != len(target[0]) or len(differing) != 1 or not same_steps or not self.is_concatenation(buffer):
+            return Source(read.name, None, layout)
+        return Source(read.name, layout, layout, is_part=True)
+
+    def is_concatenation(self, buffer: Buffer) -> bool:
+        """Whether a buffer holds a concatenation, whatever writes it."""
+        names = (buffer.source_node, *buffer.origins)
+        targets = (self.nodes[name].target for name in names if name is not None and name in self.nodes)
+        return any(base_name(target) == "cat" for target in targets)
+
+    def node_of(self, buffer: Buffer) -> FxNode | None:
+        """
+        The FX node whose line and module a buffer is to be told by.
+
+        The node whose value it is; else, for what was only made ready for a library call, that call; else the last of
+        its origins in the graph that has a line and is no library call itself.
+        """
+        source = self.nodes.get(buffer.source_node) if buffer.source_node is not None else None
+        if source is not None and source.name not in self.inputs:
+            return source
+        readers = self.required_by(buffer.name)
+        if source is not None and readers:  # a graph input, made ready for who reads it
+            return self.nodes[readers[0]]
+        origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
+        wanted = [node for node in origins if node.name in readers and self.only_moves(buffer)]
+        own = [node for node in origins if node.name not in readers and not is_convolution(node.target)] or origins
+        placed = [node for node in own if node.location is not None or node.module is not None]
+        return max(wanted or placed or origins, key=lambda node: self._order[node.name], default=None)
+
+    def required_by(self, name: str) -> tuple[str, ...]:
+        """FX nodes of the library calls that read a buffer, or the memory that it is a part of, as it lies."""
+        found: list[str] = []
+        for reader in self.extern_readers(name):
+            node = self.extern_node(self.buffers[reader])
+            if node is not None and node.name not in found:
+                found.append(node.name)
+        return tuple(found)
+
+    def extern_readers(self, name: str) -> list[str]:
+        """Library calls that read a buffer or the memory it is a part of."""
+        buffer = self.buffers.get(name)
+        names = [name, *([buffer.alias_of] if buffer is not None and buffer.alias_of is not None else [])]
+        return [reader for one in names for reader in self.readers[one] if self.buffers[reader].is_extern]
+
+    def extern_node(self, buffer: Buffer) -> FxNode | None:
+        """The FX node that a library call runs: its own, else the convolution or last operation among its origins."""
+        if buffer.source_node is not None and buffer.source_node in self.nodes:
+            return self.nodes[buffer.source_node]
+        origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
+        convolutions = [node for node in origins if is_convolution(node.target)]
+        return max(convolutions or origins, key=lambda node: self._order[node.name], default=None)
+
+
+_Known = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def computes(buffer: Buffer) -> bool:
+    """
+    Whether a buffer's loop does more than move and cast elements; a library call is not asked.
+
+    Args:
+        buffer: Any.
+    """
+    return not buffer.is_extern and (buffer.is_reduction or not CASTS.issuperset(buffer.operations))
+
+
+def _known(layout: Layout | None) -> _Known | None:
+    """Sizes and strides as whole numbers; None where one is symbolic or there are none."""
+    if layout is None or layout.stride is None:
+        return None
+    values = (*layout.shape, *layout.stride)
+    if not all(isinstance(value, int) for value in values):
+        return None
+    return tuple(int(size) for size in layout.shape), tuple(int(step) for step in layout.stride)
+
+
+def _sees_itself(buffer: Buffer, read: BufferRead) -> bool:
+    known = _known(buffer.layout)
+    if known is None or read.stride is None or read.offset != 0 or len(read.stride) != len(known[0]):
+        return False
+    return all(size == 1 or seen == step for size, seen, step in zip(known[0], read.stride, known[1], strict=True))
+
+
+def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
+    """A source as its reader sees it; its own layout where that is the same but for size-1 dimensions."""
+    if own[0] == shape and all(s == 1 or a == b for s, a, b in zip(shape, own[1], stride, strict=True)):
+        return strided_layout(*own)
+    kept = [
+        step if size != 1 else _filler(shape, stride, index)
+        for index, (size, step) in enumerate(zip(shape, stride, strict=True))
+    ]
+    return strided_layout(shape, kept)
+
+
+def _filler(shape: Sequence[int], stride: Sequence[int], dimension: int) -> int:
+    """A stride for a dimension of size 1, as torch would give it next to the following dimension."""
+    behind = [
+        (size, step) for size, step in zip(shape[dimension + 1 :], stride[dimension + 1 :], strict=True) if size != 1
+    ]
+    return behind[0][0] * behind[0][1] if behind else 1
+
+
+def densified(layout: Layout) -> Layout:
+    """
+    The dense layout of the same stride order: which memory format a part of a larger memory is written in.
+
+    Args:
+        layout: Strided, with known sizes; one that satisfies a memory format already is returned as it is.
+    """
+    known = _known(layout)
+    order = stride_order(*known) if known is not None else None
+    if layout.memory_formats or known is None or order is None:
+        return layout
+    ones = [dimension for dimension, size in enumerate(known[0]) if size == 1]
+    return strided_layout(known[0], dense_stride(known[0], (*ones, *order)))
+
+
+def is_only_channels_last(layout: Layout | None) -> bool:
+    """
+    Whether a 4-D or 5-D layout is channels-last and nothing else; a part of a larger memory counts by its order.
+
+    Args:
+        layout: Any; None is not.
+    """
+    if layout is None or len(layout.shape) not in CHANNELS_LAST_BY_RANK:
+        return False
+    return densified(layout).memory_formats == (CHANNELS_LAST_BY_RANK[len(layout.shape)],)
+
+
+def is_only_contiguous(layout: Layout | None) -> bool:
+    """
+    Whether a 4-D or 5-D layout is contiguous and not channels-last as well.
+
+    Args:
+        layout: Any; None is not.
+    """
+    if layout is None or len(layout.shape) not in CHANNELS_LAST_BY_RANK:
+        return False
+    return densified(layout).memory_formats == ("contiguous_format",)

@@ -1,0 +1,509 @@
+"""
+Layout conversions that a compiled graph itself proves: what Inductor's buffers move into another stride order, who
+asked for it, and what needs it.
+
+A conversion is a part of a loop body whose value is only moved: the same elements, the same dimensions, another stride
+order over dimensions larger than one. Padding, concatenation, slicing, shuffling and casts at equal layout move
+elements as well and are none. Decided by what the loops do, never by the name of a kernel. What a library does inside
+an external call is not in the graph: ``kernel_list`` has that. Faces doctor; no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.diagnosis.layout import stride_order, strided_layout
+from layoutdoctor.diagnosis.records import Conversion
+from layoutdoctor.examination.graphs.breakers import compiled_breakers, eager_breakers
+from layoutdoctor.examination.graphs.buffers import BufferGraph, densified
+from layoutdoctor.examination.graphs.join import is_convolution
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.kernels.host import is_backward, outermost_name
+from layoutdoctor.examination.kernels.primitives import conversion_direction
+from layoutdoctor.words import item_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import (
+        Buffer,
+        ConversionDirection,
+        ConversionRole,
+        FxNode,
+        Graph,
+        Owner,
+        TensorKind,
+    )
+    from layoutdoctor.examination.graphs.buffers import Source
+    from layoutdoctor.examination.kernels.host import HostOperation
+
+USER_CALLS = frozenset({"contiguous", "to", "clone", "copy_", "type", "type_as", "half", "bfloat16", "float"})
+"""Methods by which a model asks for a layout itself; ``reshape`` and the like ask for a shape."""
+
+_COPIES = frozenset({"clone", "_to_copy", "convert_element_type", "copy", "copy_"})
+
+
+def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> tuple[Graph, ...]:
+    """
+    The graphs with their conversions and layout breakers filled in.
+
+    Args:
+        graphs: As captured.
+        graph_break_count: Breaks of the whole model.
+    """
+    found: list[Graph] = []
+    for graph in graphs:
+        flow = BufferGraph(graph)
+        conversions = _conversions(flow)
+        breakers = compiled_breakers(flow, conversions)
+        found.append(
+            msgspec.structs.replace(graph, conversions=conversions, breakers=breakers, graph_breaks=graph_break_count)
+        )
+    return tuple(found)
+
+
+def graph_conversions(graph: Graph) -> tuple[Conversion, ...]:
+    """
+    The conversions of one compiled graph: one for each buffer and each kind of tensor and layout converted into it.
+
+    Args:
+        graph: With FX nodes and buffers.
+    """
+    return _conversions(BufferGraph(graph))
+
+
+def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
+    gradients = _gradient_nodes(flow)
+    found: list[Conversion] = []
+    for buffer in flow.graph.buffers:
+        if buffer.is_extern or buffer.is_reduction or buffer.is_removed or buffer.layout is None:
+            continue
+        told: list[tuple[Layout, TensorKind]] = []
+        for source in flow.sources(buffer):
+            target = _target_layout(buffer.layout, source)
+            if source.seen is None or target is None:
+                continue
+            kind = _kind(flow, source.name, gradients)
+            if (source.seen, kind) in told and not source.is_part:
+                continue  # one value computed from several of one kind and layout is written once: one conversion
+            told.append((source.seen, kind))
+            direction = layout_change(source.seen, target)
+            if direction != "none":
+                found.append(_conversion(flow, buffer, source, target, direction, gradients, len(found)))
+    return tuple(found)
+
+
+def _target_layout(layout: Layout, source: Source) -> Layout | None:
+    """The layout that a source's elements get: that of the buffer, or of the part of it that they make up."""
+    if not source.is_part or source.seen is None:
+        return layout
+    return msgspec.structs.replace(layout, shape=source.seen.shape, memory_formats=())
+
+
+def layout_change(source: Layout, target: Layout) -> ConversionDirection:
+    """
+    What kind of change leads from one strided layout to another; ``none`` where their bytes lie in the same order.
+
+    Args:
+        source: Before, as the reader sees it.
+        target: After; a part of a larger memory counts by its stride order.
+    """
+    before, after = densified(source), densified(target)
+    if set(before.memory_formats) & set(after.memory_formats):
+        return "none"
+    if any(_has_broadcast(layout) or _order(layout) is None for layout in (source, target)):
+        return "none"
+    return conversion_direction(before, after)
+
+
+def _has_broadcast(layout: Layout) -> bool:
+    strides = layout.stride or ()
+    return any(size != 1 and step == 0 for size, step in zip(layout.shape, strides, strict=False))
+
+
+def _order(layout: Layout) -> tuple[int, ...] | None:
+    return None if layout.stride is None else stride_order(layout.shape, layout.stride)
+
+
+def _conversion(
+    flow: BufferGraph,
+    buffer: Buffer,
+    source: Source,
+    target: Layout,
+    direction: ConversionDirection,
+    gradients: set[str],
+    number: int,
+) -> Conversion:
+    node = flow.node_of(buffer)
+    asked = _user_node(flow, buffer, target)
+    dtypes = (flow.dtype_of(source.name), buffer.dtype)
+    kind = _kind(flow, source.name, gradients)
+    required_by = flow.required_by(buffer.name)
+    role = _role(flow, buffer, source.name, kind)
+    owner: Owner = "compiler" if asked is None else "user"
+    place = asked or node
+    return Conversion(
+        id=f"{flow.graph.name} conversion {number}",
+        owner=owner,
+        kernel=buffer.kernel,
+        node=place.name if place is not None else None,
+        op=place.target if place is not None else None,
+        location=place.location if place is not None else None,
+        module=place.module if place is not None else _module_of(flow, required_by),
+        source=source.seen,
+        target=target,
+        direction=direction,
+        tensor=kind,
+        seconds=None,
+        bytes_moved=tensor_bytes(target, *dtypes),
+        fused=not flow.only_moves(buffer),
+        dtype=dtypes[0],
+        graph=flow.graph.name,
+        target_dtype=dtypes[1] if dtypes[0] != dtypes[1] else None,
+        cause=_cause(flow, buffer, asked, role, required_by, kind),
+        role=role,
+        required_by=required_by,
+        value=buffer.name,
+        source_value=source.name,
+    )
+
+
+def _module_of(flow: BufferGraph, names: Sequence[str]) -> str | None:
+    return next((flow.nodes[name].module for name in names if flow.nodes[name].module is not None), None)
+
+
+def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
+    """
+    Bytes of one tensor in each of some dtypes, added up; None where its size or a dtype is not known.
+
+    Args:
+        layout: Of the tensor, None where not recorded.
+        dtypes: By torch's names. A conversion reads in one and writes in another, so it moves the bytes of both.
+    """
+    elements = layout.element_count if layout is not None else None
+    sizes = [item_bytes(dtype) for dtype in dtypes]
+    return None if elements is None or None in sizes else elements * sum(size for size in sizes if size is not None)
+
+
+def conversion_bytes(value: Buffer | FxNode) -> int | None:
+    """
+    Bytes that a conversion of a value reads and writes when its dtype stays; None where not known.
+
+    Args:
+        value: A buffer or a node of a graph.
+    """
+    return tensor_bytes(value.layout, value.dtype, value.dtype)
+
+
+def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | None:
+    """The model's own call that asked for the layout a buffer is written in; None where nobody did."""
+    for name in dict.fromkeys((buffer.source_node, *buffer.origins)):
+        node = flow.nodes.get(name) if name is not None else None
+        if node is None or not is_user_call(node) or node.layout is None:
+            continue
+        before = flow.nodes[node.inputs[0]].layout if node.inputs and node.inputs[0] in flow.nodes else None
+        if before is None or before.shape != node.layout.shape or layout_change(before, node.layout) == "none":
+            continue
+        if node.layout.shape == target.shape and layout_change(node.layout, target) == "none":
+            return node
+    return None
+
+
+def is_user_call(node: FxNode) -> bool:
+    """
+    Whether a node is a copy that the model's own line asked for: ``.contiguous()``, ``.to(memory_format=...)``.
+
+    Args:
+        node: An FX node, or an eager operation.
+    """
+    return is_copy(node) and node.called in USER_CALLS and node.is_called_directly is not False
+
+
+def is_copy(node: FxNode) -> bool:
+    """
+    Whether a node's result is a copy of its first argument.
+
+    Args:
+        node: An FX node, or an eager operation.
+    """
+    return base_name(node.target) in _COPIES
+
+
+def _kind(flow: BufferGraph, source_name: str, gradients: set[str]) -> TensorKind:
+    node = flow.inputs.get(source_name)
+    if node is not None:
+        return node.tensor or "unknown"
+    if flow.graph.direction != "backward":
+        made_of_weights = _is_made_of_weights(flow, source_name)
+        return "weight" if made_of_weights else "activation"
+    buffer = flow.buffers[source_name]
+    names = {name for name in (buffer.source_node, *buffer.origins) if name is not None}
+    return "gradient" if names & gradients else "activation"
+
+
+def _is_made_of_weights(flow: BufferGraph, name: str) -> bool:
+    """Whether a buffer is a weight that was only cast or moved, as under autocast."""
+    buffer = flow.buffers.get(name)
+    if buffer is None:
+        node = flow.inputs.get(name)
+        return node is not None and node.tensor == "weight"
+    if buffer.is_extern or len(buffer.accesses) != 1 or buffer.is_reduction:
+        return False
+    return set(buffer.operations) <= {"to_dtype"} and _is_made_of_weights(flow, buffer.accesses[0].name)
+
+
+def _gradient_nodes(flow: BufferGraph) -> set[str]:
+    """FX nodes of a backward graph that depend on the gradients it was given; the others are computed again."""
+    found = {name for name, node in flow.inputs.items() if node.tensor == "gradient"}
+    for node in flow.graph.nodes:
+        if any(name in found for name in node.inputs):
+            found.add(node.name)
+    return found
+
+
+def _role(flow: BufferGraph, buffer: Buffer, source_name: str, kind: TensorKind) -> ConversionRole | None:
+    if kind == "weight":
+        return None
+    if buffer.is_output and (buffer.is_user_output is not False or flow.graph.direction == "backward"):
+        return "exit"  # a backward graph returns gradients, which are as visible as outputs
+    given = source_name in flow.inputs
+    # What the forward saved is no input of the user's: between the two halves of a step it is in the middle.
+    from_outside = given and (flow.graph.direction != "backward" or kind == "gradient")
+    return "entry" if from_outside else "interior"
+
+
+def _cause(
+    flow: BufferGraph,
+    buffer: Buffer,
+    asked: FxNode | None,
+    role: ConversionRole | None,
+    required_by: Sequence[str],
+    kind: TensorKind,
+) -> str:
+    if asked is not None:
+        return f"the model's own .{asked.called}() asks for it"
+    if role == "exit" and flow.graph.direction == "backward":
+        return "a gradient is returned in the strides of what it belongs to"
+    if role == "exit":
+        return "the caller is given the strides that eager returns (keep_output_stride)"
+    if required_by:
+        how = ", on each call" if kind == "weight" else ""
+        return f"required by {_listed([_described(flow.nodes[name]) for name in required_by])}{how}"
+    if buffer.is_output:
+        return "saved for the backward in these strides"
+    if buffer.alias_of is not None or flow.is_concatenation(buffer):
+        return "Inductor writes the concatenation that it is a part of in this layout"
+    node = flow.node_of(buffer)
+    return f"Inductor's own choice for {base_name(node.target) if node is not None else 'this buffer'}"
+
+
+def _described(node: FxNode) -> str:
+    name = "convolution" if is_convolution(node.target) else node.target
+    return f"{name} {node.module or node.name}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return (
+        names[0]
+        if len(names) == 1
+        else f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    )
+
+
+_COPY = "aten::copy_"
+
+
+def with_eager_conversions(
+    graph: Graph,
+    tree: Sequence[HostOperation],
+    library_conversions: Sequence[Conversion],
+    device_seconds: Mapping[int, float] | None = None,
+) -> Graph:
+    """
+    The eager graph with its conversions and layout breakers.
+
+    Args:
+        graph: The recorded operations, aligned with the profiled ones.
+        tree: The profiled operations, joined to its nodes.
+        library_conversions: What the libraries converted inside their operations, joined likewise.
+        device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    found: list[Conversion] = []
+    for entry in tree:
+        if entry.name != _COPY:
+            continue
+        conversion = _eager_conversion(entry, graph, nodes, len(found), device_seconds)
+        if conversion is not None:
+            found.append(conversion)
+    breakers = eager_breakers(graph, (*found, *library_conversions))
+    return msgspec.structs.replace(graph, conversions=tuple(found), breakers=breakers)
+
+
+def with_copies_in_calls(graph: Graph, tree: Sequence[HostOperation], device_seconds: Mapping[int, float]) -> Graph:
+    """
+    A compiled graph with the copies that ATen makes on a GPU inside the convolutions it calls.
+
+    As where a gradient comes in another memory format than the convolution runs in: no kernel of the compiler's, and
+    none of the library's.
+
+    Args:
+        graph: With its own conversions.
+        tree: The profiled operations, joined to its nodes.
+        device_seconds: Time of the kernels that each operation launched, by its external id.
+    """
+    is_backward_graph = graph.direction == "backward"
+    nodes = {node.name: msgspec.structs.replace(node, backward=is_backward_graph) for node in graph.nodes}
+    found: list[Conversion] = []
+    for entry in tree:
+        joined = entry.joined() if entry.name == _COPY else None
+        if joined is None or joined.graph != graph.name:
+            continue
+        conversion = _eager_conversion(entry, graph, nodes, len(found), device_seconds)
+        if conversion is not None:
+            # What it converts is known by the node's port; it is no buffer.
+            own = {"id": f"{graph.name} copy {len(found)}", "value": None, "source_value": None}
+            found.append(msgspec.structs.replace(conversion, **own))
+    return msgspec.structs.replace(graph, conversions=(*graph.conversions, *found))
+
+
+def _eager_conversion(
+    entry: HostOperation,
+    graph: Graph,
+    nodes: dict[str, FxNode],
+    number: int,
+    device_seconds: Mapping[int, float] | None,
+) -> Conversion | None:
+    layouts = _copied_layouts(entry)
+    if layouts is None:
+        return None
+    source, target = layouts
+    direction = layout_change(source, target)
+    if direction == "none":
+        return None
+    joined = entry.joined()
+    # By name: the graph's own nodes know what the model called, those of the join do not.
+    node = nodes.get(joined.node.name) if joined is not None and joined.node is not None else None
+    port, kind = _port_and_kind(node, nodes, source, target) if node is not None else (None, "unknown")
+    asked = node is not None and is_user_call(node) and node.is_called_directly is True
+    dtypes = _dtypes(node, nodes)
+    seconds = _seconds(entry, device_seconds)
+    return Conversion(
+        id=f"{graph.name} conversion {number}",
+        owner="user" if asked else "framework",
+        kernel=entry.name,
+        node=node.name if node is not None else None,
+        op=outermost_name(entry),
+        location=node.location if node is not None else None,
+        module=node.module if node is not None else None,
+        source=source,
+        target=target,
+        direction=direction,
+        tensor=kind,
+        seconds=seconds,
+        bytes_moved=tensor_bytes(target, *dtypes),
+        start_seconds=None,
+        dtype=dtypes[0],
+        target_dtype=dtypes[1] if dtypes[1] != dtypes[0] else None,
+        graph=graph.name if node is not None else None,
+        port=port,
+        cause=_eager_cause(entry, node, asked=asked),
+        role=_eager_role(graph, node, nodes, kind),
+        required_by=(node.name,) if node is not None and is_convolution(node.target) else (),
+        value=node.name if node is not None else None,
+        source_value=_source_value(node, port),
+        seconds_source=None if seconds is None else "measured",
+    )
+
+
+def _copied_layouts(entry: HostOperation) -> tuple[Layout, Layout] | None:
+    """Layouts of what is copied and of where to; None where they are not both recorded, or of different sizes."""
+    shapes, strides = entry.operation.shapes, entry.operation.strides
+    if len(shapes) < 2 or len(strides) < 2 or shapes[0] != shapes[1] or len(shapes[0]) < 2:
+        return None
+    if len(strides[0]) != len(shapes[0]) or len(strides[1]) != len(shapes[1]):
+        return None
+    return strided_layout(shapes[1], strides[1]), strided_layout(shapes[0], strides[0])
+
+
+def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -> float | None:
+    if device_seconds is None:
+        return entry.operation.seconds
+    return device_seconds.get(entry.operation.external_id) if entry.operation.external_id is not None else None
+
+
+def _port(node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout) -> str | None:
+    """Which tensor of an operation other than a convolution was copied: a copy's own result, an argument, a result."""
+    if is_copy(node):
+        return "output 0"
+    for position, name in enumerate(node.inputs):
+        if name in nodes and _fits(nodes[name].layout, source):
+            return f"input {position}"
+    return "output 0" if _fits(node.layout, target) else None
+
+
+def _port_and_kind(
+    node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout
+) -> tuple[str | None, TensorKind]:
+    """Which tensor of an operation was copied, and of what kind it is; None and ``unknown`` where several fit."""
+    inputs = [nodes[name] for name in node.inputs if name in nodes]
+    if not is_convolution(node.target):
+        made_of = inputs[0] if inputs else None
+        kind: TensorKind = "weight" if made_of is not None and made_of.tensor == "weight" else "activation"
+        return _port(node, nodes, source, target), "gradient" if node.backward and kind == "activation" else kind
+    fitting = [
+        position for position, name in enumerate(node.inputs) if name in nodes and _fits(nodes[name].layout, source)
+    ]
+    if not fitting and _fits(node.layout, target):
+        return "output 0", "gradient" if node.backward else "activation"
+    if not fitting and node.backward:
+        return None, "gradient"  # a gradient that it returns, put into another layout
+    if len(fitting) != 1:
+        return None, "unknown"
+    position = fitting[0]
+    if nodes[node.inputs[position]].tensor == "weight":
+        return f"input {position}", "weight"
+    return f"input {position}", "gradient" if node.backward and position == 0 else "activation"
+
+
+def _fits(layout: Layout | None, source: Layout) -> bool:
+    return layout is not None and layout.shape == source.shape and layout.stride == source.stride
+
+
+def _source_value(node: FxNode | None, port: str | None) -> str | None:
+    if node is None or port is None:
+        return None
+    position = int(port.split()[1]) if port.startswith("input") else 0
+    if port.startswith("output") and not is_copy(node):
+        return None
+    return node.inputs[position] if position < len(node.inputs) else None
+
+
+def _dtypes(node: FxNode | None, nodes: dict[str, FxNode]) -> tuple[str | None, str | None]:
+    if node is None:
+        return None, None
+    before = next((nodes[name].dtype for name in node.inputs if name in nodes), None)
+    after = node.dtype if not is_convolution(node.target) else before
+    return before, after
+
+
+def _eager_cause(entry: HostOperation, node: FxNode | None, *, asked: bool) -> str:
+    if asked and node is not None:
+        return f"the model's own .{node.called}() asks for it"
+    op = outermost_name(entry)
+    if node is not None and is_convolution(node.target):
+        return f"{op} wants its tensors in one memory format, that of input or weight"
+    what = "the backward of " if is_backward(entry) else ""
+    return f"made inside {what}{op}"
+
+
+def _eager_role(graph: Graph, node: FxNode | None, nodes: dict[str, FxNode], kind: TensorKind) -> ConversionRole | None:
+    if node is None or kind == "weight":
+        return None
+    if node.name in graph.output_names and not is_convolution(node.target):
+        return "exit"
+    first = nodes.get(node.inputs[0]) if node.inputs else None
+    return "entry" if first is not None and first.op == "placeholder" and not node.backward else "interior"

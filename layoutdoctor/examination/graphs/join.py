@@ -1,0 +1,248 @@
+"""
+Which graph node an operation of the profiled iteration ran: the link between what ran and what was compiled.
+
+Only convolutions are joined: they are what libraries convert layouts around. The k-th convolution that ran is the k-th
+one of the graph, and the join is made only where counts and shapes agree. Faces doctor; no torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.examination.kernels.host import HostOperation, is_backward, outermost_name
+from layoutdoctor.recording.operations import GENERATED_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from layoutdoctor.diagnosis.records import FxNode, Graph
+
+_GRAPH_CALL = "## Call CompiledFxGraph"
+_TRITON_PREFIX = "triton_"  # on a GPU the launch of a generated kernel is an operation of its name
+_OPERATION_OF_TARGET = {
+    "aten.convolution": "aten::convolution",
+    "aten.convolution_backward": "aten::convolution_backward",
+    "aten.mkldnn_convolution": "aten::mkldnn_convolution",
+    "mkldnn._convolution_pointwise": "mkldnn::_convolution_pointwise",
+    "mkldnn._convolution_pointwise_": "mkldnn::_convolution_pointwise_",
+    "aten.addmm": "aten::addmm",
+    "aten.mm": "aten::mm",
+    "mkldnn._linear_pointwise": "mkldnn::_linear_pointwise",
+}
+_CONVOLUTIONS = tuple(name for name in _OPERATION_OF_TARGET.values() if "conv" in name)
+
+
+def is_convolution(target: str) -> bool:
+    """
+    Whether an FX target is a convolution, forward or backward.
+
+    Args:
+        target: Such as ``aten.convolution.default``.
+    """
+    return _operation_name(target) in _CONVOLUTIONS
+
+
+def _operation_name(target: str) -> str | None:
+    return _OPERATION_OF_TARGET.get(target.removeprefix("torch.ops.").rsplit(".", 1)[0])
+
+
+def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
+    """
+    Joins the operations of an eager iteration with its recorded graph.
+
+    Args:
+        tree: The profiled operations; their ``node`` is set where it is certain.
+        graph: What a second iteration recorded.
+
+    Returns:
+        Why nothing was joined; None where it was.
+    """
+    return _join_sequence(tree, [node for node in graph.nodes if is_convolution(node.target)], graph)
+
+
+def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str | None:
+    """
+    Joins the operations of a compiled iteration with the graphs they ran in.
+
+    Args:
+        tree: The profiled operations.
+        graphs: Every captured graph.
+
+    Returns:
+        Why some were not joined; None where all were.
+    """
+    calls = [entry for entry in tree if entry.name.startswith(_GRAPH_CALL)]
+    problems: list[str] = []
+    for position, call in enumerate(calls):
+        inside = list(_descendants(call))
+        graph = _graph_of(call, inside, graphs[position] if len(calls) == len(graphs) else None, graphs)
+        if graph is None:
+            problems.append("a compiled graph ran that was not captured")
+            continue
+        call.graph = graph.name
+        problem = _join_sequence(inside, scheduled_convolutions(graph), graph)
+        if problem is not None:
+            problems.append(problem)
+    return "; ".join(dict.fromkeys(problems)) or None
+
+
+def _descendants(entry: HostOperation) -> Iterable[HostOperation]:
+    for child in entry.children:
+        yield child
+        yield from _descendants(child)
+
+
+def _graph_of(
+    call: HostOperation, inside: Sequence[HostOperation], expected: Graph | None, graphs: Sequence[Graph]
+) -> Graph | None:
+    """
+    The graph that ran in a call: by the ranges around its generated kernels, else by what was launched in it.
+
+    A Triton kernel does not name its graph. The one of the same place is taken where it has these kernels and as many
+    convolutions; else the only one that has, of those of the call's direction where there are several.
+    """
+    for entry in inside:
+        if entry.name.startswith(GENERATED_PREFIX):
+            name = entry.name.removeprefix(GENERATED_PREFIX).rsplit("::", 1)[0]
+            return next((graph for graph in graphs if graph.name == name), None)
+    launched = {entry.name for entry in inside if entry.name.startswith(_TRITON_PREFIX)}
+    if not launched:
+        return expected
+    count = len(_convolutions(inside))
+    fitting = [
+        graph for graph in graphs if launched <= set(graph.kernel_names) and len(scheduled_convolutions(graph)) == count
+    ]
+    if expected is not None and (expected in fitting or not fitting):
+        return expected
+    if len(fitting) > 1:
+        fitting = [graph for graph in fitting if (graph.direction == "backward") == is_backward(call)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def scheduled_convolutions(graph: Graph) -> list[FxNode]:
+    """
+    The convolutions of a graph in the order in which the generated code runs them.
+
+    Args:
+        graph: A compiled graph; without buffers, the order of its FX nodes is all there is.
+    """
+    by_name = {node.name: node for node in graph.nodes if is_convolution(node.target)}
+    if not any(buffer.is_extern for buffer in graph.buffers):
+        return list(by_name.values())
+    found: list[FxNode] = []
+    for buffer in graph.buffers:
+        if not buffer.is_extern or buffer.kernel is None or "conv" not in buffer.kernel:
+            continue
+        names = (buffer.source_node, *buffer.origins)
+        node = next((by_name[name] for name in names if name is not None and name in by_name), None)
+        if node is not None:
+            found.append(node)
+    return found
+
+
+def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], graph: Graph) -> str | None:
+    ran = _convolutions(entries)
+    expected = [node for node in nodes if _operation_name(node.target) in _CONVOLUTIONS]
+    if len(ran) != len(expected):
+        return (
+            f"{graph.name}: {len(ran)} convolutions ran and {len(expected)} are in the graph, "
+            "so conversions are not assigned to its nodes"
+        )
+    shapes = {node.name: node.layout.shape for node in graph.nodes if node.layout is not None}
+    for entry, node in zip(ran, expected, strict=True):
+        if entry.name != _operation_name(node.target) or not _shapes_agree(entry, node, shapes):
+            return f"{graph.name}: the convolutions that ran are not in the order of the graph"
+    for entry, node in zip(ran, expected, strict=True):
+        entry.node, entry.graph = node, graph.name
+    return None
+
+
+def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
+    return [entry for entry in entries if entry.name in _CONVOLUTIONS and not _is_inside_same(entry)]
+
+
+def _is_inside_same(entry: HostOperation) -> bool:
+    """Whether an operation was called by another one that is counted already (``aten::convolution`` calls the rest)."""
+    here = entry.parent
+    while here is not None:
+        if here.name in _CONVOLUTIONS:
+            return True
+        here = here.parent
+    return False
+
+
+def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[int | str, ...]]) -> bool:
+    recorded = [shape for shape in entry.operation.shapes if shape]
+    for shape, name in zip(recorded[:2], node.inputs[:2], strict=False):
+        known = shapes.get(name)
+        if known is not None and all(isinstance(size, int) for size in known) and tuple(known) != tuple(shape):
+            return False
+    return True
+
+
+def align_eager(tree: Sequence[HostOperation], graph: Graph) -> Graph:
+    """
+    Joins the operations of a profiled eager iteration with its recorded graph.
+
+    Args:
+        tree: The profiled operations; ``node`` and ``graph`` are set where the match is certain.
+        graph: What another iteration recorded.
+
+    Returns:
+        The graph, whose nodes know what the user's line called.
+    """
+    nodes = [node for node in graph.nodes if node.op == "call_function" and "getitem" not in node.target]
+    wanted = {operation_name(node.target) for node in nodes}
+    entries = _recorded_entries(tree, wanted)
+    called: dict[str, str] = {}
+    for node, entry in _matches(nodes, entries):
+        if entry.node is None:
+            entry.node, entry.graph = node, graph.name
+        called[node.name] = outermost_name(entry).removeprefix("aten::")
+    return msgspec.structs.replace(
+        graph,
+        nodes=tuple(
+            msgspec.structs.replace(node, called=called[node.name]) if node.name in called else node
+            for node in graph.nodes
+        ),
+    )
+
+
+def operation_name(target: str) -> str:
+    """
+    The profiler's name of an operator: ``aten.clone.default`` is ``aten::clone``.
+
+    Args:
+        target: As in ``FxNode.target``.
+    """
+    parts = target.removeprefix("torch.ops.").split(".")
+    return "::".join(parts[:2])
+
+
+def _recorded_entries(tree: Sequence[HostOperation], wanted: set[str]) -> list[HostOperation]:
+    """The profiled operations that a dispatch mode would have seen, in order: none of them runs inside another."""
+    found: list[HostOperation] = []
+    covered: set[int] = set()
+    for entry in tree:  # parents stand before their children
+        if entry.parent is not None and id(entry.parent) in covered:
+            covered.add(id(entry))
+        elif entry.name in wanted:
+            covered.add(id(entry))
+            found.append(entry)
+    return found
+
+
+def _matches(nodes: Sequence[FxNode], entries: Sequence[HostOperation]) -> list[tuple[FxNode, HostOperation]]:
+    names = [operation_name(node.target) for node in nodes]
+    others = [entry.name for entry in entries]
+    if names == others:
+        return list(zip(nodes, entries, strict=True))
+    matcher = difflib.SequenceMatcher(None, names, others, autojunk=False)
+    return [
+        (nodes[block.a + offset], entries[block.b + offset])
+        for block in matcher.get_matching_blocks()
+        for offset in range(block.size)
+    ]

@@ -1,0 +1,102 @@
+"""
+Which operations work on values of any layout and keep it: between two of these nothing forces a conversion.
+
+The list is short on purpose. An operation that is not in it ends a region, which can hide a redundant pair but never
+invents one. Names are those of ATen and of the ``prims`` that Inductor's decompositions use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import FxNode
+
+POINTWISE = frozenset(
+    """
+    abs acos add addcdiv addcmul asin atan bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max
+    clamp_min convert_element_type copysign cos cosh div elu elu_backward eq erf erfc exp exp2 expm1 floor fma
+    fmod ge gelu gelu_backward gt hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh
+    hardtanh_backward le leaky_relu leaky_relu_backward lerp log log1p log2 logical_and
+    logical_not logical_or lt maximum minimum mish mish_backward mul native_dropout ne neg pow reciprocal relu
+    relu6 remainder round rsqrt rsub sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh softplus
+    softplus_backward sqrt square sub tan tanh tanh_backward threshold threshold_backward trunc where xlogy
+    """.split()
+)
+"""One output element from the elements at the same place; torch keeps the operands' stride order."""
+
+PER_CHANNEL = frozenset(
+    """
+    _adaptive_avg_pool2d _low_memory_max_pool2d_with_offsets
+    _low_memory_max_pool_with_offsets _native_batch_norm_legit_no_training _upsample_bicubic2d_aa
+    _upsample_bilinear2d_aa _upsample_nearest_exact2d _upsample_nearest_exact3d adaptive_avg_pool2d
+    adaptive_max_pool2d avg_pool2d constant_pad_nd max_pool2d
+    max_pool2d_with_indices max_pool3d max_pool3d_with_indices reflection_pad2d reflection_pad3d
+    replication_pad2d replication_pad3d upsample_bicubic2d upsample_bilinear2d upsample_nearest2d
+    upsample_nearest3d upsample_trilinear3d
+    """.split()
+)
+"""
+Pooling, padding, resampling and inference batch norm: each channel for itself, in either memory format.
+
+``avg_pool3d`` and the adaptive 3-D poolings are not among them: they return ``contiguous_format`` whatever they are
+given (torch 2.13 on a CPU), so no channels-last region goes through them.
+"""
+
+_BATCH_NORMS = frozenset({"native_batch_norm", "batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
+ALIASES = frozenset({"detach", "alias", "getitem", "lift_fresh_copy"})
+"""The same value under another name."""
+
+REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "var", "var_mean", "std", "any", "all", "max", "min", "norm"})
+"""They read a value in whatever layout it has; what they return is a new, smaller value."""
+
+
+CONTIGUOUS_NORMS = frozenset(
+    {"aten::group_norm", "aten::native_group_norm", "aiter::_groupnorm_run", "aiter::_groupnorm"}
+)
+"""
+Group norms that make their input contiguous on a GPU, by the names of a trace: without another one, the conversions
+around it only become copies.
+
+Source:
+    ``aten/src/ATen/native/group_norm.cpp`` (before pytorch's pull request 191945), pytorch issue 111824;
+    ``aiter/ops/groupnorm.py``.
+"""
+
+
+def base_name(target: str) -> str:
+    """
+    The operator's name without namespace, overload and in-place underscore: ``aten.relu_.default`` is ``relu``.
+
+    Args:
+        target: As in ``FxNode.target``; ``<built-in function getitem>`` is ``getitem``.
+    """
+    if "getitem" in target:
+        return "getitem"
+    parts = target.removeprefix("torch.ops.").split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return name if name.startswith("_") and name.endswith("__") else name.rstrip("_") or name
+
+
+def is_layout_agnostic(node: FxNode) -> bool:
+    """
+    Whether an operation takes a value in any layout, and returns one of the same layout.
+
+    Args:
+        node: A node of a graph.
+    """
+    name = base_name(node.target)
+    if name in _BATCH_NORMS:
+        return node.uses_running_statistics is True
+    return name in POINTWISE or name in PER_CHANNEL or name in ALIASES
+
+
+def reads_any_layout(node: FxNode) -> bool:
+    """
+    Whether an operation reads its input as it lies, and returns a value of its own.
+
+    Args:
+        node: A node of a graph.
+    """
+    name = base_name(node.target)
+    return name in REDUCTIONS or name.startswith("sym_") or name in ("is_same_size", "size", "stride", "numel")

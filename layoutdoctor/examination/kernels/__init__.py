@@ -1,0 +1,1 @@
+"""What the kernels of a recording prove."""

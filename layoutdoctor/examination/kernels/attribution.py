@@ -1,0 +1,495 @@
+"""
+Which operation launched each device kernel of a recorded trace, within which convolution, and in which profiler step.
+
+A launch is found by correlation; its operation by External id, except in the generation of traces in which that is the
+correlation once more, and by nesting in time otherwise. Faces the other ``trace_`` modules; no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from layoutdoctor.diagnosis.records import SourceLocation
+from layoutdoctor.recording.chrome import FRAME, MODULE_PREFIX, is_module_call, is_user_function
+from layoutdoctor.recording.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from layoutdoctor.recording.recording import Column, FrameEvents, OperationEvents, RecordedTrace
+
+STEP_PREFIX = "ProfilerStep#"
+
+# From this share of kernels on whose External id is their correlation, it says nothing: files of 2022-08 to 2024-02.
+_DEGENERATE_SHARE = 0.9
+
+_CONVOLUTION = re.compile(
+    r"^(?:aten::|torch_ipex::|mkldnn::)?(?:"
+    r"_?convolution|_?conv[123]d|conv_transpose[123]d|_convolution_mode|convolution_overrideable|convolution_pointwise"
+    r"|cudnn_convolution|miopen_(?:depthwise_)?convolution|mkldnn_convolution|mps_convolution|thnn_conv"
+    r"|_?slow_conv|_?conv_depthwise|conv_tbc|cudnn_conv"
+    r")(?:[._a-z0-9]*)$"
+)
+_OPERATOR = re.compile(r"^(?!autograd::)[A-Za-z_]\w*::|^triton_")
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """
+    Where each kernel of a trace comes from; one entry per kernel or operation, ``NONE`` where it is not known.
+
+    Attributes:
+        launch: Of each kernel: row of the runtime call that launched it.
+        operation: Of each kernel: row of the innermost operation around that call; not known for what a graph replays,
+            since the call then stands for all of its kernels.
+        convolution: Of each kernel: row of the outermost convolution around that operation.
+        step: Of each kernel: index into ``step_names``.
+        step_names: The profiler's steps, in order.
+        parent: Of each operation: row of the operation it was called from.
+        convolution_of: Of each operation: row of the outermost convolution that it is or runs in.
+        outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; itself where
+            there is none, as in what autograd or a region of the compiler wraps around.
+        replayed_count: Kernels that share a launch with others: what a graph replay ran.
+        unlaunched_count: Kernels without a launch in the trace.
+        is_external_degenerate: Whether External ids said nothing.
+    """
+
+    launch: Column
+    operation: Column
+    convolution: Column
+    step: Column
+    step_names: tuple[str, ...]
+    parent: Column
+    convolution_of: Column
+    outermost: Column
+    replayed_count: int
+    unlaunched_count: int
+    is_external_degenerate: bool
+
+
+def is_convolution(name: str) -> bool:
+    """
+    Whether an operation is a convolution, forward or backward.
+
+    Args:
+        name: As recorded, such as ``aten::cudnn_convolution``.
+    """
+    return _CONVOLUTION.match(name) is not None
+
+
+def attribute(trace: RecordedTrace) -> Attribution:
+    """
+    Finds launch, operation, convolution and step of every kernel.
+
+    Args:
+        trace: Any recorded trace.
+    """
+    parent, convolution_of, outermost = _nesting(trace)
+    launch, is_replayed = _launches(trace)
+    is_degenerate = _is_external_degenerate(trace)
+    operation = np.full(len(trace.kernels), NONE, np.int64)
+    if not is_degenerate:
+        operation = _by_external(trace)
+    operation = _by_nesting(trace, parent, launch, operation)
+    operation[is_replayed] = NONE
+    convolution = np.full(len(trace.kernels), NONE, np.int64)
+    known = operation != NONE
+    convolution[known] = convolution_of[operation[known]]
+    step, names = _steps(trace, launch)
+    return Attribution(
+        launch=launch,
+        operation=operation,
+        convolution=convolution,
+        step=step,
+        step_names=names,
+        parent=parent,
+        convolution_of=convolution_of,
+        outermost=outermost,
+        replayed_count=int(is_replayed.sum()),
+        unlaunched_count=int((launch == NONE).sum()),
+        is_external_degenerate=is_degenerate,
+    )
+
+
+def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
+    """Parent, outermost convolution and outermost operator of each operation, which are sorted parents first."""
+    operations = trace.operations
+    parents: list[int] = []
+    convolutions: list[int] = []
+    outermost: list[int] = []
+    open_by_thread: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    is_convolution_name = [is_convolution(name) for name in trace.names]
+    is_operator_name = [_OPERATOR.match(name) is not None for name in trace.names]
+    ends = operations.start + operations.duration
+    names = operations.name.tolist()
+    columns = (names, operations.thread.tolist(), operations.start.tolist(), ends.tolist())
+    for row, (name, thread, start, end) in enumerate(zip(*columns, strict=True)):
+        stack = open_by_thread[thread]
+        while stack and stack[-1][0] <= start:
+            stack.pop()
+        parent = stack[-1][1] if stack else NONE
+        parents.append(parent)
+        outer, around = (convolutions[parent], outermost[parent]) if stack else (NONE, NONE)
+        convolutions.append(row if outer == NONE and is_convolution_name[name] else outer)
+        outermost.append(row if around == NONE or not is_operator_name[names[around]] else around)
+        stack.append((end, row))
+    return np.array(parents, np.int64), np.array(convolutions, np.int64), np.array(outermost, np.int64)
+
+
+def _launches(trace: RecordedTrace) -> tuple[Column, NDArray[np.bool_]]:
+    """Row of each kernel's launch, and whether other kernels share it."""
+    kernels, launches = trace.kernels, trace.launches
+    row = _lookup(launches.correlation, kernels.correlation)
+    ambiguous = _shared_across_processes(launches.correlation, launches.process)
+    if len(ambiguous):
+        row[np.isin(kernels.correlation, ambiguous)] = NONE
+    known = row != NONE
+    counts = np.bincount(row[known], minlength=1)
+    return row, known & (counts[row] > 1)
+
+
+def _shared_across_processes(ids: Column, processes: Column) -> Column:
+    """Ids that two recorded processes both use: in a merged trace these name no event."""
+    if len(ids) == 0 or (processes == processes[0]).all():
+        return np.zeros(0, np.int64)
+    pairs = np.unique(np.stack([ids, processes]), axis=1)
+    values, counts = np.unique(pairs[0], return_counts=True)
+    shared: Column = values[(counts > 1) & (values != NONE)]
+    return shared
+
+
+def _lookup(keys: Column, wanted: Column) -> Column:
+    """Row of the first key that equals each wanted value; ``NONE`` where there is none."""
+    found = np.full(len(wanted), NONE, np.int64)
+    if len(keys) == 0 or len(wanted) == 0:
+        return found
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], wanted)
+    place[place == len(keys)] = 0
+    row = order[place]
+    is_there = (keys[row] == wanted) & (wanted != NONE)
+    found[is_there] = row[is_there]
+    return found
+
+
+def _is_external_degenerate(trace: RecordedTrace) -> bool:
+    kernels = trace.kernels
+    both = (kernels.external != NONE) & (kernels.correlation != NONE)
+    if not both.any():
+        return False
+    return bool((kernels.external == kernels.correlation)[both].mean() > _DEGENERATE_SHARE)
+
+
+def _by_external(trace: RecordedTrace) -> Column:
+    """The operation of each kernel's External id; 0 stood for "none" in 2020."""
+    operations, external = trace.operations, trace.kernels.external
+    ambiguous = _shared_across_processes(operations.external, _processes(trace)[operations.thread])
+    is_id = (external != 0) & ~np.isin(external, ambiguous)
+    return _lookup(operations.external, np.where(is_id, external, NONE))
+
+
+def _processes(trace: RecordedTrace) -> Column:
+    """The process of each thread, as a number."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(process, len(numbers)) for process, _ in trace.threads] or [NONE], np.int64)
+
+
+def _by_nesting(trace: RecordedTrace, parent: Column, launch: Column, operation: Column) -> Column:
+    """The innermost operation around each launch whose operation is not known yet."""
+    wanted = np.flatnonzero((operation == NONE) & (launch != NONE))
+    if not len(wanted) or not len(trace.operations):
+        return operation
+    rows = launch[wanted]
+    inner = innermost(trace.operations, parent, trace.launches.thread[rows], trace.launches.start[rows])
+    operation[wanted] = inner
+    return operation
+
+
+def innermost(operations: OperationEvents, parent: Column, threads: Column, moments: Column) -> Column:
+    """
+    The innermost operation that was running on a thread at a moment.
+
+    Args:
+        operations: The trace's.
+        parent: From ``Attribution``.
+        threads: Thread index of each question.
+        moments: Nanoseconds since the trace's base.
+    """
+    found = np.full(len(moments), NONE, np.int64)
+    ends = operations.start + operations.duration
+    for thread in sorted(set(threads.tolist())):
+        rows = np.flatnonzero(operations.thread == thread)
+        asked = np.flatnonzero(threads == thread)
+        if not len(rows):
+            continue
+        place = np.searchsorted(operations.start[rows], moments[asked], side="right") - 1
+        candidate = np.where(place >= 0, rows[np.maximum(place, 0)], NONE)
+        over = (candidate != NONE) & (ends[candidate] < moments[asked])
+        while over.any():
+            candidate[over] = parent[candidate[over]]
+            over = (candidate != NONE) & (ends[candidate] < moments[asked])
+        found[asked] = candidate
+    return found
+
+
+def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...]]:
+    """The profiler's step in which each kernel was launched; where no launch is known, in which it started."""
+    is_step = np.array([name.startswith(STEP_PREFIX) for name in trace.names] or [False])
+    step = np.full(len(trace.kernels), NONE, np.int64)
+    ranges: FrameEvents | OperationEvents = trace.annotations
+    rows = np.flatnonzero(is_step[ranges.name])
+    if not len(rows):  # torch 1.8 to 1.9 recorded steps as operations
+        ranges = trace.operations
+        rows = np.flatnonzero(is_step[ranges.name])
+    if not len(rows):
+        return step, ()
+    starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
+    moments = trace.kernels.start.copy()
+    known = launch != NONE
+    moments[known] = trace.launches.start[launch[known]]
+    place = np.searchsorted(starts, moments, side="right") - 1
+    inside = (place >= 0) & (moments <= ends[np.maximum(place, 0)])
+    step[inside] = place[inside]
+    return step, tuple(trace.names[name] for name in ranges.name[rows].tolist())
+
+
+_ALWAYS = -(1 << 62)  # what runs in the forward is in no backward operation
+
+
+class Places:
+    """
+    Answers where kernels come from.
+
+    Attributes:
+        has_frames: Whether the trace holds Python frames or call stacks at all.
+    """
+
+    def __init__(self, trace: RecordedTrace, attribution: Attribution) -> None:
+        self.trace, self.attribution = trace, attribution
+        self.has_frames = trace.has_stack or len(trace.frames) > 0 or any(a.call_stack for a in trace.arguments)
+        self._is_user_name = np.array([is_user_function(name) for name in trace.names] or [False])
+        self._is_module_name = np.array([is_module_call(name) for name in trace.names] or [False])
+        self._forward = _ForwardOperations(trace)
+        self._forward_thread: list[int] = trace.operations.forward_thread.tolist()
+        self._parent: list[int] = attribution.parent.tolist()
+        self._backwards: dict[int, int] = {}
+        self._forwards: dict[int, int] = {}
+
+    def modules(self, rows: Sequence[int]) -> list[str | None]:
+        """
+        The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``.
+
+        Args:
+            rows: Rows of kernels.
+        """
+        frames = self.trace.frames
+        own = np.flatnonzero(self._is_module_name[frames.name]) if len(frames) else np.zeros(0, np.int64)
+        return [
+            self.trace.names[int(frames.name[row])].removeprefix(MODULE_PREFIX) if row != NONE else None
+            for row in self._around(own, rows).tolist()
+        ]
+
+    def locations(self, rows: Sequence[int]) -> list[SourceLocation | None]:
+        """
+        The innermost line of code that is not torch's own around each kernel's origin.
+
+        The profiler records where a function begins, not the line in it that was running.
+
+        Args:
+            rows: Rows of kernels.
+        """
+        frames = self.trace.frames
+        own = np.flatnonzero(self._is_user_name[frames.name]) if len(frames) else np.zeros(0, np.int64)
+        return [
+            _location(self.trace.names[int(frames.name[frame])]) if frame != NONE else self._from_call_stack(row)
+            for frame, row in zip(self._around(own, rows).tolist(), rows, strict=True)
+        ]
+
+    def _around(self, own: Column, rows: Sequence[int]) -> Column:
+        """
+        Of some ranges, the innermost one around each kernel's launch, or else around its forward operation.
+
+        In a backward operation a range around the launch counts only if it began within that operation, as those of a
+        recomputed forward do: what lies around it is the call of ``backward()``.
+        """
+        frames = self.trace.frames
+        if not len(own):
+            return np.full(len(rows), NONE, np.int64)
+        threads, moments, begins = self._launch_moments(rows)
+        own_nearby = own[_holds_any(frames, own, threads, moments)]
+        found = _innermost_range(frames, own_nearby, threads, moments)
+        is_outside = (found != NONE) & (frames.start[found] < begins)
+        found[is_outside] = NONE
+        missing = np.flatnonzero((found == NONE) & (begins != _ALWAYS))
+        threads, moments = self._forward_moments([rows[place] for place in missing.tolist()])
+        own_nearby = own[_holds_any(frames, own, threads, moments)]
+        found[missing] = _innermost_range(frames, own_nearby, threads, moments)
+        return found
+
+    def _launch_moments(self, rows: Sequence[int]) -> tuple[Column, Column, Column]:
+        """Thread and time of each launch, and when the backward operation around it began."""
+        operations, launches = self.trace.operations, self.trace.launches
+        chosen = np.fromiter(rows, np.int64, len(rows))
+        launch, operation = self.attribution.launch[chosen], self.attribution.operation[chosen]
+        threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
+        by_operation = (launch == NONE) & (operation != NONE)
+        threads[by_operation] = operations.thread[operation[by_operation]]
+        moments[by_operation] = operations.start[operation[by_operation]]
+        threads[launch != NONE] = launches.thread[launch[launch != NONE]]
+        moments[launch != NONE] = launches.start[launch[launch != NONE]]
+        begins = np.full(len(rows), _ALWAYS, np.int64)
+        for place, row in enumerate(operation.tolist()):
+            backward = self._backward(row)
+            if backward != NONE:
+                begins[place] = operations.start[backward]
+        return threads, moments, begins
+
+    def _forward_moments(self, rows: Sequence[int]) -> tuple[Column, Column]:
+        """Thread and time of the forward operation of each kernel; ``NONE`` where there is none."""
+        operations = self.trace.operations
+        forward = np.array([self.forward_of(int(self.attribution.operation[row])) for row in rows], np.int64)
+        threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
+        known = forward != NONE
+        threads[known], moments[known] = operations.thread[forward[known]], operations.start[forward[known]]
+        return threads, moments
+
+    def _backward(self, operation: int) -> int:
+        """The innermost backward operation around one, or itself; ``NONE`` for what runs in the forward."""
+        if operation == NONE:
+            return NONE
+        found = self._backwards.get(operation)
+        if found is None:
+            found = operation
+            while found != NONE and self._forward_thread[found] <= 0:
+                found = self._parent[found]
+            self._backwards[operation] = found
+        return found
+
+    def forward_of(self, operation: int) -> int:
+        """
+        The forward operation that a backward one belongs to.
+
+        Args:
+            operation: Row of an operation.
+
+        Returns:
+            Its row; ``NONE`` where there is none, or it is not in the trace.
+        """
+        backward = self._backward(operation)
+        if backward == NONE:
+            return NONE
+        if backward not in self._forwards:
+            self._forwards[backward] = self._forward.of(backward)
+        return self._forwards[backward]
+
+    def _from_call_stack(self, row: int) -> SourceLocation | None:
+        """The same from the call stack that torch 1.9 to 1.13 wrote into the operation, or into its forward one."""
+        own = int(self.attribution.operation[row])
+        for operation in (own, self.forward_of(own)):
+            while operation != NONE:
+                arguments = int(self.trace.operations.arguments[operation])
+                stack = self.trace.arguments[arguments].call_stack if arguments != NONE else ""
+                frame = next((part for part in stack.split(";") if is_user_function(part)), None)
+                if frame is not None:
+                    return _location(frame)
+                operation = self._parent[operation]
+        return None
+
+
+class _ForwardOperations:
+    """Forward operations by sequence number, which each thread counts for itself."""
+
+    def __init__(self, trace: RecordedTrace) -> None:
+        self.operations = trace.operations
+        self.processes = [process for process, _ in trace.threads]
+        self.homes: dict[tuple[int, str], int] = {}
+        operations = trace.operations
+        rows = np.flatnonzero((operations.sequence != NONE) & (operations.forward_thread <= 0))
+        order = np.lexsort((operations.start[rows], operations.sequence[rows]))
+        self.rows = rows[order]
+        self.sequences = operations.sequence[self.rows]
+
+    def of(self, operation: int) -> int:
+        """The last one that began before a backward operation and has its sequence number."""
+        operations = self.operations
+        sequence, start = operations.sequence[operation], operations.start[operation]
+        low, high = (
+            np.searchsorted(self.sequences, sequence, "left"),
+            np.searchsorted(self.sequences, sequence, "right"),
+        )
+        earlier = self.rows[low:high]
+        earlier = earlier[operations.start[earlier] < start]
+        home = self._home(operation)
+        if home != NONE:
+            earlier = earlier[operations.thread[earlier] == home]
+        return int(earlier[-1]) if len(earlier) else NONE
+
+    def _home(self, operation: int) -> int:
+        """
+        The thread that a backward operation's forward ran on; ``NONE`` where several may be it.
+
+        The number that it gives is none of those that the trace calls threads by, so it is the thread on which most of
+        the backward operations with that number find their forward. A recomputed forward runs on another one.
+        """
+        number = int(self.operations.forward_thread[operation])
+        key = (number, self.processes[int(self.operations.thread[operation])])
+        if key not in self.homes:
+            self.homes[key] = self._find_home(*key)
+        return self.homes[key]
+
+    def _find_home(self, number: int, process: str) -> int:
+        operations, threads = self.operations, self.operations.thread[self.rows]
+        own = [thread for thread in sorted(set(threads.tolist())) if self.processes[thread] == process]
+        is_asking = (operations.forward_thread == number) & (operations.sequence != NONE)
+        asking = np.unique(operations.sequence[is_asking])
+        counts = [int(np.isin(asking, self.sequences[threads == thread]).sum()) for thread in own]
+        return own[counts.index(max(counts))] if counts and counts.count(max(counts)) == 1 else NONE
+
+
+def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Column) -> NDArray[np.bool_]:
+    """Which of the ranges hold any of the moments, whatever the thread."""
+    asked = np.sort(moments[threads != NONE])
+    ends = frames.start[own] + frames.duration[own]
+    return np.searchsorted(asked, ends, "right") > np.searchsorted(asked, frames.start[own], "left")
+
+
+def _innermost_range(frames: FrameEvents, own: Column, threads: Column, moments: Column) -> Column:
+    """The innermost of some ranges around each moment of a thread; they are sorted by start, longer ones first."""
+    found = np.full(len(moments), NONE, np.int64)
+    for thread in sorted(set(threads.tolist())):
+        rows = own[frames.thread[own] == thread]
+        asked = np.flatnonzero(threads == thread)
+        if thread == NONE or not len(rows):
+            continue
+        starts, ends = frames.start[rows], frames.start[rows] + frames.duration[rows]
+        parents = _parents(starts.tolist(), ends.tolist())
+        place = np.searchsorted(starts, moments[asked], side="right") - 1
+        over = (place >= 0) & (ends[np.maximum(place, 0)] < moments[asked])
+        while over.any():
+            place[over] = parents[place[over]]
+            over = (place >= 0) & (ends[np.maximum(place, 0)] < moments[asked])
+        found[asked] = np.where(place >= 0, rows[np.maximum(place, 0)], NONE)
+    return found
+
+
+def _parents(starts: Sequence[int], ends: Sequence[int]) -> Column:
+    parents: list[int] = []
+    stack: list[int] = []
+    for place, start in enumerate(starts):
+        while stack and ends[stack[-1]] <= start:
+            stack.pop()
+        parents.append(stack[-1] if stack else NONE)
+        stack.append(place)
+    return np.array(parents, np.int64)
+
+
+def _location(frame: str) -> SourceLocation | None:
+    match = FRAME.match(frame)
+    return SourceLocation(file=match["file"], line=int(match["line"])) if match else None

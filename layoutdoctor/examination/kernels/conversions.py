@@ -1,0 +1,514 @@
+"""
+What a recorded trace proves, as records: conversions, round trips, the kernel list, sums by operation and module.
+
+Faces ``examination``; no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from layoutdoctor.diagnosis.layout import Layout, dense_stride, strided_layout
+from layoutdoctor.diagnosis.records import Conversion, KernelSummary, RedundantPair
+from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
+from layoutdoctor.examination.kernels.attribution import Places, attribute
+from layoutdoctor.examination.kernels.convolutions import classify, groups_of, library_conversions
+from layoutdoctor.examination.kernels.copies import find_copies
+from layoutdoctor.examination.kernels.names import dtypes_of
+from layoutdoctor.examination.kernels.pairs import find_pairs
+from layoutdoctor.examination.kernels.shapes import convolution_tensors
+from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, convolution_sums, kernel_records, totals_of
+from layoutdoctor.recording.recording import NONE
+from layoutdoctor.units import format_seconds
+from layoutdoctor.words import DTYPES, item_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from layoutdoctor.diagnosis.records import SourceLocation
+    from layoutdoctor.examination.kernels.attribution import Attribution
+    from layoutdoctor.examination.kernels.convolutions import KernelClasses, LibraryConversion
+    from layoutdoctor.examination.kernels.copies import TraceCopy
+    from layoutdoctor.examination.kernels.pairs import TracePair
+    from layoutdoctor.examination.kernels.shapes import Role, Shape
+    from layoutdoctor.recording.recording import Column, RecordedTrace
+
+
+def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tuple[int, Column]:
+    """
+    Time in which none but the asked kernels ran on their device, copies by the device's own engines included.
+
+    Args:
+        trace: Any recorded trace.
+        is_asked: Of each kernel, whether it is one of those asked about.
+
+    Returns:
+        The time of all of them together, overlaps counted once; and that of each kernel alone, 0 for those not asked.
+    """
+    kernels, transfers = trace.kernels, trace.transfers
+    exposed = np.zeros(len(kernels), np.int64)
+    total = 0
+    places = np.stack([kernels.process, kernels.device]) if len(kernels) else np.zeros((2, 0), np.int64)
+    for process, device in sorted(set(map(tuple, places[:, is_asked].T.tolist()))):
+        own = (kernels.process == process) & (kernels.device == device)
+        beside = (transfers.process == process) & (transfers.device == device)
+        asked, others = own & is_asked, own & ~is_asked
+        starts = np.concatenate([kernels.start[others], transfers.start[beside]])
+        ends = starts + np.concatenate([kernels.duration[others], transfers.duration[beside]])
+        busy = _union(starts, ends)
+        mine = _union(kernels.start[asked], kernels.start[asked] + kernels.duration[asked])
+        total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
+        start, end = kernels.start[asked], kernels.start[asked] + kernels.duration[asked]
+        exposed[asked] = end - start - _covered(start, end, *busy)
+    return total, exposed
+
+
+def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
+    """Intervals merged where they touch, in order."""
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    is_first = np.concatenate([[True], starts[1:] > reach[:-1]])
+    first = np.flatnonzero(is_first)
+    return starts[first], reach[np.concatenate([first[1:] - 1, [len(starts) - 1]])]
+
+
+def _covered(starts: Column, ends: Column, busy_starts: Column, busy_ends: Column) -> Column:
+    """How much of each interval lies within disjoint intervals that are in order."""
+    if not len(busy_starts):
+        return np.zeros(len(starts), np.int64)
+    before = np.concatenate([[0], np.cumsum(busy_ends - busy_starts)])
+    return _busy_until(ends, before, busy_starts, busy_ends) - _busy_until(starts, before, busy_starts, busy_ends)
+
+
+def _busy_until(moments: Column, before: Column, busy_starts: Column, busy_ends: Column) -> Column:
+    place = np.searchsorted(busy_starts, moments, side="right") - 1
+    inside = np.maximum(place, 0)
+    partial = np.clip(moments - busy_starts[inside], 0, busy_ends[inside] - busy_starts[inside])
+    sums: Column = np.where(place >= 0, before[inside] + partial, 0)
+    return sums
+
+
+_NANOSECONDS_PER_MICROSECOND = 1000
+_SECONDS_PER_NANOSECOND = 1e-9
+_NAME_LENGTH = 60
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """How to record each part of a trace, or why it is not there."""
+
+    kernels: str = "ProfilerActivity.CUDA"
+    operations: str = "ProfilerActivity.CPU"
+    strides: str = "torch before 2.3"
+    stack: str = "with_stack=True"
+
+
+_BY_TORCH = _Recording()
+_BY_NSIGHT = _Recording(
+    kernels="nsys profile --trace=cuda,nvtx",
+    operations="torch.autograd.profiler.emit_nvtx(record_shapes=True)",
+    strides="a trace of torch.profiler holds them",
+    stack="a trace of torch.profiler holds it, with_stack=True",
+)
+
+
+def _how_to_record(trace: RecordedTrace) -> _Recording:
+    return _BY_NSIGHT if trace.source.startswith("Nsight") else _BY_TORCH
+
+
+def describe_lacks(
+    trace: RecordedTrace, attribution: Attribution, places: Places, is_possible: NDArray[np.bool_]
+) -> tuple[str, ...]:
+    """
+    What the trace lacks, as sentences that a report can list.
+
+    Args:
+        trace: Any recorded trace.
+        attribution: Its attribution.
+        places: Its places.
+        is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
+    """
+    if not len(trace.kernels):
+        how = _how_to_record(trace).kernels
+        return (f"device kernels were not recorded ({how}), so nothing can be said of conversions",)
+    return tuple(_sentences(trace, attribution, places, is_possible))
+
+
+def _sentences(
+    trace: RecordedTrace, attribution: Attribution, places: Places, is_possible: NDArray[np.bool_]
+) -> Iterator[str]:
+    count = len(trace.kernels)
+    if not len(trace.operations):
+        how = _how_to_record(trace).operations
+        yield f"operations were not recorded ({how}), so kernels belong to no operation, module or line"
+    else:
+        yield from _about_operations(trace, places)
+    if attribution.replayed_count:
+        yield (
+            f"{attribution.replayed_count} of {count} kernels were launched by graph replays, "
+            "so their operations are not known"
+        )
+    if attribution.unlaunched_count and len(trace.operations):
+        yield (
+            f"{attribution.unlaunched_count} of {count} kernels have no launch in the trace (queued before the "
+            "recording began, or not recorded), so their operations are not known"
+        )
+    if count > 1 and not (trace.kernels.duration % _NANOSECONDS_PER_MICROSECOND).any():
+        yield "times are whole microseconds, so those of short kernels are rough"
+    if is_possible.any():
+        name = trace.names[int(trace.kernels.name[is_possible][0])]
+        seconds = int(trace.kernels.duration[is_possible].sum()) * _SECONDS_PER_NANOSECOND
+        yield (
+            f"{int(is_possible.sum())} kernels ({format_seconds(seconds)}) may convert a layout, their names do not "
+            f"say: {name[:_NAME_LENGTH]}"
+        )
+    if count > MOST_KERNELS_LISTED:
+        yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
+
+
+def _about_operations(trace: RecordedTrace, places: Places) -> Iterator[str]:
+    if not any(recorded.shapes for recorded in trace.arguments):
+        yield (
+            "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid "
+            "or the order of kernels"
+        )
+    elif not any(recorded.strides for recorded in trace.arguments):
+        how = _how_to_record(trace).strides
+        yield f"strides were not recorded ({how}), so eager copies between layouts cannot be told"
+    if not places.has_frames:
+        how = _how_to_record(trace).stack
+        yield f"the Python stack was not recorded ({how}), so no module and no line is named"
+
+
+SECONDS_PER_NANOSECOND = 1e-9
+
+_CALLED_FROM_PYTHON = frozenset({"aten::contiguous", "aten::to", "aten::clone", "aten::copy_"})
+
+_PROOFS = {
+    "shapes": "both are of the same sizes by the arguments of their operations, and only operations that work in "
+    "either format ran between; a sibling of the same sizes cannot be excluded",
+    "grid": "both were launched with the same grid, and only operations that work in either format ran between; "
+    "a sibling of about the same sizes cannot be excluded",
+    "order": "only operations that work in either format ran between; sizes were not recorded, so another value "
+    "cannot be excluded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """
+    What a trace proves.
+
+    Attributes:
+        kernels: The kernel list with the conversions of libraries.
+        conversions: Conversions that no library ran: eager and generated copies, permuted ones with direction ``none``.
+        pairs: Round trips.
+    """
+
+    kernels: KernelSummary
+    conversions: tuple[Conversion, ...]
+    pairs: tuple[RedundantPair, ...]
+
+
+def examine_recorded(trace: RecordedTrace) -> TraceFacts:
+    """
+    Everything that a trace proves about layouts.
+
+    Args:
+        trace: Any recorded trace, also an empty one.
+    """
+    attribution, classes = attribute(trace), classify(trace)
+    groups = groups_of(trace, attribution, classes)
+    found = library_conversions(trace, attribution, classes, groups)
+    pairs = find_pairs(trace, attribution, classes, groups, found)
+    copies = find_copies(trace, attribution, classes)
+    records = Records(trace, attribution, classes, found, Places(trace, attribution), copies)
+    conversions = [records.library(number, conversion) for number, conversion in enumerate(found)]
+    padded = [records.padded(number, row) for number, row in enumerate(records.padding)]
+    return TraceFacts(
+        kernels=records.summary(conversions, padded, groups),
+        conversions=tuple(records.copy(number, copy) for number, copy in enumerate(copies)),
+        pairs=tuple(records.pair(pair, conversions) for pair in pairs),
+    )
+
+
+class Records:
+    """
+    Turns rows of a trace into records.
+
+    Args:
+        trace: Any recorded trace.
+        attribution: Its attribution.
+        classes: From ``classify``.
+        found: From ``library_conversions``.
+        places: Where its kernels come from.
+        copies: From ``find_copies``.
+
+    Attributes:
+        padding: Rows of the kernels that only pad channels.
+    """
+
+    def __init__(
+        self,
+        trace: RecordedTrace,
+        attribution: Attribution,
+        classes: KernelClasses,
+        found: Sequence[LibraryConversion],
+        places: Places,
+        copies: Sequence[TraceCopy] = (),
+    ) -> None:
+        self.trace, self.attribution, self.classes, self.places = trace, attribution, classes, places
+        self.is_padding = np.array([role == "padding" for role in classes.roles] or [False])[trace.kernels.name]
+        self.is_library = np.zeros(len(trace.kernels), bool)
+        self.is_library[[conversion.row for conversion in found]] = True
+        is_copy = np.zeros(len(trace.kernels), bool)
+        is_copy[[copy.row for copy in copies if copy.direction != "none"]] = True
+        self.exposed_total, self.exposed = exposed_nanoseconds(trace, self.is_library)
+        _, self.exposed_copies = exposed_nanoseconds(trace, is_copy)
+        self.padding: list[int] = np.flatnonzero(self.is_padding).tolist()
+        rows = sorted({c.row for c in found} | {c.row for c in copies} | set(self.padding))
+        self.locations = dict(zip(rows, self.places.locations(rows), strict=True))
+        self.modules = self.places.modules(range(len(trace.kernels)))
+
+    def summary(
+        self, conversions: Sequence[Conversion], padded: Sequence[Conversion], groups: Sequence[int]
+    ) -> KernelSummary:
+        """
+        The kernel list, its conversions in the order of their starts.
+
+        Args:
+            conversions: From ``library``.
+            padded: From ``padded``.
+            groups: From ``groups_of``.
+        """
+        trace = self.trace
+        listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
+        whole = int(trace.kernels.duration.sum())
+        spent = int(trace.kernels.duration[self.is_library].sum())
+        count, seconds = convolution_sums(trace, groups)
+        possible = np.array([role == "possible" for role in self.classes.roles] or [False])[trace.kernels.name]
+        lost = sum(problem.count for problem in trace.problems if problem.is_loss)
+        return KernelSummary(
+            count=len(trace.kernels),
+            seconds=whole * SECONDS_PER_NANOSECOND,
+            conversion_count=int(self.is_library.sum()),
+            conversion_seconds=spent * SECONDS_PER_NANOSECOND,
+            share=spent / whole if whole else None,
+            conversions=tuple(listed),
+            not_understood_count=lost + int(possible.sum()),
+            kernels=kernel_records(trace, self.attribution),
+            sources=(trace.source,),
+            lacks=describe_lacks(trace, self.attribution, self.places, possible),
+            exposed_conversion_seconds=self.exposed_total * SECONDS_PER_NANOSECOND,
+            convolution_count=count,
+            convolution_seconds=seconds * SECONDS_PER_NANOSECOND if seconds is not None else None,
+            totals=totals_of(trace, self.attribution, self.modules, self.is_library),
+        )
+
+    def _common(self, row: int, *, is_copy: bool = False, is_counted: bool = True) -> dict[str, object]:
+        """What every conversion record says of its kernel."""
+        trace, attribution = self.trace, self.attribution
+        step = int(attribution.step[row])
+        exposed = int(self.exposed_copies[row] if is_copy else self.exposed[row])
+        return {
+            "kernel": trace.names[int(trace.kernels.name[row])],
+            "node": None,
+            "op": self._operation_name(int(attribution.operation[row]), outermost=is_copy),
+            "location": self.locations.get(row),
+            "module": self.modules[row],
+            "seconds": int(trace.kernels.duration[row]) * SECONDS_PER_NANOSECOND,
+            "stream": int(trace.kernels.stream[row]),
+            "start_seconds": int(trace.kernels.start[row]) * SECONDS_PER_NANOSECOND,
+            "seconds_source": "measured",
+            "exposed_seconds": exposed * SECONDS_PER_NANOSECOND if is_counted else None,
+            "step": attribution.step_names[step] if step != NONE else None,
+        }
+
+    def _operation_name(self, operation: int, *, outermost: bool) -> str | None:
+        if operation == NONE:
+            return None
+        row = int(self.attribution.outermost[operation]) if outermost else operation
+        return self.trace.names[int(self.trace.operations.name[row])]
+
+    def library(self, number: int, found: LibraryConversion) -> Conversion:
+        """
+        A conversion of a library.
+
+        Args:
+            number: Which of them it is, from 0.
+            found: What is known of it.
+        """
+        common = self._common(found.row)
+        shape = found.tensor.shape if found.tensor is not None else None
+        source, target = _layouts(shape, found.direction)
+        dtype, target_dtype, item_bytes = self._dtypes(found)
+        moved = math.prod(shape) * sum(item_bytes) if shape is not None and item_bytes is not None else None
+        is_buffer = found.tensor is not None and found.direction == "to_channels_last" and found.tensor.role in _WRITTEN
+        return Conversion(
+            id=f"conversion {number}",
+            owner="library",
+            source=source,
+            target=target,
+            direction=found.direction,
+            tensor=found.tensor.kind if found.tensor is not None else "unknown",
+            bytes_moved=moved,
+            dtype=dtype,
+            target_dtype=target_dtype if target_dtype != dtype else None,
+            port=found.tensor.port if found.tensor is not None else None,
+            cause="the library converts the buffer of its result before it writes it" if is_buffer else None,
+            source_value=self._value(found),
+            confidence=found.confidence,
+            **common,  # type: ignore[arg-type]
+        )
+
+    def _dtypes(self, found: LibraryConversion) -> tuple[str | None, str | None, tuple[int, int] | None]:
+        """Element types before and after, and their bytes, from the kernel's name or the operation's arguments."""
+        named = dtypes_of(self.trace.names[int(self.trace.kernels.name[found.row])])
+        if named is not None:
+            sizes = (item_bytes(named[0]), item_bytes(named[1]))
+            return named[0], named[1], (sizes[0], sizes[1]) if sizes[0] and sizes[1] else None
+        recorded, size = DTYPES.get(found.dtype or ""), item_bytes(found.dtype)
+        return recorded, recorded, None if size is None else (size, size)
+
+    def _value(self, found: LibraryConversion) -> str | None:
+        """A label that conversions of one and the same tensor share, where the sizes leave no other."""
+        if found.tensor is None or found.confidence != "shapes" or found.group < 0 or found.tensor.role in _WRITTEN:
+            return None
+        role, convolution = found.tensor.role, found.group
+        name = self.trace.names[int(self.trace.operations.name[convolution])]
+        if "backward" in name and role in ("input", "weight"):
+            forward = self.places.forward_of(convolution)
+            convolution = int(self.attribution.convolution_of[forward]) if forward != NONE else NONE
+            if convolution == NONE or self._shape_of(convolution, role) != found.tensor.shape:
+                return None
+            name = self.trace.names[int(self.trace.operations.name[convolution])]
+        return f"{role} of {name} ({convolution})"
+
+    def _shape_of(self, convolution: int, role: Role) -> Shape | None:
+        """Sizes of a tensor of a convolution, as its operation recorded them."""
+        arguments = int(self.trace.operations.arguments[convolution])
+        name = self.trace.names[int(self.trace.operations.name[convolution])]
+        tensors = convolution_tensors(name, self.trace.arguments[arguments]) if arguments != NONE else None
+        tensor = tensors.of_role(role) if tensors is not None else None
+        return tensor.shape if tensor is not None else None
+
+    def padded(self, number: int, row: int) -> Conversion:
+        """
+        A kernel that only pads channels.
+
+        Args:
+            number: Which of them it is, from 0.
+            row: Its row.
+        """
+        return Conversion(
+            id=f"padding {number}",
+            owner="library",
+            source=None,
+            target=None,
+            direction="none",
+            tensor="unknown",
+            bytes_moved=None,
+            cause="channels are padded or folded, which changes no layout",
+            **self._common(row, is_counted=False),  # type: ignore[arg-type]
+        )
+
+    def copy(self, number: int, copy: TraceCopy) -> Conversion:
+        """
+        A copy that no library ran.
+
+        Args:
+            number: Which of them it is, from 0.
+            copy: What is known of it.
+        """
+        common = self._common(copy.row, is_copy=True, is_counted=copy.direction != "none")
+        owner = "compiler" if copy.kind == "generated" else "framework"
+        if copy.kind != "generated" and common["op"] in _CALLED_FROM_PYTHON:
+            owner = "user"
+        causes = {
+            "converted": None,
+            "permuted": "permutes dimensions, which is no change between memory formats",
+            "generated": "the generated kernel walks two dimensions apart, as one between two layouts does",
+        }
+        return Conversion(
+            id=f"copy {number}",
+            owner=owner,  # type: ignore[arg-type]
+            source=copy.source,
+            target=copy.target,
+            direction=copy.direction,
+            tensor="unknown",
+            bytes_moved=None,
+            cause=causes[copy.kind],
+            confidence="shapes" if copy.source is not None else None,
+            graph="recorded",
+            fused=False,
+            **common,  # type: ignore[arg-type]
+        )
+
+    def pair(self, pair: TracePair, conversions: Sequence[Conversion]) -> RedundantPair:
+        """
+        A round trip.
+
+        Args:
+            pair: What is known of it.
+            conversions: From ``library``, in order.
+        """
+        first, second = conversions[pair.first], conversions[pair.second]
+        place = second if second.location or second.module else first
+        moved = [conversion.bytes_moved for conversion in (first, second)]
+        known = [count for count in moved if count is not None]
+        return RedundantPair(
+            kind="through" if pair.between else "adjacent",
+            evidence="kernels",
+            first=first.id,
+            second=second.id,
+            between=tuple(_short(name) for name in pair.between),
+            seconds=_sum(first.seconds, second.seconds),
+            bytes_moved=sum(known) if len(known) == len(moved) else None,
+            location=_first_place(place.location, first.location),
+            module=place.module,
+            proof=_PROOFS[pair.confidence] + _contiguous_norm_words(pair.between),
+            tensor_shape=pair.shape,
+            seconds_source="measured",
+            confidence=pair.confidence,
+            exposed_seconds=_sum(first.exposed_seconds, second.exposed_seconds),
+        )
+
+
+_WRITTEN = ("output", "grad_input", "grad_weight")
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
+
+
+def _first_place(place: SourceLocation | None, other: SourceLocation | None) -> SourceLocation | None:
+    return place if place is not None else other
+
+
+def _contiguous_norm_words(between: Sequence[str]) -> str:
+    name = next((name for name in between if name in CONTIGUOUS_NORMS), None)
+    return f"; but {name} computes in contiguous_format on a GPU, so it has to be replaced as well" if name else ""
+
+
+def _short(name: str) -> str:
+    """An operation's name, or a kernel's without result, template and arguments."""
+    plain = name.removeprefix("void ")
+    ends = [place for place in (plain.find("<"), plain.rfind("(")) if place > 0]
+    return plain[: min(ends)] if ends and " " in name else plain
+
+
+def _layouts(shape: Shape | None, direction: str) -> tuple[Layout | None, Layout | None]:
+    """Layouts before and after a conversion between the two dense formats of a tensor."""
+    if shape is None or direction not in ("to_channels_last", "to_contiguous"):
+        return None, None
+    contiguous = strided_layout(shape, dense_stride(shape, range(len(shape))))
+    last = strided_layout(shape, dense_stride(shape, (0, *range(2, len(shape)), 1)))
+    return (contiguous, last) if direction == "to_channels_last" else (last, contiguous)

@@ -1,0 +1,340 @@
+"""
+The layout conversions that a library ran around its convolutions in a recorded trace: direction, tensor, sizes.
+
+cuDNN's names say the direction, MIOpen's do not: there it follows from the place before or after the kernel that
+computes. Which tensor it was follows from the launch grid, which both libraries derive from the sizes. Faces
+``trace_conversions``; no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.kernels.names import is_convolution_kernel, kernel_entry
+from layoutdoctor.examination.kernels.shapes import convolution_tensors, cudnn_grid, miopen_fits
+from layoutdoctor.recording.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import Confidence, ConversionDirection
+    from layoutdoctor.examination.kernels.attribution import Attribution
+    from layoutdoctor.examination.kernels.shapes import ConvolutionTensors, Role, Shape, Tensor
+    from layoutdoctor.recording.recording import RecordedTrace
+
+_ZERO_FILL = "SubTensorOpWithScalar"
+_HELPER = "SubTensorOp"
+_WEIGHT_GRADIENT = re.compile(r"wgrad|_wrw_|bwd_weight|Wrw")
+_DATA_GRADIENT = re.compile(r"dgrad|_bwd_|bwd_data|Bwd")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelClasses:
+    """
+    What the name of each kernel says, by index into ``RecordedTrace.names``.
+
+    Attributes:
+        is_conversion: Whether it converts a layout.
+        is_main: Whether it computes a convolution.
+        is_helper: Whether it fills or casts for a convolution of MIOpen.
+        direction: Of a conversion.
+        library: Of a conversion.
+        roles: Role in the dictionary; empty where the name is not in it.
+    """
+
+    is_conversion: tuple[bool, ...]
+    is_main: tuple[bool, ...]
+    is_helper: tuple[bool, ...]
+    direction: tuple[ConversionDirection, ...]
+    library: tuple[str, ...]
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryConversion:
+    """
+    One conversion kernel of a library.
+
+    Attributes:
+        row: The kernel's row.
+        group: Which convolution it ran for: kernels of one group ran for the same one; ``NONE`` where not known.
+        direction: What it does.
+        tensor: What it converts; None where not known.
+        confidence: What direction and tensor rest on.
+        dtype: Element type of what the convolution reads, as recorded; None where it was not.
+        is_result: Whether it converts what the convolution wrote, by its place behind the kernel that computes; None
+            where none is known to.
+        input_shape: Sizes of the convolution's input, whichever tensor this converts; None where not recorded.
+    """
+
+    row: int
+    group: int
+    direction: ConversionDirection
+    tensor: Tensor | None
+    confidence: Confidence | None
+    dtype: str | None = None
+    is_result: bool | None = None
+    input_shape: Shape | None = None
+
+
+def classify(trace: RecordedTrace) -> KernelClasses:
+    """
+    Looks every kernel's name up in the dictionary, once per name.
+
+    Args:
+        trace: Any recorded trace.
+    """
+    used = set(trace.kernels.name.tolist())
+    count = len(trace.names)
+    conversion, main, helper = [False] * count, [False] * count, [False] * count
+    direction: list[ConversionDirection] = ["none"] * count
+    library, roles = [""] * count, [""] * count
+    for index in used:
+        name = trace.names[index]
+        match = kernel_entry(name)
+        helper[index] = name.startswith(_HELPER)
+        if match is not None:
+            roles[index], library[index] = match.entry.role, match.entry.library
+            conversion[index] = match.entry.role == "conversion" and match.is_certain
+            direction[index] = match.entry.direction
+        main[index] = not conversion[index] and not helper[index] and is_convolution_kernel(name)
+    return KernelClasses(tuple(conversion), tuple(main), tuple(helper), tuple(direction), tuple(library), tuple(roles))
+
+
+def groups_of(trace: RecordedTrace, attribution: Attribution, classes: KernelClasses) -> list[int]:
+    """
+    Of each kernel, which convolution it ran for.
+
+    A kernel whose operation is known belongs to that; unknown ones that follow one another on a stream and are all of
+    convolutions belong together.
+
+    Returns:
+        The convolution's row, or a number below ``NONE`` for a run of kernels without operations; ``NONE`` for others.
+    """
+    groups: list[int] = attribution.convolution.tolist()
+    kernels = trace.kernels
+    last: dict[tuple[int, int, int], int] = {}
+    next_group = NONE - 1
+    places = zip(kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist(), strict=True)
+    columns = (kernels.name.tolist(), attribution.operation.tolist(), places)
+    for row, (name, operation, place) in enumerate(zip(*columns, strict=True)):
+        is_own = classes.is_conversion[name] or classes.is_main[name] or classes.is_helper[name]
+        if operation != NONE or not is_own:
+            last.pop(place, None)
+            continue
+        if place not in last:
+            last[place] = next_group
+            next_group -= 1
+        groups[row] = last[place]
+    return groups
+
+
+def library_conversions(
+    trace: RecordedTrace, attribution: Attribution, classes: KernelClasses, groups: Sequence[int]
+) -> list[LibraryConversion]:
+    """
+    Every conversion kernel of a library, in order.
+
+    Args:
+        trace: Any recorded trace.
+        attribution: Its attribution.
+        classes: From ``classify``.
+        groups: From ``groups_of``.
+    """
+    names = trace.kernels.name.tolist()
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        if group != NONE:
+            members.setdefault(group, []).append(row)
+    found: list[LibraryConversion] = []
+    for group, rows in members.items():
+        if any(classes.is_conversion[names[row]] for row in rows):
+            found += _Group(trace, attribution, classes, group, rows).conversions()
+    in_groups = {conversion.row for conversion in found}
+    found += [
+        LibraryConversion(row, NONE, classes.direction[name], None, None)
+        for row, name in enumerate(names)
+        if classes.is_conversion[name] and row not in in_groups
+    ]
+    return sorted(found, key=lambda conversion: conversion.row)
+
+
+class _Group:
+    """The kernels of one convolution, in order."""
+
+    def __init__(
+        self,
+        trace: RecordedTrace,
+        attribution: Attribution,
+        classes: KernelClasses,
+        group: int,
+        rows: list[int],
+    ) -> None:
+        self.trace, self.attribution, self.classes, self.group, self.rows = trace, attribution, classes, group, rows
+        self.names = [int(trace.kernels.name[row]) for row in rows]
+        self.is_conversion = [classes.is_conversion[name] for name in self.names]
+        self.mains = self._mains()
+
+    def _mains(self) -> list[int]:
+        """Places of the kernels that compute; where no name says so, the longest of the others."""
+        mains = [place for place, name in enumerate(self.names) if self.classes.is_main[name]]
+        others = [
+            place
+            for place, name in enumerate(self.names)
+            if not self.is_conversion[place] and not self.classes.is_helper[name] and not self.classes.roles[name]
+        ]
+        if mains or not others or self.group < NONE:
+            return mains
+        return [max(others, key=lambda place: int(self.trace.kernels.duration[self.rows[place]]))]
+
+    def conversions(self) -> Iterator[LibraryConversion]:
+        """The conversions of this convolution."""
+        taken: set[tuple[int, str]] = set()
+        for place, row in enumerate(self.rows):
+            if not self.is_conversion[place]:
+                continue
+            named = self.classes.direction[self.names[place]]
+            is_result = self._is_result(place)
+            direction = self._direction(place, is_result=is_result) if named == "other" else named
+            conversion = LibraryConversion(
+                row, self.group, direction, None, self._confidence(place, named), is_result=is_result
+            )
+            yield self._with_tensor(conversion, place, taken)
+
+    def _confidence(self, place: int, named: ConversionDirection) -> Confidence | None:
+        has_grid = self.trace.kernels.grid[self.rows[place]] != NONE
+        if named == "other":
+            return "order" if self.mains else None
+        return "grid" if has_grid else "order"
+
+    def _direction(self, place: int, *, is_result: bool | None) -> ConversionDirection:
+        """What a kernel without a direction in its name does, by its place; CNHW is neither of the two formats."""
+        if is_result is None or not self.trace.names[self.names[place]].startswith("batched_transpose"):
+            return "other"
+        return "to_contiguous" if is_result else "to_channels_last"
+
+    def _is_result(self, place: int) -> bool | None:
+        """Whether a conversion stands behind the kernel whose result it converts, not before one that reads it."""
+        before = [main for main in self.mains if main < place]
+        after = [main for main in self.mains if main > place]
+        if not before and not after:
+            return None
+        if not before or not after:
+            return bool(before)
+        named = self.classes.direction[self.names[place]]
+        return self._is_next_to(before[-1], place) if named == "other" else named != self._reading_direction()
+
+    def _reading_direction(self) -> ConversionDirection:
+        """Which way this convolution converts what it reads: a channels_last model may run a contiguous one."""
+        first = next(iter(self.mains), 0)
+        reads = [self.classes.direction[self.names[i]] for i in range(first) if self.is_conversion[i]]
+        return reads[0] if reads else "to_channels_last"
+
+    def _is_next_to(self, main: int, place: int) -> bool:
+        """
+        Whether a conversion of MIOpen between two computing kernels belongs to the first one's result.
+
+        MIOpen launches it right behind that kernel (correlations without a gap), and one at most; the next part of the
+        operation begins with a fill or with a call in between.
+        """
+        between = range(main + 1, place)
+        if any(self.is_conversion[i] or self._is_fill(i) for i in between):
+            return False
+        correlations = [int(self.trace.kernels.correlation[self.rows[i]]) for i in range(main, place + 1)]
+        if NONE in correlations:
+            return True
+        return all(later - earlier <= 1 for earlier, later in pairwise(correlations))
+
+    def _is_fill(self, place: int) -> bool:
+        return self.trace.names[self.names[place]].startswith(_ZERO_FILL)
+
+    def _with_tensor(self, conversion: LibraryConversion, place: int, taken: set[tuple[int, str]]) -> LibraryConversion:
+        """The conversion with the tensor that its grid and its place leave, where that is one."""
+        if conversion.direction not in ("to_channels_last", "to_contiguous"):
+            return conversion
+        tensors = self._tensors(int(self.attribution.operation[conversion.row]))
+        if tensors is None:
+            return conversion
+        conversion = replace(conversion, dtype=tensors.dtype, input_shape=_shape_of(tensors, "input"))
+        part = sum(main < place for main in self.mains)
+        is_miopen = self.classes.library[self.names[place]] == "miopen"
+        roles = self._roles(tensors, conversion, place, is_miopen=is_miopen)
+        candidates = [tensors.of_role(role) for role in roles if (part, role) not in taken]
+        to_channels_last = conversion.direction == "to_channels_last"
+        fitting = [t for t in candidates if t and self._fits(conversion.row, t, to_channels_last=to_channels_last)]
+        if not fitting:
+            return conversion
+        if len(fitting) > 1 and not is_miopen:
+            return conversion
+        # MIOpen's forward converts input, weight and the buffer of the output in this order; of its backward that is
+        # all there is.
+        taken.add((part, fitting[0].role))
+        is_proven = len(fitting) == 1 or not tensors.is_backward
+        return replace(conversion, tensor=fitting[0], confidence="shapes" if is_proven else "order")
+
+    def _roles(
+        self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool
+    ) -> tuple[Role, ...]:
+        """
+        What the part of the operation at a place reads or writes, in the order in which MIOpen converts it.
+
+        MIOpen alone converts the buffer of a result before it computes.
+        """
+        is_read = not conversion.is_result
+        if conversion.is_result is None:
+            is_read = conversion.direction == "to_channels_last"
+        read, written = self._part(tensors, place, is_read=is_read)
+        if not is_read:
+            return written
+        return (*read, *written) if is_miopen and len(written) == 1 else read
+
+    def _part(
+        self, tensors: ConvolutionTensors, place: int, *, is_read: bool
+    ) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
+        """What the next kernel that computes reads, or the last one, and what it writes."""
+        if not tensors.is_backward:
+            return ("input", "weight"), ("output",)
+        mains = [main for main in self.mains if (main > place if is_read else main < place)]
+        name = self.trace.names[self.names[mains[0] if is_read else mains[-1]]] if mains else ""
+        if _WEIGHT_GRADIENT.search(name):
+            return ("input", "grad_output"), ("grad_weight",)
+        if _DATA_GRADIENT.search(name):
+            return ("grad_output", "weight"), ("grad_input",)
+        return ("grad_output", "input", "weight"), ("grad_input", "grad_weight")
+
+    def _tensors(self, operation: int) -> ConvolutionTensors | None:
+        """The tensors of the innermost operation around a kernel that says most of them."""
+        operations = self.trace.operations
+        best: ConvolutionTensors | None = None
+        while operation != NONE:
+            arguments = int(operations.arguments[operation])
+            if arguments != NONE:
+                name = self.trace.names[int(operations.name[operation])]
+                found = convolution_tensors(name, self.trace.arguments[arguments])
+                if found is not None and found.written:
+                    return found
+                best = best or found
+            operation = int(self.attribution.parent[operation])
+        return best
+
+    def _fits(self, row: int, tensor: Tensor, *, to_channels_last: bool) -> bool:
+        """Whether a tensor can be converted and has the launch grid, as far as one was recorded and is understood."""
+        if len(tensor.shape) < 3 or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1:
+            return False  # it satisfies both formats as it is
+        index = int(self.trace.kernels.grid[row])
+        if index == NONE:
+            return True
+        grid = self.trace.grids[index]
+        name = self.trace.names[int(self.trace.kernels.name[row])]
+        if self.classes.library[int(self.trace.kernels.name[row])] == "cudnn":
+            return cudnn_grid(tensor.shape) == grid
+        return miopen_fits(name, tensor.shape, grid, to_channels_last=to_channels_last) is not False
+
+
+def _shape_of(tensors: ConvolutionTensors, role: Role) -> Shape | None:
+    tensor = tensors.of_role(role)
+    return tensor.shape if tensor is not None else None

@@ -1,0 +1,274 @@
+"""
+The kernel list of one profiled iteration on a GPU: what ran on the device, and which of it converts a layout.
+
+What a recorded trace tells of its conversions is told here as well. Besides, the iteration's operations are joined with
+the graphs they ran in: that names node, module and line of a conversion, and which value it converts, so that round
+trips can be proved on the data flow. A value is named only where sizes and launch grid prove which tensor was converted
+and the layouts that the graph's own tensors had are those of the conversion. Faces doctor; no torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.regions import same_format
+from layoutdoctor.examination.kernels.attribution import Places
+from layoutdoctor.examination.kernels.conversions import SECONDS_PER_NANOSECOND, Records
+from layoutdoctor.examination.kernels.convolutions import classify, groups_of, library_conversions
+from layoutdoctor.examination.kernels.host import is_backward
+from layoutdoctor.recording.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph, Kernel, KernelSummary, SourceLocation
+    from layoutdoctor.examination.kernels.attribution import Attribution
+    from layoutdoctor.examination.kernels.convolutions import LibraryConversion
+    from layoutdoctor.examination.kernels.host import HostOperation
+    from layoutdoctor.examination.kernels.shapes import Role
+    from layoutdoctor.recording.operations import Operation
+    from layoutdoctor.recording.recording import RecordedTrace
+
+_EAGER = "eager"  # the name of the graph whose nodes are the operations that really ran
+_SEVERAL_RESULTS = "convolution_backward"
+
+
+class GraphLayouts:
+    """
+    The layouts that tensors of a graph's convolutions had.
+
+    Args:
+        graph: With nodes; a compiled one with buffers as well.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._nodes = {node.name: node for node in graph.nodes}
+        self._is_eager = graph.name == _EAGER
+        self._items = {(node.inputs[0], node.result_index): node for node in graph.nodes if _is_item(node)}
+        self._written: dict[str, list[Layout]] = defaultdict(list)
+        self._made_for: dict[str, list[Layout]] = defaultdict(list)
+        for buffer in graph.buffers:
+            if buffer.is_extern and buffer.layout is not None:
+                self._written[buffer.source_node or ""].append(buffer.layout)
+                for origin in buffer.origins:
+                    self._made_for[origin].append(buffer.layout)
+
+    def of_argument(self, node: FxNode, index: int, operation: Operation) -> Layout | None:
+        """
+        The layout of an argument; None where it was not recorded, or has other sizes than the graph's value.
+
+        Args:
+            node: A convolution, forward or backward.
+            index: Which argument.
+            operation: What ran it, as profiled.
+        """
+        if index >= min(len(operation.shapes), len(operation.strides), len(node.inputs)):
+            return None
+        shape, stride = operation.shapes[index], operation.strides[index]
+        value = self._nodes.get(node.inputs[index])
+        if value is None or value.layout is None or len(shape) != len(stride):
+            return None
+        known = value.layout.shape
+        if len(known) != len(shape) or any(isinstance(a, int) and a != b for a, b in zip(known, shape, strict=True)):
+            return None
+        return strided_layout(shape, stride)
+
+    def of_result(self, node: FxNode, index: int) -> Layout | None:
+        """
+        The layout of a result; None where the graph does not say what it was.
+
+        Args:
+            node: A convolution, forward or backward.
+            index: Which result.
+        """
+        holder: FxNode | None = node
+        if base_name(node.target) == _SEVERAL_RESULTS:
+            holder = self._items.get((node.name, index))
+        if holder is None:
+            return None
+        if self._is_eager:
+            return holder.layout
+        found = self._written.get(holder.name, [])
+        if not found and holder is node:  # another buffer holds the node's value, as one in another layout does
+            found = self._made_for.get(node.name, [])
+        return found[0] if len(found) == 1 else None
+
+
+def _is_item(node: FxNode) -> bool:
+    return base_name(node.target) == "getitem" and len(node.inputs) == 1
+
+
+_PORTS: dict[str, dict[Role, str]] = {
+    "convolution": {"input": "input 0", "weight": "input 1", "output": "output 0"},
+    "convolution_backward": {
+        "grad_output": "input 0",
+        "input": "input 1",
+        "weight": "input 2",
+        "grad_input": "output 0",
+        "grad_weight": "output 1",
+    },
+}
+"""Ports of a graph's convolutions by role; the operation inside that launches may count its arguments otherwise."""
+
+
+def summarize_device(
+    trace: RecordedTrace,
+    attribution: Attribution,
+    tree: Sequence[HostOperation],
+    graphs: Sequence[Graph],
+    lacks: Sequence[str],
+) -> KernelSummary:
+    """
+    The kernel list of an iteration on a GPU.
+
+    Args:
+        trace: The profiler's trace of the iteration.
+        attribution: Its attribution.
+        tree: From ``operation_tree``, with nodes joined; its operations know their rows in the trace.
+        graphs: The trial's graphs.
+        lacks: What could not be recorded.
+    """
+    entries = _entries(attribution, tree)
+    classes = classify(trace)
+    groups = groups_of(trace, attribution, classes)
+    found = library_conversions(trace, attribution, classes, groups)
+    records = Records(trace, attribution, classes, found, _GraphPlaces(trace, attribution, entries))
+    layouts = {graph.name: GraphLayouts(graph) for graph in graphs}
+    conversions = [
+        _with_port(_with_node(records.library(number, item), entries[item.row]), item, entries[item.row], layouts)
+        for number, item in enumerate(found)
+    ]
+    padded = [_with_node(records.padded(number, row), entries[row]) for number, row in enumerate(records.padding)]
+    summary = records.summary(conversions, padded, groups)
+    origin = int(trace.kernels.start[0]) * SECONDS_PER_NANOSECOND if len(trace.kernels) else 0.0
+    return msgspec.structs.replace(
+        summary,
+        conversions=tuple(
+            msgspec.structs.replace(conversion, start_seconds=_since(conversion.start_seconds, origin))
+            for conversion in summary.conversions
+        ),
+        kernels=tuple(
+            _kernel(kernel, entry, origin)
+            for kernel, entry in zip(summary.kernels, entries, strict=False)  # a list of very many is cut
+        ),
+        sources=("torch.profiler",),
+        lacks=(*lacks, *summary.lacks),
+    )
+
+
+def device_seconds(trace: RecordedTrace, attribution: Attribution) -> dict[int, float]:
+    """
+    Time of the kernels that each operation launched itself, by its external id.
+
+    Args:
+        trace: The profiler's trace of the iteration.
+        attribution: Its attribution.
+    """
+    seconds: dict[int, float] = {}
+    columns = (attribution.operation.tolist(), trace.kernels.duration.tolist())
+    for operation, duration in zip(*columns, strict=True):
+        if operation != NONE:
+            external = int(trace.operations.external[operation])
+            seconds[external] = seconds.get(external, 0.0) + duration * SECONDS_PER_NANOSECOND
+    return seconds
+
+
+def _entries(attribution: Attribution, tree: Sequence[HostOperation]) -> list[HostOperation | None]:
+    """The operation that launched each kernel."""
+    by_row = {entry.operation.row: entry for entry in tree if entry.operation.row is not None}
+    return [by_row.get(row) for row in attribution.operation.tolist()]
+
+
+class _GraphPlaces(Places):
+    """Where kernels come from by the nodes that their operations ran, which no stack has to be recorded for."""
+
+    def __init__(self, trace: RecordedTrace, attribution: Attribution, entries: Sequence[HostOperation | None]) -> None:
+        super().__init__(trace, attribution)
+        self.has_frames = True
+        self._nodes = [_node(entry) for entry in entries]
+
+    def modules(self, rows: Sequence[int]) -> list[str | None]:
+        """
+        The module of each kernel's node.
+
+        Args:
+            rows: Rows of kernels.
+        """
+        return [node.module if (node := self._nodes[row]) is not None else None for row in rows]
+
+    def locations(self, rows: Sequence[int]) -> list[SourceLocation | None]:
+        """
+        The line of each kernel's node.
+
+        Args:
+            rows: Rows of kernels.
+        """
+        return [node.location if (node := self._nodes[row]) is not None else None for row in rows]
+
+
+def _node(entry: HostOperation | None) -> FxNode | None:
+    joined = entry.joined() if entry is not None else None
+    return joined.node if joined is not None else None
+
+
+def _kernel(kernel: Kernel, entry: HostOperation | None, origin: float) -> Kernel:
+    node = _node(entry)
+    return msgspec.structs.replace(
+        kernel,
+        start_seconds=_since(kernel.start_seconds, origin),
+        op=kernel.op if kernel.library != "inductor" else None,  # it is launched in an operation of its own name
+        backward=entry is not None and is_backward(entry),
+        node=node.name if node is not None else None,
+        graph=entry.home() if entry is not None else None,
+    )
+
+
+def _with_node(conversion: Conversion, entry: HostOperation | None) -> Conversion:
+    """The conversion with the node it ran for; which of the node's tensors it converts is not said yet."""
+    plain = msgspec.structs.replace(conversion, port=None, source_value=None)
+    joined = entry.joined() if entry is not None else None
+    if entry is None or joined is None or joined.node is None:
+        return plain
+    return msgspec.structs.replace(
+        plain,
+        node=joined.node.name,
+        graph=joined.graph,
+        cause=conversion.cause or f"{entry.name} runs in a format of its own",
+        required_by=(joined.node.name,),
+    )
+
+
+def _with_port(
+    conversion: Conversion,
+    found: LibraryConversion,
+    entry: HostOperation | None,
+    graphs: Mapping[str, GraphLayouts],
+) -> Conversion:
+    """The conversion with the value that it converts, where that is proved and is in the graph as it is converted."""
+    joined = entry.joined() if entry is not None else None
+    if joined is None or joined.node is None or found.tensor is None or found.confidence != "shapes":
+        return conversion
+    port = _PORTS.get(base_name(joined.node.target), {}).get(found.tensor.role)
+    if port is None:
+        return conversion
+    side, number = port.split()
+    index, is_read, graph = int(number), side == "input", graphs[str(joined.graph)]
+    if is_read:
+        known, own = graph.of_argument(joined.node, index, joined.operation), conversion.source
+    else:
+        known = graph.of_result(joined.node, index)
+        own = conversion.target if found.is_result else conversion.source  # of the buffer that is written later
+    if known is None or own is None or known.shape != own.shape or not same_format(known, own):
+        return conversion
+    value = joined.node.inputs[index] if is_read else None
+    return msgspec.structs.replace(conversion, port=port, source_value=value)
+
+
+def _since(moment: float | None, origin: float) -> float | None:
+    return None if moment is None else moment - origin

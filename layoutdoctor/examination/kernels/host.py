@@ -1,0 +1,433 @@
+"""
+The kernel list of one profiled iteration, merged from the profiler's operations and oneDNN's log, in order.
+
+A CPU has no kernels of its own: here a kernel is an executed oneDNN primitive, a generated Inductor kernel, or an ATen
+operation that computes and calls no other one that does. For a GPU see ``device_kernels``. Faces doctor;
+no torch.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary
+from layoutdoctor.examination.kernels.primitives import annotate_primitives, describe_primitive
+from layoutdoctor.recording.operations import GENERATED_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.records import FxNode
+    from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
+    from layoutdoctor.recording.onednn import OnednnLog, Primitive
+    from layoutdoctor.recording.operations import Operation, ProfiledIteration
+
+_RESULT_ROLES = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
+"""oneDNN's roles of what a backward convolution writes; a forward one writes ``dst``."""
+
+
+def place_by_order(
+    are_backward: Sequence[bool], primitives: Sequence[Primitive]
+) -> tuple[list[list[Primitive]], list[Primitive]] | None:
+    """
+    The primitives of each convolution operation, and those that belong to none of them.
+
+    Reorders go with the convolution they stand before, except those that read the result of the one before them.
+
+    Args:
+        are_backward: For each convolution operation that ran, in order, whether it is a backward one.
+        primitives: The log, in order.
+
+    Returns:
+        None where the two do not fit together.
+    """
+    placed: list[list[Primitive]] = []
+    pending: list[Primitive] = []
+    others: list[Primitive] = []
+    for primitive in primitives:
+        if primitive.kind == "convolution":
+            if not placed or _starts_operation(placed[-1], primitive):
+                placed.append([])
+            placed[-1] += [*pending, primitive]
+            pending = []
+        elif primitive.kind != "reorder":
+            others += [*pending, primitive]
+            pending = []
+        elif placed and not pending and _reads_result(placed[-1], primitive):
+            placed[-1].append(primitive)
+        else:
+            pending.append(primitive)
+    fits = len(placed) == len(are_backward) and all(
+        _is_backward(own) == backward for own, backward in zip(placed, are_backward, strict=True)
+    )
+    has_unknown = any(primitive.kind == "deconvolution" for primitive in others)
+    return (placed, others + pending) if fits and not has_unknown else None
+
+
+def _starts_operation(running: Sequence[Primitive], primitive: Primitive) -> bool:
+    """Whether a convolution belongs to the next operation; a weight gradient follows the data gradient of its own."""
+    last = next(item for item in reversed(running) if item.kind == "convolution")
+    together = (last.prop_kind, primitive.prop_kind) == ("backward_data", "backward_weights")
+    return not together or last.problem != primitive.problem
+
+
+def _reads_result(running: Sequence[Primitive], reorder: Primitive) -> bool:
+    """Whether a reorder reads what the last convolution wrote in a format of its own."""
+    last = next(item for item in reversed(running) if item.kind == "convolution")
+    source = reorder.descriptor("src")
+    if source is None or not (any(letter.isdigit() for letter in source.tag) or source.tag == "a"):
+        return False
+    results = [last.descriptor(role) for role in _RESULT_ROLES.get(last.prop_kind, ("dst",))]
+    return any(result is not None and result.tag == source.tag for result in results)
+
+
+def _is_backward(own: Sequence[Primitive]) -> bool:
+    return any(item.prop_kind.startswith("backward") for item in own)
+
+
+_NOT_KERNELS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty empty_like empty_strided new_empty new_empty_strided as_strided as_strided_ resize_ resize set_ view "
+        "_unsafe_view reshape _reshape_alias expand permute transpose t squeeze unsqueeze slice select narrow detach "
+        "detach_ alias unflatten flatten chunk split unbind result_type is_floating_point lift_fresh "
+        "_has_compatible_shallow_copy_type view_as expand_as movedim diagonal unfold real imag"
+    ).split()
+)
+"""Operations that allocate or describe a tensor and move no element."""
+
+_COMPUTING_THEMSELVES = frozenset(
+    f"aten::{name}"
+    for name in (
+        "addmm addmm_ addmv addmv_ addr baddbmm baddbmm_ bmm mm dot _slow_conv2d_forward _slow_conv2d_backward "
+        "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d"
+    ).split()
+)
+"""Operations that compute in their own code though they call others as well, such as ``copy_`` for a bias."""
+
+_LAUNCHING = ("aten::", "mkldnn::", "mkldnn_prepacked::", "onednn::", "quantized::", "torchvision::")
+
+
+@dataclass
+class HostOperation:
+    """
+    An operation with its place in the call tree.
+
+    Attributes:
+        operation: As recorded.
+        parent: The operation it was called from, on the same thread.
+        children: The operations it called.
+        primitives: oneDNN primitives that ran in it and in none of its children.
+        node: The graph node that it ran, where that is certain.
+        graph: Name of that node's graph; of the call of a compiled graph, that graph's.
+    """
+
+    operation: Operation
+    parent: HostOperation | None = None
+    children: list[HostOperation] = field(default_factory=list)
+    primitives: list[Primitive] = field(default_factory=list)
+    node: FxNode | None = None
+    graph: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        return self.operation.name
+
+    def self_seconds(self) -> float:
+        """Its duration without its children's."""
+        return max(0.0, self.operation.seconds - sum(child.operation.seconds for child in self.children))
+
+    def joined(self) -> HostOperation | None:
+        """This operation, or the nearest one around it, whose graph node is known."""
+        here: HostOperation | None = self
+        while here is not None and here.node is None:
+            here = here.parent
+        return here
+
+    def home(self) -> str | None:
+        """Name of the graph that it ran in, where that is certain."""
+        here: HostOperation | None = self
+        while here is not None and here.graph is None:
+            here = here.parent
+        return here.graph if here is not None else None
+
+
+def operation_tree(profile: ProfiledIteration) -> list[HostOperation]:
+    """
+    The operations with their nesting, sorted by start.
+
+    Args:
+        profile: What the profiler recorded.
+    """
+    open_by_thread: dict[str, list[HostOperation]] = {}
+    tree: list[HostOperation] = []
+    for operation in profile.operations:
+        stack = open_by_thread.setdefault(operation.thread, [])
+        while stack and stack[-1].operation.end_seconds <= operation.start_seconds:
+            stack.pop()
+        entry = HostOperation(operation, stack[-1] if stack else None)
+        if entry.parent is not None:
+            entry.parent.children.append(entry)
+        stack.append(entry)
+        tree.append(entry)
+    return tree
+
+
+def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base_seconds: float) -> list[Primitive]:
+    """
+    Puts each primitive into the innermost operation that ran it.
+
+    Args:
+        tree: From ``operation_tree``.
+        log: The parsed log.
+        base_seconds: Unix time that the operations' starts count from.
+
+    Returns:
+        The primitives that no operation can be named for.
+    """
+    if not log.has_timestamps:
+        return _place_by_order(tree, log)
+    starts = [entry.operation.start_seconds for entry in tree]
+    homeless: list[Primitive] = []
+    for primitive in log.primitives:
+        moment = (primitive.start_seconds or 0.0) - base_seconds + _CLOCK_RESOLUTION_SECONDS
+        home = _innermost(tree, starts, moment)
+        (home.primitives if home is not None else homeless).append(primitive)
+    return homeless
+
+
+_CLOCK_RESOLUTION_SECONDS = 1e-6
+"""oneDNN prints microseconds; a primitive never starts within the first one of its operation."""
+
+
+def _innermost(tree: Sequence[HostOperation], starts: Sequence[float], moment: float) -> HostOperation | None:
+    index = bisect.bisect_right(starts, moment) - 1
+    here: HostOperation | None = tree[index] if index >= 0 else None
+    while here is not None and (here.operation.end_seconds < moment or not here.name.startswith(_LAUNCHING)):
+        here = here.parent
+    return here
+
+
+def _place_by_order(tree: Sequence[HostOperation], log: OnednnLog) -> list[Primitive]:
+    operations = [entry for entry in tree if _runs_convolution(entry)]
+    placement = place_by_order(["backward" in entry.name for entry in operations], log.primitives)
+    if placement is None:
+        return log.primitives
+    for entry, own in zip(operations, placement[0], strict=True):
+        entry.primitives += own
+    return placement[1]
+
+
+_CONVOLUTION_LEAVES = (
+    "aten::mkldnn_convolution",
+    "aten::mkldnn_convolution_backward",
+    "aten::convolution_backward",
+    "mkldnn::_convolution_pointwise",
+)
+
+
+def _runs_convolution(entry: HostOperation) -> bool:
+    """Whether an operation calls oneDNN's convolution itself, not through another one of these."""
+    return entry.name in _CONVOLUTION_LEAVES and not any(child.name in _CONVOLUTION_LEAVES for child in entry.children)
+
+
+def summarize_host(
+    profile: ProfiledIteration,
+    log: OnednnLog | None,
+    tree: Sequence[HostOperation],
+    homeless: Sequence[Primitive],
+    lacks: Sequence[str],
+) -> KernelSummary:
+    """
+    The kernel list of an iteration on a CPU.
+
+    Args:
+        profile: What the profiler recorded.
+        log: oneDNN's log; None where it could not be had.
+        tree: From ``operation_tree``, with primitives placed and nodes joined.
+        homeless: Primitives that no operation can be named for.
+        lacks: What could not be recorded.
+    """
+    annotated = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
+    kernels: list[Kernel] = []
+    conversions: list[Conversion] = []
+    origin = min((entry.operation.start_seconds for entry in tree), default=0.0)
+    items = iter(annotated)
+    for entry in tree:
+        for _ in entry.primitives:
+            add_primitive(kernels, conversions, next(items), entry, profile.base_seconds + origin)
+        if not entry.primitives and _is_kernel(entry):
+            kernels.append(_host_kernel(entry, origin))
+    for primitive in homeless:
+        add_primitive(kernels, conversions, describe_primitive(primitive), None, profile.base_seconds + origin)
+    kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
+    not_understood = profile.not_understood_count + (len(log.not_understood) if log is not None else 0)
+    not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
+    sources = ("torch.profiler",) + (("oneDNN verbose log",) if log is not None else ())
+    return summarize(kernels, conversions, not_understood, sources, lacks)
+
+
+def summarize(
+    kernels: Sequence[Kernel],
+    conversions: Sequence[Conversion],
+    not_understood: int,
+    sources: tuple[str, ...],
+    lacks: Sequence[str],
+) -> KernelSummary:
+    """
+    Counts and sums of a kernel list.
+
+    Args:
+        kernels: Every kernel, in order.
+        conversions: The conversions among them, those without a change of layout included.
+        not_understood: How many records could not be read.
+        sources: Where the list comes from.
+        lacks: What could not be recorded.
+    """
+    real = [conversion for conversion in conversions if conversion.direction != "none"]
+    seconds = sum(kernel.seconds for kernel in kernels)
+    spent = sum(conversion.seconds or 0.0 for conversion in real)
+    return KernelSummary(
+        count=len(kernels),
+        seconds=seconds,
+        conversion_count=len(real),
+        conversion_seconds=spent,
+        share=min(1.0, spent / seconds) if seconds > 0 else None,
+        conversions=tuple(conversions),
+        not_understood_count=not_understood,
+        kernels=tuple(kernels),
+        sources=sources,
+        lacks=tuple(lacks),
+    )
+
+
+def _is_kernel(entry: HostOperation) -> bool:
+    if entry.name.startswith(GENERATED_PREFIX):
+        return True
+    if entry.operation.is_annotation or not entry.name.startswith(_LAUNCHING) or entry.name in _NOT_KERNELS:
+        return False
+    return entry.name in _COMPUTING_THEMSELVES or not any(_works(child) for child in entry.children)
+
+
+def _works(entry: HostOperation) -> bool:
+    """Whether an operation, or one it calls, moves or computes elements."""
+    if entry.primitives or entry.name.startswith(GENERATED_PREFIX):
+        return True
+    if entry.name not in _NOT_KERNELS and entry.name.startswith(_LAUNCHING):
+        return True
+    return any(_works(child) for child in entry.children)
+
+
+def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
+    generated = entry.name.startswith(GENERATED_PREFIX)
+    joined = entry.joined()
+    graph = entry.name.removeprefix(GENERATED_PREFIX).rsplit("::", 1)[0] if generated else None
+    return Kernel(
+        name=entry.name.rsplit("::", 1)[1] if generated else entry.name,
+        seconds=entry.operation.seconds if generated else entry.self_seconds(),
+        start_seconds=entry.operation.start_seconds - origin,
+        op=None if generated else outermost_name(entry),
+        library="inductor" if generated else "aten",
+        backward=is_backward(entry),
+        node=joined.node.name if joined is not None and joined.node is not None else None,
+        graph=graph if joined is None else joined.graph,
+    )
+
+
+def outermost_name(entry: HostOperation) -> str:
+    """
+    The ATen operation that the caller asked for, in which an operation ran.
+
+    Args:
+        entry: Any operation; one that ran inside no other gives its own name.
+    """
+    here, name = entry, entry.name
+    while here.parent is not None:
+        here = here.parent
+        if here.name.startswith(_LAUNCHING):
+            name = here.name
+    return name
+
+
+def is_backward(entry: HostOperation) -> bool:
+    """
+    Whether autograd ran an operation.
+
+    Args:
+        entry: Any operation.
+    """
+    here: HostOperation | None = entry
+    while here is not None:
+        if here.name.startswith("autograd::engine::evaluate_function") or "Backward" in here.name:
+            return True
+        here = here.parent
+    return False
+
+
+def add_primitive(
+    kernels: list[Kernel],
+    conversions: list[Conversion],
+    item: AnnotatedPrimitive,
+    entry: HostOperation | None,
+    origin_unix: float,
+) -> None:
+    """
+    Puts a primitive into the kernel list, and a reorder among the conversions as well.
+
+    Args:
+        kernels: The list so far.
+        conversions: The conversions among them.
+        item: The primitive with what it converts.
+        entry: The operation that ran it; None where that is not known.
+        origin_unix: Unix time in seconds that starts in the list count from.
+    """
+    primitive = item.primitive
+    start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)
+    backward = entry is not None and is_backward(entry)
+    joined = entry.joined() if entry is not None else None
+    node = joined.node if joined is not None else None
+    kernels.append(
+        Kernel(
+            name=primitive.kind,
+            seconds=primitive.seconds,
+            start_seconds=start if start is not None or entry is None else entry.operation.start_seconds,
+            op=entry.name if entry is not None else None,
+            library="onednn",
+            problem=primitive.problem,
+            implementation=primitive.implementation,
+            backward=backward,
+            node=node.name if node is not None else None,
+            graph=joined.graph if joined is not None else None,
+        )
+    )
+    if primitive.kind != "reorder":
+        return
+    conversions.append(
+        Conversion(
+            id=f"reorder {len(conversions)}",
+            owner="library",
+            kernel=f"reorder {primitive.implementation}",
+            node=node.name if node is not None else None,
+            op=entry.name if entry is not None else None,
+            location=node.location if node is not None else None,
+            module=node.module if node is not None else None,
+            source=item.source,
+            target=item.target,
+            direction=item.direction,
+            tensor=item.tensor,
+            seconds=primitive.seconds,
+            bytes_moved=item.bytes_moved,
+            start_seconds=start,
+            dtype=item.dtype,
+            graph=joined.graph if joined is not None else None,
+            port=item.port if joined is not None else None,
+            cause=None
+            if node is None
+            else f"{entry.name if entry is not None else 'oneDNN'} runs in a format of its own",
+            required_by=() if node is None else (node.name,),
+            seconds_source="measured",
+        )
+    )

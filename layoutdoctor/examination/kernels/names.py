@@ -1,0 +1,544 @@
+"""
+What a kernel is, as far as its name says: a layout conversion, a convolution, whose it is, between which data types.
+
+The names themselves stand in ``kernel_dictionary``; here they are looked up, whole or cut. Faces ``analysis``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from layoutdoctor.words import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.records import ConversionDirection
+
+Role = Literal["conversion", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
+
+
+@dataclass(frozen=True)
+class KernelEntry:
+    """
+    One kernel, or a family with one name.
+
+    Attributes:
+        regex: Matches the name from its start; decides by the beginning alone, so that what follows may be cut off.
+        library: Whose kernel it is; ``custom`` where it is the model's own.
+        role: ``conversion``: the name proves that the layout changes. ``padding``: channels are padded or folded.
+            ``cast``: only the data type changes. ``possible``: it may convert, the name does not say. ``strided_copy``:
+            a copy in eager mode, its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``:
+            it looks like a conversion and is none.
+        direction: What it does to the layout; ``other`` where the name does not say, ``none`` where it does nothing.
+        proves: What one learns from the name.
+        evidence: Where it was seen.
+        endings: How a whole name goes on from the point where a cut one tells which kernel it is; any end of an ending
+            may complete a cut name. Empty: only a name that already matches counts.
+    """
+
+    regex: str
+    library: str
+    role: Role
+    direction: ConversionDirection
+    proves: str
+    evidence: str
+    endings: tuple[str, ...] = ()
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when a cut name is looked up; whole names are looked up in one pattern of all entries."""
+        return re.compile(self.regex)
+
+
+# The forms a name takes: demangled with or without its return type; numbers as 4, (int)4 (nsys) or int=4 (nvprof).
+_VOID = r"^(?:void )?"
+_ANONYMOUS = r"(?:\(anonymous namespace\)::|<unnamed>::|_GLOBAL__N__\w{1,80}::)?"
+_IS_CUDNN = _VOID + r"(?:cudnn::(?:\w{1,40}::)?)?"
+_ATEN = _VOID + r"at::native::" + _ANONYMOUS
+_NUMBER = r"(?:\(\w+\)|\w+=)?\d+"
+_COPIES = r"at::native::(?:direct_copy_kernel_cuda|copy_device_to_device)"
+_STRIDED = rf"<{_NUMBER}, {_NUMBER}, at::native::gpu_kernel_impl(?:_nocast)?<at::native::direct_copy_kernel_cuda\b"
+_VECTORIZED = _VOID + rf"at::native::vectorized_elementwise_kernel<{_NUMBER}, at::native::"
+_UNROLLED = _VOID + rf"at::native::unrolled_elementwise_kernel<{_COPIES}\(.{{0,600}}?, "
+IN_COMPOSABLE_KERNEL = (
+    r"(?:_ZN2ck(?:16tensor_operation6device)?(?:12_GLOBAL__N_1)?\d+"
+    r"|(?:void )?ck::(?:\w{1,40}::|\(anonymous namespace\)::){0,3})"
+)
+ARCHITECTURE = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
+
+
+def _cudnn(*words: str) -> str:
+    """The pattern of a cuDNN kernel: in the namespaces of cuDNN 8 and 9, in none as in cuDNN 7, and mangled."""
+    plain = "|".join(words)
+    mangled = "|".join(f"{len(word)}{word}" for word in words)
+    return (
+        rf"^(?:(?:void )?(?:cudnn::(?:\w{{1,40}}::)?)?(?:{plain})\b"
+        rf"|_Z(?:N5cudnn(?:\d+[a-z_]{{1,40}})?)?(?:{mangled})(?=[IEPiv]|\Z))"
+    )
+
+
+def _entry(
+    pattern: str,
+    library: str,
+    role: Role,
+    direction: ConversionDirection,
+    proves: str,
+    evidence: str,
+    *endings: str,
+) -> KernelEntry:
+    return KernelEntry(pattern, library, role, direction, proves, evidence, endings)
+
+
+def _decoy(pattern: str, library: str, what: str, evidence: str, *endings: str) -> KernelEntry:
+    return _entry(pattern, library, "decoy", "none", what, evidence, *endings)
+
+
+_CUDNN_SEEN = "cuDNN 7 (no namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled); recorded on V100, A100, H100"
+_ORION = "names in public post-processing of Nsight tables of cuDNN training"
+_RECORDED = "recorded in public PyTorch traces"
+_OPERANDS = "computes; a layout in its name is that of its operands"
+_ELEMENTS = "a scan, sort or transform over elements"
+
+_CONVERSIONS = (
+    # cuDNN
+    _entry(_cudnn("nchwToNhwcKernel"), "cudnn", "conversion", "to_channels_last",
+           "contiguous to channels_last, of activations and of weights; casts as well where its two types differ",
+           _CUDNN_SEEN, "Kernel"),
+    _entry(_cudnn("nhwcToNchwKernel"), "cudnn", "conversion", "to_contiguous",
+           "channels_last to contiguous; casts as well where its two types differ", _CUDNN_SEEN, "Kernel"),
+    _entry(_cudnn("nchwToNhwc3To4Kernel"), "cudnn", "conversion", "to_channels_last",
+           "contiguous to channels_last, padding 3 channels to 4 on the way",
+           "cuDNN 7; README of apex.pyprof, ResNet-50", "3To4Kernel"),
+    _entry(_cudnn("nchwToFoldedNhwcKernel"), "cudnn", "conversion", "to_channels_last",
+           "contiguous to channels_last with few channels folded; the layout changes", "kernel table of HTA",
+           "NhwcKernel"),
+    # MIOpen
+    _entry(r"^batched_transpose_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)\b", "miopen", "conversion",
+           "other", "a layout change; the direction shows only in the position around the convolution. half is any "
+           "16-bit type", "recorded on MI300X; MIOpen batched_transpose_sol.cpp",
+           "32x32_pack_2x2_ediv_2x2_half", "32x32_half", "byte", "dword"),
+    _entry(r"^transpose_(?:NCHW2CNHW|CNHW2NCHW)_V\d", "miopen", "conversion", "other",
+           "contiguous to or from CNHW, around a 1x1 convolution that runs as a matrix product",
+           "recorded on MI300X; MIOpen MIOpenUtilKernels4", "NHW_V2", "CHW_V2"),
+    _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0231\b", "miopen",
+           "conversion", "to_channels_last", "order 0, 2, 3, 1: contiguous to channels_last",
+           "MIOpen tensor_reorder_sol.hpp (builds the name)", "16x256_half_r0231", "byte_r0231", "dword_r0231"),
+    _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0312\b", "miopen",
+           "conversion", "to_contiguous", "order 0, 3, 1, 2: channels_last to contiguous",
+           "MIOpen tensor_reorder_sol.hpp (builds the name)", "16x256_half_r0312", "byte_r0312", "dword_r0312"),
+    _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r[0-3]{4}\b", "miopen",
+           "conversion", "other", "the order of the four dimensions, as its last digits say",
+           "MIOpen tensor_reorder_sol.hpp (builds the name)", "16x256_half_r3210", "byte_r3210", "dword_r3210"),
+    _entry(r"^transpose_NCHW2Vec\b", "miopen", "conversion", "other", "contiguous to or from groups of channels (int8)",
+           "MIOpen MIOpenUtilKernels5.cl", "ec"),
+    # oneDNN on Intel GPUs
+    _entry(r"^conv_reorder\b", "onednn", "conversion", "other",
+           "data or weights to or from the layout in which the convolution computes",
+           "oneDNN gen_convolution.cpp; torch-xpu-ops pull request 1355: 8 % of ResNet-50 in channels_last", "order"),
+    _entry(r"^(?:gen|generic|custom|simple|ref)_reorder\b", "onednn", "conversion", "other",
+           "a reorder primitive: a change of layout, often of the data type as well",
+           "oneDNN gpu/intel/reorder (gen_reorder.cpp, generic_reorder.hpp, ref_reorder.hpp)", "order"),
+    # TensorRT, cuTENSOR
+    _entry(_VOID + r"cuInt8::(?:nchwToNhwcKernel|nchwTonhwc)\b", "tensorrt", "conversion", "to_channels_last",
+           "contiguous to channels_last at the border of a layer", "Nsight tables of TensorRT engines (FP32, FP16)",
+           "wcKernel", "hwc"),
+    _entry(_VOID + r"cuInt8::(?:nhwcToNchwKernel|nhwcTonchw)\b", "tensorrt", "conversion", "to_contiguous",
+           "channels_last to contiguous at the border of a layer", "Nsight tables of TensorRT engines (FP32, FP16)",
+           "wKernel", "hw"),
+    _entry(_VOID + r"cuInt8::nchwTo[nN]c[hq]hw\w*", "tensorrt", "conversion", "to_blocked",
+           "contiguous to channels in groups (CHW2, CHW4)", "nvprof tables of TensorRT engines (nchwToNchhw2)",
+           "hhw2", "qhw4"),
+    _entry(_VOID + r"cuInt8::nc[hq]hw\d*To[nN]chw\b", "tensorrt", "conversion", "from_blocked",
+           "channels in groups (CHW2, CHW4) to contiguous", "the way back of nchwToNchhw2", "ToNchw", "Tonchw"),
+    _entry(_VOID + r"CUTENSOR_NAMESPACE::permutationKernel\w*", "cutensor", "conversion", "other",
+           "a permutation of dimensions, of an image or of anything else", "Nsight tables of TensorRT engines: 14 % of "
+           "YOLOv8 (permutationKernelPLC3)", "Kernel"),
+)  # fmt: skip
+
+_ALMOST = (
+    # cuDNN: the channels are padded, the layout stays
+    _entry(_cudnn("nhwcAddPaddingKernel", "nchwAddPaddingKernel"), "cudnn", "padding", "none",
+           "adds channels of zeros (3 to 4 or 8; 128 was reported); pad the channels in the model, no layout helps",
+           "Nsight tables of channels_last models, cuDNN 8 and 9", "PaddingKernel"),
+    _entry(_cudnn("nhwcToFoldedNhwcKernel", "foldedNhwcToNhwcKernel"), "cudnn", "padding", "none",
+           "folds or unfolds few channels within channels_last", _ORION, "NhwcKernel"),
+    _entry(_cudnn("generic4Channel_kernel"), "cudnn", "padding", "none", "pads the first layer's weights to 4 channels",
+           "cuDNN 7; README of apex.pyprof: its grid is that of the 9408 weights of ResNet-50's first layer", "nel"),
+    # only the data type changes
+    _entry(_cudnn("convertTensor_kernel"), "cudnn", "cast", "none",
+           "data type or scale of packed data: one size, no strides; it is often taken for a layout conversion",
+           "TensorFlow profiles of cuDNN 8", "_kernel"),
+    _entry(r"^SubTensorOpWithCastTensor\dd", "miopen", "cast", "none", "float32 to 16 bits of a weight gradient",
+           "recorded on MI300X; MIOpen MIOpenSubTensorOpWithCastTensorKernel", "CastTensor1d"),
+    _entry(_UNROLLED + r"OffsetCalculator<", "aten", "strided_copy", "other", "a copy, the strides decide",
+           "recorded on V100, torch 1.8", ", OffsetCalculator<"),
+    _entry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none", "a cast of data that stays as it lies",
+           "recorded on A100, H100: 198 in a particle transformer", ", TrivialOffsetCalculator<"),
+    _entry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none",
+           "a cast of data that stays as it lies", _RECORDED, "_copy_kernel_cuda"),
+    # eager copies
+    _entry(_VOID + r"at::native::elementwise_kernel(?:_manual_unroll)?" + _STRIDED, "aten", "strided_copy", "other",
+           "copy_, contiguous, clone or to; only the strides tell a conversion from an attention permute", _RECORDED,
+           "_kernel_cuda"),
+    _entry(r"^_ZN2at6native(?:18elementwise_kernel|32elementwise_kernel_manual_unroll)I\w{0,120}?23direct_copy_kernel_cuda",
+           "aten", "strided_copy", "other", "the same, with a mangled name", "names on ROCm are often mangled",
+           "_kernel_cuda"),
+    # may convert
+    _entry(_cudnn("tensorTransformGeneric"), "cudnn", "possible", "other",
+           "cudnnTransformTensor between any two strides", "recorded on H100 inside a Conv3d", "Generic"),
+    _entry(_cudnn("genericTranspose_kernel", "transposeBlock_kernel", "transposeWarp_kernel"), "cudnn",
+           "possible", "other", "a transpose, of what the name does not say", "kernel table of HTA", "ranspose_kernel",
+           "_kernel"),
+    _entry(r"^transpose_packed_MN2NM\b", "miopen", "possible", "other",
+           "a matrix transpose for int8 convolutions as GEMM", "MIOpen MIOpenUtilKernels4, gemm.cpp", "MN2NM"),
+    _entry(r"^SubTensorOpWithTransform\dd", "miopen", "possible", "other",
+           "alpha * source + beta between any two strides", "MIOpen tensor.cpp (TransformTensor)", "Transform4d"),
+    _entry("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)(?=[I<])",
+           "composable_kernel", "possible", "other",
+           "contiguous to channels_last and back around some grouped convolutions; or a cast",
+           "composable_kernel device_grouped_conv_fwd_multiple_abd_xdl_cshuffle_v3.hpp", "_dualI", "wiseI", "wise<"),
+    _entry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other",
+           "TensorRT's reformat: a change of layout, of data type, or a plain copy",
+           "Nsight tables of TensorRT engines", "PackedKernel", "VectorizedKernel"),
+    # the compiler's own: a template is a matrix product or a convolution
+    _decoy(r"^triton_tem_", "inductor", "a template: GEMM, convolution or attention", "Inductor names", "tem_"),
+    _entry(r"^triton_", "inductor", "generated", "other",
+           "nothing: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another",
+           "recorded on A100, MI300X; the strides of the launch or the output code decide"),
+)  # fmt: skip
+
+_DECOYS = (
+    # matrix products and convolutions with a layout in their names
+    _decoy(_VOID + r"cutlass\w{0,40}::Kernel\d?<", "cutlass", _OPERANDS, _RECORDED),
+    _decoy(r"^_ZN\d+cutlass", "cutlass", _OPERANDS, "recorded on A100"),
+    _decoy(r"^cutlass\d?x?_", "cutlass", _OPERANDS, "key_averages tables"),
+    _decoy(r"^sm\d+_xmma_", "cudnn", "computes; nhwckrsc_nchw reads channels_last and writes contiguous by itself",
+           "recorded on A100, H100"),
+    _decoy(rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}cudnn_", "cudnn",
+           _OPERANDS, "recorded on V100, A100"),
+    _decoy(_VOID + r"xmma_(?:cudnn|new)::", "cudnn", "computes", "nvprof tables of cuDNN 8 on V100"),
+    _decoy(_IS_CUDNN + r"(?:(?:conv[123N]d|[dw]grad[123N]d)_(?:c1_k1|grouped_direct|alg)|[dw]grad_(?:alg|engine))\w*",
+           "cudnn", "a direct convolution; c1_k1_nhwc is that for depthwise layers", "cuDNN 8 and 9, recorded on V100"),
+    _decoy(_VOID + r"convolve_common_engine_\w+", "cudnn", "a convolution", "Nsight tables of XLA"),
+    _decoy(_IS_CUDNN + r"reduce_wgrad_nchw_helper\b", "cudnn", "sums parts of a weight gradient",
+           "recorded on V100, A100"),
+    _decoy(r"^igemm_(?:fwd|bwd|wrw)_gtc\w*", "miopen", _OPERANDS,
+           "recorded on MI300X", "tc"),
+    _decoy(r"^naive_conv_\w*", "miopen", "a convolution", "MIOpen naive_conv.cpp; rocprof tables"),
+    _decoy(r"^Im[23]d2Col\w*|^Col2Im[23]d\w*|^Im2Col\w*", "miopen", "unfolds the input for a matrix product",
+           "recorded on MI300X"),
+    _decoy("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_|batched_)?(?:conv|gemm)\w*", "composable_kernel",
+           "computes; its mangled name contains transform, mul and add", "recorded on MI300X"),
+    _decoy(r"^Cijk_", "hipblaslt", "a matrix product of hipBLASLt or rocBLAS", "recorded on MI300X"),
+    # helpers of convolutions
+    _decoy(_VOID + r"cask\w{0,30}::compute\w{0,40}OffsetsKernel\b", "cudnn", "offsets for an implicit GEMM",
+           "recorded on V100, A100, H100"),
+    _decoy(_cudnn("im2col4d_kernel", "padFilterWeights", "kern_precompute_indices", "computeOffsetsKernel",
+                  "computeBOffsetsKernel", "scalePackedTensor_kernel", "flip_filter"), "cudnn",
+           "prepares a convolution", _RECORDED),
+    _decoy(_VOID + r"cudnn::(?:winograd\w*|gemm)::\w+", "cudnn", "a step of a convolution (Winograd, implicit GEMM)",
+           "recorded on V100, A100"),
+    _decoy(r"^SubTensorOpWithScalar\dd", "miopen", "fills the output or the workspace, mostly with zeros",
+           "recorded on MI300X"),
+    # cuBLAS
+    _decoy(_VOID + r"transpose_readWrite_alignment_kernel\b", "cublas",
+           "a matrix transpose inside FFT convolutions (complex float2), no layout of tensors",
+           "recorded on V100, A100", "_kernel"),
+    _decoy(_VOID + r"scal_kernel<.{0,200}?cublasTransposeParams", "cublas", "scales a matrix", "recorded on V100",
+           "cublasTransposeParams"),
+    # normalization, pooling, upsampling: the name tells in which layout the operation ran
+    _decoy(_IS_CUDNN + r"bn_(?:fw|bw)_\w+", "cudnn", "batch norm; tells the layout it ran in",
+           _RECORDED),
+    _decoy(_IS_CUDNN + r"pooling_(?:fw|bw)_\w+", "cudnn", "pooling", "TensorFlow profiles"),
+    _decoy(_IS_CUDNN + r"sumChannelsN\w*", "cudnn", "the gradient of a bias", "Nsight tables"),
+    _decoy(_VOID + r"(?:at::native::" + _ANONYMOUS + r")?max_pool_(?:forward|backward)_n(?:chw|hwc)\b", "aten",
+           "pooling; tells the layout it ran in", _RECORDED, "_nhwc", "_nchw"),
+    _decoy(_ATEN + r"(?:upsample|adaptive_average_pool|avg_pool2d|adaptive_max_pool)\w*", "aten",
+           "pooling or upsampling; tells the layout it ran in", _RECORDED),
+    _decoy(_ATEN + r"batch_norm_\w+", "aten", "batch norm; transform_input is its second half", _RECORDED),
+    _decoy(_VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*", "custom", "group norm in one layout", "public kernels"),
+    _decoy(r"^(?:gen9_bnorm|nhwc_reusable)_\w+", "onednn", "batch norm in one layout", "oneDNN gpu/ocl/bnorm"),
+    _decoy(_VOID + r"cuSoftMaxLayer::\w+", "tensorrt", "softmax (nchwSoftmax)", "Nsight tables of TensorRT engines"),
+    # transform, permute and copy in another sense
+    _decoy(_ATEN + r"distribution_\w+", "aten", "random numbers (uniform_and_transform)", _RECORDED),
+    _decoy(_VOID + r"(?:rocprim|hipcub)::", "rocprim", _ELEMENTS, "recorded on MI300X"),
+    _decoy(_VOID + r"(?:at_cuda_detail::)?(?:cub|thrust)::", "cub", _ELEMENTS, _RECORDED),
+    _decoy(_VOID + r"(?:fbgemm_gpu::)?(?:permute_(?:pooled_embs|indices_weights|[12]D)\w*|linearize_\w+)", "fbgemm",
+           "reorders embeddings", "recommendation models; kernel table of HTA"),
+    _decoy(_ATEN + r"CatArrayBatchedCopy\w*", "aten", "torch.cat", _RECORDED),
+    _decoy(_VECTORIZED + r"direct_copy_kernel_cuda\b", "aten", "a copy that keeps the layout",
+           "ATen CUDALoops.cuh: the vectorized path needs equal, dense strides", "_kernel_cuda"),
+)  # fmt: skip
+
+KERNELS = (*_CONVERSIONS, *_ALMOST, *_DECOYS)
+
+
+__all__ = [
+    "CONVERSION_KERNELS",
+    "KERNELS",
+    "KernelEntry",
+    "KernelMatch",
+    "Role",
+    "conversion_kernel",
+    "dtypes_of",
+    "is_convolution_kernel",
+    "kernel_entry",
+    "library_of",
+    "output_layout_of",
+]
+
+# A trace has some hundred distinct names of up to some thousand characters; remembering more would only cost memory.
+_REMEMBERED_NAMES = 4096
+
+CONVERSION_KERNELS = tuple(entry for entry in KERNELS if entry.role == "conversion")
+
+
+@dataclass(frozen=True)
+class KernelMatch:
+    """
+    What the dictionary says of a name.
+
+    Attributes:
+        entry: The entry.
+        is_certain: The name was whole; False where it was cut and this is how it can go on.
+    """
+
+    entry: KernelEntry
+    is_certain: bool
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def kernel_entry(name: str, *, is_cut: bool = False) -> KernelMatch | None:
+    """
+    The dictionary entry for a kernel name.
+
+    Args:
+        name: As in a trace, a profile or a table; demangled or mangled.
+        is_cut: The table cut names at its column's edge. A name that ends in an ellipsis is always taken as cut.
+
+    Returns:
+        None where the dictionary knows nothing, or where a cut name can go on to entries that say different things.
+    """
+    beginning = name.rstrip().removesuffix("…").removesuffix("...").rstrip()
+    if not is_cut and beginning == name.rstrip():
+        whole = _ANY_KERNEL.match(name)
+        return KernelMatch(KERNELS[(whole.lastindex or 0) - 1], is_certain=True) if whole is not None else None
+    entry = _agreed(tuple(_completions(beginning)))
+    return KernelMatch(entry, is_certain=False) if entry is not None else None
+
+
+def conversion_kernel(name: str) -> KernelEntry | None:
+    """
+    The dictionary entry of a layout conversion; None where the name, taken as whole, proves none.
+
+    Args:
+        name: As in a trace or profile.
+    """
+    found = kernel_entry(name)
+    return found.entry if found is not None and found.is_certain and found.entry.role == "conversion" else None
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def library_of(name: str) -> str | None:
+    """
+    Whose kernel a device kernel is, as far as its name says.
+
+    Args:
+        name: As in a trace or profile.
+    """
+    found = kernel_entry(name)
+    if found is not None and found.entry.library not in _BUILT_ON:
+        return found.entry.library
+    for pattern, library in _LIBRARIES:
+        if pattern.match(name):
+            return library
+    for part, library in _LIBRARY_PARTS:
+        if part in name:
+            return library
+    return found.entry.library if found is not None else None
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def dtypes_of(name: str) -> tuple[str, str] | None:
+    """
+    Between which data types a conversion, a padding or a cast runs, from its template arguments.
+
+    Args:
+        name: As in a trace or profile.
+
+    Returns:
+        Before and after, as torch names them (``float16``); None where the name does not give both.
+    """
+    demangled = _TEMPLATE_TYPES.match(name)
+    if demangled is not None:
+        before, after = DTYPES.get(demangled["before"].strip()), DTYPES.get(demangled["after"].strip())
+    else:
+        mangled = _MANGLED_TYPES.match(name)
+        if mangled is None:
+            return None
+        before = DTYPES[mangled["before"]]
+        after = DTYPES.get(mangled["after"], before)  # S_, S2_: the same type again
+    return (before, after) if before is not None and after is not None else None
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def is_convolution_kernel(name: str) -> bool:
+    """
+    Whether a kernel belongs to the computation of a convolution, by its name; for tables that name no operation.
+
+    Counts the convolution itself and the steps that only convolutions take: offsets, zero fills, Winograd and FFT
+    transforms, im2col, the sum of a split weight gradient. Not its conversions, paddings and casts, which have roles of
+    their own, and no matrix product, though a 1x1 convolution may run as one: its name does not tell.
+
+    Args:
+        name: As in a trace, a profile or a table; what is left of a cut name is enough.
+    """
+    return _CONVOLUTION.match(name) is not None
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def output_layout_of(name: str) -> Literal["contiguous", "channels_last"] | None:
+    """
+    The layout a convolution kernel writes, by its name.
+
+    Args:
+        name: As in a trace or profile.
+
+    Returns:
+        For a weight gradient the layout of the weights. None where the name does not say, or is no convolution's.
+    """
+    if not is_convolution_kernel(name):
+        return None
+    operands = _XMMA_OPERANDS.match(name)
+    if operands is not None:
+        is_last = operands["filter"] == "krsc" if operands["kind"] == "wgrad" else operands["output"] == "nhwc"
+        return "channels_last" if is_last else "contiguous"
+    word = _LAYOUT_WORD.match(name)
+    if word is None:
+        return None
+    return "channels_last" if word["layout"].lower() in ("nhwc", "ndhwc") else "contiguous"
+
+
+def _completions(beginning: str) -> Iterator[KernelEntry]:
+    """
+    Every entry a cut name can go on to, in the dictionary's order.
+
+    An entry counts where an end of one of its endings makes the name match: the witness that it can go on so. Endings
+    begin where the name first tells the kernel, so what comes before must be there. Nothing after an entry that matches
+    already can count, since the first entry that matches a whole name is its own.
+    """
+    for entry in KERNELS:
+        matches = entry.pattern.match(beginning) is not None
+        if matches or any(
+            entry.pattern.match(beginning + ending[start:]) is not None
+            for ending in entry.endings
+            for start in range(len(ending))
+        ):
+            yield entry
+        if matches:
+            return
+
+
+def _agreed(candidates: tuple[KernelEntry, ...]) -> KernelEntry | None:
+    """The entry all candidates agree with: the same role, and one direction, or the one that leaves it open."""
+    if len({entry.role for entry in candidates}) != 1:
+        return None
+    if len({entry.direction for entry in candidates}) == 1:
+        return candidates[0]
+    return next((entry for entry in candidates if entry.direction == "other"), None)
+
+
+# One search instead of one per entry: the group that matched is the entry.
+_ANY_KERNEL = re.compile("|".join(f"({entry.regex})" for entry in KERNELS))
+
+_IN_CUDNN = r"(?:void )?(?:cudnn::(?:\w{1,40}::){0,2})?"
+
+# Each line ends with where such names were seen.
+_CONVOLUTION = re.compile(
+    "^(?:"
+    + "|".join(
+        (
+            r"sm\d+_xmma_(?:fprop|dgrad|wgrad|depthwise_conv|conv)",  # cuDNN 8 and 9 on A100, H100; TensorRT
+            r"(?:void )?xmma_(?:cudnn|new)::gemm::kernel<xmma_(?:cudnn|new)::implicit_gemm::",  # cuDNN 8 on V100
+            rf"(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}?cudnn_",  # volta_scudnn_
+            r"(?:void )?cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",  # cuDNN 8 and 9
+            r"(?:void )?cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,40}::conv::",
+            r"(?:void )?cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK",  # its wgrad
+            r"cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",
+            r"_ZN\d+cutlass\w{0,40}6KernelINS_4conv6kernel",  # A100, mangled
+            _IN_CUDNN + r"(?:(?:implicit|explicit)_convolve_|convolve(?:_|Nd_)|first_layer_(?:fwd|wgrad|dgrad)_)",
+            _IN_CUDNN + r"(?:conv[123N]d|[dw]grad[123N]d)_\w*",  # c1_k1_nhwc, grouped_direct
+            _IN_CUDNN + r"(?:dgrad_|wgrad_|reduce_wgrad_)\w*",
+            _IN_CUDNN + r"(?:im2col4d_kernel|padFilterWeights|kern_precompute_indices|scalePackedTensor_kernel)\b",
+            _IN_CUDNN + r"(?:flip_filter|compute\w{0,20}OffsetsKernel)\b",
+            r"(?:void )?cudnn::winograd\w{0,20}::",
+            r"(?:void )?cask\w{0,30}::compute\w{0,40}OffsetsKernel\b",
+            r"(?:void )?(?:fft[12]d_(?:r2c|c2r)_\d+|pointwise_mult_and_sum_complex\b)",  # cuDNN's FFT convolution
+            r"_ZN5cudnn\d+\w{0,40}?(?:convolve|dgrad|wgrad|grouped_direct)|_Z\d+(?:implicit|explicit)_convolve_",
+            r"igemm_(?:fwd|bwd|wrw)_|naive_conv_|winograd_conv|mlir_gen_igemm_conv",  # MIOpen
+            r"(?:Im2Col|Im[23]d2Col|Col2Im|SubTensorOpWithScalar)|MIOpenConv|miopen(?:Sp3Asm|GcnAsm)(?:Conv|Winograd)|gcnAsmConv",
+            r"gridwise_convolution_|convolution_(?:forward|backward)_",
+            IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_)?conv",
+            IN_COMPOSABLE_KERNEL
+            + r"kernel_(?:batched_)?gemm_xdlops_bwd_weight",  # MI300X: composable_kernel's weight gradient
+            r"(?:void )?at::native::(?:\(anonymous namespace\)::|<unnamed>::)?"
+            r"(?:conv_depthwise[23]d_|vol2col_kernel|col2vol_kernel|im2col_kernel|col2im_kernel)",
+            r"_ZN2at6native\w{0,120}?conv_depthwise[23]d_",
+            r"(?:void )?spatialDepthwiseConvolution",  # PyTorch before 1.9
+            r"gen_conv(?:_kernel)?\b|(?:gen9|gen12lp|xe_\w{1,5}|ref)_(?:wino_)?conv",  # oneDNN
+            r"triton_tem_fused_\w{0,200}?convolution|triton_convolution[23]d",  # Inductor's templates
+        )
+    )
+    + ")"
+)
+# Activations, filter and output, as in nhwckrsc_nchw: reads channels_last, writes contiguous.
+_XMMA_OPERANDS = re.compile(
+    r"^sm\d+_xmma_(?P<kind>[a-z]+)\w{0,200}?_(?:nhwc|nchw)(?P<filter>krsc|kcrs)_(?P<output>nhwc|nchw)(?:_|\Z)"
+)
+_LAYOUT_WORD = re.compile(r"^[\w:<> ]{0,200}?_(?P<layout>nhwc|ndhwc|nchw|ncdhw|NHWC|NCHW)(?:_|\b)")
+
+# Entries of these libraries stand for code that others build on; the name may say more exactly whose it is.
+_BUILT_ON = ("cutlass", "cudnn", "custom")
+_LIBRARIES = tuple(
+    (re.compile(pattern), library)
+    for pattern, library in (
+        (r"triton_", "inductor"),
+        (r"nccl", "nccl"),  # RCCL keeps the names
+        (r"(?:void )?(?:genericReformat|cask_trt|cu(?:Int8|Eltwise|(?:Slice|Resize|SoftMax)Layer))::", "tensorrt"),
+        (r"trt_|generatedNativePointwise|__myl_", "tensorrt"),
+        (r"(?:void )?(?:CUTENSOR_NAMESPACE|cutensor\w{0,40})::", "cutensor"),
+        (r"Cijk_", "hipblaslt"),
+        (r"nvjet_|gemv|(?:cutlass_\d+_)?" + ARCHITECTURE + r"_\w{0,20}gemm_", "cublas"),
+        (r"miopen|MIOpen|gcnAsm|igemm_(?:fwd|bwd|wrw)_|naive_conv_|Im[23]d2Col|Col2Im|SubTensorOpWith", "miopen"),
+        (r"_ZN2ck|(?:void )?ck(?:_tile)?::", "composable_kernel"),
+        (r"(?:void )?(?:rocprim|hipcub)::", "rocprim"),
+        (r"(?:void )?(?:at_cuda_detail::)?(?:cub|thrust)::", "cub"),
+        (r"gen_conv|(?:gen9|gen12lp|xe_\w{1,5})_", "onednn"),
+        (r"(?:void )?(?:\w{0,20}flash\w{0,20}|vllm|tensorrt_llm|aiter|flashinfer|moe)::|_ZN5aiter", "custom"),
+        (r"_ZN2at6native", "aten"),
+        (r"(?:void )?fft[12]d_(?:r2c|c2r)_\d+", "cudnn"),
+    )
+)
+_LIBRARY_PARTS = (
+    ("cudnn", "cudnn"),
+    ("_execute_kernel_trt", "tensorrt"),
+    ("at::native", "aten"),
+    ("cublas", "cublas"),
+    ("cutlass", "cutlass"),
+)
+
+_TYPE = r"[\w: ]{1,40}"
+_TEMPLATE_TYPES = re.compile(
+    r"^(?:void )?(?:(?:cudnn::(?:\w{1,40}::)?)?"
+    r"(?:\w{0,40}(?:[nN]hwc|[nN]chw)\w{0,40}Kernel|tensorTransformGeneric|convertTensor_kernel)"
+    rf"|genericReformat::copy(?:PackedKernel|VectorizedKernel(?=<double,)))<(?:(?<=VectorizedKernel<)double, )?"
+    rf"(?P<before>{_TYPE}),(?P<after>{_TYPE})[,>]"
+)
+_MANGLED_TYPES = re.compile(
+    r"^_Z(?:N5cudnn(?:\d+[a-z_]{1,40})?)?\d+(?:nchwToNhwc|nhwcToNchw|nhwcAddPadding|nchwAddPadding)KernelI"
+    r"(?P<before>6__half|13__nv_bfloat16|[fdahi])(?P<after>6__half|13__nv_bfloat16|[fdahi]|S\d?_)"
+)

@@ -1,0 +1,336 @@
+"""
+Round trips in a recorded trace: a convolution's result converted, and back for the next convolution.
+
+No trace holds the identity of a tensor. What says that both conversions are of one value are the sizes of both
+(``shapes``), the launch grid of both (``grid``), or that nothing else came between (``order``). Each of these can be
+deceived by a sibling: a second convolution of the first one's own input, where input and result are of the same sizes,
+such as the queries and keys of an attention, or the branches of a reparametrized block. So nothing is claimed where
+no operation between took the value on; where only norms did, no more than the order, and nothing where that was all.
+Faces ``trace_conversions``; no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.graphs.layout_agnostic import PER_CHANNEL, POINTWISE, base_name
+from layoutdoctor.examination.kernels.copies import copied_layouts, stride_order_of
+from layoutdoctor.examination.kernels.shapes import parse_shapes
+from layoutdoctor.recording.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.records import Confidence, ConversionDirection
+    from layoutdoctor.examination.kernels.attribution import Attribution
+    from layoutdoctor.examination.kernels.convolutions import KernelClasses, LibraryConversion
+    from layoutdoctor.examination.kernels.shapes import Shape
+    from layoutdoctor.recording.recording import RecordedTrace
+
+# Operations outside ATen that return each element where they read it; add one here.
+OTHER_OPERATIONS = frozenset({"aiter::_groupnorm_run", "apex::group_norm", "aiter::_groupnorm"})
+
+_NORMS = frozenset(
+    """
+    batch_norm native_batch_norm cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index _native_batch_norm_legit
+    _batch_norm_with_update batch_norm_elemt batch_norm_gather_stats_with_counts batch_norm_stats
+    group_norm native_group_norm
+    """.split()
+)
+"""
+Norms read and write either format with kernels of their own, also in training; so the conversions around one can go,
+though a norm itself may be slower in one of them.
+"""
+
+_RESIZING = frozenset(name for name in PER_CHANNEL if "norm" not in name)
+"""Pooling, padding and resampling: the sizes they return are not recorded, so no value can be followed through one."""
+
+_OTHER_AGNOSTIC = frozenset({"dropout", "_fused_dropout", "fill", "zero"})
+_COPIES = frozenset({"copy", "clone", "contiguous"})
+
+_AGNOSTIC_KERNEL = re.compile(
+    r"^(?:void )?(?:at::native::(?:\(anonymous namespace\)::)?"
+    r"(?:vectorized_elementwise_kernel|unrolled_elementwise_kernel|elementwise_kernel(?:_manual_unroll|_with_index)?|"
+    r"unrolled_elementwise_kernel_for_multi_outputs|batch_norm_(?!backward)\w+|fused_dropout_\w+)\b"
+    r"|cudnn::(?:ops::)?bn_fw_\w+|MIOpenBatchNormFwd\w*)"
+)
+_COPY_KERNEL = re.compile(r"direct_copy_kernel|_backward")
+_NORM_KERNEL = re.compile(r"batch_norm_|::bn_fw_|MIOpenBatchNorm")
+_COUNTING_KERNEL = re.compile(r"\blong\b")  # such as of num_batches_tracked
+_GRADIENT = re.compile(r"dgrad|wgrad|_bwd_|_wrw_|bwd_weight|bwd_data|Bwd|Wrw")
+_BACK: dict[ConversionDirection, ConversionDirection] = {
+    "to_contiguous": "to_channels_last",
+    "to_channels_last": "to_contiguous",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TracePair:
+    """
+    A round trip.
+
+    Attributes:
+        first: The conversion of a convolution's result: index into the list of library conversions.
+        second: The conversion back, of another convolution's input: likewise.
+        between: Names of the operations between, in order, each once in a row.
+        confidence: What it rests on.
+        shape: Sizes of the value at the second conversion; None where not known.
+    """
+
+    first: int
+    second: int
+    between: tuple[str, ...]
+    confidence: Confidence
+    shape: Shape | None
+
+
+def find_pairs(
+    trace: RecordedTrace,
+    attribution: Attribution,
+    classes: KernelClasses,
+    groups: Sequence[int],
+    conversions: Sequence[LibraryConversion],
+) -> list[TracePair]:
+    """
+    Every round trip between two convolutions of one stream.
+
+    Args:
+        trace: Any recorded trace.
+        attribution: Its attribution.
+        classes: From ``trace_convolutions.classify``.
+        groups: From ``trace_convolutions.groups_of``.
+        conversions: From ``library_conversions``, by row.
+    """
+    walks: dict[tuple[int, int, int], _Walk] = {}
+    walker = _Walker(trace, attribution, classes, groups, conversions)
+    kernels = trace.kernels
+    found: list[TracePair] = []
+    columns = (kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist())
+    for row, place in enumerate(zip(*columns, strict=True)):
+        walk = walks.get(place)
+        if walk is None:
+            walk = walks[place] = _Walk()
+        pair = walker.step(walk, row)
+        if pair is not None:
+            found.append(pair)
+    return sorted(found, key=lambda pair: conversions[pair.first].row)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """
+    What is open on one stream.
+
+    Attributes:
+        first: The conversion of a result that waits for its counterpart; None where there is none.
+        rows: Kernels since then that belong to no convolution.
+        reader: The convolution that has begun to read since then; None where none has.
+    """
+
+    first: int | None = None
+    rows: list[int] = field(default_factory=list)
+    reader: int | None = None
+
+
+class _Walker:
+    """Follows a stream from kernel to kernel."""
+
+    def __init__(
+        self,
+        trace: RecordedTrace,
+        attribution: Attribution,
+        classes: KernelClasses,
+        groups: Sequence[int],
+        conversions: Sequence[LibraryConversion],
+    ) -> None:
+        self.trace, self.attribution, self.groups, self.conversions = trace, attribution, groups, conversions
+        self.classes = classes
+        self.by_row = {conversion.row: index for index, conversion in enumerate(conversions)}
+        self.operation_names = attribution.operation.tolist()
+        self.kernel_names = trace.kernels.name.tolist()
+        self.agnostic: dict[tuple[int, int], str | None] = {}
+        self.backward_groups = {
+            group
+            for group, name in zip(groups, self.kernel_names, strict=True)
+            if group < NONE and classes.is_main[name] and _GRADIENT.search(trace.names[name])
+        }
+
+    def step(self, walk: _Walk, row: int) -> TracePair | None:
+        """Takes one kernel in; returns the pair that it completes."""
+        group = self.groups[row]
+        index = self.by_row.get(row)
+        conversion = self.conversions[index] if index is not None else None
+        if walk.first is not None and group not in (NONE, self._group_of(walk)):
+            pair = None
+            if walk.reader in (None, group) and index is not None:
+                pair = self._pair(walk.first, walk.rows, index)
+                walk.reader = group
+            if pair is not None or (conversion is None and not self._prepares(row)):
+                walk.first = None  # found, or the next convolution computes
+            if pair is not None:
+                return pair
+        if conversion is not None and conversion.direction in _BACK and self._is_result(conversion):
+            walk.first, walk.rows, walk.reader = index, [], None
+        elif walk.first is not None and group == NONE:
+            if self._agnostic(row) is None or walk.reader is not None:
+                walk.first = None
+            else:
+                walk.rows.append(row)
+        return None
+
+    def _group_of(self, walk: _Walk) -> int:
+        return self.conversions[walk.first].group if walk.first is not None else NONE
+
+    def _prepares(self, row: int) -> bool:
+        """Whether a kernel of a convolution comes before it computes: a fill, or the cast of a weight or an input."""
+        return self.classes.is_helper[self.kernel_names[row]] or self._agnostic(row) is not None
+
+    def _is_result(self, conversion: LibraryConversion) -> bool:
+        """
+        Whether a conversion's value is the output of a forward convolution.
+
+        Backward operations read what the forward saved as well, in a layout that no trace tells, so nothing says that
+        they would take the gradient in another one.
+        """
+        is_other = conversion.tensor is not None and conversion.tensor.role != "output"
+        return conversion.is_result is True and not is_other and self._is_forward(conversion.group)
+
+    def _is_input(self, conversion: LibraryConversion) -> bool:
+        """Whether a conversion's value can be the input of a forward convolution; a gradient is another value."""
+        is_other = conversion.tensor is not None and conversion.tensor.role != "input"
+        return conversion.is_result is False and not is_other and self._is_forward(conversion.group)
+
+    def _is_forward(self, group: int) -> bool:
+        if group >= 0:
+            return "backward" not in self.trace.names[int(self.trace.operations.name[group])]
+        return group not in self.backward_groups
+
+    def _agnostic(self, row: int) -> str | None:
+        """The operation's or kernel's name where it works in either format; None where it does not, or is not known."""
+        operation, name = self.operation_names[row], self.kernel_names[row]
+        if operation != NONE and self._is_unchanged_copy(row):
+            return self.trace.names[int(self.trace.operations.name[operation])]
+        key = (int(self.trace.operations.name[operation]) if operation != NONE else NONE, name)
+        if key not in self.agnostic:
+            self.agnostic[key] = self._agnostic_name(*key)
+        return self.agnostic[key]
+
+    def _is_unchanged_copy(self, row: int) -> bool:
+        """Whether a kernel is of a copy that keeps the layout, as its recorded strides say."""
+        name = self.trace.names[int(self.trace.operations.name[self.operation_names[row]])]
+        if base_name_of(name) not in _COPIES:
+            return False
+        copied = copied_layouts(self.trace, self.operation_names[row])
+        return copied is not None and stride_order_of(copied[0]) == stride_order_of(copied[1])
+
+    def _agnostic_name(self, operation: int, kernel: int) -> str | None:
+        if operation == NONE:
+            name = self.trace.names[kernel]
+            return name if _AGNOSTIC_KERNEL.match(name) and not _COPY_KERNEL.search(name) else None
+        name = self.trace.names[operation]
+        return name if is_agnostic_operation(name) else None
+
+    def _pair(self, opened: int, rows: Sequence[int], second: int) -> TracePair | None:
+        """The pair of the open conversion and this one, unless what is known of both disagrees."""
+        first, other = self.conversions[opened], self.conversions[second]
+        if other.direction != _BACK[first.direction] or not self._is_input(other):
+            return None
+        if not self._is_one_step(first, other):
+            return None
+        confidence, shape = self._agreement(first, other)
+        if confidence is not None and self._reads_alike(first, other):
+            taking = [row for row in rows if self._takes(row, shape if confidence == "shapes" else None)]
+            if not taking:
+                return None
+            if all(self._is_norm(row) for row in taking):
+                confidence = "order" if confidence != "order" else None
+        if confidence is None:
+            return None
+        names = [self._agnostic(row) or "" for row in rows]
+        between = [name for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
+        return TracePair(opened, second, tuple(between), confidence, shape)
+
+    def _agreement(self, first: LibraryConversion, second: LibraryConversion) -> tuple[Confidence | None, Shape | None]:
+        """What says that both convert one value; None where something says that they do not."""
+        if first.tensor is not None and second.input_shape is not None and first.tensor.shape != second.input_shape:
+            return None, None
+        if first.tensor is not None and second.tensor is not None:
+            return "shapes", second.tensor.shape
+        shape = second.tensor.shape if second.tensor is not None else first.tensor.shape if first.tensor else None
+        if first.confidence == second.confidence == "grid":
+            return ("grid" if self._grid(first.row) == self._grid(second.row) else None), shape
+        return "order", shape
+
+    def _is_one_step(self, first: LibraryConversion, second: LibraryConversion) -> bool:
+        """Whether both were launched in the same of the profiler's steps, as far as that was recorded."""
+        launched = [row for row in (first.row, second.row) if self.attribution.launch[row] != NONE]
+        return len({int(self.attribution.step[row]) for row in launched}) < 2
+
+    @cached_property
+    def _reads(self) -> dict[int, list[LibraryConversion]]:
+        """What the convolution of each group converts before it computes."""
+        found: dict[int, list[LibraryConversion]] = {}
+        for conversion in self.conversions:
+            if conversion.is_result is False:
+                found.setdefault(conversion.group, []).append(conversion)
+        return found
+
+    def _reads_alike(self, first: LibraryConversion, second: LibraryConversion) -> bool:
+        """Whether the second convolution can have read the first one's input, as far as their sizes tell."""
+        if first.tensor is not None and first.input_shape is not None:
+            return first.input_shape == first.tensor.shape
+        reads = self._reads.get(first.group, [])
+        if first.confidence != "grid" or not reads:
+            return True
+        return any(self._grid(conversion.row) == self._grid(second.row) for conversion in reads)
+
+    def _takes(self, row: int, shape: Shape | None) -> bool:
+        """Whether an operation between takes the value; unknown sizes do not speak against it."""
+        operation = self.operation_names[row]
+        arguments = int(self.trace.operations.arguments[operation]) if operation != NONE else NONE
+        shapes = parse_shapes(self.trace.arguments[arguments].shapes) if arguments != NONE else ()
+        return shape is None or not shapes or shape in shapes
+
+    def _is_norm(self, row: int) -> bool:
+        """Whether a kernel is of a norm, or only counts for one."""
+        operation, kernel = self.operation_names[row], self.trace.names[self.kernel_names[row]]
+        if _COUNTING_KERNEL.search(kernel):
+            return True
+        if operation == NONE:
+            return _NORM_KERNEL.search(kernel) is not None
+        name = self.trace.names[int(self.trace.operations.name[operation])]
+        return name in OTHER_OPERATIONS or base_name_of(name) in _NORMS
+
+    def _grid(self, row: int) -> tuple[int, int, int] | None:
+        index = int(self.trace.kernels.grid[row])
+        return self.trace.grids[index] if index != NONE else None
+
+
+def base_name_of(name: str) -> str:
+    """
+    An operation's name without namespace and in-place underscore.
+
+    Args:
+        name: As recorded, such as ``aten::relu_``.
+    """
+    return base_name(name.replace("::", ".", 1))
+
+
+def is_agnostic_operation(name: str) -> bool:
+    """
+    Whether an operation takes a value in either memory format and returns one in the same.
+
+    Args:
+        name: As recorded, such as ``aten::relu_``.
+    """
+    if name in OTHER_OPERATIONS:
+        return True
+    if not name.startswith("aten::"):
+        return False
+    base = base_name_of(name)
+    if base in _RESIZING or base.endswith("_backward"):
+        return False
+    return base in POINTWISE or base in PER_CHANNEL or base in _NORMS or base in _OTHER_AGNOSTIC

@@ -1,0 +1,307 @@
+"""
+What each oneDNN reorder converts: the direction, and which tensor of the convolution around it.
+
+A reorder's log line has a shape and two formats but no name. Within one operation it stands before the primitive that
+needs its target, or after the one whose result it reads; shape and format then say which tensor it is.
+Faces ``kernel_list``; no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import stride_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import ConversionDirection, TensorKind
+    from layoutdoctor.recording.onednn import Primitive
+    from layoutdoctor.recording.operations import Operation
+
+
+@dataclass(frozen=True)
+class AnnotatedPrimitive:
+    """
+    A primitive with what it converts; the last fields mean something for reorders only.
+
+    Attributes:
+        primitive: As read.
+        tensor: Kind of the converted tensor.
+        direction: What changes.
+        source: Layout before.
+        target: Layout after.
+        bytes_moved: Bytes read plus bytes written, without padding.
+        dtype: Element type before.
+        port: Which argument or result of the ATen operation it is, such as ``input 0``.
+    """
+
+    primitive: Primitive
+    tensor: TensorKind
+    direction: ConversionDirection = "none"
+    source: Layout | None = None
+    target: Layout | None = None
+    bytes_moved: int | None = None
+    dtype: str | None = None
+    port: str | None = None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which tensor of an operation a reorder converts."""
+
+    tensor: TensorKind
+    port: str | None
+
+
+def conversion_direction(source: Layout | None, target: Layout | None) -> ConversionDirection:
+    """
+    What kind of change leads from one layout to another.
+
+    Args:
+        source: Before.
+        target: After.
+
+    Returns:
+        ``none`` where nothing changes: equal formats, or strides that differ over size-1 dimensions only.
+    """
+    if source is None or target is None:
+        return "other"
+    if source.is_blocked or target.is_blocked:
+        if source.format == target.format:
+            return "none"
+        if target.is_blocked:
+            return "other" if source.is_blocked else "to_blocked"
+        return "from_blocked"
+    if source.stride is None or target.stride is None:
+        return "other"
+    before, after = stride_order(source.shape, source.stride), stride_order(target.shape, target.stride)
+    if before is not None and before == after:
+        return "none"
+    last = [name for name in target.memory_formats if name != "contiguous_format"]
+    if last and "contiguous_format" not in target.memory_formats:
+        return "to_channels_last"
+    return "to_contiguous" if "contiguous_format" in target.memory_formats else "other"
+
+
+def annotate_primitives(operations: Sequence[tuple[Operation, Sequence[Primitive]]]) -> list[AnnotatedPrimitive]:
+    """
+    Every primitive with what it converts, in the same order.
+
+    Args:
+        operations: Each operation with the primitives that ran in it, in order.
+    """
+    return [item for _, primitives in operations for item in annotate_sequence(primitives)]
+
+
+def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitive]:
+    """
+    The primitives of one operation with what they convert, in the same order.
+
+    Args:
+        primitives: What ran one after the other on one thread.
+    """
+    places = _places(primitives)
+    return [
+        _described(primitive, places[index])
+        if primitive.kind == "reorder"
+        else AnnotatedPrimitive(primitive, "unknown")
+        for index, primitive in enumerate(primitives)
+    ]
+
+
+def describe_primitive(primitive: Primitive) -> AnnotatedPrimitive:
+    """
+    A primitive on its own: what a reorder changes, though not which tensor it converts.
+
+    Args:
+        primitive: Any.
+    """
+    if primitive.kind != "reorder":
+        return AnnotatedPrimitive(primitive, "unknown")
+    return _described(primitive, _Place("unknown", None))
+
+
+def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
+    shape, source, target = reorder.shape, reorder.descriptor("src"), reorder.descriptor("dst")
+    if shape is None or source is None or target is None:
+        return AnnotatedPrimitive(reorder, place.tensor, "other")
+    before, after = source.layout(shape), target.layout(shape)
+    elements = 1
+    for size in shape:
+        elements *= size
+    sizes = (source.item_bytes(), target.item_bytes())
+    moved = None if sizes[0] is None or sizes[1] is None else elements * (sizes[0] + sizes[1])
+    direction = conversion_direction(before, after) if len(shape) > 1 else "none"
+    return AnnotatedPrimitive(reorder, place.tensor, direction, before, after, moved, source.dtype, place.port)
+
+
+_RESULTS: dict[str, tuple[str, ...]] = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
+_ARGUMENTS: dict[str, tuple[str, ...]] = {"backward_data": ("dst", "wei"), "backward_weights": ("dst", "src")}
+"""oneDNN's roles of what a backward primitive writes and reads, in the order PyTorch's bridge converts them."""
+
+
+_Candidate = tuple[int, str]
+"""A tensor a reorder may convert: index of the primitive that reads or writes it, and its role there."""
+
+
+def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
+    """
+    Which tensor each reorder of an operation converts, by the reorder's index; ``unknown`` where several fit as well.
+
+    Reorders that fit the same arguments of one primitive are told apart by their order where all of them are there.
+    """
+    open_: dict[int, tuple[_Candidate, ...]] = {
+        index: _candidates(primitives, index) for index, item in enumerate(primitives) if item.kind == "reorder"
+    }
+    chosen: dict[int, _Candidate] = {}
+    while True:
+        group = next((found for found in _groups(open_) if _is_decided(*found)), None)
+        if group is None:
+            break
+        indices, candidates = group
+        chosen.update(zip(indices, candidates, strict=True))
+        open_ = {
+            index: tuple(item for item in items if item not in candidates)
+            for index, items in open_.items()
+            if index not in indices
+        }
+    found = {index: _place(primitives[main], role) for index, (main, role) in chosen.items()}
+    undecided = {
+        index: _common_place([_place(primitives[main], role) for main, role in items]) for index, items in open_.items()
+    }
+    return found | undecided
+
+
+def _groups(open_: dict[int, tuple[_Candidate, ...]]) -> Iterator[tuple[list[int], tuple[_Candidate, ...]]]:
+    """Reorders that fit exactly the same tensors."""
+    for candidates in dict.fromkeys(items for items in open_.values() if items):
+        yield [index for index, items in open_.items() if items == candidates], candidates
+
+
+def _is_decided(indices: Sequence[int], candidates: tuple[_Candidate, ...]) -> bool:
+    """One reorder for one tensor, or as many reorders as arguments of one primitive, in the bridge's order."""
+    if len(indices) != len(candidates):
+        return False
+    return len(indices) == 1 or all(main == candidates[0][0] and main > indices[-1] for main, _ in candidates)
+
+
+def _common_place(places: Sequence[_Place]) -> _Place:
+    """The kind of tensor where all that fit are of one kind; which of them it is stays open."""
+    kinds = {place.tensor for place in places}
+    return _Place(kinds.pop() if len(kinds) == 1 else "unknown", None)
+
+
+def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate, ...]:
+    """Results of the primitive before a reorder and arguments of the one after it that have its sizes and format."""
+    found: list[_Candidate] = []
+    before = next((i for i in range(index - 1, -1, -1) if primitives[i].kind != "reorder"), None)
+    after = next((i for i in range(index + 1, len(primitives)) if primitives[i].kind != "reorder"), None)
+    for position, table, usual, side in (
+        (before, _RESULTS, ("dst",), "src"),
+        (after, _ARGUMENTS, ("src", "wei", "bia"), "dst"),
+    ):
+        if position is not None:
+            main = primitives[position]
+            roles = table.get(main.prop_kind, usual)
+            found += [(position, role) for role in roles if _fits(primitives[index], main, role, side)]
+    if before is not None and after is not None and len({position for position, _ in found}) > 1:
+        side_of = {"from_blocked": before, "to_blocked": after}  # torch's own tensors are strided
+        only = side_of.get(describe_primitive(primitives[index]).direction)
+        found = [item for item in found if only is None or item[0] == only]
+    return tuple(found)
+
+
+def _fits(reorder: Primitive, main: Primitive, role: str, side: str) -> bool:
+    """Whether a reorder reads or makes (``side``) a primitive's tensor: same format, and same sizes where known."""
+    own, descriptor = reorder.descriptor(side), main.descriptor(role)
+    if own is None or descriptor is None or own.tag != descriptor.tag:
+        return False
+    shapes = problem_shapes(main)
+    return not shapes or reorder.shape is None or _same_size(shapes[role], reorder.shape)
+
+
+def _same_size(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Equal sizes; grouped weights may stand with or without their group dimension, and padded ones are rejected."""
+    return _without_ones(expected) == _without_ones(shape)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+_PLACES: dict[str, dict[str, _Place]] = {
+    "backward_data": {
+        "dst": _Place("gradient", "input 0"),
+        "wei": _Place("weight", "input 2"),
+        "src": _Place("gradient", "output 0"),
+    },
+    "backward_weights": {
+        "dst": _Place("gradient", "input 0"),
+        "src": _Place("activation", "input 1"),
+        "wei": _Place("gradient", "output 1"),
+        "bia": _Place("gradient", "output 2"),
+    },
+}
+"""oneDNN's roles in terms of ``aten.convolution_backward(grad_output, input, weight, ...)``."""
+
+_FORWARD_PLACES = {
+    "src": _Place("activation", "input 0"),
+    "wei": _Place("weight", "input 1"),
+    "bia": _Place("weight", "input 2"),
+    "dst": _Place("activation", "output 0"),
+}
+"""The same for ``aten.convolution(input, weight, bias, ...)``."""
+
+
+def _place(main: Primitive, role: str) -> _Place:
+    if main.kind not in ("convolution", "deconvolution"):
+        return _Place(_FORWARD_PLACES[role].tensor, None)
+    return _PLACES.get(main.prop_kind, _FORWARD_PLACES)[role]
+
+
+def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
+    """
+    Sizes of a convolution's tensors from oneDNN's problem text, by role; empty where the text is of another kind.
+
+    Args:
+        primitive: Such as one with ``mb4_g2ic16oc32_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1``.
+    """
+    if primitive.kind not in ("convolution", "deconvolution"):
+        return {}
+    values = _problem_values(primitive.problem)
+    if not {"mb", "ic", "oc"} <= values.keys():
+        return {}
+    axes = [axis for axis in "dhw" if f"i{axis}" in values]
+    if not {f"{role}{axis}" for role in "ok" for axis in axes} <= values.keys():
+        return {}
+    groups, ic, oc = values.get("g", 1), values["ic"], values["oc"]
+    weight = [groups, oc // groups, ic // groups] if groups > 1 else [oc, ic]
+    return {
+        "src": (values["mb"], ic, *(values[f"i{axis}"] for axis in axes)),
+        "dst": (values["mb"], oc, *(values[f"o{axis}"] for axis in axes)),
+        "wei": (*weight, *(values[f"k{axis}"] for axis in axes)),
+        "bia": (oc,),
+    }
+
+
+_MOST_DIGITS = 18
+"""Of a size; more of them are a damaged line."""
+
+
+def _problem_values(problem: str) -> dict[str, int]:
+    """``mb4_ic3oc64_...`` as {"mb": 4, "ic": 3, "oc": 64, ...}."""
+    values: dict[str, int] = {}
+    name, digits = "", ""
+    for character in problem + "_":
+        if character in "0123456789" and name:
+            digits += character
+            continue
+        if digits:
+            if len(digits) <= _MOST_DIGITS:
+                values[name] = int(digits)
+            name, digits = "", ""
+        name = name + character if character.isalpha() else ""
+    return values

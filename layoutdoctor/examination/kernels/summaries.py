@@ -1,0 +1,385 @@
+"""
+The kernel list of a oneDNN verbose log alone, with no profile beside it.
+
+A log names no operations. A reorder is placed by the convolutions it stands between, where its sizes and format are
+those of one of their tensors and nothing ran at the same time; everything else keeps its layouts and times, but not
+what it was for. Faces ``examination``; no torch.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary, Total
+from layoutdoctor.examination.kernels.attribution import is_convolution
+from layoutdoctor.examination.kernels.host import add_primitive, summarize
+from layoutdoctor.examination.kernels.names import dtypes_of, is_convolution_kernel, kernel_entry, library_of
+from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive, problem_shapes
+from layoutdoctor.recording.recording import NONE
+from layoutdoctor.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from layoutdoctor.diagnosis.records import TotalKind
+    from layoutdoctor.examination.kernels.attribution import Attribution
+    from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
+    from layoutdoctor.recording.onednn import OnednnLog, Primitive
+    from layoutdoctor.recording.recording import Column, KernelTotal, KernelTotals, RecordedTrace
+
+_CONVOLUTIONS = ("convolution", "deconvolution")
+
+_MOST_REORDERS_OF_TWO_CONVOLUTIONS = 8
+"""One may convert its results, the next its arguments: more reorders than that between them prepare something else."""
+
+_CLOCK_RESOLUTION_SECONDS = 2e-6
+"""oneDNN prints whole microseconds in old versions; a start and an end are each off by up to one."""
+
+
+def summarize_log(log: OnednnLog) -> KernelSummary:
+    """
+    The kernel list of a log: every executed primitive, every reorder as a conversion.
+
+    Args:
+        log: The parsed log; several processes and threads may have written it.
+
+    Returns:
+        Totals by kind of primitive are filled. ``convolution_seconds`` counts the convolutions and the reorders placed
+        with one of them, so it is the least there can have been.
+    """
+    annotated, of_convolutions = _placed(log.primitives)
+    origin = min((item.start_seconds for item in log.primitives if item.start_seconds is not None), default=0.0)
+    kernels: list[Kernel] = []
+    conversions: list[Conversion] = []
+    for item in annotated:
+        add_primitive(kernels, conversions, item, None, origin)
+    conversions = [_with_confidence(conversion) for conversion in conversions]
+    if log.has_timestamps:
+        kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
+    not_understood = len(log.not_understood)
+    not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
+    own = [primitive for primitive, is_own in zip(log.primitives, of_convolutions, strict=True) if is_own]
+    unplaced = sum(conversion.tensor == "unknown" and conversion.direction != "none" for conversion in conversions)
+    summary = summarize(kernels, conversions, not_understood, ("oneDNN verbose log",), _logged_lacks(log, unplaced))
+    return msgspec.structs.replace(
+        summary,
+        convolution_count=len(own),
+        convolution_seconds=sum(primitive.seconds for primitive in own),
+        totals=_logged_totals(annotated),
+    )
+
+
+def _logged_lacks(log: OnednnLog, unplaced: int) -> tuple[str, ...]:
+    lacks = ["a oneDNN log names no operations, modules or lines; record with torch.profiler for those"]
+    if unplaced:
+        lacks.append(
+            f"which tensor {unplaced} of the reorders convert: no convolution beside them in the log has a tensor "
+            "of that size and format"
+        )
+    if log.primitives and not log.has_timestamps:
+        lacks.append("when each primitive ran; log with ONEDNN_VERBOSE_TIMESTAMP=1")
+    return tuple(lacks)
+
+
+def _with_confidence(conversion: Conversion) -> Conversion:
+    """A log line has the sizes and both formats, so that the direction is proved where they could be read."""
+    if conversion.source is None or conversion.target is None:
+        return conversion
+    return msgspec.structs.replace(conversion, confidence="shapes")
+
+
+def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], list[bool]]:
+    """Every primitive with what it converts, and whether it ran for a convolution."""
+    annotated = [describe_primitive(primitive) for primitive in primitives]
+    of_convolutions = [primitive.kind in _CONVOLUTIONS for primitive in primitives]
+    for first, last in _runs(primitives):
+        if last - first > _MOST_REORDERS_OF_TWO_CONVOLUTIONS:
+            continue
+        begin = first - 1 if first > 0 and _is_known_convolution(primitives[first - 1]) else first
+        end = last + 1 if last < len(primitives) and _is_known_convolution(primitives[last]) else last
+        if end - begin == last - first or not _ran_in_turn(primitives[begin:end]):
+            continue
+        around = annotate_sequence(primitives[begin:end])[first - begin : last - begin]
+        for index, item in enumerate(around, start=first):
+            if item.tensor != "unknown" and item.primitive.shape is not None:
+                annotated[index], of_convolutions[index] = item, True
+    return annotated, of_convolutions
+
+
+def _runs(primitives: Sequence[Primitive]) -> Iterator[tuple[int, int]]:
+    """Reorders that stand together: index of the first and index behind the last."""
+    first: int | None = None
+    for index, primitive in enumerate(primitives):
+        if primitive.kind == "reorder":
+            first = index if first is None else first
+        elif first is not None:
+            yield first, index
+            first = None
+    if first is not None:
+        yield first, len(primitives)
+
+
+def _is_known_convolution(primitive: Primitive) -> bool:
+    """A convolution whose sizes are known; without them a reorder would fit by its format alone: too little."""
+    return bool(problem_shapes(primitive))
+
+
+def _ran_in_turn(primitives: Sequence[Primitive]) -> bool:
+    """False where two of them ran at once, so on two threads whose lines only happen to stand side by side."""
+    return all(
+        before.start_seconds is None
+        or after.start_seconds is None
+        or after.start_seconds >= before.start_seconds + before.seconds - _CLOCK_RESOLUTION_SECONDS
+        for before, after in pairwise(primitives)
+    )
+
+
+def _logged_totals(annotated: Sequence[AnnotatedPrimitive]) -> tuple[Total, ...]:
+    """Sums by kind of primitive, longest first."""
+    by_kind: dict[str, list[AnnotatedPrimitive]] = {}
+    for item in annotated:
+        by_kind.setdefault(item.primitive.kind, []).append(item)
+    totals = (_total(kind, items) for kind, items in by_kind.items())
+    return tuple(sorted(totals, key=lambda total: (-total.seconds, total.name)))
+
+
+def _total(kind: str, items: Sequence[AnnotatedPrimitive]) -> Total:
+    converting = [item for item in items if kind == "reorder" and item.direction != "none"]
+    return Total(
+        kind="kernel",
+        name=kind,
+        count=len(items),
+        seconds=sum(item.primitive.seconds for item in items),
+        conversion_count=len(converting),
+        conversion_seconds=sum(item.primitive.seconds for item in converting),
+        library="onednn",
+    )
+
+
+_TABLE_SECONDS = 1e-9
+_LACKS = (
+    "a table of totals holds no order, shapes or lines, so round trips cannot be found in it; a trace of "
+    "torch.profiler (export_chrome_trace) does"
+)
+
+
+def summarize_table(table: KernelTotals) -> KernelSummary:
+    """
+    The kernel list of a table of totals; each conversion in it stands for all launches of one row.
+
+    Args:
+        table: Any table.
+    """
+    rows = table.rows
+    conversions = [(row, conversion) for number, row in enumerate(rows) if (conversion := _conversion(number, row))]
+    real = [conversion for _, conversion in conversions if conversion.direction != "none"]
+    whole = sum(row.nanoseconds for row in rows)
+    spent = sum(row.nanoseconds for row, conversion in conversions if conversion.direction != "none")
+    own = [row for row in rows if _is_of_a_convolution(row)]
+    unclear = [row for row in rows if _is_unclear(row)]
+    lost = sum(problem.count for problem in table.problems if problem.is_loss)
+    return KernelSummary(
+        count=sum(row.count for row in rows),
+        seconds=whole * _TABLE_SECONDS,
+        conversion_count=sum(conversion.count for conversion in real),
+        conversion_seconds=spent * _TABLE_SECONDS,
+        share=spent / whole if whole else None,
+        conversions=tuple(conversion for _, conversion in conversions),
+        not_understood_count=lost + sum(row.count for row in unclear),
+        sources=("table of kernel totals", table.source),
+        lacks=tuple(_lacks(table, unclear)),
+        convolution_count=sum(row.count for row in own),
+        convolution_seconds=sum(row.nanoseconds for row in own) * _TABLE_SECONDS,
+        totals=(*_sums("kernel", rows, lambda row: row.name), *_sums("operation", rows, lambda row: row.operation)),
+    )
+
+
+def _conversion(number: int, row: KernelTotal) -> Conversion | None:
+    match = kernel_entry(row.name, is_cut=row.is_cut)
+    if match is None or match.entry.role not in ("conversion", "padding"):
+        return None
+    dtypes = dtypes_of(row.name)
+    return Conversion(
+        id=f"conversion {number}",
+        owner="library",
+        kernel=row.name,
+        node=None,
+        op=row.operation,
+        location=None,
+        module=None,
+        source=None,
+        target=None,
+        direction=match.entry.direction if match.entry.role == "conversion" else "none",
+        tensor="unknown",
+        seconds=row.nanoseconds * _TABLE_SECONDS,
+        bytes_moved=None,
+        dtype=dtypes[0] if dtypes else None,
+        target_dtype=dtypes[1] if dtypes and dtypes[1] != dtypes[0] else None,
+        seconds_source="measured",
+        count=row.count,
+        cause=None if match.is_certain else "the name is cut short; what is left of it begins as this kernel's does",
+    )
+
+
+def _is_of_a_convolution(row: KernelTotal) -> bool:
+    """By the operation that the table names, else by the kernel's name."""
+    if row.operation is not None and row.operation.startswith("aten::"):
+        return is_convolution(row.operation)
+    match = kernel_entry(row.name, is_cut=row.is_cut)
+    return is_convolution_kernel(row.name) or (match is not None and match.entry.role in ("conversion", "padding"))
+
+
+def _is_unclear(row: KernelTotal) -> bool:
+    match = kernel_entry(row.name, is_cut=row.is_cut)
+    return match is not None and match.entry.role == "possible"
+
+
+def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]:
+    if not table.rows:
+        yield "the table has no kernels, so nothing can be said of conversions"
+        return
+    yield _LACKS
+    if unclear:
+        seconds = sum(row.nanoseconds for row in unclear) * _TABLE_SECONDS
+        yield (
+            f"{sum(row.count for row in unclear)} kernels ({format_seconds(seconds)}) may convert a layout, their "
+            f"names do not say: {unclear[0].name[:60]}"
+        )
+    cut = sum(row.is_cut for row in table.rows)
+    if cut:
+        yield f"{cut} names are cut short, so kernels are known by their beginning only"
+
+
+def _sums(kind: TotalKind, rows: Sequence[KernelTotal], key: Callable[[KernelTotal], str | None]) -> list[Total]:
+    groups: dict[str, list[KernelTotal]] = {}
+    for row in rows:
+        name = key(row)
+        if name is not None:
+            groups.setdefault(name, []).append(row)
+    found = []
+    for name, members in groups.items():
+        converting = [row for row in members if (c := _conversion(0, row)) is not None and c.direction != "none"]
+        found.append(
+            Total(
+                kind=kind,
+                name=name,
+                count=sum(row.count for row in members),
+                seconds=sum(row.nanoseconds for row in members) * _TABLE_SECONDS,
+                conversion_count=sum(row.count for row in converting),
+                conversion_seconds=sum(row.nanoseconds for row in converting) * _TABLE_SECONDS,
+                library=library_of(name) if kind == "kernel" else None,
+            )
+        )
+    return sorted(found, key=lambda total: -total.seconds)
+
+
+MOST_KERNELS_LISTED = 20_000
+"""A longer list would only make the saved diagnosis large; sums and conversions are complete all the same."""
+
+_SECONDS_PER_NANOSECOND = 1e-9
+
+
+def convolution_sums(trace: RecordedTrace, groups: Sequence[int]) -> tuple[int | None, int | None]:
+    """
+    Kernels that ran for convolutions, and their nanoseconds; None where the trace has no kernels.
+
+    Args:
+        trace: Any recorded trace.
+        groups: From ``trace_convolutions.groups_of``.
+    """
+    if not len(trace.kernels):
+        return None, None
+    is_own = np.array(groups, np.int64) != NONE
+    return int(is_own.sum()), int(trace.kernels.duration[is_own].sum())
+
+
+def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kernel, ...]:
+    """
+    The kernel list, cut to a length that a saved diagnosis can hold.
+
+    Args:
+        trace: Any recorded trace.
+        attribution: Its attribution.
+    """
+    kernels, names = trace.kernels, trace.names
+    libraries = {index: library_of(names[index]) for index in sorted(set(kernels.name.tolist()))}
+    most = MOST_KERNELS_LISTED
+    operation_names = trace.operations.name.tolist()
+    columns = (kernels.name, kernels.duration, kernels.start, kernels.stream, attribution.operation)
+    return tuple(
+        Kernel(
+            name=names[name],
+            seconds=duration * _SECONDS_PER_NANOSECOND,
+            start_seconds=start * _SECONDS_PER_NANOSECOND,
+            op=names[operation_names[operation]] if operation != NONE else None,
+            library=libraries[name],
+            stream=stream,
+        )
+        for name, duration, start, stream, operation in zip(*(c[:most].tolist() for c in columns), strict=True)
+    )
+
+
+def totals_of(
+    trace: RecordedTrace,
+    attribution: Attribution,
+    modules: Sequence[str | None],
+    is_conversion: NDArray[np.bool_],
+) -> tuple[Total, ...]:
+    """
+    Sums by kernel name, outermost operation, module and step; longest first within each kind.
+
+    Args:
+        trace: Any recorded trace.
+        attribution: Its attribution.
+        modules: Of each kernel; None where not known.
+        is_conversion: Of each kernel, whether a library converts a layout in it.
+    """
+    operations = np.full(len(trace.kernels), NONE, np.int64)
+    known = attribution.operation != NONE
+    operations[known] = trace.operations.name[attribution.outermost[attribution.operation[known]]]
+    numbers: dict[str, int] = {}
+    module = np.array([NONE if m is None else numbers.setdefault(m, len(numbers)) for m in modules], np.int64)
+    kinds: tuple[tuple[TotalKind, Column, Sequence[str]], ...] = (
+        ("kernel", trace.kernels.name, trace.names),
+        ("operation", operations, trace.names),
+        ("module", module, list(numbers)),
+        ("step", attribution.step, attribution.step_names),
+    )
+    return tuple(
+        total
+        for kind, keys, names in kinds
+        for total in _totals(kind, keys, names, trace.kernels.duration, is_conversion)
+    )
+
+
+def _totals(
+    kind: TotalKind, keys: Column, names: Sequence[str], duration: Column, is_conversion: NDArray[np.bool_]
+) -> list[Total]:
+    known = keys != NONE
+    keys, duration, is_conversion = keys[known], duration[known], is_conversion[known]
+    size = len(names)
+    counts = np.bincount(keys, minlength=size)
+    spent = np.zeros(size, np.int64)
+    np.add.at(spent, keys, duration)
+    conversions = np.bincount(keys[is_conversion], minlength=size)
+    in_conversions = np.zeros(size, np.int64)
+    np.add.at(in_conversions, keys[is_conversion], duration[is_conversion])
+    return [
+        Total(
+            kind=kind,
+            name=names[key],
+            count=int(counts[key]),
+            seconds=int(spent[key]) * _SECONDS_PER_NANOSECOND,
+            conversion_count=int(conversions[key]),
+            conversion_seconds=int(in_conversions[key]) * _SECONDS_PER_NANOSECOND,
+            library=library_of(names[key]) if kind == "kernel" else None,
+        )
+        for key in np.argsort(-spent, kind="stable").tolist()
+        if counts[key]
+    ]

@@ -1,0 +1,406 @@
+"""
+What the process that runs a diagnosis and the process that watches over it say to each other.
+
+Values in MessagePack with a length in front, over pipes: data, never code.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from layoutdoctor.diagnosis.records import Configuration, Failure, Mode, Trial
+from layoutdoctor.recording.recording import Recording
+from layoutdoctor.recording.saved import pack, unpacked_column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+DEFAULT_BUDGET_SECONDS = 30.0
+"""Seconds for the timing rounds of all configurations together; capturing and profiling come on top."""
+
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+"""For one configuration: longer than any compile that somebody waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """
+    One step forward.
+
+    Attributes:
+        stage: What is being done now, such as ``"inductor: compiling"``.
+        done: Steps finished, from 0.
+        total: Steps in all, as far as known now.
+    """
+
+    stage: str
+    done: int
+    total: int
+
+
+_LENGTH_BYTES = 4
+TURNS = "measure"
+"""The stage in which configurations take turns: the board says which one is under way."""
+
+_BOARD = struct.Struct("<dq")
+MOST_MESSAGE_BYTES = 2**30
+"""A length above this is no length: the other side wrote something else into the pipe."""
+
+LostStatus = Literal["crashed", "timed_out"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What all messages share: frozen, built by keyword."""
+
+
+class TrialMemo(Message, frozen=True, kw_only=True):
+    """
+    What a process has to know of a trial that another process ran, beside its record.
+
+    Attributes:
+        key: Fingerprint of the options and formats in effect.
+        code: Fingerprint of the generated code; None where not all of it is known, or there is none.
+        compile_seconds: Wall time of the first call; None for eager.
+        peak_memory_bytes: Most bytes alive in an iteration.
+        onednn: oneDNN's version and instruction set, as its log says.
+    """
+
+    key: str | None = None
+    code: str | None = None
+    compile_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    onednn: tuple[str | None, str | None] = (None, None)
+
+
+class Lost(Message, frozen=True, kw_only=True):
+    """
+    A configuration that took its process with it.
+
+    Attributes:
+        status: ``crashed`` or ``timed_out``.
+        failure: Stage, what happened, and the last lines of what the process printed.
+    """
+
+    status: LostStatus
+    failure: Failure
+
+
+class Kept(Message, frozen=True, kw_only=True):
+    """
+    What there is of a diagnosis.
+
+    Attributes:
+        recordings: Of each trial that is done, in order; all with the newest head.
+        memos: Of each trial by its configuration's name.
+    """
+
+    recordings: tuple[Recording, ...] = ()
+    memos: dict[str, TrialMemo] = {}
+
+    def with_trial(self, recording: Recording, memo: TrialMemo | None = None) -> Kept:
+        """
+        The same with one more trial, or with what is known now of one that is there; all get its head.
+
+        Args:
+            recording: Its graphs and iterations may be left out where they are here already.
+            memo: None for the one that is here.
+        """
+        found = {known.name: msgspec.structs.replace(known, head=recording.head) for known in self.recordings}
+        before = found.get(recording.name)
+        if before is not None and not recording.was_profiled:
+            trial = msgspec.structs.replace(recording.trial, graphs=before.trial.graphs)
+            recording = msgspec.structs.replace(before, head=recording.head, trial=trial)
+        found[recording.name] = recording
+        memos = self.memos if memo is None else {**self.memos, recording.name: memo}
+        return Kept(recordings=tuple(found.values()), memos=memos)
+
+    def without_profiles(self) -> Kept:
+        """As much as another process has to know that goes on from here."""
+        return Kept(recordings=tuple(without_profile(recording) for recording in self.recordings), memos=self.memos)
+
+
+def without_profile(recording: Recording) -> Recording:
+    """
+    A recording whose graphs and iterations somebody else keeps.
+
+    Args:
+        recording: Any.
+    """
+    trial = msgspec.structs.replace(recording.trial, graphs=())
+    return msgspec.structs.replace(recording, trial=trial, iterations=(), was_profiled=False)
+
+
+class Request(Message, frozen=True, kw_only=True):
+    """
+    What a diagnosis was asked for, in this process or in another one.
+
+    Attributes:
+        target: As on the command line; None where ``subject_directory`` is given, or the model is here.
+        subject_directory: Where the caller's own model was saved for another process.
+        inputs: Each as ``--input`` gives it.
+        device: Where to run.
+        dtype: Of model and inputs.
+        mode: ``inference`` or ``training``.
+        configurations: What to try.
+        lower_for: A GPU that is not there, to lower for.
+        budget_seconds: For the timing rounds.
+        trace_directory: Where to keep profiler traces.
+        command: The command line, for the record.
+        kept: What an earlier process did.
+        lost: Configurations that took their process with them.
+    """
+
+    target: str | None = None
+    subject_directory: str | None = None
+    inputs: tuple[str, ...] = ()
+    device: str | None = None
+    dtype: str | None = None
+    mode: Mode = "inference"
+    configurations: tuple[Configuration, ...] = ()
+    lower_for: str | None = None
+    budget_seconds: float = DEFAULT_BUDGET_SECONDS
+    trace_directory: str | None = None
+    command: str | None = None
+    kept: Kept | None = None
+    lost: dict[str, Lost] = {}
+
+
+class Began(Message, frozen=True, kw_only=True, tag=True):
+    """
+    Something was begun.
+
+    Attributes:
+        configuration: Under which configuration; None where it concerns all.
+        stage: What, as in ``Failure.kind``.
+        is_new: Whether the time limit starts anew.
+    """
+
+    configuration: str | None
+    stage: str
+    is_new: bool = True
+
+
+class Stepped(Message, frozen=True, kw_only=True, tag=True):
+    """
+    Progress, as ``layoutdoctor.isolation.messages.Progress`` has it.
+
+    Attributes:
+        stage: What is being done now.
+        done: Steps finished.
+        total: Steps in all.
+    """
+
+    stage: str
+    done: int
+    total: int
+
+
+class KeptMore(Message, frozen=True, kw_only=True, tag=True):
+    """
+    One more trial is done.
+
+    Attributes:
+        recording: What was seen of it.
+        memo: What another process has to know of it besides.
+    """
+
+    recording: Recording
+    memo: TrialMemo
+
+
+class Finished(Message, frozen=True, kw_only=True, tag=True):
+    """
+    All trials are measured.
+
+    Attributes:
+        recordings: Of all of them, without the graphs and iterations that were sent.
+    """
+
+    recordings: tuple[Recording, ...]
+
+
+class Refused(Message, frozen=True, kw_only=True, tag=True):
+    """
+    There will be no diagnosis, for a reason that the user can mend.
+
+    Attributes:
+        kind: Class of the error.
+        message: Its text.
+    """
+
+    kind: str
+    message: str
+
+
+class Broken(Message, frozen=True, kw_only=True, tag=True):
+    """
+    The process can run nothing more, though it lives.
+
+    Attributes:
+        configuration: Under which this came about.
+        failure: What was seen.
+    """
+
+    configuration: str
+    failure: Failure
+
+
+AnyMessage = Began | Stepped | KeptMore | Finished | Refused | Broken
+
+
+class TurnBoard:
+    """
+    Whose turn it is while configurations are timed, in memory that both processes see: telling it wakes nobody up.
+
+    A message for each turn would have the other process run on a core that is being timed.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, _BOARD.size)
+
+    @staticmethod
+    def make() -> int:
+        """
+        Memory for a board, on which nothing is written.
+
+        Returns:
+            An open descriptor, for both processes; whoever made it closes it.
+
+        Raises:
+            OSError: There is none.
+        """
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("layoutdoctor-turn")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, _BOARD.size)
+        return descriptor
+
+    def write(self, position: int) -> None:
+        """
+        Says that a configuration's turn begins now.
+
+        Args:
+            position: The configuration's, from 0.
+        """
+        _BOARD.pack_into(self._memory, 0, time.monotonic(), position + 1)
+
+    def read(self) -> tuple[int, float] | None:
+        """The position and the moment (of ``time.monotonic``) of the turn under way; None before the first."""
+        moment, number = _BOARD.unpack_from(self._memory, 0)
+        return (number - 1, moment) if number else None
+
+    def close(self) -> None:
+        """Lets go of the memory."""
+        self._memory.close()
+
+
+_message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage, dec_hook=unpacked_column)
+
+
+def encode(message: AnyMessage) -> bytes:
+    """
+    A message with its length in front.
+
+    Args:
+        message: Any.
+    """
+    data = pack(message)
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+
+class MessageReader:
+    """Makes messages of the bytes that arrive, however they are cut."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[AnyMessage]:
+        """
+        The messages that are complete now.
+
+        Args:
+            data: What arrived.
+
+        Raises:
+            ValueError: It is no message; nothing after it can be read either.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH_BYTES:
+            length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
+            if length > MOST_MESSAGE_BYTES:
+                raise ValueError(f"{length} bytes were announced, more than {MOST_MESSAGE_BYTES}")
+            end = _LENGTH_BYTES + length
+            if len(self._buffer) < end:
+                return
+            message = _message_decoder.decode(bytes(self._buffer[_LENGTH_BYTES:end]))
+            del self._buffer[:end]
+            yield message
+
+
+def _nothing_began(configuration: str | None, stage: str, *, is_new: bool = True) -> None:
+    del configuration, stage, is_new
+
+
+def _nobodys_turn(name: str) -> None:
+    del name
+
+
+def _nothing_kept(recording: Recording, memo: TrialMemo) -> None:
+    del recording, memo
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """
+    One process's part of a diagnosis: what earlier processes did, and whom to tell what this one does.
+
+    Attributes:
+        kept: What is done; None at the first attempt.
+        lost: Configurations that took their process with them.
+        began: Told what is begun.
+        turn: Told whose turn it is to be timed.
+        keep: Given each trial once it is done.
+        may_restart: Whether another process watches, keeps what is done, and would go on if this one could not.
+    """
+
+    kept: Kept | None = None
+    lost: Mapping[str, Lost] = field(default_factory=dict)
+    began: Callable[..., None] = _nothing_began
+    turn: Callable[[str], None] = _nobodys_turn
+    keep: Callable[[Recording, TrialMemo], None] = _nothing_kept
+    may_restart: bool = False
+
+    def created_at(self) -> str:
+        """When the diagnosis was begun, in UTC: now, unless an earlier process began it."""
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self.kept.recordings[0].head.created_at if self.kept is not None else now
+
+    def trial(self, name: str) -> Trial | None:
+        """
+        What an earlier process observed of a configuration's trial; None without one.
+
+        Args:
+            name: The configuration's.
+        """
+        recordings = self.kept.recordings if self.kept is not None else ()
+        return next((recording.trial for recording in recordings if recording.name == name), None)
+
+    def memo(self, name: str) -> TrialMemo | None:
+        """
+        The memo of that trial.
+
+        Args:
+            name: The configuration's.
+        """
+        return self.kept.memos.get(name) if self.kept is not None else None

@@ -1,0 +1,427 @@
+"""
+Runs a diagnosis in a child process and survives the child's death: what was done is kept, the rest is done by another.
+
+A crash, a hang or a broken device costs the configuration under way. This process holds no model and never imports
+torch; it examines what the child recorded, so that a fault there costs nothing that was measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor import errors
+from layoutdoctor.diagnosis.records import Failure
+from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.examination.diagnoses import diagnosis_of
+from layoutdoctor.isolation.messages import (
+    TURNS,
+    Began,
+    Broken,
+    Finished,
+    Kept,
+    KeptMore,
+    Lost,
+    MessageReader,
+    Progress,
+    Refused,
+    Request,
+    Stepped,
+    TurnBoard,
+)
+from layoutdoctor.isolation.processes import (
+    adopt_orphans,
+    has_ended,
+    how_it_ended,
+    kill_all,
+    kill_with_all_it_started,
+    last_seen,
+    peak_resident_bytes,
+    remove_scratch,
+    started_by,
+)
+from layoutdoctor.recording.saved import pack
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.examination.examine import Examined
+    from layoutdoctor.isolation.journal import Journal
+    from layoutdoctor.isolation.messages import AnyMessage, LostStatus
+
+SHORTEST_START_SECONDS = 120.0
+"""A process gets at least this long until its model begins to load: importing torch takes its time."""
+
+_LOOK_SECONDS = 0.5
+_STACK_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 2.0
+_READ_BYTES = 2**16
+_LOG_BYTES = 2**15
+_LOG_LINES = 200  # a stack begins with the last call, so that its beginning has to be there
+_LONGEST_LOG_LINE = 400
+_STAGE_WORDS = {
+    "start": "while torch was imported",
+    "load": "while the model was loaded",
+    "prepare": "while the model was copied and converted",
+    "compile": "while it was compiled",
+    "run": "while it ran",
+    "profile": "while it was profiled",
+    "measure": "while it was timed",
+    "target": "while it was lowered",
+}
+_CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.run.worker import main; main(sys.argv[1:5])"
+
+
+@dataclass
+class Watch:
+    """
+    Who is told what.
+
+    Attributes:
+        progress: Called with each step.
+        on_trial: Called with the diagnosis so far after each trial.
+        on_output: Called with what the child prints.
+        warn: Called with a sentence when something was lost that does not end the diagnosis.
+        owns_process: Whether this process is there for the diagnosis only, as the command's is: whatever it has for
+            descendants when a child ends was started by the model, and ends too.
+    """
+
+    progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    on_trial: Callable[[Diagnosis], None] = field(default=lambda diagnosis: None)
+    on_output: Callable[[bytes], None] = field(default=lambda data: None)
+    warn: Callable[[str], None] = field(default=lambda sentence: None)
+    owns_process: bool = False
+
+
+def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds: float | None) -> Diagnosis:
+    """
+    Runs a diagnosis to its end, in as many processes as it takes.
+
+    Args:
+        request: What to diagnose.
+        journal: What earlier runs did, and where to keep what this one does.
+        watch: Who is told what.
+        timeout_seconds: For one configuration; None for no limit.
+
+    Returns:
+        The record, without findings.
+
+    Raises:
+        LayoutDoctorError: The child refused, or died before any configuration began.
+    """
+    if journal.finished is not None:
+        return diagnosis_of(journal.finished.recordings)
+    if watch.owns_process:
+        adopt_orphans()
+    teller = _Teller(watch)
+    while True:
+        kept = journal.kept.without_profiles() if journal.kept is not None else None
+        attempt = msgspec.structs.replace(request, kept=kept, lost=journal.lost)
+        child = _Child(attempt, journal, watch, teller, timeout_seconds)
+        try:
+            child.run()
+        finally:
+            child.end()
+            teller.tell()
+        if child.finished is not None:
+            kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept or Kept())
+            journal.finish(kept)
+            return diagnosis_of(kept.recordings, teller.known)
+        if child.refused is not None:
+            raise _as_raised(child.refused)
+        name, lost = child.what_was_lost()
+        if name is None or name in journal.lost:
+            raise SubjectError(_before_any(request, lost.failure))
+        journal.lose(name, lost)
+        watch.warn(f"{name}: {lost.failure.message}; going on without it")
+
+
+def _as_raised(refused: Refused) -> LayoutDoctorError:
+    """The child's error, as if it had been raised here."""
+    kind = getattr(errors, refused.kind, LayoutDoctorError)
+    error = LayoutDoctorError(refused.message)
+    if isinstance(kind, type) and issubclass(kind, LayoutDoctorError):
+        error = kind.__new__(kind)
+        Exception.__init__(error, refused.message)
+    return error
+
+
+def _before_any(request: Request, failure: Failure) -> str:
+    name = (request.target or "the model").rpartition("/")[2]
+    return (
+        f"cannot diagnose {name}: {failure.message}, before any configuration was tried"
+        f"{last_seen(failure.log or '', name.partition('.py:')[0].removesuffix('.py') + '.py')}; "
+        "see whether the model runs on this input by itself, or use --no-isolation under a debugger"
+    )
+
+
+class _Teller:
+    """
+    Tells the diagnosis so far, which has to be examined for it.
+
+    That waits while the child measures: whatever runs here runs on a core that is being timed.
+
+    Attributes:
+        known: What was examined, by configuration.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.known: dict[str, Examined] = {}
+        self._watch, self._waiting = watch, list[Kept]()
+
+    def note(self, kept: Kept) -> None:
+        """Takes what there is after one more trial."""
+        self._waiting.append(kept)
+
+    def tell(self) -> None:
+        """Tells all that waits."""
+        waiting, self._waiting = self._waiting, []
+        for kept in waiting:
+            self._watch.on_trial(diagnosis_of(kept.recordings, self.known))
+
+
+class _Child:
+    """
+    One process and what it said.
+
+    Attributes:
+        finished: What it said at its end; None where it did not come to that.
+        refused: Why there will be none; None where the child did not say so.
+    """
+
+    def __init__(
+        self, request: Request, journal: Journal, watch: Watch, teller: _Teller, timeout_seconds: float | None
+    ) -> None:
+        self.request, self.journal, self.watch, self.timeout_seconds = request, journal, watch, timeout_seconds
+        self.teller = teller
+        self.finished: Finished | None = None
+        self.refused: Refused | None = None
+        self._began = Began(configuration=None, stage="start")
+        self._broken: Broken | None = None
+        self._garbled: str | None = None
+        self._is_late = False
+        self._deadline = self._deadline_of(self._began)
+        self._peak_bytes: int | None = None
+        self._looked = 0.0
+        self._end_descriptor: int | None = None
+        self._log: deque[bytes] = deque()
+        self._reader = MessageReader()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._selector = selectors.DefaultSelector()
+        self._board: TurnBoard | None = None
+
+    def run(self) -> None:
+        """Starts the process and listens until it has ended, or has to be ended."""
+        interpreter = _interpreter()
+        board = TurnBoard.make()
+        self._board = TurnBoard(board)
+        messages, messages_end = os.pipe()
+        request, request_end = os.pipe()
+        numbers = (request, messages_end, os.getpid(), board)
+        try:
+            self._process = subprocess.Popen(
+                [*interpreter, "-c", _CHILD_CODE, *map(str, numbers), *sys.path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(request, messages_end, board),
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(messages)
+            os.close(request_end)
+            raise SubjectError(
+                f"cannot start a process for the diagnosis: {error.strerror or error}; "
+                "free memory or processes, or use --no-isolation"
+            ) from error
+        finally:
+            for descriptor in (messages_end, request, board):
+                os.close(descriptor)
+        output = self._process.stdout
+        assert output is not None  # it is a pipe
+        try:
+            self._send_request(request_end)
+            self._listen(messages, output.fileno())
+        finally:
+            os.close(messages)
+            output.close()
+
+    def _send_request(self, descriptor: int) -> None:
+        # A child that died while it started reads nothing, and what it printed says why.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as stream:
+            stream.write(pack(self.request))
+
+    def _listen(self, messages: int, output: int) -> None:
+        for descriptor in (messages, output):
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        assert self._process is not None
+        self._watch_end()
+        while not has_ended(self._process.pid) and self._garbled is None and not self._is_over():
+            for key, _ in self._selector.select(_LOOK_SECONDS):
+                if key.fd in (messages, output) and not self._take(key.fd, is_message=key.fd == messages):
+                    self._selector.unregister(key.fd)
+            if self._began.stage != TURNS:  # whatever runs here runs on a core that is being timed
+                self._look_at_memory()
+            if time.monotonic() > self._time_limit():
+                self._is_late = True
+                self._ask_for_stack(output)
+                return
+        # What it said before it ended; what it started may go on talking.
+        end = time.monotonic() + _LAST_WORDS_SECONDS
+        while self._is_over() and not has_ended(self._process.pid) and time.monotonic() < end:
+            if not self._take(output, is_message=False):  # it removes temporary files of the model now
+                time.sleep(_LOOK_SECONDS / 20)
+        for descriptor in (messages, output):
+            while self._take(descriptor, is_message=descriptor == messages) and time.monotonic() < end:
+                pass
+
+    def _watch_end(self) -> None:
+        """Has the selector wake up when the process ends; where the system cannot do that, it is looked for."""
+        assert self._process is not None
+        with contextlib.suppress(OSError, AttributeError):
+            self._end_descriptor = os.pidfd_open(self._process.pid)
+            self._selector.register(self._end_descriptor, selectors.EVENT_READ)
+
+    def _look_at_memory(self) -> None:
+        assert self._process is not None
+        if time.monotonic() > self._looked + _LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._peak_bytes = peak_resident_bytes(self._process.pid) or self._peak_bytes
+
+    def _turn(self) -> tuple[str, float] | None:
+        """Whose turn it is, and since when; None where nobody is being timed."""
+        turn = self._board.read() if self._board is not None and self._began.stage == TURNS else None
+        if turn is None or not 0 <= turn[0] < len(self.request.configurations):
+            return None
+        return self.request.configurations[turn[0]].name, turn[1]
+
+    def _time_limit(self) -> float:
+        turn = self._turn()
+        if turn is None or self.timeout_seconds is None:
+            return self._deadline
+        return turn[1] + self.timeout_seconds
+
+    def _is_over(self) -> bool:
+        return self.finished is not None or self.refused is not None or self._broken is not None
+
+    def _ask_for_stack(self, output: int) -> None:
+        """Where it hangs: faulthandler writes it without the interpreter's help."""
+        assert self._process is not None
+        with contextlib.suppress(OSError, AttributeError):
+            self._process.send_signal(signal.SIGUSR2)
+        end = time.monotonic() + _STACK_SECONDS
+        while time.monotonic() < end and not has_ended(self._process.pid):
+            if not self._take(output, is_message=False):
+                time.sleep(_LOOK_SECONDS / 10)
+
+    def _take(self, descriptor: int, *, is_message: bool) -> bool:
+        """Reads what is there; False where nothing is, now or for ever."""
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            return False
+        if not is_message:
+            self._keep_output(data)
+            return True
+        try:
+            for message in self._reader.feed(data):
+                self._hear(message)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are values' errors
+            self._garbled = str(error).splitlines()[0]
+            return False
+        return True
+
+    def _keep_output(self, data: bytes) -> None:
+        self.watch.on_output(data)
+        self._log.append(data)
+        while sum(map(len, self._log)) - len(self._log[0]) > _LOG_BYTES:
+            self._log.popleft()
+
+    def _hear(self, message: AnyMessage) -> None:
+        match message:
+            case Began():
+                if message.is_new:
+                    self._deadline = self._deadline_of(message)
+                self._began = message
+                if message.stage == "compile":
+                    self.teller.tell()
+            case Stepped():
+                self.watch.progress(Progress(message.stage, message.done, message.total))
+            case KeptMore():
+                self.journal.keep((self.journal.kept or Kept()).with_trial(message.recording, message.memo))
+                self.teller.note(self.journal.kept or Kept())
+            case Finished():
+                self.finished = message
+            case Refused():
+                self.refused = message
+            case _:
+                self._broken = message
+
+    def _deadline_of(self, began: Began) -> float:
+        if self.timeout_seconds is None:
+            return float("inf")
+        seconds = self.timeout_seconds
+        return time.monotonic() + (max(seconds, SHORTEST_START_SECONDS) if began.stage == "start" else seconds)
+
+    def what_was_lost(self) -> tuple[str | None, Lost]:
+        """The configuration that was under way, and what happened to it."""
+        if self._broken is not None:
+            return self._broken.configuration, Lost(status="crashed", failure=self._broken.failure)
+        assert self._process is not None
+        status: LostStatus = "timed_out" if self._is_late else "crashed"
+        stage = self._began.stage
+        if self._is_late:
+            what = f"it took longer than {self.timeout_seconds:g} s, the limit for one configuration,"
+        elif self._garbled is not None:
+            what = f"the process sent what is no message ({self._garbled})"
+        else:
+            what = how_it_ended(self._process.returncode)
+        was_killed = self._process.returncode == -signal.SIGKILL and not self._is_late
+        memory = f"; it held up to {format_bytes(self._peak_bytes)}" if self._peak_bytes and was_killed else ""
+        message = f"{what} {_STAGE_WORDS.get(stage, f'while {stage}')}{memory}"
+        failure = Failure(kind=stage, message=message, log=self._last_lines() or None)
+        turn = self._turn()
+        return turn[0] if turn is not None else self._began.configuration, Lost(status=status, failure=failure)
+
+    def _last_lines(self) -> str:
+        lines = b"".join(self._log).decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
+        return "\n".join(line[:_LONGEST_LOG_LINE] for line in lines).strip()
+
+    def end(self) -> None:
+        """Ends the process with all it started, and removes its temporary files."""
+        self._selector.close()
+        if self._end_descriptor is not None:
+            os.close(self._end_descriptor)
+        if self._process is None:
+            return
+        kill_with_all_it_started(self._process.pid)
+        if self.watch.owns_process:
+            kill_all(started_by(os.getpid()))
+        self._process.wait()
+        remove_scratch(self._process.pid)
+
+
+def _interpreter() -> list[str]:
+    """The interpreter that runs this, with the options it was started with."""
+    if not sys.executable:
+        raise SubjectError(
+            "cannot start a process for the diagnosis: this interpreter does not know its own program "
+            "(sys.executable is empty); use --no-isolation"
+        )
+    return [sys.executable, *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]

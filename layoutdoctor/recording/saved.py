@@ -1,0 +1,228 @@
+"""
+The file of a recording: MessagePack in gzip, data and never code, with a version in front.
+
+Columns of numbers are kept in as few bytes as their range allows, the differences of neighbours where those are
+smaller, and byte by byte, which packs well. Nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from layoutdoctor.diagnosis.records import Diagnosis, Record
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, first_problem, read_saved, reason_of
+from layoutdoctor.diagnosis.writing import replacing
+from layoutdoctor.errors import RecordError
+from layoutdoctor.recording.recording import NONE, Recording
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from layoutdoctor.recording.recording import Column, RecordedTrace
+
+SUFFIX = ".recording"
+VERSION = 1
+_GZIP_MAGIC = b"\x1f\x8b"
+_MOST_UNPACKED_BYTES = 16 * DEFAULT_MOST_SAVED_BYTES
+_DIFFERENCES = 16
+"""In the first byte of a packed column, beside the bytes of one number: whether differences are stored."""
+
+
+class _File(Record, frozen=True, kw_only=True):
+    recording_version: int
+    recording: Recording
+
+
+class _Version(msgspec.Struct):
+    recording_version: int
+
+
+def save_recording(recording: Recording, path: Path) -> None:
+    """
+    Writes a recording; a reader sees the old file or the new one, never half of one.
+
+    Args:
+        recording: Written as it is: scrub it before others get it.
+        path: Where to; an existing file is replaced.
+
+    Raises:
+        OSError: It could not be written.
+    """
+    data = gzip.compress(pack(_File(recording_version=VERSION, recording=recording)), mtime=0)
+    with replacing(path, follow=False) as stream:
+        stream.write(data)
+
+
+def load_recording(path: str | Path) -> Recording:
+    """
+    Reads a recording.
+
+    Raises:
+        RecordError: The file cannot be read, is too large, no recording, damaged, of a newer version, or contradicts
+            itself.
+    """
+    cannot = f"cannot read {str(path)!r}:"
+    data = read_saved(path, DEFAULT_MOST_SAVED_BYTES)
+    if not data.startswith(_GZIP_MAGIC):
+        raise RecordError(f"{cannot} {'it is empty' if not data else 'it is no recording'}; {_EXPECTED}")
+    unpacked = _unpacked(data, cannot)
+    try:
+        version = msgspec.msgpack.decode(unpacked, type=_Version).recording_version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordError(f"{cannot} it is no recording; {_EXPECTED}") from error
+    if version != VERSION:
+        raise RecordError(
+            f"{cannot} it is a recording of version {version}, expected {VERSION}; "
+            f"{'update layoutdoctor' if version > VERSION else 'examine it with the layoutdoctor that wrote it'}"
+        )
+    try:
+        recording: Recording = unpack(unpacked, _File).recording
+        problem = next(_problems(recording), None)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordError(f"{cannot} {reason_of(error)}; it is damaged: record it again") from error
+    if problem is not None:
+        raise RecordError(f"{cannot} {problem}; it was changed after it was saved: record it again")
+    return recording
+
+
+_EXPECTED = f"expected what --save-recordings wrote (NAME{SUFFIX})"
+
+
+def _unpacked(data: bytes, cannot: str) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            unpacked = stream.read(_MOST_UNPACKED_BYTES + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise RecordError(f"{cannot} it is cut off or damaged; copy or record it again") from error
+    if len(unpacked) > _MOST_UNPACKED_BYTES:
+        raise RecordError(f"{cannot} unpacked it has more than {format_bytes(_MOST_UNPACKED_BYTES)}, which is too much")
+    return unpacked
+
+
+def pack(value: object) -> bytes:
+    """
+    Any value as MessagePack, columns of numbers included; lone surrogates, as in the names of files that are no UTF-8,
+    become their escapes.
+
+    Args:
+        value: A record, or a dict of them.
+    """
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False, enc_hook=_packed_column)
+        return _encoder.encode(_as_text(plain))
+
+
+def unpack(data: bytes, kind: Any) -> Any:
+    """
+    A value that ``pack`` wrote.
+
+    Args:
+        data: The bytes.
+        kind: Its type.
+
+    Raises:
+        msgspec.MsgspecError: They are something else.
+    """
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=unpacked_column)
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(item) for key, item in value.items()}
+    return [_as_text(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _packed_column(value: object) -> bytes:
+    if not isinstance(value, np.ndarray):
+        raise NotImplementedError(type(value))
+    whole = np.ascontiguousarray(value, np.int64)
+    plain, differences = _narrowed(whole), _narrowed(np.diff(whole, prepend=0)) if len(whole) else whole
+    is_shorter = len(whole) > 0 and differences.itemsize < plain.itemsize
+    kept = differences if is_shorter else plain
+    head = kept.itemsize | (_DIFFERENCES if is_shorter else 0)
+    planes: bytes = kept.view(np.uint8).reshape(-1, kept.itemsize).T.tobytes()
+    return bytes([head]) + planes
+
+
+def _narrowed(column: Column) -> np.ndarray[Any, Any]:
+    low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    kinds = ((kind, np.iinfo(kind)) for kind in ("<i1", "<i2", "<i4", "<i8"))
+    return column.astype(next(kind for kind, limits in kinds if limits.min <= low and high <= limits.max))
+
+
+def unpacked_column(kind: type, value: object) -> Column:
+    """
+    The column that a packed one stands for.
+
+    Args:
+        kind: What the field has to hold.
+        value: What stands there.
+
+    Raises:
+        ValueError: It is no packed column.
+    """
+    if kind is not np.ndarray or not isinstance(value, bytes) or not value:
+        raise ValueError("expected a column of numbers")
+    size, is_differences = value[0] & ~_DIFFERENCES, bool(value[0] & _DIFFERENCES)
+    if size not in (1, 2, 4, 8) or (len(value) - 1) % size:
+        raise ValueError("a column of numbers is cut off")
+    planes = np.frombuffer(value, np.uint8, offset=1).reshape(size, -1)
+    column = np.ascontiguousarray(planes.T).view(f"<i{size}").reshape(-1).astype(np.int64)
+    return np.cumsum(column) if is_differences else column
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_packed_column)
+
+
+def _problems(recording: Recording) -> Iterator[str]:
+    """What cannot be, in a file that anybody may have edited."""
+    if recording.name not in recording.head.configurations:
+        yield f"$.head.configurations does not name {recording.name!r}, which was recorded"
+    for number, iteration in enumerate(recording.iterations):
+        yield from _problems_of_events(f"$.iterations[{number}].events", iteration.events)
+    trial = msgspec.structs.replace(recording.trial, same_as=None, status="ok")
+    head = recording.head
+    alone = Diagnosis(
+        layoutdoctor_version=head.layoutdoctor_version,
+        created_at=head.created_at,
+        environment=head.environment,
+        subject=head.subject,
+        trials=(trial,),
+    )
+    found = first_problem(alone)
+    if found is not None:
+        yield found.replace("$.trials[0]", "$.trial")
+
+
+def _problems_of_events(place: str, events: RecordedTrace) -> Iterator[str]:
+    lists = {
+        "name": len(events.names),
+        "thread": len(events.threads),
+        "process": max(1, len(events.processes)),
+        "grid": len(events.grids),
+        "arguments": len(events.arguments),
+    }
+    for table in ("kernels", "transfers", "operations", "launches", "frames", "annotations"):
+        rows = getattr(events, table)
+        for name in rows.__dataclass_fields__:
+            column: Column = getattr(rows, name)
+            if len(column) != len(rows):
+                yield f"{place}.{table}.{name} has {len(column)} entries, expected {len(rows)}"
+            elif name in lists and len(column):
+                least = NONE if name in ("grid", "arguments") else 0
+                if not least <= int(column.min()) or int(column.max()) >= lists[name]:
+                    yield f"{place}.{table}.{name} points outside of what it numbers ({lists[name]} entries)"
+        if len(rows) and (np.diff(rows.start) < 0).any():
+            yield f"{place}.{table} is not in the order of its starts"

@@ -1,0 +1,344 @@
+"""Where a channels-last region ends: found from the conversion back, or from the one out, in both kinds of graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from builders import (
+    a_breaker,
+    a_buffer,
+    a_conversion,
+    a_graph,
+    a_location,
+    a_node,
+    a_pair,
+    a_placeholder,
+    a_read,
+    channels_last,
+    contiguous,
+)
+from loops import for_each
+
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, LayoutBreaker
+from layoutdoctor.examination.graphs.breakers import (
+    compiled_breakers,
+    eager_breakers,
+    with_breaker_costs,
+    without_round_trips,
+)
+from layoutdoctor.examination.graphs.buffers import BufferGraph
+from layoutdoctor.examination.graphs.conversions import graph_conversions
+
+IMAGE = (2, 8, 6, 6)
+WIDE = (2, 16, 6, 6)
+PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
+NODES = (
+    a_placeholder("x", LAST),
+    a_node("conv_a", "aten.convolution.default", ("x",), module="a"),
+    a_node("norm", "aten.mul.Tensor", ("conv_a",), called="layer_norm", module="norm", location=a_location(5)),
+    a_node("shuffle", "aten.clone.default", ("conv_a",), called="channel_shuffle", location=a_location(6)),
+    a_node("cat", "aten.cat.default", ("conv_a", "conv_a"), location=a_location(7), layout=contiguous(WIDE)),
+    a_node("relu", "aten.relu.default", ("norm",), location=a_location(8)),
+    a_node("conv_b", "aten.convolution.default", ("relu",), module="b"),
+    a_node("mm", "aten.mm.default", ("relu",), module="head"),
+)
+
+
+def plain(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
+    return a_buffer(name, *reads, **{"layout": PLAIN, **changes})
+
+
+def last(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
+    return a_buffer(name, *reads, **{"layout": LAST, **changes})
+
+
+def call(name: str, *reads: str, node: str, **changes: Any) -> Buffer:
+    return last(name, reads=reads, is_extern=True, source_node=node, kernel="extern", launch=None, **changes)
+
+
+A = call("a", "x", node="conv_a")
+NORM = plain("n", a_read("a", LAST), source_node="norm", operations=("mul",))
+RELU = plain("r", a_read("n", PLAIN), source_node="relu", operations=("relu",))
+BACK = last("back", a_read("r", PLAIN), origins=("conv_b",))
+B = call("b", "back", node="conv_b")
+
+
+def compiled(*buffers: Buffer) -> tuple[LayoutBreaker, ...]:
+    known = a_graph(nodes=NODES, buffers=buffers)
+    return compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+
+def test_where_a_value_has_to_be_converted_back_the_operation_that_lost_the_layout_is_named() -> None:
+    assert compiled(A, NORM, RELU, BACK, B) == (
+        LayoutBreaker(
+            node="norm",
+            op="layer_norm",
+            reason="it is given channels_last; Inductor writes its result in contiguous_format",
+            location=a_location(5),
+            module="norm",
+            source=LAST,
+            target=PLAIN,
+            conversions=("graph 0 conversion 0", "graph 0 conversion 1"),
+        ),
+    )
+
+
+def test_what_rearranges_without_a_conversion_breaks_as_well() -> None:
+    shuffled = plain("n", BufferRead(name="a", stride=None), source_node="shuffle")
+    (breaker,) = compiled(A, shuffled, BACK_FROM_N, B)
+
+    assert (breaker.op, breaker.node, breaker.conversions) == ("channel_shuffle", "shuffle", ("graph 0 conversion 0",))
+
+
+BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
+
+
+def test_branches_of_a_concatenation_break_once_as_the_concatenation() -> None:
+    branches = [
+        plain(
+            f"p{n}",
+            a_read("a", LAST),
+            layout=strided_layout(IMAGE, (576, 36, 6, 1)),
+            alias_of="whole",
+            origins=("relu",),
+        )
+        for n in range(2)
+    ]
+    whole = plain("whole", layout=contiguous(WIDE), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
+    back = last("back", a_read("whole", contiguous(WIDE)), layout=channels_last(WIDE), origins=("conv_b",))
+    (breaker,) = compiled(A, *branches, whole, back, B)
+
+    assert (breaker.node, breaker.op, breaker.location) == ("cat", "cat", a_location(7))
+    assert set(breaker.conversions) == {"graph 0 conversion 0", "graph 0 conversion 1", "graph 0 conversion 2"}
+
+
+def test_an_operation_that_a_convolution_reads_contiguous_breaks_where_it_is_converted_out() -> None:
+    out = plain("n", a_read("a", LAST), source_node="norm")
+    next_call = call("b", "n", node="conv_b")
+    (breaker,) = compiled(A, out, next_call)
+
+    assert (breaker.node, breaker.conversions) == ("norm", ("graph 0 conversion 0",))
+
+
+@for_each(
+    ("why", "buffers"),
+    [
+        ("nothing reads it", (A, NORM)),
+        ("no convolution reads it", (A, NORM, RELU, call("m", "r", node="mm"))),
+        (
+            "its input is no convolution's",
+            (plain("n", a_read("x", LAST), source_node="norm"), call("b", "n", node="conv_b")),
+        ),
+        ("it was contiguous all along", (A, plain("n", reads=("nowhere",)), RELU, BACK, B)),
+        (
+            "another library call lies between",
+            (A, call("m", "a", node="mm", layout=PLAIN), last("back", a_read("m", PLAIN)), B),
+        ),
+        (
+            "what the convolution reads is written in channels-last from it",
+            (A, NORM, last("u", BufferRead(name="n", stride=None)), call("b", "u", node="conv_b")),
+        ),
+        (
+            "what is converted was contiguous since the convolution",
+            (
+                A,
+                plain("n", BufferRead(name="a", stride=None)),
+                last("m", BufferRead(name="n", stride=None)),
+                plain("o", a_read("m", LAST), source_node="norm"),
+                call("b", "o", node="conv_b"),
+            ),
+        ),
+        ("it stays channels-last", (A, last("n", a_read("a", LAST)), call("b", "n", node="conv_b"))),
+    ],
+)
+def test_what_costs_no_neighbour_anything_breaks_nothing(why: str, buffers: tuple[Buffer, ...]) -> None:
+    assert compiled(*buffers) == (), why
+
+
+def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nearest_breaker() -> None:
+    first = plain("n", a_read("a", LAST), source_node="norm", operations=("mul",))
+    back = last("back", a_read("n", PLAIN), origins=("conv_b",))
+    again = plain("m", a_read("b", LAST), source_node="shuffle", operations=("mul",))
+    kept = plain("k", a_read("n", PLAIN), source_node="relu", operations=("relu",))
+    total = plain("t", a_read("k", PLAIN), a_read("m", PLAIN), source_node="relu", operations=("add",))
+    last_back = last("back2", a_read("t", PLAIN), origins=("conv_b",))
+    buffers = (A, first, back, B, again, kept, total, last_back, call("c", "back2", node="conv_b"))
+    found, known = compiled(*buffers), graph_conversions(a_graph(nodes=NODES, buffers=buffers))
+    value = {c.id: c.value for c in known}
+
+    assert {b.node: [value[id_] for id_ in b.conversions] for b in found} == {
+        "norm": ["n", "back"],
+        "shuffle": ["m", "back2"],
+    }
+
+
+@pytest.mark.parametrize("change", [{"owner": "user"}, {"tensor": "weight"}, {"role": "entry"}, {"role": "exit"}])
+def test_conversions_of_the_user_of_weights_and_at_the_ends_are_told_elsewhere(change: dict[str, Any]) -> None:
+    known = a_graph(nodes=NODES, buffers=(A, NORM, RELU, BACK, B))
+    conversions = [msgspec.structs.replace(c, **change) for c in graph_conversions(known)]
+
+    assert compiled_breakers(BufferGraph(known), conversions) == ()
+
+
+def test_a_buffer_that_no_operation_is_known_for_cannot_be_named_as_a_breaker() -> None:
+    unknown = msgspec.structs.replace(NORM, source_node=None)
+
+    assert compiled(A, unknown, RELU, BACK, B) == ()
+
+
+def eager(name: str, target: str, *inputs: str, layout: Any = PLAIN, **changes: Any) -> FxNode:
+    return a_node(name, target, inputs, layout=layout, **changes)
+
+
+EAGER = (
+    a_placeholder("x", LAST),
+    eager("conv_a", "aten.convolution.default", "x", "w", layout=LAST),
+    eager(
+        "norm", "aten.instance_norm.default", "conv_a", module="net.1", location=a_location(5), called="instance_norm"
+    ),
+    eager("relu", "aten.relu.default", "norm"),
+    eager("conv_b", "aten.convolution.default", "relu", "w", layout=LAST),
+)
+
+
+def copied(node: str, **changes: Any) -> Conversion:
+    fields = {"node": node, "graph": "eager", "owner": "framework", "source": LAST, "target": PLAIN}
+    fields |= {"id": f"{node} out", "direction": "to_contiguous", "port": "input 0"}
+    return a_conversion(**{**fields, **changes})
+
+
+def entering(node: str = "conv_b", **changes: Any) -> Conversion:
+    fields = {"source": PLAIN, "target": LAST, "direction": "to_channels_last"}
+    return copied(node, **{**fields, "id": f"{node} in", **changes})
+
+
+def in_eager(*conversions: Conversion, nodes: tuple[FxNode, ...] = EAGER) -> tuple[LayoutBreaker, ...]:
+    return eager_breakers(a_graph(name="eager", nodes=nodes), conversions)
+
+
+def test_an_eager_operation_that_copies_its_input_and_returns_contiguous_is_a_breaker() -> None:
+    assert in_eager(copied("norm"), entering()) == (
+        LayoutBreaker(
+            node="norm",
+            op="instance_norm",
+            reason="it is given channels_last; eager returns contiguous_format",
+            location=a_location(5),
+            module="net.1",
+            source=LAST,
+            target=PLAIN,
+            conversions=("norm out", "conv_b in"),
+        ),
+    )
+
+
+def test_an_eager_operation_that_returns_contiguous_without_a_copy_is_found_from_the_next_convolution() -> None:
+    (breaker,) = in_eager(entering())
+
+    assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
+
+
+def test_a_library_that_blocks_a_contiguous_value_says_nothing_of_channels_last() -> None:
+    assert in_eager(entering(direction="to_blocked", owner="library")) == ()
+
+
+def test_what_is_flattened_for_a_matrix_product_ends_no_region() -> None:
+    flat = eager("flatten", "aten.clone.default", "conv_a")
+    rows = eager("rows", "aten.view.default", "flatten", layout=contiguous((2, 8 * 36)))
+    product = eager("addmm", "aten.addmm.default", "rows", layout=contiguous((2, 10)))
+
+    assert in_eager(copied("flatten"), nodes=(*EAGER[:2], flat, rows, product)) == ()
+
+
+def test_a_permuted_view_that_happens_to_be_channels_last_is_no_region() -> None:
+    linear = eager("linear", "aten.addmm.default", "x", layout=contiguous((72, 8)))
+    permuted = eager("permuted", "aten.permute.default", "linear", layout=LAST)
+    added = eager("added", "aten.add.Tensor", "shortcut", "permuted")
+    conv = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
+
+    assert in_eager(entering(), nodes=(a_placeholder("shortcut", PLAIN), linear, permuted, added, conv)) == ()
+
+
+@pytest.mark.parametrize(
+    "conversion",
+    [
+        pytest.param(copied("norm", owner="user"), id="the user's own"),
+        pytest.param(copied("norm", tensor="weight"), id="a weight"),
+        pytest.param(copied("conv_b"), id="inside a convolution"),
+        pytest.param(copied("norm", graph="graph 0"), id="of another graph"),
+        pytest.param(entering(port="input 1"), id="not the convolution's input"),
+        pytest.param(entering("relu"), id="into no convolution"),
+        pytest.param(copied("relu"), id="of what was contiguous before"),
+    ],
+)
+def test_other_eager_conversions_make_no_breaker(conversion: Conversion) -> None:
+    assert in_eager(conversion) == ()
+
+
+def test_where_the_user_made_the_copy_the_way_back_is_no_breaker_either() -> None:
+    assert in_eager(copied("norm", owner="user"), entering()) == ()
+
+
+def test_an_eager_operation_that_returns_channels_last_again_is_no_breaker() -> None:
+    norm = msgspec.structs.replace(EAGER[2], layout=LAST)
+
+    assert in_eager(copied("norm"), nodes=(*EAGER[:2], norm, *EAGER[3:])) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [("conv_a", "it converts what it is given by itself"), ("norm", "what stands in front of it is another matter")],
+)
+def test_a_convolution_that_returns_contiguous_is_no_breaker(given: str, why: str) -> None:
+    between = eager("conv_m", "aten.convolution.default", given, "w")
+    last_one = eager("conv_b", "aten.convolution.default", "conv_m", "w", layout=LAST)
+
+    assert in_eager(entering(), nodes=(*EAGER[:3], between, last_one)) == (), why
+
+
+def test_two_branches_above_a_convolution_lead_to_one_breaker() -> None:
+    branches = [eager(name, "aten.relu.default", "norm") for name in ("left", "right")]
+    added = eager("added", "aten.add.Tensor", "left", "right")
+    last_one = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
+    (breaker,) = in_eager(entering(), nodes=(*EAGER[:3], *branches, added, last_one))
+
+    assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds", "moved"),
+    [
+        ({}, 3e-3, 300),
+        ({"seconds": None}, None, 300),
+        ({"bytes_moved": None}, 3e-3, None),
+    ],
+)
+def test_a_breaker_costs_what_its_conversions_cost(
+    changes: dict[str, Any], seconds: float | None, moved: int | None
+) -> None:
+    known = [
+        a_conversion("out", seconds=1e-3, bytes_moved=100),
+        a_conversion("back", **{"seconds": 2e-3, "bytes_moved": 200, **changes}),
+        a_conversion("other", seconds=9.0, bytes_moved=9),
+    ]
+    (breaker,) = with_breaker_costs(a_graph(breakers=(a_breaker(conversions=("out", "back")),)), known).breakers
+
+    assert breaker.seconds == (pytest.approx(seconds) if seconds is not None else None)
+    assert breaker.bytes_moved == moved
+
+
+def test_a_breaker_whose_conversions_are_not_recorded_has_no_cost() -> None:
+    (breaker,) = with_breaker_costs(a_graph(breakers=(a_breaker(conversions=("gone",)),)), []).breakers
+
+    assert (breaker.seconds, breaker.bytes_moved) == (None, None)
+
+
+def test_a_breaker_that_pairs_tell_already_is_dropped() -> None:
+    told = a_breaker("cat", conversions=("0", "1", "2"))
+    partly = a_breaker("norm", conversions=("0", "3"))
+    bare = a_breaker("bare")
+    graph = without_round_trips(a_graph(breakers=(told, partly, bare)), [a_pair("0", "2", also=("1",))])
+
+    assert graph.breakers == (partly, bare)

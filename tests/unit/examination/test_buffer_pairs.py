@@ -1,0 +1,406 @@
+"""Redundant pairs that Inductor's buffers prove: a convolution's channels-last result made contiguous, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, a_read, channels_last, contiguous
+
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Buffer, BufferRead, FxNode, Graph, RedundantPair
+from layoutdoctor.examination.graphs.conversions import graph_conversions
+from layoutdoctor.examination.graphs.round_trips import buffer_pairs
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.layout import Layout
+
+IMAGE = (2, 8, 6, 6)
+BYTES = 2 * 4 * 2 * 8 * 6 * 6
+PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
+
+
+def plain(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
+    return a_buffer(name, *reads, **{"layout": PLAIN, **changes})
+
+
+def last(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
+    return a_buffer(name, *reads, **{"layout": LAST, **changes})
+
+
+def of(name: str, layout: Any = PLAIN, **changes: Any) -> BufferRead:
+    return a_read(name, layout, **changes)
+
+
+def call(name: str, *reads: str, node: str, **changes: Any) -> Buffer:
+    return last(name, reads=reads, is_extern=True, source_node=node, kernel="extern", launch=None, **changes)
+
+
+NODES = (
+    a_placeholder("x", LAST),
+    a_node("conv_a", "aten.convolution.default", ("x",), module="a"),
+    a_node("contiguous", "aten.clone.default", ("conv_a",), called="contiguous", layout=PLAIN),
+    a_node("relu", "aten.relu.default", ("contiguous",), location=a_location(7), layout=PLAIN),
+    a_node("conv_b", "aten.convolution.default", ("relu",), module="b", location=a_location(8)),
+    a_node("cat", "aten.cat.default", ("conv_a", "conv_a"), location=a_location(6), layout=contiguous((2, 16, 6, 6))),
+    a_node("mm", "aten.mm.default", ("relu",), module="head"),
+)
+A = call("a", "x", node="conv_a")
+OUT = plain("out", of("a", LAST), source_node="contiguous")
+RELU = plain("r", of("out"), source_node="relu", operations=("relu",), kernel="cpp_fused_1")
+BACK = last("back", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_2")
+B = call("b", "back", node="conv_b", is_output=True)
+
+
+def graph(*buffers: Buffer, nodes: tuple[FxNode, ...] = (), **changes: Any) -> Graph:
+    """A graph with its conversions, as they are found in it."""
+    known = a_graph(nodes=(*NODES, *nodes), buffers=buffers, **changes)
+    return msgspec.structs.replace(known, conversions=graph_conversions(known))
+
+
+def pairs(*buffers: Buffer, nodes: tuple[FxNode, ...] = ()) -> list[tuple[str, str]]:
+    """Pairs by the values that the two conversions make."""
+    known = graph(*buffers, nodes=nodes)
+    value = {conversion.id: str(conversion.value) for conversion in known.conversions}
+    return [(value[pair.first], value[pair.second]) for pair in buffer_pairs(known)]
+
+
+def only(*buffers: Buffer, nodes: tuple[FxNode, ...] = ()) -> RedundantPair:
+    (pair,) = buffer_pairs(graph(*buffers, nodes=nodes))
+    return pair
+
+
+def test_a_way_there_and_back_through_a_loop_is_a_pair_with_its_proof() -> None:
+    assert only(A, OUT, RELU, BACK, B) == RedundantPair(
+        kind="through",
+        evidence="graph",
+        first="graph 0 conversion 0",
+        second="graph 0 conversion 1",
+        between=("aten.relu.default",),
+        seconds=None,
+        bytes_moved=2 * BYTES,
+        location=a_location(7),
+        module="b",
+        proof="a is converted into out, r, and back converts back for conv_b; the 2 buffers between are read by "
+        "2 generated loops, which read any layout: no library call reads them, none is returned or changed",
+        tensor_shape=IMAGE,
+        graph="graph 0",
+    )
+
+
+def test_two_conversions_with_nothing_between_are_an_adjacent_pair() -> None:
+    back = last("back", of("out"), origins=("conv_b",), kernel="cpp_fused_1")
+    pair = only(A, OUT, back, B)
+
+    assert (pair.kind, pair.between, pair.location) == ("adjacent", (), a_location(8))
+    assert pair.proof == (
+        "a is converted into out, and back converts back for conv_b; the 1 buffers between are read by 1 generated "
+        "loops, which read any layout: no library call reads them, none is returned or changed"
+    )
+
+
+def test_the_branches_of_a_concatenation_go_with_the_pair() -> None:
+    wide = (2, 16, 6, 6)
+    branches = [
+        plain(
+            f"p{n}",
+            of("a", LAST),
+            layout=strided_layout(IMAGE, (576, 36, 6, 1)),
+            alias_of="whole",
+            offset=288 * n,
+            origins=("cat",),
+        )
+        for n in range(2)
+    ]
+    whole = plain("whole", layout=contiguous(wide), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
+    back = last("back", of("whole", contiguous(wide)), layout=channels_last(wide), kernel="cpp_fused_1")
+    pair = only(A, *branches, whole, back, B)
+
+    assert (pair.first, pair.also, pair.second) == (
+        "graph 0 conversion 0",
+        ("graph 0 conversion 1",),
+        "graph 0 conversion 2",
+    )
+    assert (pair.kind, pair.between, pair.tensor_shape) == ("through", ("aten.cat.default",), wide)
+    assert pair.bytes_moved == BYTES + BYTES + 2 * BYTES
+    assert pair.proof == (
+        "a, a are converted into p0, whole, and back converts back for conv_b; the 3 buffers between are read by "
+        "2 generated loops, which read any layout: no library call reads them, none is returned or changed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("why", "others"),
+    [
+        ("it is returned", (msgspec.structs.replace(RELU, is_output=True), BACK, B)),
+        ("what it is made from is returned", (RELU, BACK, B, msgspec.structs.replace(OUT, is_output=True))),
+        ("a library call reads it in that layout", (RELU, BACK, B, call("m", "r", node="mm"))),
+        (
+            "a loop would have to convert it instead",
+            (
+                RELU,
+                BACK,
+                B,
+                plain("flat", BufferRead(name="r", stride=(1,)), layout=contiguous((576,)), is_output=True),
+            ),
+        ),
+        (
+            "a loop that was not understood reads it",
+            (RELU, BACK, B, last("u", reads=("r",), problem="symbolic sizes")),
+        ),
+    ],
+)
+def test_a_value_that_something_needs_as_it_is_makes_no_pair(why: str, others: tuple[Buffer, ...]) -> None:
+    kept = () if any(buffer.name == "out" for buffer in others) else (OUT,)
+
+    assert pairs(A, *kept, *others) == [], why
+
+
+def test_a_reader_that_gives_a_smaller_value_pins_nothing() -> None:
+    mean = plain("mean", of("r"), layout=contiguous((2, 8)), is_reduction=True)
+
+    assert pairs(A, OUT, RELU, BACK, B, mean) == [("out", "back")]
+
+
+def test_a_loop_that_writes_channels_last_anyway_pins_nothing() -> None:
+    wider = last("wider", BufferRead(name="r", stride=None), layout=channels_last((2, 8, 12, 12)), is_output=True)
+
+    assert pairs(A, OUT, RELU, BACK, B, wider) == [("out", "back")]
+
+
+def test_a_pin_behind_a_buffer_in_registers_counts() -> None:
+    kept = plain("kept", BufferRead(name="r", stride=None), is_removed=True)
+    flat = plain("flat", BufferRead(name="kept", stride=None), layout=contiguous((576,)))
+    reduced = plain("sum", BufferRead(name="kept", stride=None), layout=contiguous((2,)), is_reduction=True)
+
+    assert pairs(A, OUT, RELU, BACK, B, kept, flat) == []
+    assert pairs(A, OUT, RELU, BACK, B, kept, reduced) == [("out", "back")]
+
+
+def test_an_operand_from_elsewhere_in_that_layout_makes_it_no_gain() -> None:
+    given = a_placeholder("y", PLAIN)
+    added = plain("r", of("out"), of("y"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, added, BACK, B, nodes=(given,)) == []
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [
+        a_placeholder("y", contiguous((8,))),
+        a_placeholder("y", contiguous((8, 1, 1))),
+        a_placeholder("y", contiguous((1, 8, 1, 1))),
+    ],
+)
+def test_a_vector_per_channel_keeps_the_gain(operand: FxNode) -> None:
+    vector = BufferRead(name="y", stride=(0, 1, 0, 0))
+    added = plain("r", of("out"), vector, operations=("add",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, added, BACK, B, nodes=(operand,)) == [("out", "back")]
+
+
+def test_an_operand_that_lies_in_channels_last_itself_keeps_a_pair() -> None:
+    given = a_placeholder("y", LAST)
+    added = plain("r", of("out"), of("y", LAST), operations=("add",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, added, BACK, B, nodes=(given,)) == [("out", "back")]
+
+
+@pytest.mark.parametrize(
+    ("why", "operand", "read"),
+    [
+        ("nothing is known of it", a_placeholder("z", PLAIN), BufferRead(name="y", stride=PLAIN.stride)),
+        ("a part of it is read", a_placeholder("y", PLAIN), BufferRead(name="y", stride=PLAIN.stride, offset=6)),
+    ],
+)
+def test_an_operand_that_may_have_to_be_converted_makes_it_no_gain(why: str, operand: FxNode, read: BufferRead) -> None:
+    added = plain("r", of("out"), read, operations=("add",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, added, BACK, B, nodes=(operand,)) == [], why
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"), [(PLAIN, []), (LAST, [("out", "back")]), (contiguous((8,)), [("out", "back")])]
+)
+def test_what_a_loop_that_was_not_understood_reads_is_taken_as_it_lies(
+    layout: Layout, expected: list[tuple[str, str]]
+) -> None:
+    unread = plain("u", reads=("y",), problem="symbolic sizes", operations=("relu",), kernel="cpp_fused_4")
+    added = plain("r", of("out"), of("u"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, unread, added, BACK, B, nodes=(a_placeholder("y", layout),)) == expected
+
+
+def test_what_comes_from_elsewhere_is_converted_once_where_two_ways_back_go() -> None:
+    added = plain("r", of("out"), of("y"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4")
+    buffers = (A, OUT, added, BACK, B, again, call("b2", "again", node="conv_b"))
+    pair = only(*buffers, nodes=(a_placeholder("y", PLAIN),))
+
+    assert str(pair.proof).endswith("any layout; 1 come from elsewhere in it, which would be converted once")
+
+
+def test_a_value_that_two_operands_are_converted_for_is_not_followed() -> None:
+    """One of them alone would be a pair; with both, the one left over would have to be converted all the same."""
+    odd = strided_layout(IMAGE, (288, 36, 1, 6))
+    mixed = plain("out", of("y", odd), of("a", LAST), operations=("add",))
+
+    assert pairs(A, mixed, RELU, BACK, B, nodes=(a_placeholder("y", odd),)) == []
+
+
+def test_a_conversion_between_two_values_of_one_region_does_not_leave_it() -> None:
+    """One channel lies in both formats: two concatenations that take it are one region, whatever theirs are."""
+    one = contiguous((2, 1, 6, 6))
+    shared = plain("q", BufferRead(name="row", stride=(0, 0, 0, 1)), layout=one, operations=("relu",))
+    part = plain("p", of("q", one), layout=strided_layout(one.shape, (576, 36, 6, 1)), alias_of="plain_cat")
+    first = plain("plain_cat", layout=contiguous(WIDE), reads=("p", "rest"), source_node="cat", kernel=None)
+    other = last("p_last", of("q", one), layout=strided_layout(one.shape, (1152, 1, 192, 32)), alias_of="last_cat")
+    moved = last(
+        "moved",
+        of("plain_cat", contiguous(WIDE)),
+        layout=strided_layout(WIDE, (1152, 1, 192, 32)),
+        alias_of="last_cat",
+        operations=(),
+    )
+    second = last("last_cat", layout=channels_last((2, 32, 6, 6)), reads=("p_last", "moved"), source_node="cat")
+    back = plain("back", of("last_cat", second.layout), layout=contiguous((2, 32, 6, 6)), kernel="cpp_fused_9")
+    known = graph(shared, part, first, other, moved, second, back, nodes=(a_placeholder("row", contiguous((6,))),))
+
+    assert [(c.source_value, c.value) for c in known.conversions] == [("plain_cat", "moved"), ("last_cat", "back")]
+    assert buffer_pairs(known) == ()
+
+
+def test_one_pin_in_a_region_of_two_ways_leaves_one_pair() -> None:
+    other = call("a2", "x", node="conv_a")
+    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3")
+    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4")
+    pin = call("m", "out2", node="mm")
+    (pair,) = buffer_pairs(
+        graph(A, other, OUT, second, joined, BACK, B, again, call("b2", "again", node="conv_b"), pin)
+    )
+
+    assert pair.proof == (
+        "a is converted into out, r, and back converts back for conv_b; the 3 buffers between are read by "
+        "4 generated loops, which read any layout; 1 of them also by what needs this layout, which keeps its own "
+        "conversion"
+    )
+
+
+WIDE = (2, 16, 6, 6)
+WHOLE = plain("whole", layout=contiguous(WIDE), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
+JOINED_BACK = last("back", of("whole", contiguous(WIDE)), layout=channels_last(WIDE), kernel="cpp_fused_1")
+
+
+def branch(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
+    """A part of ``WHOLE``, computed by a ReLU: its conversion rides along."""
+    part = strided_layout(IMAGE, (576, 36, 6, 1))
+    fields = {"layout": part, "alias_of": "whole", "operations": ("relu",), "origins": ("cat",)}
+    return plain(name, *reads, **{**fields, **changes})
+
+
+BRANCHES = (branch("p0", of("a", LAST)), branch("p1", of("a", LAST)))
+
+
+def test_branches_that_are_converted_while_they_are_computed_go_with_the_way_back() -> None:
+    pair = only(A, *BRANCHES, WHOLE, JOINED_BACK, B)
+
+    assert (pair.first, pair.also, pair.second) == (
+        "graph 0 conversion 0",
+        ("graph 0 conversion 1",),
+        "graph 0 conversion 2",
+    )
+
+
+def test_a_returned_concatenation_is_no_pair_though_its_branches_cost_nothing() -> None:
+    """Today the way back into channels-last costs one conversion; then the way out to the caller would."""
+    returned = msgspec.structs.replace(WHOLE, is_output=True)
+
+    assert pairs(A, *BRANCHES, returned, JOINED_BACK, B) == []
+
+
+def test_a_branch_that_is_returned_as_well_keeps_its_conversion() -> None:
+    kept = plain("kept", of("a", LAST), operations=("relu",), is_output=True, kernel="cpp_fused_3")
+    copy = branch("p1", of("kept"), operations=())
+    pair = only(A, kept, BRANCHES[0], copy, WHOLE, JOINED_BACK, B)
+    known = graph(A, kept, BRANCHES[0], copy, WHOLE, JOINED_BACK, B)
+    values = {c.id: c.value for c in known.conversions}
+
+    assert [values[id_] for id_ in (pair.first, *pair.also, pair.second)] == ["p0", "back"]
+
+
+def test_two_conversions_that_ride_along_in_computing_loops_are_no_pair() -> None:
+    out = msgspec.structs.replace(OUT, operations=("relu",))
+    back = msgspec.structs.replace(BACK, operations=("sigmoid",))
+
+    assert pairs(A, out, RELU, back, B) == []
+    assert pairs(A, out, RELU, BACK, B) == [("out", "back")]
+
+
+def two_ways(*, rides: bool) -> list[tuple[str, str]]:
+    """Two results that are added up for two convolutions; whether the second way there and back rides along."""
+    computed: dict[str, Any] = {"operations": ("relu",)} if rides else {}
+    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3", **computed)
+    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4", **computed)
+    others = (call("a2", "x", node="conv_a"), call("b2", "again", node="conv_b"))
+    return pairs(A, others[0], OUT, second, joined, BACK, B, again, others[1])
+
+
+def test_two_ways_through_one_value_are_two_pairs_with_ends_of_their_own() -> None:
+    assert two_ways(rides=False) == [("out", "back"), ("out2", "again")]
+
+
+def test_what_rides_along_there_and_back_is_left_where_it_is() -> None:
+    assert two_ways(rides=True) == [("out", "back")]
+
+
+def test_a_copy_of_the_same_value_back_into_another_layout_than_it_came_from_is_no_pair() -> None:
+    other = strided_layout(IMAGE, (288, 6, 48, 1))
+    odd = plain("back", of("r"), layout=other, kernel="cpp_fused_2")
+
+    assert pairs(A, OUT, RELU, odd, B) == []
+
+
+def test_conversions_of_other_regions_do_not_pair() -> None:
+    apart = plain("r", reads=("out",), source_node="relu", operations=("relu",), kernel="cpp_fused_1")
+
+    assert pairs(A, OUT, apart, BACK, B) == []
+
+
+def test_weights_and_graphs_without_buffers_have_no_pairs() -> None:
+    known = graph(A, OUT, RELU, BACK, B)
+    weights = tuple(msgspec.structs.replace(c, tensor="weight") for c in known.conversions)
+
+    assert buffer_pairs(msgspec.structs.replace(known, conversions=weights)) == ()
+    assert buffer_pairs(msgspec.structs.replace(known, buffers=())) == ()
+
+
+@pytest.mark.parametrize(
+    ("second", "seconds", "source"),
+    [
+        ({"seconds": 2e-3, "seconds_source": "measured"}, 3e-3, "measured"),
+        ({"seconds": 2e-3, "seconds_source": "estimated"}, 3e-3, "estimated"),
+        ({"seconds": None}, None, None),
+    ],
+)
+def test_what_a_pair_costs_is_the_sum_and_an_estimate_where_one_part_is(
+    second: dict[str, Any], seconds: float | None, source: str | None
+) -> None:
+    known = graph(A, OUT, RELU, BACK, B)
+    one, other = known.conversions
+    costs = (
+        msgspec.structs.replace(one, seconds=1e-3, seconds_source="measured"),
+        msgspec.structs.replace(other, **second),
+    )
+    (pair,) = buffer_pairs(msgspec.structs.replace(known, conversions=costs))
+
+    assert (pair.seconds, pair.seconds_source) == (pytest.approx(seconds) if seconds else None, source)
+
+
+def test_bytes_that_are_not_known_prove_no_gain() -> None:
+    known = graph(A, OUT, RELU, BACK, B)
+    unknown = tuple(msgspec.structs.replace(c, bytes_moved=None) for c in known.conversions)
+
+    assert buffer_pairs(msgspec.structs.replace(known, conversions=unknown)) == ()

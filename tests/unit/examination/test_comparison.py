@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from layoutdoctor.examination.ratios import (
+    COVERAGE,
+    LEAST_COVERAGE,
+    compare,
+    family_coverage,
+    median_interval,
+    paired_ratio,
+    round_ratios,
+    rounds_needed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.records import Comparison
+
+SECONDS = st.floats(min_value=1e-6, max_value=100.0)
+ROUNDS = st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=60)
+NO_DIFFERENCE = "no measurable difference"
+
+
+def compared(times: dict[str, Sequence[float]], baseline: str = "inductor", **options: object) -> Comparison:
+    comparison = compare(times, baseline, **options)  # type: ignore[arg-type]
+    assert comparison is not None
+    return comparison
+
+
+def noisy(seconds: float, generator: random.Random, count: int = 40) -> list[float]:
+    return [seconds * (1 + generator.expovariate(20)) for _ in range(count)]
+
+
+def test_a_steady_gain_is_faster() -> None:
+    ratio = paired_ratio("candidate", [1.02, 1.00, 1.01] * 4, [0.80, 0.79, 0.81] * 4)
+
+    assert (ratio.name, ratio.verdict, ratio.coverage, ratio.round_count) == ("candidate", "faster", COVERAGE, 12)
+
+
+def test_a_steady_loss_is_slower() -> None:
+    ratio = paired_ratio("candidate", [0.80, 0.79, 0.81] * 4, [1.02, 1.00, 1.01] * 4)
+
+    assert ratio.verdict == "slower"
+
+
+def test_rounds_that_disagree_are_no_measurable_difference() -> None:
+    ratio = paired_ratio("candidate", [1.0, 1.2] * 6, [1.1, 1.1] * 6)
+
+    assert ratio.verdict == NO_DIFFERENCE
+
+
+def test_drift_common_to_both_falls_out() -> None:
+    baseline = [1.0 + 0.1 * number for number in range(20)]
+    ratio = paired_ratio("candidate", baseline, [seconds / 1.25 for seconds in baseline])
+
+    assert ratio.low == pytest.approx(1.25)
+    assert ratio.high == pytest.approx(1.25)
+    assert ratio.verdict == "faster"
+
+
+def test_the_interval_drops_as_many_ratios_on_each_side_as_the_binomial_allows() -> None:
+    # 95.9 % of the time the true median is between the 6th smallest and the 6th largest of 20; 99.7 % for the 4th.
+    ratios = [float(number) for number in range(1, 21)]
+
+    assert median_interval(ratios, 0.95)[:3] == (6.0, pytest.approx(math.sqrt(110)), 15.0)
+    assert median_interval(ratios, 0.96).low == 5.0
+    assert median_interval(ratios, 0.99).low == 4.0
+
+
+def test_the_width_is_relative_to_the_lower_end() -> None:
+    assert median_interval([2.0] * 10 + [3.0] * 10, 0.95).relative_width == pytest.approx(0.5)
+
+
+def test_too_few_rounds_give_all_they_saw_and_no_verdict() -> None:
+    ratio = paired_ratio("candidate", [2.0, 2.2, 2.1], [1.0, 1.0, 1.0])
+
+    assert (ratio.low, ratio.median, ratio.high) == (2.0, pytest.approx(2.1), 2.2)
+    assert (ratio.coverage, ratio.verdict, ratio.round_count) == (None, NO_DIFFERENCE, 3)
+
+
+def test_a_difference_below_the_resolution_is_not_called_one() -> None:
+    baseline = [1.0] * 12
+
+    assert paired_ratio("a", baseline, [1 / 1.009] * 12, resolution=0.01).verdict == NO_DIFFERENCE
+    assert paired_ratio("a", baseline, [1 / 1.011] * 12, resolution=0.01).verdict == "faster"
+    assert paired_ratio("a", baseline, [1.009] * 12, resolution=0.01).verdict == NO_DIFFERENCE
+    assert paired_ratio("a", baseline, [1.011] * 12, resolution=0.01).verdict == "slower"
+
+
+def test_a_configuration_dropped_early_is_compared_over_the_rounds_it_shares() -> None:
+    ratio = paired_ratio("candidate", [1.0] * 12 + [9.0] * 28, [2.0] * 12)
+
+    assert (ratio.median, ratio.round_count, ratio.verdict) == (0.5, 12, "slower")
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_a_time_that_cannot_be_one_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"expected positive, finite seconds"):
+        paired_ratio("candidate", [1.0, 1.0], [1.0, seconds])
+
+
+def test_configurations_without_a_shared_round_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"share no round"):
+        round_ratios([1.0], [])
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0])
+def test_a_coverage_out_of_range_is_refused(coverage: float) -> None:
+    with pytest.raises(ValueError, match=r"expected one between 0 and 1"):
+        paired_ratio("candidate", [1.0], [1.0], coverage=coverage)
+
+
+@pytest.mark.parametrize("resolution", [-0.01, math.inf, math.nan])
+def test_a_resolution_out_of_range_is_refused(resolution: float) -> None:
+    with pytest.raises(ValueError, match=r"expected 0 or more"):
+        paired_ratio("candidate", [1.0], [1.0], resolution=resolution)
+
+
+@given(ROUNDS, st.floats(min_value=0.5, max_value=0.999))
+def test_the_interval_is_ordered_and_holds_the_median(rounds: list[tuple[float, float]], coverage: float) -> None:
+    interval = median_interval(round_ratios(*zip(*rounds, strict=True)), coverage)
+
+    assert interval.low <= interval.median * (1 + 1e-12)
+    assert interval.median <= interval.high * (1 + 1e-12)
+    assert interval.coverage in (None, coverage)
+
+
+@given(ROUNDS)
+def test_exchanging_both_sides_gives_the_reciprocal(rounds: list[tuple[float, float]]) -> None:
+    baseline, candidate = zip(*rounds, strict=True)
+    there = paired_ratio("a", baseline, candidate)
+    back = paired_ratio("a", candidate, baseline)
+    edge = 1 + 0.01
+    assume(all(abs(end / edge - 1) > 1e-9 and abs(end * edge - 1) > 1e-9 for end in (there.low, there.high)))
+
+    assert back.low == pytest.approx(1 / there.high)
+    assert back.median == pytest.approx(1 / there.median)
+    assert back.high == pytest.approx(1 / there.low)
+    assert back.coverage == there.coverage
+    assert {"faster": "slower", "slower": "faster"}.get(there.verdict, NO_DIFFERENCE) == back.verdict
+
+
+@given(ROUNDS, st.floats(min_value=0.0, max_value=0.2))
+def test_a_verdict_is_what_the_interval_and_the_resolution_say(
+    rounds: list[tuple[float, float]], resolution: float
+) -> None:
+    ratio = paired_ratio("a", *zip(*rounds, strict=True), resolution=resolution)
+
+    if ratio.verdict == "faster":
+        assert ratio.low > 1 + resolution
+    elif ratio.verdict == "slower":
+        assert ratio.high < 1
+        assert 1 / ratio.high > 1 + resolution
+    else:
+        assert ratio.coverage is None or (ratio.low <= 1 + resolution and 1 / ratio.high <= 1 + resolution)
+    assert (ratio.coverage is None) == (len(rounds) < 8)  # 2 / 2**8 is the first below 1 %
+
+
+def test_intervals_of_skewed_noise_cover_the_true_median_as_often_as_they_say() -> None:
+    generator = random.Random(20)
+    repeats = 2000
+    missed = 0
+    for _ in range(repeats):
+        ratio = paired_ratio("a", noisy(1.0, generator), noisy(1.0, generator), coverage=0.95)
+        missed += not ratio.low <= 1.0 <= ratio.high
+
+    # 0.95 promised; 40 rounds in fact give 96.2 %: 1.5 % to 5 % missed allows four standard errors on either side.
+    assert 0.015 * repeats <= missed <= 0.05 * repeats
+
+
+def test_seven_equal_configurations_seldom_have_a_winner() -> None:
+    generator = random.Random(7)
+    names = ["inductor", *"abcdef"]
+    wrong = 0
+    for _ in range(300):
+        comparison = compared({name: noisy(1.0, generator, 30) for name in names}, resolution=0.0)
+        wrong += len(comparison.fastest) < 7 or any(ratio.verdict != NO_DIFFERENCE for ratio in comparison.ratios)
+
+    assert wrong <= 8  # 1 % of 300, and three standard errors of that
+
+
+def test_every_other_configuration_gets_a_ratio_in_the_order_given() -> None:
+    comparison = compared({"eager": [2.0] * 16, "inductor": [1.0] * 16, "inductor-channels-last": [0.8] * 16})
+
+    assert [(r.name, r.median, r.verdict) for r in comparison.ratios] == [
+        ("eager", 0.5, "slower"),
+        ("inductor-channels-last", 1.25, "faster"),
+    ]
+    assert (comparison.baseline, comparison.fastest) == ("inductor", ("inductor-channels-last",))
+    assert (comparison.resolution, comparison.round_count) == (0.01, 16)
+
+
+def test_ties_with_the_best_are_fastest_too_ordered_by_median() -> None:
+    times = {"inductor": [1.0] * 16, "a": [0.801] * 16, "b": [0.8] * 16, "c": [0.9] * 16, "d": [0.802] * 16}
+
+    assert compared(times).fastest == ("b", "a", "d")
+
+
+def test_a_tie_is_judged_against_the_best_and_not_against_the_baseline() -> None:
+    # Against the baseline both intervals reach from 1.1 to 1.6; round by round one is always 20 % faster.
+    baseline = [1.1, 1.2, 1.3, 1.4, 1.5, 1.6] * 4
+    comparison = compared({"inductor": baseline, "a": [1.0] * 24, "b": [1.2] * 24}, resolution=0.0)
+
+    assert comparison.ratios[0].low < comparison.ratios[1].high
+    assert comparison.fastest == ("a",)
+
+
+def test_the_baseline_stands_first_among_the_fastest() -> None:
+    times = {"a": [0.999] * 16, "inductor": [1.0] * 16, "b": [0.998] * 16}
+
+    assert compared(times).fastest == ("inductor", "b", "a")
+
+
+def test_only_eligible_configurations_are_fastest() -> None:
+    times = {"inductor": [1.0] * 16, "wrong": [0.5] * 16, "right": [0.8] * 16}
+    comparison = compared(times, eligible={"inductor", "right"})
+
+    assert comparison.fastest == ("right",)
+    assert [ratio.name for ratio in comparison.ratios] == ["wrong", "right"]
+    assert compared(times, eligible=()).fastest == ()
+    assert compared(times, eligible=("wrong",)).fastest == ("wrong",)
+
+
+def test_a_comparison_needs_a_measured_baseline_and_another() -> None:
+    assert compare({"inductor": [1.0] * 16}, "inductor") is None
+    assert compare({"inductor": [1.0] * 16, "eager": []}, "inductor") is None
+    assert compare({"inductor": [], "eager": [1.0] * 16, "a": [1.0] * 16}, "inductor") is None
+    assert compare({"eager": [1.0] * 16, "a": [1.0] * 16}, "inductor") is None
+
+
+def test_a_configuration_without_times_is_left_out() -> None:
+    comparison = compared({"inductor": [1.0] * 16, "eager": [2.0] * 16, "failed": []})
+
+    assert [ratio.name for ratio in comparison.ratios] == ["eager"]
+
+
+def test_the_promise_is_lowered_where_rounds_are_few_and_withdrawn_where_they_are_too_few() -> None:
+    def coverage(rounds: int) -> float | None:
+        return compared({"inductor": [1.0] * rounds, "eager": [2.0] * rounds, "a": [1.0] * rounds}).ratios[0].coverage
+
+    # Three pairs: 2 / 2**n must be below 1 % / 3, below 5 % / 3 for the lower promise.
+    assert [coverage(rounds) for rounds in (6, 7, 9, 10)] == [None, LEAST_COVERAGE, LEAST_COVERAGE, COVERAGE]
+    assert rounds_needed(COVERAGE, 3) == 10
+    assert rounds_needed(LEAST_COVERAGE, 3) == 7
+
+
+def test_with_too_few_rounds_all_are_tied_and_the_baseline_stands_first() -> None:
+    comparison = compared({"eager": [0.5] * 4, "inductor": [1.0] * 4, "a": [2.0] * 4})
+
+    assert comparison.fastest == ("inductor", "eager", "a")
+    assert [ratio.verdict for ratio in comparison.ratios] == [NO_DIFFERENCE, NO_DIFFERENCE]
+
+
+def test_a_lower_promise_than_asked_for_is_never_raised() -> None:
+    comparison = compared({"inductor": [1.0] * 4, "eager": [2.0] * 4}, coverage=0.8)
+
+    assert (comparison.ratios[0].coverage, comparison.ratios[0].verdict) == (0.8, "slower")
+
+
+def test_the_error_is_shared_among_all_pairs() -> None:
+    assert family_coverage(0.99, 2) == pytest.approx(0.99)
+    assert family_coverage(0.99, 7) == pytest.approx(1 - 0.01 / 21)
+
+
+@given(st.lists(st.lists(SECONDS, min_size=12, max_size=20), min_size=2, max_size=6))
+def test_the_best_median_is_among_the_fastest_unless_it_is_the_baseline_that_ties(times: list[list[float]]) -> None:
+    named = {f"c{index}": seconds for index, seconds in enumerate(times)}
+    comparison = compared(named, "c0")
+
+    medians = {"c0": 1.0, **{ratio.name: ratio.median for ratio in comparison.ratios}}
+    best = max(medians.values())
+    assert any(medians[name] == best for name in comparison.fastest)
+    assert len(set(comparison.fastest)) == len(comparison.fastest)
+    assert comparison.fastest.index("c0") == 0 if "c0" in comparison.fastest else True
+
+
+def test_the_median_of_a_ratio_is_near_the_ordinary_one() -> None:
+    generator = random.Random(3)
+    ratios = [generator.uniform(0.9, 1.1) for _ in range(30)]
+
+    assert median_interval(ratios, 0.95).median == pytest.approx(statistics.median(ratios), rel=1e-3)

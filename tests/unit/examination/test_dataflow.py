@@ -1,0 +1,546 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_conversion, a_graph, a_node, blocked, channels_last, contiguous
+from loops import for_each
+from msgspec.structs import replace
+
+from layoutdoctor.examination.graphs.round_trips import redundant_pairs
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph, RedundantPair
+
+IMAGE = (4, 32, 16, 16)
+CONVOLUTION = "aten.convolution.default"
+BACKWARD = "aten.convolution_backward.default"
+ADD = "aten.add.Tensor"
+
+
+def value(name: str, target: str = "aten.relu.default", *inputs: str, **changes: Any) -> FxNode:
+    return a_node(name, target, inputs, **{"layout": contiguous(IMAGE), **changes})
+
+
+def argument(name: str = "x", **changes: Any) -> FxNode:
+    return value(name, name, op="placeholder", **changes)
+
+
+def convolution(name: str, source: str, **changes: Any) -> FxNode:
+    return value(name, CONVOLUTION, source, f"{name}_weight", **changes)
+
+
+def weight(name: str) -> FxNode:
+    return argument(f"{name}_weight", layout=contiguous((32, 32, 3, 3)), tensor="weight")
+
+
+def graph(*nodes: FxNode, outputs: tuple[str, ...] = (), **changes: Any) -> Graph:
+    weights = [weight(node.name) for node in nodes if node.target == CONVOLUTION]
+    return a_graph(nodes=(*weights, *nodes), output_names=outputs, **changes)
+
+
+def converted(
+    id: str, node: str, port: str, source: Layout, target: Layout, direction: str, graph: str = "graph 0"
+) -> Conversion:
+    return a_conversion(
+        id,
+        node=node,
+        port=port,
+        graph=graph,
+        source=source,
+        target=target,
+        direction=direction,
+        bytes_moved=2 * 4 * (source.element_count or 0),
+    )
+
+
+def leaving(node: str, shape: tuple[int, ...] = IMAGE, tag: str = "aBcd16b", port: str = "output 0") -> Conversion:
+    return converted(f"{node} out", node, port, blocked(shape, tag), contiguous(shape), "from_blocked")
+
+
+def entering(node: str, shape: tuple[int, ...] = IMAGE, tag: str = "aBcd16b", port: str = "input 0") -> Conversion:
+    return converted(f"{node} {port}", node, port, contiguous(shape), blocked(shape, tag), "to_blocked")
+
+
+def weighed(node: str) -> Conversion:
+    shape = (32, 32, 3, 3)
+    return converted(f"{node} w", node, "input 1", contiguous(shape), blocked(shape, "ABcd16b16a"), "to_blocked")
+
+
+def around(*nodes: str) -> list[Conversion]:
+    return [conversion for node in nodes for conversion in (entering(node), weighed(node), leaving(node))]
+
+
+def found(graph: Graph, *conversions: Conversion) -> list[tuple[str, str]]:
+    return [(pair.first, pair.second) for pair in redundant_pairs([graph], conversions)]
+
+
+def only_pair(graph: Graph, *conversions: Conversion) -> RedundantPair:
+    (pair,) = redundant_pairs([graph], conversions)
+    return pair
+
+
+CHAIN = graph(
+    argument(), convolution("a", "x"), value("r", "aten.relu.default", "a"), convolution("b", "r"), outputs=("b",)
+)
+
+
+def test_a_result_converted_back_for_the_next_convolution_is_one_pair_through_what_lies_between() -> None:
+    pair = only_pair(CHAIN, *around("a", "b"))
+
+    assert (pair.first, pair.second) == ("a out", "b input 0")
+    assert (pair.kind, pair.between) == ("through", ("aten.relu.default",))
+    assert pair.seconds == pytest.approx(2e-3)
+    assert pair.bytes_moved == 2 * 2 * 4 * 4 * 32 * 16 * 16
+    assert pair.tensor_shape == IMAGE
+    assert "a's result goes through aten.relu.default into b" in str(pair.proof)
+
+
+def test_a_result_read_by_a_convolution_directly_is_an_adjacent_pair() -> None:
+    pair = only_pair(graph(argument(), convolution("a", "x"), convolution("b", "a"), outputs=("b",)), *around("a", "b"))
+
+    assert (pair.kind, pair.between) == ("adjacent", ())
+
+
+def test_an_alias_between_is_no_operation() -> None:
+    nodes = argument(), convolution("a", "x"), value("d", "aten.detach.default", "a"), convolution("b", "d")
+
+    assert only_pair(graph(*nodes, outputs=("b",)), *around("a", "b")).kind == "adjacent"
+
+
+def test_an_unmeasured_pair_has_no_seconds() -> None:
+    first, *rest = [c for c in around("a", "b") if c.id in ("a out", "b input 0")]
+
+    assert only_pair(CHAIN, replace(first, seconds=None), *rest).seconds is None
+
+
+def test_a_chain_of_three_convolutions_has_two_pairs() -> None:
+    chain = graph(argument(), convolution("a", "x"), convolution("b", "a"), convolution("c", "b"), outputs=("c",))
+
+    assert found(chain, *around("a", "b", "c")) == [("a out", "b input 0"), ("b out", "c input 0")]
+
+
+def residual_network() -> Graph:
+    """Conv, two residual blocks of one convolution each, conv: every sum is read by the next block and its shortcut."""
+    return graph(
+        argument(),
+        convolution("a", "x"),
+        convolution("b", "a"),
+        value("s1", ADD, "b", "a"),
+        convolution("c", "s1"),
+        value("s2", ADD, "c", "s1"),
+        convolution("d", "s2"),
+        outputs=("d",),
+    )
+
+
+def test_in_a_residual_network_every_result_and_every_read_between_convolutions_pairs_up() -> None:
+    pairs = found(residual_network(), *around("a", "b", "c", "d"))
+
+    assert len(pairs) == 3
+    assert {first for first, _ in pairs} == {"a out", "b out", "c out"}
+    assert {second for _, second in pairs} == {"b input 0", "c input 0", "d input 0"}
+
+
+def test_residual_blocks_that_end_in_the_output_keep_one_conversion_for_it() -> None:
+    nodes = [node for node in residual_network().nodes if not node.name.startswith("d")]
+    end = [convolution("d", "s2"), value("s3", ADD, "d", "s2"), value("out", "aten.relu.default", "s3")]
+    network = graph(*(node for node in nodes if "weight" not in node.name), *end, outputs=("out",))
+    conversions = around("a", "b", "c", "d")
+
+    assert len([c for c in conversions if c.id.endswith("out")]) == 4
+    assert len(found(network, *conversions)) == 3
+
+
+@for_each(
+    "target",
+    [
+        "aten.view.default",
+        "aten.addmm.default",
+        "aten.native_layer_norm.default",
+        "aten.cat.default",
+        "aten.clone.default",
+        "aten.native_group_norm.default",
+        "aten._softmax.default",
+        "aten.copy_.default",
+        "custom.unknown.default",
+        "aten.slice.Tensor",
+        "aten.native_batch_norm_backward.default",
+    ],
+)
+def test_an_operation_not_known_to_take_any_layout_pins_what_it_reads(target: str) -> None:
+    reading = graph(*(n for n in CHAIN.nodes if "weight" not in n.name), value("v", target, "r"), outputs=("b", "v"))
+
+    assert found(reading, *around("a", "b")) == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "aten.view.default",
+        "aten.native_layer_norm.default",
+        "aten.cat.default",
+        "aten.clone.default",
+        "aten.native_group_norm.default",
+    ],
+)
+def test_an_operation_not_known_to_keep_the_layout_ends_a_region(target: str) -> None:
+    nodes = argument(), convolution("a", "x"), value("v", target, "a"), convolution("b", "v")
+
+    assert found(graph(*nodes, outputs=("b",)), *around("a", "b")) == []
+
+
+def test_a_reduction_reads_a_value_as_it_lies() -> None:
+    mean = value("m", "aten.mean.dim", "r", layout=contiguous((4, 32, 1, 1)))
+    reading = graph(*(n for n in CHAIN.nodes if "weight" not in n.name), mean, outputs=("b", "m"))
+
+    assert len(found(reading, *around("a", "b"))) == 1
+
+
+def test_a_gate_of_one_element_per_channel_has_no_layout_to_keep() -> None:
+    small = contiguous((4, 32, 1, 1))
+    nodes = (
+        argument(),
+        convolution("a", "x"),
+        value("m", "aten.mean.dim", "a", layout=small),
+        convolution("g", "m", layout=small),
+        value("s", "aten.sigmoid.default", "g", layout=small),
+        value("y", "aten.mul.Tensor", "a", "s"),
+        convolution("b", "y"),
+    )
+    gate = [entering("g", (4, 32, 1, 1)), weighed("g"), leaving("g", (4, 32, 1, 1))]
+
+    assert found(graph(*nodes, outputs=("b",)), *around("a"), *gate, *around("b")) == [("a out", "b input 0")]
+
+
+def test_three_convolutions_that_read_one_value_make_one_pair() -> None:
+    nodes = argument(), convolution("a", "x"), *(convolution(name, "a") for name in "bcd")
+
+    assert found(graph(*nodes, outputs=("b", "c", "d")), *around("a", "b", "c", "d")) == [("a out", "b input 0")]
+
+
+@pytest.mark.parametrize(
+    ("target", "shape"),
+    [
+        ("aten.max_pool2d.default", (4, 32, 8, 8)),
+        ("aten.avg_pool2d.default", (4, 32, 8, 8)),
+        ("aten.constant_pad_nd.default", (4, 32, 18, 18)),
+        ("aten.upsample_nearest2d.vec", (4, 32, 32, 32)),
+    ],
+)
+def test_a_pair_reaches_through_an_operation_that_changes_the_size(target: str, shape: tuple[int, ...]) -> None:
+    changed = contiguous(shape)
+    nodes = argument(), convolution("a", "x"), value("p", target, "a", layout=changed), convolution("b", "p")
+    pair = only_pair(graph(*nodes, outputs=("b",)), leaving("a"), entering("b", shape))
+
+    assert (pair.kind, pair.between, pair.tensor_shape) == ("through", (target,), shape)
+
+
+@pytest.mark.parametrize(("uses_running_statistics", "count"), [(True, 1), (False, 0), (None, 0)])
+def test_only_a_batch_norm_with_fixed_statistics_takes_any_layout(
+    uses_running_statistics: bool | None, count: int
+) -> None:
+    norm = value("n", "aten.native_batch_norm.default", "a", uses_running_statistics=uses_running_statistics)
+    item = value("g", "getitem", "n", result_index=0)
+    nodes = argument(), convolution("a", "x"), norm, item, convolution("b", "g")
+
+    assert len(found(graph(*nodes, outputs=("b",)), *around("a", "b"))) == count
+
+
+def test_the_indices_of_a_pooling_pin_nothing() -> None:
+    pool = value("p", "aten.max_pool2d_with_indices.default", "a", layout=contiguous((4, 32, 8, 8)))
+    items = [value(f"g{i}", "getitem", "p", result_index=i, layout=pool.layout) for i in (0, 1)]
+    nodes = argument(), convolution("a", "x"), pool, *items, convolution("b", "g0")
+    indices_returned = graph(*nodes, outputs=("b", "g1"))
+
+    assert found(indices_returned, leaving("a"), entering("b", (4, 32, 8, 8))) == [("a out", "b input 0")]
+
+
+def backward_chain() -> Graph:
+    """The gradient of one convolution's input, through a relu's backward, into the backward of the one before."""
+    return graph(
+        argument("grad"),
+        argument("saved"),
+        argument("x"),
+        argument("w1", layout=contiguous((32, 32, 3, 3))),
+        argument("w2", layout=contiguous((32, 32, 3, 3))),
+        value("b2", BACKWARD, "grad", "saved", "w2"),
+        value("g2", "<built-in function getitem>", "b2", result_index=0),
+        value("gw2", "<built-in function getitem>", "b2", result_index=1, layout=contiguous((32, 32, 3, 3))),
+        value("t", "aten.threshold_backward.default", "g2", "mask"),
+        argument("mask"),
+        value("b1", BACKWARD, "t", "x", "w1"),
+        value("gw1", "<built-in function getitem>", "b1", result_index=1, layout=contiguous((32, 32, 3, 3))),
+        outputs=("gw1", "gw2"),
+        direction="backward",
+    )
+
+
+def summed(*operand: FxNode) -> Graph:
+    """``a`` and another operand, added for ``b``; without a node, the operand is not in the graph."""
+    nodes = argument(), *operand, convolution("a", "x"), value("s", ADD, "a", "f"), convolution("b", "s")
+    return graph(*nodes, outputs=("b",))
+
+
+def again(*nodes: str) -> list[Conversion]:
+    return [replace(c, id=f"{c.id} again") for c in around(*nodes)]
+
+
+A_AND_B = argument(), convolution("a", "x"), convolution("b", "x"), value("s", ADD, "a", "b")
+A_THEN_B = argument(), convolution("a", "x"), convolution("b", "a")
+POINT = (4, 32, 1, 1)
+RETURNED = a_node("output", "output", ("b", "a"), op="output", layout=None, dtype=None)
+
+
+@for_each(
+    ("why", "own", "conversions"),
+    [
+        *(("it is returned too", replace(CHAIN, output_names=("b", other)), around("a", "b")) for other in ("r", "a")),
+        (
+            "an output node returns it",
+            replace(CHAIN, nodes=(*CHAIN.nodes, RETURNED), output_names=()),
+            around("a", "b"),
+        ),
+        (
+            "values have no extent",
+            graph(
+                argument(layout=contiguous(POINT)),
+                convolution("a", "x", layout=contiguous(POINT)),
+                convolution("b", "a", layout=contiguous(POINT)),
+                outputs=("b",),
+            ),
+            [leaving("a", POINT), entering("b", POINT)],
+        ),
+        (
+            "something else reads it plainly",
+            graph(*A_THEN_B, value("z", "aten.relu.default", "a"), outputs=("b", "z")),
+            around("a", "b"),
+        ),
+        (
+            "one of two convolutions reads it as it is",
+            graph(*A_THEN_B, convolution("c", "a"), outputs=("b", "c")),
+            [*around("a", "b"), weighed("c"), leaving("c")],
+        ),
+        ("the sizes differ and nothing changes them", CHAIN, [leaving("a"), entering("b", (4, 32, 8, 8))]),
+        ("a gradient comes with a plain mask and is read once", backward_chain(), [leaving("b2"), entering("b1")]),
+        (
+            "a weight's gradient is an output",
+            backward_chain(),
+            [leaving("b2", (32, 32, 3, 3), "ABcd16b16a", "output 1"), weighed("b1")],
+        ),
+        *(
+            ("a plain operand from elsewhere needs the conversion that goes", summed(*operand), around("a", "b"))
+            for operand in (
+                [argument("f")],
+                [argument("f", layout=contiguous((32, 16, 16)))],
+                [argument("f", layout=contiguous((1, 32, 16, 16)))],
+                [argument("f", layout=None)],
+                [],
+            )
+        ),
+        (
+            "the second run of a graph does not pay for it either",
+            summed(argument("f")),
+            [*around("a", "b"), *again("a", "b")],
+        ),
+        (
+            "two foreign values and two reads leave nothing to remove",
+            graph(
+                argument(),
+                argument("f"),
+                argument("g"),
+                convolution("a", "x"),
+                value("s", ADD, "a", "f"),
+                value("t", ADD, "s", "g"),
+                convolution("b", "t"),
+                convolution("c", "t"),
+                outputs=("b", "c"),
+            ),
+            around("a", "b", "c"),
+        ),
+        ("the blocked formats differ", CHAIN, [leaving("a", tag="aBcd16b"), entering("b", tag="aBcd8b")]),
+        (
+            "a region lives in one format only",
+            graph(*A_AND_B, convolution("c", "s"), convolution("d", "s"), outputs=("c", "d")),
+            [leaving("a"), leaving("b", tag="aBcd8b"), entering("c"), entering("d", tag="aBcd8b")],
+        ),
+        *(
+            ("a format is not known", CHAIN, [replace(leaving("a"), **first), replace(entering("b"), **second)])
+            for first, second in (
+                ({"source": None}, {}),
+                ({"target": None}, {}),
+                ({}, {"source": None}),
+                ({}, {"target": None}),
+            )
+        ),
+        (
+            "it arrives in another format than it left in",
+            CHAIN,
+            [leaving("a"), replace(entering("b"), source=channels_last(IMAGE))],
+        ),
+        *(
+            (f"the {lost} is not known", CHAIN, [replace(c, **{lost: None}) for c in (leaving("a"), entering("b"))])
+            for lost in ("port", "node")
+        ),
+    ],
+)
+def test_there_is_no_pair_where(why: str, own: Graph, conversions: list[Conversion]) -> None:
+    assert found(own, *conversions) == []
+
+
+@for_each(
+    ("why", "own", "conversions"),
+    [
+        (
+            "a sum of two results is read by one convolution",
+            graph(*A_AND_B, convolution("c", "s"), outputs=("c",)),
+            around("a", "b", "c"),
+        ),
+        *(
+            ("a bias has no layout to keep", summed(argument("f", layout=contiguous(shape))), around("a", "b"))
+            for shape in ((32,), (1, 32, 1, 1), (16, 16), (32, 1, 1))
+        ),
+        (
+            "a symbolic size is no tensor",
+            summed(a_node("f", "aten.sym_size.int", ("x",), layout=None, dtype=None)),
+            around("a", "b"),
+        ),
+    ],
+)
+def test_there_is_one_pair_where(why: str, own: Graph, conversions: list[Conversion]) -> None:
+    assert len(found(own, *conversions)) == 1
+
+
+def test_a_gradient_read_twice_by_the_next_backward_pairs_with_one_of_the_two() -> None:
+    twice = replace(entering("b1"), id="b1 again")
+
+    assert found(backward_chain(), leaving("b2"), entering("b1"), twice) == [("b2 out", "b1 input 0")]
+
+
+def test_an_operation_in_place_is_the_same_operation() -> None:
+    nodes = argument(), convolution("a", "x"), value("r", "aten.relu_.default", "a"), convolution("b", "r")
+
+    assert only_pair(graph(*nodes, outputs=("b",)), *around("a", "b")).between == ("aten.relu_.default",)
+
+
+def test_a_result_in_another_blocked_format_does_not_pay_for_what_pins_the_region() -> None:
+    """The region in aBcd16b: a and c save two conversions, the output costs one; b's stays one. That is no pair."""
+    nodes = argument(), convolution("a", "x"), convolution("b", "x"), value("s", ADD, "a", "b"), convolution("c", "s")
+    mixed = graph(*nodes, outputs=("c", "s"))
+
+    assert found(mixed, leaving("a"), leaving("b", tag="aBcd8b"), entering("c")) == []
+    assert len(found(mixed, leaving("a"), leaving("b"), entering("c"))) == 1  # both in aBcd16b: one goes, one stays
+
+
+def test_a_strided_round_trip_is_a_pair_too() -> None:
+    there = converted("there", "a", "output 0", channels_last(IMAGE), contiguous(IMAGE), "to_contiguous")
+    back = converted("back", "b", "input 0", contiguous(IMAGE), channels_last(IMAGE), "to_channels_last")
+
+    assert found(CHAIN, there, back) == [("there", "back")]
+
+
+def test_a_small_pair_is_not_claimed_where_a_large_output_would_be_converted_instead() -> None:
+    """One result of two is freed, but the upsampled sum, four times as large, would have to be made plain."""
+    large = (4, 32, 32, 32)
+    up = value("u", "aten.upsample_nearest2d.vec", "s", layout=contiguous(large))
+    nodes = argument(), convolution("a", "x"), convolution("b", "x"), value("s", ADD, "a", "b"), up
+    conversions = leaving("a"), leaving("b"), entering("c", large)
+
+    returned = graph(*nodes, convolution("c", "u", layout=contiguous(large)), outputs=("c", "u"))
+    assert found(returned, *conversions) == []
+    assert len(found(replace(returned, output_names=("c",)), *conversions)) == 1
+
+
+def test_graphs_with_the_same_node_names_are_kept_apart() -> None:
+    other = replace(CHAIN, name="graph 1", output_names=("b", "r"))
+    conversions = around("a", "b")
+    elsewhere = [replace(c, graph="graph 1", id=f"{c.id} 1") for c in conversions]
+
+    pairs = redundant_pairs([CHAIN, other], [*conversions, *elsewhere])
+
+    assert [(pair.first, pair.second) for pair in pairs] == [("a out", "b input 0")]
+    assert redundant_pairs([other], conversions) == ()
+
+
+def test_a_graph_that_runs_twice_is_balanced_once_for_each_run() -> None:
+    assert found(CHAIN, *around("a", "b"), *again("a", "b")) == [
+        ("a out", "b input 0"),
+        ("a out again", "b input 0 again"),
+    ]
+
+
+def test_the_ports_of_a_fused_convolution_with_another_operand_are_not_taken_for_its_inputs() -> None:
+    """In ``_convolution_pointwise_.binary(other, input, weight)`` port "input 0" is the node's second input."""
+    fused = value("b", "mkldnn._convolution_pointwise_.binary", "r", "x", "w")
+    nodes = [node for node in CHAIN.nodes if node.name not in ("b", "b_weight")]
+    packed = a_graph(nodes=(*nodes, argument("w", layout=contiguous((32, 32, 3, 3))), fused), output_names=("b",))
+
+    assert found(packed, *around("a"), entering("b")) == []
+
+
+def test_an_output_whose_size_is_symbolic_claims_nothing() -> None:
+    symbolic = replace(contiguous(IMAGE), shape=("s0", 32, 16, 16))
+    nodes = (
+        argument(),
+        convolution("a", "x"),
+        convolution("c", "x"),
+        value("s", ADD, "a", "c", layout=symbolic),
+        convolution("b", "s"),
+    )
+
+    assert found(graph(*nodes, outputs=("b", "s")), *around("a", "c", "b")) == []
+    assert len(found(graph(*nodes, outputs=("b",)), *around("a", "c", "b"))) == 1
+
+
+def test_the_proof_says_what_stays() -> None:
+    nodes = (
+        argument(),
+        argument("f"),
+        convolution("a", "x"),
+        convolution("b", "x"),
+        value("s", ADD, "a", "b"),
+        value("t", ADD, "s", "f"),
+        convolution("c", "t"),
+        convolution("d", "t"),
+    )
+    pair = only_pair(graph(*nodes, outputs=("c", "d", "t")), *around("a", "b", "c", "d"))
+
+    assert "1 of them also by what needs the plain layout" in str(pair.proof)
+    assert "1 come from elsewhere" in str(pair.proof)
+
+
+def other_way(node: str, port: str) -> Conversion:
+    """What a library that computes contiguous converts in a channels-last graph."""
+    last, plain = channels_last(IMAGE), contiguous(IMAGE)
+    if port.startswith("input"):
+        return converted(f"{node} {port}", node, port, last, plain, "to_contiguous")
+    return converted(f"{node} {port}", node, port, plain, last, "to_channels_last")
+
+
+def test_a_library_that_computes_contiguous_in_a_channels_last_graph_makes_round_trips_too() -> None:
+    own = graph(
+        argument("x", layout=channels_last(IMAGE)),
+        convolution("a", "x", layout=channels_last(IMAGE)),
+        value("r", "aten.relu.default", "a", layout=channels_last(IMAGE)),
+        convolution("b", "r", layout=channels_last(IMAGE)),
+        outputs=("b",),
+    )
+    found = redundant_pairs([own], [other_way("a", "output 0"), other_way("b", "input 0")])
+
+    assert [(pair.first, pair.second) for pair in found] == [("a output 0", "b input 0")]
+
+
+def test_where_a_library_converts_twice_into_its_own_layout_the_last_step_counts() -> None:
+    first = other_way("b", "input 0")
+    own = graph(
+        argument(),
+        convolution("a", "x"),
+        value("r", "aten.relu.default", "a"),
+        convolution("b", "r"),
+        outputs=("b",),
+    )
+    into = converted("into", "b", "input 0", contiguous(IMAGE), blocked(IMAGE), "to_blocked")
+    found = redundant_pairs([own], [leaving("a"), first, into])
+
+    assert [(pair.first, pair.second) for pair in found] == [("a out", "into")]

@@ -1,0 +1,595 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
+from loops import for_each
+from recorded_builders import (
+    DATA_GRADIENT,
+    FILL,
+    FORWARD,
+    MIOPEN_DATA_GRADIENT,
+    MIOPEN_FORWARD,
+    POINTWISE,
+    TO_NCHW,
+    TO_NHWC,
+    TRANSPOSE,
+    WEIGHT_GRADIENT,
+    Recorder,
+)
+
+from layoutdoctor.examination.graphs.join import align_eager, join_compiled, join_eager
+from layoutdoctor.examination.graphs.round_trips import redundant_pairs
+from layoutdoctor.examination.kernels import summaries as trace_sums
+from layoutdoctor.examination.kernels.attribution import attribute
+from layoutdoctor.examination.kernels.conversions import examine_recorded
+from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
+from layoutdoctor.examination.kernels.host import operation_tree
+from layoutdoctor.examination.kernels.shapes import cudnn_grid
+from layoutdoctor.recording.operations import iteration_of
+from layoutdoctor.recording.reading import read_trace
+from layoutdoctor.recording.recording import NONE, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import FxNode, Graph, KernelSummary
+    from layoutdoctor.recording.recording import RecordedTrace
+
+TRACES = Path(__file__).parents[2] / "traces"
+RECORDED = ["a100_alexnet", "a100_conv_training_nccl", "h100_timesformer", "h100_vit_patch_embed"]
+RECORDED += ["mi300_flux_vae_hip_graph_capture", "mi300_resnet_act_checkpoint", "v100_resnet50_2021_06"]
+
+X, WEIGHT, Y = (4, 8, 32, 32), (48, 8, 3, 3), (4, 48, 32, 32)
+WEIGHT_2, Z = (16, 48, 3, 3), (4, 16, 32, 32)
+CONVOLUTION, BACKWARD = "aten.convolution.default", "aten.convolution_backward.default"
+RELU, RELU_BACKWARD = "aten.relu.default", "aten.threshold_backward.default"
+ONES, ZEROS = str([1, 1]), str([0, 0])
+
+
+def cudnn(read: Sequence[tuple[int, ...]], main: str, written: tuple[int, ...]) -> list[tuple[str, Any]]:
+    """Kernels around one that computes channels_last, of contiguous tensors, each with its launch grid."""
+    return [*((TO_NHWC, cudnn_grid(shape)) for shape in read), (main, None), (TO_NCHW, cudnn_grid(written))]
+
+
+def convolve(
+    recorder: Recorder,
+    input: tuple[int, ...],
+    weight: tuple[int, ...],
+    kernels: Sequence[tuple[str, Any]],
+    layouts: Sequence[Layout] | None = None,
+    *,
+    library: str = "aten::cudnn_convolution",
+    has_strides: bool = True,
+) -> None:
+    """A convolution as PyTorch runs it on a GPU, of a kernel size of 3 and padding 1."""
+    given = layouts or [contiguous(input), contiguous(weight)]
+    tensors: dict[str, Any] = {"shapes": [layout.shape for layout in given], "types": ["c10::Half", "c10::Half"]}
+    if has_strides:
+        tensors["strides"] = [layout.stride for layout in given]
+    general = ["", "", "", ONES, ONES, ONES, "False", ZEROS, "1"]
+    own = ["", "", *([""] if "miopen" in library else []), ONES, ONES, ONES, "1"]
+    outer = recorder.operation("aten::convolution", values=general, **tensors)
+    with outer, recorder.operation(library, values=own, **tensors):
+        for name, grid in kernels:
+            recorder.kernel(name, grid=grid, takes=1501)
+
+
+def first(recorder: Recorder, **changes: Any) -> None:
+    convolve(recorder, X, WEIGHT, cudnn([X, WEIGHT], FORWARD, Y), **changes)
+
+
+def second(recorder: Recorder, **changes: Any) -> None:
+    kernels = changes.pop("kernels", cudnn([Y, WEIGHT_2], FORWARD, Z))
+    convolve(recorder, Y, WEIGHT_2, kernels, **changes)
+
+
+def rectified(recorder: Recorder) -> None:
+    tensors: dict[str, Any] = {"shapes": [Y], "strides": [contiguous(Y).stride]}
+    with recorder.operation("aten::relu", **tensors), recorder.operation("aten::clamp_min", **tensors):
+        recorder.kernel(POINTWISE, takes=1501)
+
+
+def node(name: str, target: str, inputs: tuple[str, ...], layout: Layout, **changes: Any) -> FxNode:
+    return a_node(name, target, inputs, layout=layout, **{"dtype": "float16", **changes})
+
+
+def eager(*nodes: FxNode, output: str = "conv2", **changes: Any) -> Graph:
+    known = (
+        a_placeholder("x", contiguous(X), dtype="float16"),
+        a_placeholder("w", contiguous(WEIGHT), "weight", dtype="float16"),
+        a_placeholder("w2", contiguous(WEIGHT_2), "weight", dtype="float16"),
+    )
+    return a_graph(name="eager", nodes=(*known, *nodes), output_names=(output,), **changes)
+
+
+def conv1(layout: Layout | None = None) -> FxNode:
+    return node("conv1", CONVOLUTION, ("x", "w"), layout or contiguous(Y), module="a", location=a_location(3))
+
+
+def conv2(reads: str = "relu") -> FxNode:
+    return node("conv2", CONVOLUTION, (reads, "w2"), contiguous(Z), module="b", location=a_location(5))
+
+
+RECTIFIED = node("relu", RELU, ("conv1",), contiguous(Y), module="act")
+CHAIN = eager(conv1(), RECTIFIED, conv2())
+
+
+def chain(recorder: Recorder, **changes: Any) -> None:
+    first(recorder)
+    rectified(recorder)
+    second(recorder, **changes)
+
+
+def summarized(trace: RecordedTrace, graph: Graph, lacks: tuple[str, ...] = ()) -> KernelSummary:
+    tree = operation_tree(iteration_of(trace))
+    problem = join_eager(tree, graph)
+    graph = align_eager(tree, graph)
+    return summarize_device(trace, attribute(trace), tree, (graph,), (*lacks, *([problem] if problem else [])))
+
+
+def ports(found: KernelSummary) -> list[tuple[str | None, str | None, str]]:
+    return [(c.node, c.port, c.tensor) for c in found.conversions]
+
+
+def pairs(found: KernelSummary, graph: Graph = CHAIN) -> list[tuple[str, str]]:
+    return [(pair.first, pair.second) for pair in redundant_pairs((graph,), found.conversions)]
+
+
+def test_a_conversion_of_a_library_knows_its_node_its_value_and_what_a_trace_tells() -> None:
+    recorder = Recorder()
+    chain(recorder)
+    found = summarized(recorder.trace(), CHAIN)
+
+    assert [(c.id, c.direction, c.node, c.port, c.source_value) for c in found.conversions] == [
+        ("conversion 0", "to_channels_last", "conv1", "input 0", "x"),
+        ("conversion 1", "to_channels_last", "conv1", "input 1", "w"),
+        ("conversion 2", "to_contiguous", "conv1", "output 0", None),
+        ("conversion 3", "to_channels_last", "conv2", "input 0", "relu"),
+        ("conversion 4", "to_channels_last", "conv2", "input 1", "w2"),
+        ("conversion 5", "to_contiguous", "conv2", "output 0", None),
+    ]
+    assert [c.tensor for c in found.conversions] == ["activation", "weight", "activation"] * 2
+    result = found.conversions[2]
+    assert (result.source, result.target) == (channels_last(Y), contiguous(Y))
+    assert (result.bytes_moved, result.dtype, result.confidence) == (2 * 2 * 4 * 48 * 32 * 32, "float16", "shapes")
+    assert (result.owner, result.op, result.graph) == ("library", "aten::cudnn_convolution", "eager")
+    assert (result.module, result.location, result.required_by) == ("a", a_location(3), ("conv1",))
+    assert result.cause == "aten::cudnn_convolution runs in a format of its own"
+    assert (result.seconds, result.exposed_seconds) == (pytest.approx(1.501e-6), pytest.approx(1.501e-6))
+    assert result.stream == 7
+    assert result.seconds_source == "measured"
+
+
+def test_the_sums_are_those_of_a_trace() -> None:
+    recorder = Recorder()
+    chain(recorder)
+    found = summarized(recorder.trace(), CHAIN, ("no log of cuDNN",))
+
+    assert (found.count, found.conversion_count, found.convolution_count) == (9, 6, 8)
+    assert found.seconds == pytest.approx(9 * 1.501e-6)
+    assert found.conversion_seconds == found.exposed_conversion_seconds == pytest.approx(6 * 1.501e-6)
+    assert found.convolution_seconds == pytest.approx(8 * 1.501e-6)
+    assert found.share == pytest.approx(6 / 9)
+    assert {(t.kind, t.name, t.count, t.conversion_count) for t in found.totals if t.kind != "kernel"} == {
+        ("operation", "aten::convolution", 8, 6),
+        ("operation", "aten::relu", 1, 0),
+        ("module", "a", 4, 3),
+        ("module", "act", 1, 0),
+        ("module", "b", 4, 3),
+    }
+    assert (found.sources, found.lacks) == (("torch.profiler",), ("no log of cuDNN",))
+
+
+def test_every_kernel_of_the_list_knows_its_node_and_starts_count_from_the_first() -> None:
+    recorder = Recorder(now=5_000_000)
+    chain(recorder)
+    found = summarized(recorder.trace(), CHAIN)
+
+    assert [k.node for k in found.kernels] == [*["conv1"] * 4, "relu", *["conv2"] * 4]
+    assert {k.graph for k in found.kernels} == {"eager"}
+    assert [k.library for k in found.kernels[:5]] == [*["cudnn"] * 4, "aten"]
+    assert [k.start_seconds for k in found.kernels[:2]] == pytest.approx([0.0, 1.501e-6])
+    assert [c.start_seconds for c in found.conversions[:3]] == [found.kernels[i].start_seconds for i in (0, 1, 3)]
+
+
+def test_a_round_trip_through_conversions_of_the_library_is_proved_on_the_graph() -> None:
+    recorder = Recorder()
+    chain(recorder)
+    (pair,) = redundant_pairs((CHAIN,), summarized(recorder.trace(), CHAIN).conversions)
+
+    assert (pair.first, pair.second, pair.between) == ("conversion 2", "conversion 3", ("aten.relu.default",))
+    assert (pair.module, pair.tensor_shape, pair.evidence) == ("b", Y, "kernels")
+    assert pair.seconds == pytest.approx(2 * 1.501e-6)
+    assert pair.bytes_moved == 2 * (2 * 2 * 4 * 48 * 32 * 32)
+
+
+@pytest.mark.parametrize("external", ["operation", "correlation", None])
+def test_without_usable_external_ids_the_nesting_of_the_launches_says_the_same(external: str | None) -> None:
+    recorder = Recorder(external=external)
+    chain(recorder)
+    found = summarized(recorder.trace(), CHAIN)
+
+    assert pairs(found) == [("conversion 2", "conversion 3")]
+
+
+def test_a_sibling_of_the_same_sizes_is_no_way_back() -> None:
+    recorder = Recorder()
+    first(recorder)
+    rectified(recorder)
+    second(recorder)
+    y = a_placeholder("y", contiguous(Y), dtype="float16")
+    branches = eager(y, conv1(), RECTIFIED, conv2("y"))
+    found = summarized(recorder.trace(), branches)
+
+    assert ports(found)[3] == ("conv2", "input 0", "activation")
+    assert pairs(found, branches) == []
+
+
+def test_other_sizes_than_the_graph_has_join_nothing() -> None:
+    recorder = Recorder()
+    other = (4, 48, 16, 16)
+    first(recorder)
+    rectified(recorder)
+    convolve(recorder, other, WEIGHT_2, cudnn([other, WEIGHT_2], FORWARD, (4, 16, 16, 16)))
+    found = summarized(recorder.trace(), CHAIN)
+
+    # The order of the operations still gives it a node, but what it was given is not that node's.
+    assert found.lacks == ("eager: the convolutions that ran are not in the order of the graph",)
+    assert ports(found)[3] == ("conv2", None, "activation")
+    assert pairs(found) == []
+
+
+def test_conversions_of_what_is_read_alone_are_no_round_trip() -> None:
+    recorder = Recorder()
+    convolve(recorder, X, WEIGHT, cudnn([X, WEIGHT], FORWARD, Y)[:-1])
+    rectified(recorder)
+    second(recorder)
+    found = summarized(recorder.trace(), CHAIN)
+
+    assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", "input 0", "input 1", "output 0"]
+    assert pairs(found) == []
+
+
+def test_a_launch_grid_that_fits_no_tensor_leaves_it_unknown() -> None:
+    recorder = Recorder()
+    chain(recorder, kernels=[(TO_NHWC, (3, 3, 3)), (TO_NHWC, cudnn_grid(WEIGHT_2)), (FORWARD, None)])
+    found = summarized(recorder.trace(), CHAIN)
+    stranger = found.conversions[3]
+
+    assert ports(found)[3:] == [("conv2", None, "unknown"), ("conv2", "input 1", "weight")]
+    assert (stranger.direction, stranger.source, stranger.bytes_moved) == ("to_channels_last", None, None)
+    assert (stranger.confidence, stranger.module) == ("grid", "b")
+    assert pairs(found) == []
+
+
+def test_without_recorded_sizes_no_value_is_named() -> None:
+    recorder = Recorder(has_shapes=False)
+    chain(recorder)
+    found = summarized(recorder.trace(), CHAIN)
+
+    assert [(c.node, c.port, c.tensor) for c in found.conversions] == [
+        *[("conv1", None, "unknown")] * 3,
+        *[("conv2", None, "unknown")] * 3,
+    ]
+    assert pairs(found) == []
+    assert "shapes were not recorded" in found.lacks[0]
+
+
+def test_without_recorded_strides_only_the_result_is_named() -> None:
+    recorder = Recorder()
+    first(recorder, has_strides=False)
+    found = summarized(recorder.trace(), eager(conv1()))
+
+    assert [port for _, port, _ in ports(found)] == [None, None, "output 0"]
+
+
+def test_a_value_that_came_in_another_layout_than_is_converted_is_not_named() -> None:
+    recorder = Recorder()
+    chain(recorder, layouts=[channels_last(Y), contiguous(WEIGHT_2)])
+    found = summarized(recorder.trace(), CHAIN)
+
+    assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", "output 0", None, "input 1", "output 0"]
+    assert pairs(found) == []
+
+
+def test_a_result_that_the_graph_has_in_another_layout_is_not_named() -> None:
+    recorder = Recorder()
+    chain(recorder)
+    graph = eager(conv1(channels_last(Y)), RECTIFIED, conv2())
+    found = summarized(recorder.trace(), graph)
+
+    assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", None, "input 0", "input 1", "output 0"]
+    assert pairs(found, graph) == []
+
+
+def test_what_a_graph_replays_belongs_to_no_operation() -> None:
+    recorder = Recorder()
+    with recorder.operation("aten::relu", shapes=[Y]):
+        recorder.replay(TO_NHWC, FORWARD, TO_NCHW, POINTWISE)
+    found = summarized(recorder.trace(), eager(RECTIFIED))
+
+    assert [(c.direction, c.node, c.graph, c.port, c.cause) for c in found.conversions] == [
+        ("to_channels_last", None, None, None, None),
+        ("to_contiguous", None, None, None, None),
+    ]
+    assert {(k.op, k.node, k.graph, k.backward) for k in found.kernels} == {(None, None, None, False)}
+    assert any("launched by graph replays" in lack for lack in found.lacks)
+
+
+def test_a_library_that_computes_contiguous_in_a_channels_last_model_goes_round_the_other_way() -> None:
+    recorder = Recorder()
+    layouts = {"layouts": [channels_last(X), channels_last(WEIGHT)]}
+    around = [(TO_NCHW, X), (TO_NCHW, WEIGHT), (FORWARD, None), (TO_NHWC, Y)]
+    convolve(recorder, X, WEIGHT, [(name, shape and cudnn_grid(shape)) for name, shape in around], **layouts)
+    rectified(recorder)
+    around = [(TO_NCHW, Y), (TO_NCHW, WEIGHT_2), (FORWARD, None), (TO_NHWC, Z)]
+    layouts = {"layouts": [channels_last(Y), channels_last(WEIGHT_2)]}
+    convolve(recorder, Y, WEIGHT_2, [(name, shape and cudnn_grid(shape)) for name, shape in around], **layouts)
+    nodes = (
+        conv1(channels_last(Y)),
+        node("relu", RELU, ("conv1",), channels_last(Y)),
+        node("conv2", CONVOLUTION, ("relu", "w2"), channels_last(Z)),
+    )
+    graph = eager(*nodes)
+    found = summarized(recorder.trace(), graph)
+
+    assert [(c.direction, c.port) for c in found.conversions[2:4]] == [
+        ("to_channels_last", "output 0"),
+        ("to_contiguous", "input 0"),
+    ]
+    assert pairs(found, graph) == [("conversion 2", "conversion 3")]
+
+
+def transposes(*shapes: tuple[int, ...]) -> list[tuple[str, Any]]:
+    """MIOpen's conversions of tensors, with grids of its tile of 32 x 32."""
+    grids = []
+    for batch, channels, height, width in shapes:
+        blocks = batch * -(-height * width // 32) * -(-channels // 32)
+        grids.append((TRANSPOSE, (blocks, 1, 1)))
+    return grids
+
+
+def test_the_buffer_that_miopen_converts_before_it_writes_the_result_is_told_apart() -> None:
+    recorder = Recorder()
+    forward = {"library": "aten::miopen_convolution"}
+    around = [*transposes(X, WEIGHT, Y), (MIOPEN_FORWARD, None), *transposes(Y)]
+    convolve(recorder, X, WEIGHT, around, **forward)
+    rectified(recorder)
+    around = [*transposes(Y, WEIGHT_2, Z), (MIOPEN_FORWARD, None), *transposes(Z)]
+    convolve(recorder, Y, WEIGHT_2, around, **forward)
+    found = summarized(recorder.trace(), CHAIN)
+
+    assert [(c.direction, c.port) for c in found.conversions[:4]] == [
+        ("to_channels_last", "input 0"),
+        ("to_channels_last", "input 1"),
+        ("to_channels_last", "output 0"),
+        ("to_contiguous", "output 0"),
+    ]
+    assert found.conversions[2].cause == "the library converts the buffer of its result before it writes it"
+    assert pairs(found) == [("conversion 3", "conversion 4")]
+
+
+def backward_chain(recorder: Recorder) -> None:
+    """The backward of the chain, on autograd's own thread."""
+    recorder.on_thread("autograd")
+    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, True, False]"]
+    with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0", sequence=3, forward_thread=1):
+        tensors = [contiguous(Z), contiguous(Y), contiguous(WEIGHT_2)]
+        with recorder.operation(
+            "aten::convolution_backward",
+            shapes=[t.shape for t in tensors],
+            strides=[t.stride for t in tensors],
+            values=values,
+        ):
+            for name, grid in cudnn([Z, WEIGHT_2], DATA_GRADIENT, Y) + cudnn([Y, Z], WEIGHT_GRADIENT, WEIGHT_2):
+                recorder.kernel(name, grid=grid, takes=1501)
+    with recorder.operation("autograd::engine::evaluate_function: ReluBackward0"):
+        recorder.pointwise("aten::threshold_backward", Y, Y)
+    with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0"):
+        tensors = [contiguous(Y), contiguous(X), contiguous(WEIGHT)]
+        with recorder.operation(
+            "aten::convolution_backward",
+            shapes=[t.shape for t in tensors],
+            strides=[t.stride for t in tensors],
+            values=values,
+        ):
+            for name, grid in cudnn([Y, WEIGHT], DATA_GRADIENT, X):
+                recorder.kernel(name, grid=grid, takes=1501)
+
+
+def backward_nodes() -> tuple[FxNode, ...]:
+    is_backward: dict[str, Any] = {"backward": True}
+    return (
+        a_placeholder("grad", contiguous(Z), dtype="float16"),
+        a_placeholder("y", contiguous(Y), dtype="float16"),
+        node("back2", BACKWARD, ("grad", "y", "w2"), contiguous(Y), module="b", **is_backward),
+        node("grad_y", "getitem", ("back2",), contiguous(Y), result_index=0, **is_backward),
+        node("grad_w2", "getitem", ("back2",), contiguous(WEIGHT_2), result_index=1, **is_backward),
+        node("masked", RELU_BACKWARD, ("grad_y", "y"), contiguous(Y), **is_backward),
+        node("back1", BACKWARD, ("masked", "x", "w"), contiguous(X), module="a", **is_backward),
+        node("grad_x", "getitem", ("back1",), contiguous(X), result_index=0, **is_backward),
+    )
+
+
+def test_a_backward_on_a_thread_of_its_own_is_joined_and_its_round_trips_are_proved() -> None:
+    recorder = Recorder()
+    backward_chain(recorder)
+    graph = eager(*backward_nodes(), output="grad_x")
+    found = summarized(recorder.trace(), graph)
+
+    assert ports(found) == [
+        ("back2", "input 0", "gradient"),
+        ("back2", "input 2", "weight"),
+        ("back2", "output 0", "gradient"),
+        ("back2", "input 1", "activation"),
+        ("back2", "input 0", "gradient"),
+        ("back2", "output 1", "gradient"),
+        ("back1", "input 0", "gradient"),
+        ("back1", "input 2", "weight"),
+        ("back1", "output 0", "gradient"),
+    ]
+    assert all(kernel.backward for kernel in found.kernels)
+    assert [c.module for c in found.conversions[:1]] == ["b"]
+    assert pairs(found, graph) == [("conversion 2", "conversion 6")]
+
+
+def test_what_only_the_order_of_kernels_tells_is_not_named() -> None:
+    """MIOpen's backward: two tensors of equal sizes, the first converted one may be either."""
+    recorder = Recorder()
+    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, False, False]"]
+    weight = (48, 48, 32, 32)
+    same = (48, 48, 32, 32)
+    tensors = [contiguous(same), contiguous(same), contiguous(weight)]
+    with recorder.operation(
+        "aten::convolution_backward",
+        shapes=[t.shape for t in tensors],
+        strides=[t.stride for t in tensors],
+        values=values,
+    ):
+        for name, grid in [*transposes(same, weight), (FILL, None), (MIOPEN_DATA_GRADIENT, None)]:
+            recorder.kernel(name, grid=grid)
+    nodes = (
+        a_placeholder("g", contiguous(same)),
+        a_placeholder("v", contiguous(same)),
+        node("back", BACKWARD, ("g", "v", "w2"), contiguous(same), backward=True),
+    )
+    found = summarized(recorder.trace(), eager(*nodes, output="back"))
+
+    assert [(c.tensor, c.confidence, c.node, c.port) for c in found.conversions[:1]] == [
+        ("gradient", "order", "back", None)
+    ]
+
+
+def test_padding_belongs_to_its_node_and_is_not_counted() -> None:
+    padding = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true>(x)"
+    recorder = Recorder()
+    convolve(recorder, X, WEIGHT, [(padding, None), (FORWARD, None)])
+    found = summarized(recorder.trace(), eager(conv1()))
+    (padded,) = found.conversions
+
+    assert (padded.id, padded.direction, padded.node, padded.module) == ("padding 0", "none", "conv1", "a")
+    assert padded.cause == "channels are padded or folded, which changes no layout"
+    assert (found.conversion_count, padded.exposed_seconds, padded.port) == (0, None, None)
+
+
+def compiled(name: str, direction: str = "inference", **changes: Any) -> Graph:
+    nodes = (
+        a_placeholder("x", contiguous(X)),
+        a_placeholder("w", contiguous(WEIGHT), "weight"),
+        node("conv", CONVOLUTION, ("x", "w"), contiguous(Y)),
+        node("relu", RELU, ("conv",), contiguous(Y)),
+    )
+    written = a_buffer(
+        "buf0", layout=contiguous(Y), is_extern=True, kernel="extern_kernels.convolution", source_node="conv"
+    )
+    fields: dict[str, Any] = {"nodes": nodes, "buffers": (written,), "direction": direction}
+    return a_graph(name=name, **{"kernel_names": ("triton_poi_fused_relu_0",), **fields, **changes})
+
+
+def test_kernels_of_a_compiled_graph_belong_to_it_and_its_external_calls_to_its_nodes() -> None:
+    recorder = Recorder()
+    for _ in range(2):
+        with recorder.annotation("## Call CompiledFxGraph abc ##"):
+            first(recorder)
+            recorder.pointwise("triton_poi_fused_relu_0", Y, kernel="triton_poi_fused_relu_0")
+    recorder.kernel(POINTWISE)
+    trace = recorder.trace()
+    tree = operation_tree(iteration_of(trace))
+    graphs = (compiled("graph 0"), compiled("graph 1", kernel_names=("triton_poi_fused_tanh_0",)))
+
+    assert join_compiled(tree, graphs) is None
+    found = summarize_device(trace, attribute(trace), tree, graphs, ())
+    assert [(k.node, k.graph) for k in found.kernels[:5]] == [*[("conv", "graph 0")] * 4, (None, "graph 0")]
+    assert [(k.library, k.op) for k in found.kernels[3:5]] == [("cudnn", "aten::cudnn_convolution"), ("inductor", None)]
+    assert (found.kernels[-1].graph, found.kernels[-1].op) == (None, None)
+    assert (
+        ports(found)
+        == [
+            ("conv", "input 0", "activation"),
+            ("conv", "input 1", "weight"),
+            ("conv", "output 0", "activation"),
+        ]
+        * 2
+    )
+
+
+def test_a_call_inside_another_operation_than_a_convolution_names_no_value() -> None:
+    recorder = Recorder()
+    tensors: dict[str, Any] = {"shapes": [X, WEIGHT], "strides": [contiguous(X).stride, contiguous(WEIGHT).stride]}
+    with recorder.operation("aten::special", **tensors), recorder.operation("aten::cudnn_convolution", **tensors):
+        for name, grid in cudnn([X, WEIGHT], FORWARD, Y):
+            recorder.kernel(name, grid=grid)
+    found = summarized(recorder.trace(), eager(node("special", "aten.special.default", ("x", "w"), contiguous(Y))))
+
+    assert {(c.node, c.port) for c in found.conversions} == {("special", None)}
+    assert [c.tensor for c in found.conversions[:2]] == ["activation", "weight"]
+
+
+def test_a_list_of_very_many_kernels_is_cut_and_its_conversions_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_sums, "MOST_KERNELS_LISTED", 2)
+    recorder = Recorder()
+    chain(recorder)
+    found = summarized(recorder.trace(), CHAIN)
+
+    assert (len(found.kernels), found.count, len(found.conversions)) == (2, 9, 6)
+    assert pairs(found) == [("conversion 2", "conversion 3")]
+
+
+def test_an_iteration_without_kernels_says_so() -> None:
+    recorder = Recorder()
+    with recorder.operation("aten::relu"):
+        pass
+    found = summarized(recorder.trace(problems=[Problem("lost", 2, is_loss=True)]), eager(RECTIFIED))
+
+    assert (found.count, found.seconds, found.conversions, found.kernels, found.share) == (0, 0, (), (), None)
+    assert found.not_understood_count == 2
+    assert found.lacks[0].startswith("device kernels were not recorded")
+
+
+def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() -> None:
+    recorder = Recorder()
+    with recorder.operation("aten::contiguous", external=1), recorder.operation("aten::copy_", external=2):
+        recorder.kernel(POINTWISE, takes=4000)
+        recorder.kernel(POINTWISE, takes=2500)
+    recorder.kernel(POINTWISE, external=NONE)
+    trace = recorder.trace()
+
+    assert device_seconds(trace, attribute(trace)) == {2: pytest.approx(6.5e-6)}
+
+
+@pytest.mark.thorough
+@for_each("name", RECORDED)
+def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> None:
+    trace = read_trace(TRACES / f"{name}.json.gz")
+    expected = examine_recorded(trace).kernels
+    found = summarize_device(trace, attribute(trace), operation_tree(iteration_of(trace)), (), ())
+
+    sums = ("count", "seconds", "conversion_count", "conversion_seconds", "share", "exposed_conversion_seconds")
+    for field in (*sums, "convolution_count", "convolution_seconds", "not_understood_count"):
+        assert getattr(found, field) == getattr(expected, field)
+    facts = ("id", "kernel", "op", "direction", "tensor", "source", "target", "dtype", "target_dtype", "bytes_moved")
+    for own, other in zip(found.conversions, expected.conversions, strict=True):
+        assert [getattr(own, fact) for fact in facts] == [getattr(other, fact) for fact in facts]
+        assert (own.confidence, own.seconds, own.exposed_seconds) == (
+            other.confidence,
+            other.seconds,
+            other.exposed_seconds,
+        )
+        assert (own.node, own.port, own.graph) == (None, None, None)
+    assert set(found.lacks) <= set(expected.lacks)
+    assert not any("stack" in lack for lack in found.lacks)
+
+
+def test_a_recorded_run_of_an_h100_has_exactly_its_three_conversions() -> None:
+    trace = read_trace(TRACES / "h100_vit_patch_embed.json.gz")
+    found = summarize_device(trace, attribute(trace), operation_tree(iteration_of(trace)), (), ())
+
+    assert (found.count, found.not_understood_count) == (154, 0)
+    assert found.seconds == pytest.approx(1220.926e-6, rel=1e-9)
+    assert [c.direction for c in found.conversions] == ["to_channels_last", "to_channels_last", "to_contiguous"]
+    assert {c.op for c in found.conversions} == {"aten::cudnn_convolution"}
+    assert found.conversion_seconds == pytest.approx(23.072e-6, rel=1e-9)

@@ -1,0 +1,304 @@
+"""Copies of a profiled eager iteration: which of them convert a layout, whose they are, and of what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_conversion, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
+from loops import for_each
+
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph
+from layoutdoctor.examination.graphs.conversions import with_copies_in_calls, with_eager_conversions
+from layoutdoctor.examination.kernels.host import HostOperation, operation_tree
+from layoutdoctor.recording.operations import Operation, ProfiledIteration
+
+IMAGE = (2, 8, 6, 6)
+PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
+BYTES = 2 * 4 * 2 * 8 * 6 * 6
+CONVOLUTION = "aten.convolution.default"
+
+
+def copied(source: Layout, target: Layout, **changes: Any) -> Operation:
+    """An ``aten::copy_`` of 2 us, 4 us after the start."""
+    fields: dict[str, Any] = {
+        "name": "aten::copy_",
+        "start_seconds": 4e-6,
+        "seconds": 2e-6,
+        "thread": "1",
+        "shapes": (target.shape, source.shape, ()),
+        "strides": (target.stride, source.stride, ()),
+    }
+    return Operation(**{**fields, **changes})
+
+
+def around(*names: str) -> list[Operation]:
+    """Operations around the copy, outermost first."""
+    return [Operation(name, n * 1e-7, 10e-6 - n * 2e-7, "1") for n, name in enumerate(names)]
+
+
+def tree(node: FxNode | None, operation: Operation, *names: str) -> list[HostOperation]:
+    """The copy inside of others; the innermost of these ran the node."""
+    entries = operation_tree(ProfiledIteration([*around(*names), operation]))
+    if node is not None:
+        entries[max(0, len(names) - 1)].node = node
+    return entries
+
+
+def graph(*nodes: FxNode, **changes: Any) -> Graph:
+    return a_graph(name="eager", nodes=nodes, **changes)
+
+
+def only(graph: Graph, tree: list[HostOperation], **keywords: Any) -> Conversion:
+    (found,) = with_eager_conversions(graph, tree, (), **keywords).conversions
+    return found
+
+
+X = a_placeholder("x", LAST)
+CLONE = a_node(
+    "clone",
+    "aten.clone.default",
+    ("y",),
+    layout=PLAIN,
+    called="contiguous",
+    is_called_directly=True,
+    location=a_location(3),
+    module="net",
+)
+Y = a_node("y", "aten.relu.default", ("x",), layout=LAST)
+
+
+def test_a_contiguous_that_the_model_calls_is_the_users_conversion() -> None:
+    entries = tree(CLONE, copied(LAST, PLAIN), "aten::contiguous", "aten::clone")
+
+    assert only(graph(X, Y, CLONE), entries) == Conversion(
+        id="eager conversion 0",
+        owner="user",
+        kernel="aten::copy_",
+        node="clone",
+        op="aten::contiguous",
+        location=a_location(3),
+        module="net",
+        source=LAST,
+        target=PLAIN,
+        direction="to_contiguous",
+        tensor="activation",
+        seconds=pytest.approx(2e-6),
+        bytes_moved=BYTES,
+        dtype="float32",
+        graph="eager",
+        port="output 0",
+        cause="the model's own .contiguous() asks for it",
+        role="interior",
+        value="clone",
+        source_value="y",
+        seconds_source="measured",
+    )
+
+
+@for_each(
+    ("why", "operation"),
+    [
+        ("the order is equal", copied(LAST, LAST)),
+        ("only the type differs", copied(PLAIN, PLAIN)),
+        ("the source is broadcast", copied(strided_layout(IMAGE, (0, 36, 6, 1)), LAST)),
+        ("only size-1 dimensions differ", copied(contiguous((2, 8, 1, 1)), channels_last((2, 8, 1, 1)))),
+        ("a slice is made dense", copied(strided_layout(IMAGE, (576, 36, 6, 1)), PLAIN)),
+        ("a part of a larger memory is written", copied(LAST, strided_layout(IMAGE, (576, 1, 96, 16)))),
+        ("the sizes differ", copied(contiguous((8, 6, 6)), LAST)),
+        ("it has one dimension", copied(strided_layout((8,), (1,)), strided_layout((8,), (2,)))),
+        ("nothing is recorded", copied(LAST, PLAIN, shapes=(), strides=())),
+        ("strides are not recorded", copied(LAST, PLAIN, strides=((), ()))),
+        ("it is no copy", copied(LAST, PLAIN, name="aten::add")),
+    ],
+)
+def test_a_copy_that_changes_no_order_is_no_conversion(why: str, operation: Operation) -> None:
+    entries = tree(CLONE, operation, "aten::clone")
+
+    assert with_eager_conversions(graph(X, Y, CLONE), entries, ()).conversions == (), why
+
+
+def test_a_copy_of_two_dimensions_counts() -> None:
+    assert only(graph(), tree(None, copied(contiguous((4, 3)), strided_layout((4, 3), (1, 4))))).direction == "other"
+
+
+def test_a_copy_inside_an_operation_of_torch_is_the_frameworks() -> None:
+    norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN, module="net.1", is_called_directly=False)
+    entries = tree(norm, copied(LAST, PLAIN), "aten::instance_norm", "aten::contiguous", "aten::clone")
+    entries[0].node, entries[2].node = norm, None
+    found = only(graph(X, Y, norm), entries)
+
+    assert (found.owner, found.op, found.node) == ("framework", "aten::instance_norm", "norm")
+    assert found.cause == "made inside aten::instance_norm"
+    assert (found.port, found.source_value, found.role) == ("input 0", "y", "interior")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"called": "reshape"}, {"is_called_directly": False}, {"is_called_directly": None}]
+)
+def test_a_copy_that_no_line_of_the_model_asked_for_is_the_frameworks(changes: dict[str, Any]) -> None:
+    node = a_node(
+        "clone", "aten.clone.default", ("y",), **{"called": "contiguous", "is_called_directly": True, **changes}
+    )
+
+    assert only(graph(X, Y, node), tree(node, copied(LAST, PLAIN), "aten::clone")).owner == "framework"
+
+
+def convolution(**changes: Any) -> FxNode:
+    return a_node("convolution", CONVOLUTION, ("y", "w"), layout=PLAIN, **changes)
+
+
+W = a_placeholder("w", channels_last((16, 8, 3, 3)), "weight")
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "port", "value", "role"),
+    [
+        (LAST, "activation", "input 0", "y", "interior"),
+        (channels_last((16, 8, 3, 3)), "weight", "input 1", "w", None),
+        (channels_last((5, 5, 5, 5)), "unknown", None, None, "interior"),
+    ],
+)
+def test_what_a_convolution_converts_is_told_by_shape_and_strides(
+    source: Layout, kind: str, port: str | None, value: str | None, role: str | None
+) -> None:
+    node = convolution()
+    found = only(graph(X, Y, W, node), tree(node, copied(source, contiguous(source.shape)), "aten::convolution"))
+
+    assert (found.tensor, found.port, found.source_value, found.role) == (kind, port, value, role)
+    assert found.cause == "aten::convolution wants its tensors in one memory format, that of input or weight"
+    assert found.required_by == ("convolution",)
+
+
+def test_where_two_arguments_of_a_convolution_fit_neither_is_claimed() -> None:
+    twin = a_placeholder("w", LAST, "weight")
+    node = convolution()
+    found = only(graph(X, Y, twin, node), tree(node, copied(LAST, PLAIN), "aten::convolution"))
+
+    assert (found.tensor, found.port, found.source_value) == ("unknown", None, None)
+
+
+def test_in_the_backward_a_convolution_converts_a_gradient() -> None:
+    node = a_node("back", "aten.convolution_backward.default", ("y", "x", "w"), layout=PLAIN, backward=True)
+    given = a_placeholder("x", channels_last((2, 4, 9, 9)))
+    operation = copied(LAST, PLAIN)
+    found = only(graph(given, Y, W, node), tree(node, operation, "aten::convolution_backward"))
+
+    assert (found.tensor, found.port, found.role) == ("gradient", "input 0", "interior")
+
+
+def test_in_the_backward_another_operation_converts_a_gradient_too() -> None:
+    node = a_node("norm_backward", "aten.native_batch_norm_backward.default", ("y",), layout=PLAIN, backward=True)
+    found = only(
+        graph(X, Y, node), tree(node, copied(LAST, PLAIN), "NormBackward0", "aten::native_batch_norm_backward")
+    )
+
+    assert found.tensor == "gradient"
+    assert found.cause == "made inside the backward of aten::native_batch_norm_backward"
+
+
+@pytest.mark.parametrize(("returned", "port"), [(PLAIN, "output 0"), (contiguous((2, 8, 3, 3)), None)])
+def test_a_copy_that_is_of_no_argument_is_of_the_result_or_of_nothing_known(returned: Layout, port: str | None) -> None:
+    other = a_node("y", "aten.relu.default", ("x",), layout=channels_last((2, 4, 9, 9)))
+    pool = a_node("pool", "aten.adaptive_avg_pool2d.default", ("y",), layout=returned)
+    found = only(graph(X, other, pool), tree(pool, copied(LAST, PLAIN), "aten::adaptive_avg_pool2d"))
+
+    assert (found.port, found.source_value, found.node) == (port, None, "pool")
+
+
+@pytest.mark.parametrize(
+    ("backward", "returned", "kind", "port"),
+    [
+        (False, PLAIN, "activation", "output 0"),
+        (True, PLAIN, "gradient", "output 0"),
+        (True, LAST, "gradient", None),
+    ],
+)
+def test_what_a_convolution_returns_in_another_layout_is_its_result(
+    backward: bool, returned: Layout, kind: str, port: str | None
+) -> None:
+    other = a_node("y", "aten.relu.default", ("x",), layout=contiguous((2, 4, 9, 9)))
+    target = "aten.convolution_backward.default" if backward else CONVOLUTION
+    node = a_node("conv", target, ("y", "w"), layout=returned, backward=backward)
+    found = only(graph(X, other, W, node), tree(node, copied(LAST, PLAIN), "aten::convolution"))
+
+    assert (found.tensor, found.port, found.source_value) == (kind, port, None)
+
+
+def test_a_conversion_with_a_cast_has_both_types() -> None:
+    node = a_node("to", "aten._to_copy.default", ("y",), dtype="bfloat16")
+    found = only(graph(X, Y, node), tree(node, copied(LAST, PLAIN), "aten::_to_copy"))
+
+    assert (found.dtype, found.target_dtype, found.bytes_moved) == ("float32", "bfloat16", 6 * 2 * 8 * 6 * 6)
+
+
+def test_at_its_ends_a_model_converts_its_input_and_its_output() -> None:
+    entry = a_node("clone", "aten.clone.default", ("x",), layout=PLAIN)
+    of_input = graph(X, entry)
+    of_output = graph(X, Y, CLONE, output_names=("clone",))
+
+    assert only(of_input, tree(entry, copied(LAST, PLAIN), "aten::clone")).role == "entry"
+    assert only(of_output, tree(CLONE, copied(LAST, PLAIN), "aten::clone")).role == "exit"
+
+
+def test_a_copy_that_no_node_is_known_for_is_listed_without_a_place() -> None:
+    found = only(graph(X), tree(None, copied(LAST, PLAIN), "aten::somewhere"))
+
+    assert (found.node, found.graph, found.role, found.port, found.bytes_moved) == (None, None, None, None, None)
+    assert (found.tensor, found.owner, found.cause) == ("unknown", "framework", "made inside aten::somewhere")
+
+
+@pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), ({8: 5e-6}, None), (None, 2e-6)])
+def test_on_a_gpu_the_time_is_that_of_the_kernels_it_launched(
+    times: dict[int, float] | None, seconds: float | None
+) -> None:
+    entries = tree(CLONE, copied(LAST, PLAIN, external_id=7), "aten::clone")
+    found = only(graph(X, Y, CLONE), entries, device_seconds=times)
+
+    assert found.seconds == (pytest.approx(seconds) if seconds is not None else None)
+    assert found.seconds_source == ("measured" if seconds is not None else None)
+
+
+def test_conversions_are_numbered_and_breakers_are_found_with_those_of_the_library() -> None:
+    norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN)
+    conv = a_node("conv", CONVOLUTION, ("norm", "w"), layout=LAST)
+    first, second = (tree(norm, copied(LAST, PLAIN), "aten::instance_norm") for _ in range(2))
+    back = a_conversion(node="conv", graph="eager", port="input 0", direction="to_channels_last")
+    found = with_eager_conversions(graph(X, Y, W, norm, conv), [*first, *second], (back,))
+
+    assert [conversion.id for conversion in found.conversions] == ["eager conversion 0", "eager conversion 1"]
+    assert [breaker.node for breaker in found.breakers] == ["norm"]
+    assert found.breakers[0].conversions[-1] == back.id
+
+
+def test_on_a_gpu_a_compiled_graph_has_the_copies_inside_its_library_calls() -> None:
+    backward = a_node("back", "aten.convolution_backward.default", ("g", "x", "w"), layout=LAST, location=a_location(3))
+    nodes = (
+        a_placeholder("g", PLAIN),
+        a_placeholder("x", LAST),
+        a_placeholder("w", contiguous((8, 8, 3, 3)), "weight"),
+        backward,
+    )
+    own = a_conversion("graph 1 conversion 0", value="buf0")
+    compiled = a_graph(name="graph 1", direction="backward", nodes=nodes, conversions=(own,))
+    inside = tree(backward, copied(PLAIN, LAST, external_id=7), "aten::convolution_backward")
+    inside[0].graph = "graph 1"
+    of_another = tree(backward, copied(PLAIN, LAST), "aten::convolution_backward")
+    of_another[0].graph = "graph 0"
+    unchanged = tree(backward, copied(PLAIN, PLAIN), "aten::convolution_backward")
+    unchanged[0].graph = "graph 1"
+    elsewhere = tree(None, copied(PLAIN, LAST), "aten::somewhere")
+    found = with_copies_in_calls(compiled, [*inside, *of_another, *unchanged, *elsewhere], {7: 5e-6}).conversions
+
+    assert found[0] is own
+    (copy,) = found[1:]
+    assert (copy.id, copy.owner, copy.graph, copy.node) == ("graph 1 copy 0", "framework", "graph 1", "back")
+    assert (copy.direction, copy.port, copy.tensor, copy.op) == (
+        "to_channels_last",
+        "input 0",
+        "gradient",
+        "aten::convolution_backward",
+    )
+    assert (copy.value, copy.source_value, copy.location) == (None, None, a_location(3))
+    assert (copy.seconds, copy.seconds_source, copy.bytes_moved) == (5e-6, "measured", BYTES)

@@ -1,0 +1,105 @@
+"""What keeps a trial from having been examined: each lack by itself, and the notes that trials really leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_node, a_pair, a_subject, a_trial, kernels
+from loops import for_each
+
+from layoutdoctor.diagnosis.records import Graph, Trial
+from layoutdoctor.examination.gaps import examination_of
+from layoutdoctor.recording.reading import RECORDED
+
+WEIGHT = a_conversion("weight", tensor="weight")
+CAST = a_conversion("cast", direction="none")
+JOINED = a_conversion("joined", node="convolution", port="input 0")
+
+
+def a_recorded_graph(**changes: Any) -> Graph:
+    return a_graph(**{"nodes": (a_node("relu"),), **changes})
+
+
+def an_examined_trial(**changes: Any) -> Trial:
+    return a_trial("inductor", **{"graphs": (a_recorded_graph(),), **changes})
+
+
+def test_a_trial_with_graphs_and_kernels_is_examined() -> None:
+    assert examination_of(a_diagnosis(an_examined_trial()), "inductor").is_complete
+
+
+@for_each(
+    ("trial", "blocker"),
+    [
+        (a_failed_trial("inductor", "g++ is missing"), "it failed (compile): g++ is missing"),
+        (Trial(configuration=a_trial().configuration, status="timed_out"), "it timed out"),
+        (an_examined_trial(status="skipped"), "it skipped"),
+        (an_examined_trial(is_static=True), "nothing ran, so what libraries convert is not known"),
+        (an_examined_trial(kernels=None), "its kernel list was not recorded"),
+        (an_examined_trial(kernels=kernels(count=0)), "no kernel was recorded"),
+        (an_examined_trial(graphs=()), "no graph was recorded"),
+        (an_examined_trial(graphs=(a_recorded_graph(nodes=()),)), "graph 0 was recorded without its operations"),
+        (an_examined_trial(graphs=(a_recorded_graph(hook_failure="KeyError"),)), "graph 0 was not recorded: KeyError"),
+        (an_examined_trial(notes=("not recorded: a graph",)), "not recorded: a graph"),
+    ],
+)
+def test_what_was_not_recorded_blocks(trial: Trial, blocker: str) -> None:
+    examination = examination_of(a_diagnosis(trial), "inductor")
+
+    assert any(blocker in found for found in examination.blockers), examination.blockers
+    assert examination.gaps == ()
+    assert not examination.is_complete
+
+
+@pytest.mark.parametrize(
+    ("trial", "gap"),
+    [
+        (
+            an_examined_trial(graphs=(a_recorded_graph(not_understood=("custom operation (my.op): n",)),)),
+            "not understood in graph 0: custom operation (my.op): n",
+        ),
+        (an_examined_trial(kernels=kernels(lacks=("no log",))), "not recorded: no log"),
+        (
+            an_examined_trial(kernels=kernels(not_understood_count=2)),
+            "not understood in the kernel list: 2 entries",
+        ),
+        (
+            an_examined_trial(kernels=kernels(a_conversion(), a_conversion("2", node="n"), WEIGHT, CAST, JOINED)),
+            "conversions in the kernel list that no recorded operation was found for: 2",
+        ),
+        (
+            an_examined_trial(redundant_pairs=(a_pair(confidence="order"),)),
+            "possible round trips that rest on the order of kernels alone: 1",
+        ),
+    ],
+)
+def test_what_was_not_understood_is_a_gap(trial: Trial, gap: str) -> None:
+    examination = examination_of(a_diagnosis(trial), "inductor")
+
+    assert (examination.blockers, examination.gaps) == ((), (gap,))
+    assert not examination.is_complete
+
+
+def test_a_configuration_that_was_not_tried_blocks() -> None:
+    (blocker,) = examination_of(a_diagnosis(a_trial("eager")), "inductor").blockers
+
+    assert blocker == "the diagnosis did not try it; it tried eager"
+
+
+def test_one_that_is_the_same_as_another_was_examined_there() -> None:
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=None)
+
+    assert examination_of(a_diagnosis(an_examined_trial(), same), same.name).is_complete
+    failed = examination_of(a_diagnosis(a_failed_trial("inductor"), same), same.name)
+    assert failed.blockers == ("it is the same as inductor, which has no result",)
+    assert examination_of(a_diagnosis(same), same.name).blockers
+
+
+def test_a_trace_needs_kernels_and_no_graph() -> None:
+    trial = Trial(configuration=RECORDED, status="ok", kernels=kernels())
+    subject = a_subject(mode="trace")
+
+    assert examination_of(a_diagnosis(trial, subject=subject), "recorded").is_complete
+    empty = Trial(configuration=RECORDED, status="ok", kernels=kernels(count=0))
+    assert examination_of(a_diagnosis(empty, subject=subject), "recorded").blockers == ("no kernel was recorded",)

@@ -1,0 +1,408 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, a_read, channels_last, contiguous
+from loops import for_each
+
+from layoutdoctor.diagnosis.layout import blocked_layout, strided_layout
+from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, Graph
+from layoutdoctor.examination.graphs.conversions import graph_conversions, layout_change, with_graph_conversions
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.layout import Layout
+
+IMAGE = (2, 8, 6, 6)
+KERNEL = (8, 8, 3, 3)
+BYTES = 2 * 4 * 2 * 8 * 6 * 6
+PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
+
+
+def buffer(name: str = "buf0", *accesses: BufferRead, **changes: Any) -> Buffer:
+    return a_buffer(name, *accesses, **{"layout": LAST, **changes})
+
+
+def reading(name: str = "x", layout: Layout = PLAIN, **changes: Any) -> BufferRead:
+    return a_read(name, layout, **changes)
+
+
+def call(name: str, *reads: str, node: str = "convolution", **changes: Any) -> Buffer:
+    """A library call that runs one FX node."""
+    fields = {"reads": reads, "is_extern": True, "source_node": node, "kernel": "extern_kernels.convolution"}
+    return buffer(name, **{**fields, "launch": None, **changes})
+
+
+def graph(*buffers: Buffer, nodes: tuple[FxNode, ...] = (), **changes: Any) -> Graph:
+    """``x``, a weight ``w``, a ReLU in line 5 and what else is given."""
+    x, weight = a_placeholder("x", PLAIN), a_placeholder("w", contiguous(KERNEL), "weight")
+    relu = a_node("relu", inputs=("x",), layout=PLAIN, location=a_location(5), module="body.1")
+    return a_graph(nodes=(x, weight, relu, *nodes), buffers=buffers, **changes)
+
+
+def convolution(name: str = "convolution", **changes: Any) -> FxNode:
+    fields = {"inputs": ("relu", "w"), "layout": PLAIN, "module": "body.2", "location": a_location(6)}
+    return a_node(name, "aten.convolution.default", **{**fields, **changes})
+
+
+def only(graph: Graph) -> Conversion:
+    (found,) = graph_conversions(graph)
+    return found
+
+
+def test_a_moved_buffer_is_a_conversion_with_its_place() -> None:
+    assert only(graph(buffer("buf0", reading(), origins=("unknown", "relu")))) == Conversion(
+        id="graph 0 conversion 0",
+        owner="compiler",
+        kernel="cpp_fused_0",
+        node="relu",
+        op="aten.relu.default",
+        location=a_location(5),
+        module="body.1",
+        source=PLAIN,
+        target=LAST,
+        direction="to_channels_last",
+        tensor="activation",
+        seconds=None,
+        bytes_moved=BYTES,
+        fused=False,
+        dtype="float32",
+        graph="graph 0",
+        cause="Inductor's own choice for relu",
+        role="entry",
+        value="buf0",
+        source_value="x",
+    )
+
+
+def test_a_conversion_inside_a_computing_loop_is_fused() -> None:
+    assert only(graph(buffer("buf0", reading(), operations=("relu",)))).fused
+
+
+def test_a_loop_that_only_moves_is_not_fused_though_its_kernel_computes_in_another_loop() -> None:
+    """A C++ kernel runs several loops one after the other; each moves its own bytes."""
+    beside = buffer("buf1", reading(), layout=PLAIN, operations=("relu",))
+
+    assert not only(graph(buffer("buf0", reading()), beside)).fused
+
+
+def test_a_chain_of_buffers_is_followed_and_numbered() -> None:
+    weight = buffer("buf0", reading("w", contiguous(KERNEL)), layout=channels_last(KERNEL))
+    back = buffer("buf1", reading("buf0", channels_last(KERNEL)), layout=contiguous(KERNEL))
+    there, again = graph_conversions(graph(weight, back))
+
+    assert (there.tensor, there.direction, again.direction) == ("weight", "to_channels_last", "to_contiguous")
+    assert (there.role, again.source_value, again.value) == (None, "buf0", "buf1")
+    assert again.id == "graph 0 conversion 1"
+
+
+def test_a_move_between_shapes_or_within_one_order_is_no_conversion() -> None:
+    larger = buffer("buf0", reading(), layout=channels_last((2, 8, 8, 8)))
+    same = buffer("buf1", reading(), layout=PLAIN)
+    unknown = buffer("buf2", reading("nowhere"))
+    without = buffer("buf3", reading(), layout=None)
+
+    assert graph_conversions(graph(larger, same, unknown, without)) == ()
+
+
+@for_each(
+    ("what", "stride", "shape"),
+    [
+        ("a slice", (576, 36, 6, 1), (2, 8, 6, 6)),
+        ("a flip", (288, 36, 6, -1), (2, 8, 6, 6)),
+        ("a broadcast", (0, 36, 6, 1), (2, 8, 6, 6)),
+        ("a table of indices", None, (2, 8, 6, 6)),
+        ("a channel shuffle", (288, 36, 144, 6, 1), (2, 4, 2, 6, 6)),
+        ("attention heads", (288, 4, 36, 1), (2, 9, 8, 4)),
+    ],
+)
+def test_a_load_that_rearranges_is_no_conversion(
+    what: str, stride: tuple[int, ...] | None, shape: tuple[int, ...]
+) -> None:
+    order = channels_last(shape) if len(shape) == 4 else contiguous(shape)
+
+    assert graph_conversions(graph(buffer("buf0", BufferRead(name="x", stride=stride), layout=order))) == (), what
+
+
+def test_a_load_that_starts_elsewhere_is_no_conversion() -> None:
+    assert graph_conversions(graph(buffer("buf0", reading(offset=3)))) == ()
+
+
+@pytest.mark.parametrize("change", [{"is_extern": True}, {"is_reduction": True}, {"is_removed": True}])
+def test_a_library_call_a_reduction_and_what_is_never_written_convert_nothing(change: dict[str, bool]) -> None:
+    assert graph_conversions(graph(buffer("buf0", reading(), **change))) == ()
+
+
+def test_a_permuted_view_written_densely_is_a_conversion_from_how_it_is_seen() -> None:
+    permuted = BufferRead(name="x", stride=(288, 6, 1, 36))
+    found = only(graph(buffer("buf0", permuted, layout=contiguous((2, 6, 6, 8)))))
+
+    assert found.source == strided_layout((2, 6, 6, 8), (288, 6, 1, 36))
+    assert found.target == contiguous((2, 6, 6, 8))
+    assert found.direction == "to_contiguous"
+
+
+def test_what_only_size_one_dimensions_tell_apart_is_no_conversion() -> None:
+    both = a_placeholder("y", contiguous((2, 8, 1, 1)))
+    moved = a_buffer("buf0", a_read("y", contiguous((2, 8, 1, 1))), layout=channels_last((2, 8, 1, 1)))
+
+    assert graph_conversions(graph(moved, nodes=(both,))) == ()
+
+
+def test_several_buffers_converted_by_one_kernel_are_one_conversion_each() -> None:
+    weight = buffer("buf1", reading("w", contiguous(KERNEL)), layout=channels_last(KERNEL))
+    found = graph_conversions(graph(buffer("buf0", reading()), weight))
+
+    assert [(c.id, c.value, c.tensor, c.kernel, c.bytes_moved) for c in found] == [
+        ("graph 0 conversion 0", "buf0", "activation", "cpp_fused_0", BYTES),
+        ("graph 0 conversion 1", "buf1", "weight", "cpp_fused_0", 2 * 4 * 8 * 8 * 3 * 3),
+    ]
+
+
+def test_a_cast_travels_with_a_conversion() -> None:
+    found = only(graph(buffer("buf0", reading(), dtype="bfloat16", operations=("to_dtype",))))
+
+    assert (found.dtype, found.target_dtype, found.fused) == ("float32", "bfloat16", False)
+    assert found.bytes_moved == (4 + 2) * 2 * 8 * 6 * 6
+
+
+def test_a_cast_alone_is_no_conversion() -> None:
+    assert graph_conversions(graph(buffer("buf0", reading(), layout=PLAIN, dtype="bfloat16"))) == ()
+
+
+def test_a_weight_that_was_cast_before_it_is_moved_is_a_weight() -> None:
+    cast = buffer("buf0", reading("w", contiguous(KERNEL)), layout=contiguous(KERNEL), operations=("to_dtype",))
+    moved = buffer("buf1", reading("buf0", contiguous(KERNEL)), layout=channels_last(KERNEL))
+
+    assert only(graph(cast, moved)).tensor == "weight"
+
+
+def test_a_weight_that_was_computed_before_it_is_moved_is_an_activation() -> None:
+    scaled = buffer("buf0", reading("w", contiguous(KERNEL)), layout=contiguous(KERNEL), operations=("mul",))
+    moved = buffer("buf1", reading("buf0", contiguous(KERNEL)), layout=channels_last(KERNEL))
+
+    assert only(graph(scaled, moved)).tensor == "activation"
+
+
+def test_in_a_backward_graph_what_comes_from_its_gradients_is_one() -> None:
+    given = a_placeholder("tangents_1", PLAIN, "gradient")
+    made = a_node("mul", "aten.mul.Tensor", ("tangents_1", "relu"), layout=PLAIN)
+    saved = buffer("buf0", reading(), origins=("relu",))
+    first = buffer("buf1", reading("tangents_1"), origins=("mul",))
+    second = buffer("buf2", reading("buf1", LAST), layout=PLAIN, origins=("mul",))
+    found = graph_conversions(graph(saved, first, second, nodes=(given, made), direction="backward"))
+
+    assert [(c.tensor, c.role) for c in found] == [
+        ("activation", "interior"),
+        ("gradient", "entry"),
+        ("gradient", "interior"),
+    ]
+
+
+def test_a_dtype_of_unknown_size_has_no_bytes() -> None:
+    assert only(graph(buffer("buf0", reading(), dtype="float4"))).bytes_moved is None
+
+
+def test_every_graph_gets_its_conversions_and_the_breaks_of_the_model() -> None:
+    first, second = with_graph_conversions([graph(buffer("buf0", reading())), graph(name="graph 1")], 3)
+
+    assert (len(first.conversions), len(second.conversions)) == (1, 0)
+    assert (first.graph_breaks, second.graph_breaks) == (3, 3)
+
+
+def copying(called: str, *, directly: bool | None = True, layout: Layout = LAST, **changes: Any) -> FxNode:
+    fields = {"layout": layout, "called": called, "is_called_directly": directly, "location": a_location(8)}
+    return a_node("clone", "aten.clone.default", ("x",), **{**fields, **changes})
+
+
+@pytest.mark.parametrize("called", ["contiguous", "to", "clone"])
+def test_a_copy_that_the_models_own_line_asked_for_is_the_users(called: str) -> None:
+    found = only(graph(buffer("buf0", reading(), origins=("relu", "clone")), nodes=(copying(called),)))
+
+    assert (found.owner, found.node, found.location) == ("user", "clone", a_location(8))
+    assert found.cause == f"the model's own .{called}() asks for it"
+
+
+def test_a_layout_that_the_models_own_line_did_not_ask_for_is_the_compilers() -> None:
+    """The line asks for contiguous, and the buffer that holds its value is written in a third order."""
+    before = a_node("y", "aten.relu.default", ("x",), layout=LAST)
+    clone = a_node("clone", "aten.clone.default", ("y",), called="contiguous", layout=PLAIN)
+    third = strided_layout(IMAGE, (288, 36, 1, 6))
+    out = buffer("buf1", reading("buf0", LAST), layout=third, source_node="clone")
+
+    assert only(graph(call("buf0"), out, nodes=(before, clone))).owner == "compiler"
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param(copying("contiguous", directly=False), id="inside a function of torch"),
+        pytest.param(copying("reshape"), id="asked for a shape"),
+        pytest.param(copying("contiguous", layout=PLAIN), id="asked for the layout it had"),
+        pytest.param(copying("contiguous", layout=channels_last((2, 8, 3, 12))), id="of another shape"),
+    ],
+)
+def test_a_copy_that_nobody_asked_for_in_that_layout_is_the_compilers(node: FxNode) -> None:
+    assert only(graph(buffer("buf0", reading(), origins=("clone",)), nodes=(node,))).owner == "compiler"
+
+
+def test_what_a_library_call_reads_is_required_by_it() -> None:
+    made = buffer("buf0", reading("buf9", PLAIN), origins=("convolution",))
+    before = call("buf9", "x", node="relu", layout=PLAIN)
+    found = only(graph(before, made, call("buf1", "buf0"), nodes=(convolution(),)))
+
+    assert (found.required_by, found.role) == (("convolution",), "interior")
+    assert found.cause == "required by convolution body.2"
+    assert (found.node, found.module) == ("convolution", "body.2")
+
+
+def test_a_weight_is_required_on_each_call_and_plays_no_role() -> None:
+    made = buffer("buf0", reading("w", contiguous(KERNEL)), layout=channels_last(KERNEL), origins=("convolution",))
+    found = only(graph(made, call("buf1", "buf0"), nodes=(convolution(),)))
+
+    assert (found.tensor, found.role) == ("weight", None)
+    assert found.cause == "required by convolution body.2, on each call"
+
+
+def test_at_most_three_of_those_that_require_it_are_named() -> None:
+    names = [f"convolution_{number}" for number in range(5)]
+    nodes = tuple(convolution(name, module=f"heads.{number}") for number, name in enumerate(names))
+    calls = [call(f"buf{number}", "buf0", node=name) for number, name in enumerate(names, 1)]
+    found = only(graph(buffer("buf0", reading()), *calls, nodes=nodes))
+
+    assert found.required_by == tuple(names)
+    assert found.cause == "required by convolution heads.0, convolution heads.1, convolution heads.2 and 2 more"
+
+
+def test_a_result_put_back_into_the_callers_strides_is_an_exit() -> None:
+    before = call("buf9", "x", node="relu")
+    returned = buffer("buf0", reading("buf9", LAST), layout=PLAIN, is_output=True, is_user_output=True)
+    found = only(graph(before, returned))
+
+    assert (found.role, found.direction) == ("exit", "to_contiguous")
+    assert found.cause == "the caller is given the strides that eager returns (keep_output_stride)"
+
+
+def test_what_is_only_saved_for_the_backward_is_no_exit() -> None:
+    before = call("buf9", "x", node="relu")
+    saved = buffer("buf0", reading("buf9", LAST), layout=PLAIN, is_output=True, is_user_output=False)
+    found = only(graph(before, saved, direction="forward"))
+
+    assert (found.role, found.cause) == ("interior", "saved for the backward in these strides")
+
+
+def test_a_gradient_that_the_backward_returns_is_an_exit() -> None:
+    before = call("buf9", "x", node="relu")
+    returned = buffer("buf0", reading("buf9", LAST), layout=PLAIN, is_output=True, is_user_output=False)
+    found = only(graph(before, returned, direction="backward"))
+
+    assert (found.role, found.cause) == ("exit", "a gradient is returned in the strides of what it belongs to")
+
+
+def test_an_input_that_a_convolution_wants_otherwise_is_an_entry() -> None:
+    made = buffer("buf0", reading(), origins=("convolution",))
+    found = only(graph(made, call("buf1", "buf0"), nodes=(convolution(inputs=("x", "w")),)))
+
+    assert (found.role, found.cause) == ("entry", "required by convolution body.2")
+
+
+def test_a_buffer_that_fusion_left_in_registers_is_looked_through() -> None:
+    kept = buffer("buf0", reading(), layout=PLAIN, is_removed=True)
+    found = only(graph(kept, buffer("buf1", reading("buf0"))))
+
+    assert (found.source_value, found.value, found.source, found.fused) == ("x", "buf1", PLAIN, False)
+
+
+def test_what_was_computed_in_registers_makes_the_conversion_fused() -> None:
+    kept = buffer("buf0", reading(), layout=PLAIN, is_removed=True, operations=("relu",))
+
+    assert only(graph(kept, buffer("buf1", reading("buf0")))).fused
+
+
+def test_a_removed_buffer_that_is_read_in_another_order_hides_what_is_behind_it() -> None:
+    kept = buffer("buf0", reading(), layout=PLAIN, is_removed=True)
+
+    assert graph_conversions(graph(kept, buffer("buf1", reading("buf0", LAST)))) == ()
+
+
+def concatenated(**changes: Any) -> FxNode:
+    return a_node("cat", "aten.cat.default", ("x", "x"), layout=contiguous((2, 16, 6, 6)), **changes)
+
+
+def test_a_branch_of_a_concatenation_is_converted_into_its_part_of_the_memory() -> None:
+    part = strided_layout(IMAGE, (576, 1, 96, 16))
+    branches = [buffer(f"buf{n}", reading(), layout=part, alias_of="buf2", origins=("cat",)) for n in range(2)]
+    whole = buffer("buf2", layout=channels_last((2, 16, 6, 6)), kernel=None, launch=None, source_node="cat")
+    found = graph_conversions(graph(*branches, whole, nodes=(concatenated(),)))
+
+    assert [(c.value, c.source_value, c.direction, c.node) for c in found] == [
+        ("buf0", "x", "to_channels_last", "cat"),
+        ("buf1", "x", "to_channels_last", "cat"),
+    ]
+    assert {c.cause for c in found} == {"Inductor writes the concatenation that it is a part of in this layout"}
+
+
+def test_who_reads_a_concatenation_requires_the_layout_of_its_branches() -> None:
+    part = strided_layout(IMAGE, (576, 1, 96, 16))
+    branch = buffer("buf0", reading(), layout=part, alias_of="buf2", origins=("cat",))
+    whole = buffer("buf2", layout=channels_last((2, 16, 6, 6)), kernel=None, reads=("buf0",), source_node="cat")
+    found = only(graph(branch, whole, call("buf3", "buf2"), nodes=(concatenated(), convolution())))
+
+    assert (found.required_by, found.cause) == (("convolution",), "required by convolution body.2")
+
+
+def test_a_concatenation_written_by_one_loop_converts_each_branch_that_lies_otherwise() -> None:
+    y = a_placeholder("y", LAST)
+    whole = buffer(
+        "buf0",
+        reading("x", is_masked=True),
+        reading("y", LAST, is_masked=True, offset=-8),
+        layout=channels_last((2, 16, 6, 6)),
+        operations=("index_expr", "lt", "masked_subblock1", "where"),
+        source_node="cat",
+    )
+    found = only(graph(whole, nodes=(y, concatenated())))
+
+    assert (found.source_value, found.source, found.direction, found.fused) == ("x", PLAIN, "to_channels_last", True)
+    assert found.bytes_moved == BYTES
+
+
+def test_a_masked_load_of_anything_but_a_concatenation_is_no_conversion() -> None:
+    padded = buffer("buf0", reading(is_masked=True), layout=channels_last((2, 8, 6, 8)), origins=("relu",))
+
+    assert graph_conversions(graph(padded)) == ()
+
+
+def test_what_could_not_be_read_is_never_a_conversion() -> None:
+    unread = buffer("buf0", reads=("x",), problem="loop body not read (boom)")
+    symbolic = buffer("buf1", reading(), layout=strided_layout(("s0", 8, 6, 6), ("288*s0", 1, 48, 8)))
+
+    assert graph_conversions(graph(unread, symbolic)) == ()
+
+
+WINDOW = (2, 3, 4, 5, 6)
+
+
+@for_each(
+    ("source", "target", "direction"),
+    [
+        (PLAIN, LAST, "to_channels_last"),
+        (LAST, PLAIN, "to_contiguous"),
+        (PLAIN, PLAIN, "none"),
+        (contiguous(WINDOW), channels_last(WINDOW), "to_channels_last"),
+        (channels_last(WINDOW), contiguous(WINDOW), "to_contiguous"),
+        (PLAIN, strided_layout(IMAGE, (288, 6, 48, 1)), "other"),
+        (strided_layout(IMAGE, (576, 36, 6, 1)), PLAIN, "none"),
+        (strided_layout(IMAGE, (576, 36, 6, 1)), LAST, "to_channels_last"),
+        (PLAIN, strided_layout(IMAGE, (576, 1, 96, 16)), "to_channels_last"),
+        (strided_layout(IMAGE, (0, 36, 6, 1)), LAST, "none"),
+        (LAST, strided_layout(IMAGE, (0, 36, 6, 1)), "none"),
+        (contiguous((9,)), contiguous((9,)), "none"),
+        (contiguous((2, 8, 1, 1)), channels_last((2, 8, 1, 1)), "none"),
+        (contiguous((2, 1, 6, 6)), channels_last((2, 1, 6, 6)), "none"),
+        (strided_layout(("s0", 8, 6, 6), ("s1", 36, 6, 1)), LAST, "none"),
+        (PLAIN, blocked_layout(IMAGE, "aBcd16b"), "none"),
+    ],
+)
+def test_the_kind_of_a_change_follows_the_order_in_memory(source: Layout, target: Layout, direction: str) -> None:
+    assert layout_change(source, target) == direction

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_buffer, a_graph, a_node, a_placeholder, channels_last, contiguous
+
+from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.examination.kernels.device import GraphLayouts
+from layoutdoctor.recording.operations import Operation
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Buffer, Graph
+
+IMAGE, WEIGHT = (2, 8, 6, 6), (8, 8, 3, 3)
+CONV = a_node("conv", "aten.convolution.default", ("x", "w"), layout=contiguous(IMAGE))
+BACK = a_node("back", "aten.convolution_backward.default", ("g", "x", "w"), layout=contiguous(IMAGE))
+ITEMS = tuple(
+    a_node(f"item{index}", "<built-in function getitem>", ("back",), layout=contiguous(shape), result_index=index)
+    for index, shape in enumerate((IMAGE, WEIGHT))
+)
+KNOWN = (a_placeholder("x", contiguous(IMAGE)), a_placeholder("w", contiguous(WEIGHT), "weight"))
+
+
+def given(*layouts: Layout, **changes: Any) -> Operation:
+    fields: dict[str, Any] = {
+        "shapes": tuple(layout.shape for layout in layouts),
+        "strides": tuple(layout.stride for layout in layouts),
+    }
+    return Operation("aten::convolution", 0.0, 1e-6, "1", **{**fields, **changes})
+
+
+def extern(name: str, **changes: Any) -> Buffer:
+    return a_buffer(name, **{"is_extern": True, "layout": channels_last(IMAGE), **changes})
+
+
+def compiled(*buffers: Buffer) -> Graph:
+    return a_graph(nodes=(*KNOWN, CONV, BACK, *ITEMS), buffers=buffers)
+
+
+def test_an_argument_has_the_layout_that_the_operation_was_given() -> None:
+    layouts = GraphLayouts(a_graph(nodes=(*KNOWN, CONV)))
+    operation = given(channels_last(IMAGE), contiguous(WEIGHT))
+
+    assert layouts.of_argument(CONV, 0, operation) == channels_last(IMAGE)
+    assert layouts.of_argument(CONV, 1, operation) == contiguous(WEIGHT)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        given(contiguous((2, 8, 5, 6))),
+        given(contiguous((2, 8, 36))),
+        given(contiguous(IMAGE), strides=()),
+        given(contiguous(IMAGE), strides=((),)),
+        given(),
+    ],
+    ids=["other sizes", "other rank", "no strides", "no strides of it", "no tensor"],
+)
+def test_without_the_layout_of_the_graphs_own_value_none_is_known(operation: Operation) -> None:
+    assert GraphLayouts(a_graph(nodes=(*KNOWN, CONV))).of_argument(CONV, 0, operation) is None
+
+
+def test_a_value_that_the_graph_does_not_describe_has_no_known_layout() -> None:
+    operation = given(contiguous(IMAGE), contiguous(WEIGHT), contiguous(WEIGHT))
+    nameless = a_graph(nodes=(a_placeholder("x", None).__class__(name="x", op="placeholder", target="x"), CONV))
+
+    assert GraphLayouts(nameless).of_argument(CONV, 0, operation) is None
+    assert GraphLayouts(a_graph(nodes=(CONV,))).of_argument(CONV, 0, operation) is None
+    assert GraphLayouts(nameless).of_argument(CONV, 2, operation) is None
+
+
+def test_symbolic_sizes_are_those_that_ran() -> None:
+    symbolic = a_placeholder("x", Layout(("s0", 8, 6, 6), (288, 36, 6, 1), ()))
+    layouts = GraphLayouts(a_graph(nodes=(symbolic, CONV)))
+
+    assert layouts.of_argument(CONV, 0, given(contiguous(IMAGE))) == contiguous(IMAGE)
+    assert layouts.of_argument(CONV, 0, given(contiguous((2, 9, 6, 6)))) is None
+
+
+def test_in_eager_a_result_has_the_layout_of_its_node() -> None:
+    layouts = GraphLayouts(a_graph(name="eager", nodes=(*KNOWN, CONV, BACK, *ITEMS)))
+
+    assert layouts.of_result(CONV, 0) == contiguous(IMAGE)
+    assert layouts.of_result(BACK, 1) == contiguous(WEIGHT)
+    assert layouts.of_result(BACK, 2) is None
+
+
+def test_in_a_compiled_graph_it_has_that_of_the_buffer_that_the_library_wrote() -> None:
+    generated = a_buffer("buf2", layout=contiguous(IMAGE), source_node="conv")
+    layouts = GraphLayouts(compiled(extern("buf0", source_node="conv"), extern("buf1", layout=None), generated))
+
+    assert layouts.of_result(CONV, 0) == channels_last(IMAGE)
+    assert GraphLayouts(compiled(generated)).of_result(CONV, 0) is None
+
+
+def test_where_another_buffer_holds_the_value_it_is_the_one_made_for_the_node() -> None:
+    made, other = extern("buf0", origins=("conv",)), extern("buf1", origins=("conv",))
+
+    assert GraphLayouts(compiled(made)).of_result(CONV, 0) == channels_last(IMAGE)
+    assert GraphLayouts(compiled(made, other)).of_result(CONV, 0) is None
+
+
+def test_of_several_results_each_has_its_own_buffer() -> None:
+    first = extern("buf1", source_node="item0", origins=("back",))
+    second = extern("buf2", layout=channels_last(WEIGHT), origins=("back",))
+    layouts = GraphLayouts(compiled(extern("buf0", layout=None), first, second))
+
+    assert layouts.of_result(BACK, 0) == channels_last(IMAGE)
+    assert layouts.of_result(BACK, 1) is None

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from builders import a_graph, a_node, contiguous
+from loops import for_each
+
+from layoutdoctor.diagnosis.records import Buffer
+from layoutdoctor.examination.graphs.join import is_convolution, join_compiled, join_eager, scheduled_convolutions
+from layoutdoctor.examination.kernels.host import operation_tree
+from layoutdoctor.recording.operations import Operation, ProfiledIteration
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import FxNode, Graph
+    from layoutdoctor.examination.kernels.host import HostOperation
+
+IMAGE = (2, 8, 6, 6)
+WEIGHT = (8, 8, 3, 3)
+
+
+def tree(
+    *operations: tuple[str, float, float], shapes: tuple[tuple[int, ...], ...] = (IMAGE, WEIGHT)
+) -> list[HostOperation]:
+    recorded = [
+        Operation(name, start, seconds, "1", shapes=shapes if "conv" in name else ())
+        for name, start, seconds in operations
+    ]
+    return operation_tree(ProfiledIteration(recorded))
+
+
+def graph_of(*names: str, target: str = "aten.convolution.default", **changes: Any) -> Graph:
+    x, w = (
+        a_node("x", op="placeholder", layout=contiguous(IMAGE)),
+        a_node("w", op="placeholder", layout=contiguous(WEIGHT)),
+    )
+    nodes = [a_node(name, target, ("x", "w"), layout=contiguous(IMAGE)) for name in names]
+    return a_graph(nodes=(x, w, *nodes), **changes)
+
+
+def joined(tree: list[HostOperation]) -> dict[float, tuple[str | None, str | None]]:
+    return {
+        entry.operation.start_seconds: (entry.node.name if entry.node else None, entry.graph)
+        for entry in tree
+        if entry.node is not None
+    }
+
+
+def extern(name: str, node: str, kernel: str = "extern_kernels.convolution") -> Buffer:
+    return Buffer(name=name, layout=contiguous(IMAGE), dtype="float32", kernel=kernel, is_extern=True, source_node=node)
+
+
+@for_each(
+    ("target", "expected"),
+    [
+        ("aten.convolution.default", True),
+        ("torch.ops.aten.convolution.default", True),
+        ("aten.convolution_backward.default", True),
+        ("mkldnn._convolution_pointwise.default", True),
+        ("mkldnn._convolution_pointwise_.binary", True),
+        ("aten.addmm.default", False),
+        ("aten.relu.default", False),
+        ("convolution", False),
+    ],
+)
+def test_convolutions_are_known_by_their_operator(target: str, expected: bool) -> None:
+    assert is_convolution(target) is expected
+
+
+def test_the_convolutions_of_an_eager_iteration_are_joined_in_order() -> None:
+    entries = tree(
+        ("aten::convolution", 0, 5),
+        ("aten::mkldnn_convolution", 1, 3),
+        ("aten::relu", 5, 1),
+        ("aten::convolution", 6, 5),
+    )
+
+    assert join_eager(entries, graph_of("a", "b")) is None
+    assert joined(entries) == {0: ("a", "graph 0"), 6: ("b", "graph 0")}
+    inner = next(entry for entry in entries if entry.name == "aten::mkldnn_convolution")
+    outer = inner.joined()
+    assert outer is not None
+    assert outer.node is not None
+    assert outer.node.name == "a"
+
+
+def test_other_counts_join_nothing_and_say_so() -> None:
+    entries = tree(("aten::convolution", 0, 5))
+    problem = join_eager(entries, graph_of("a", "b"))
+
+    assert problem == (
+        "graph 0: 1 convolutions ran and 2 are in the graph, so conversions are not assigned to its nodes"
+    )
+    assert joined(entries) == {}
+
+
+def test_other_shapes_join_nothing() -> None:
+    entries = tree(("aten::convolution", 0, 5), shapes=((4, 8, 6, 6), WEIGHT))
+
+    assert "not in the order of the graph" in str(join_eager(entries, graph_of("a")))
+    assert joined(entries) == {}
+
+
+def test_another_operator_at_the_same_place_joins_nothing() -> None:
+    entries = tree(("aten::convolution_backward", 0, 5))
+
+    assert "not in the order of the graph" in str(join_eager(entries, graph_of("a")))
+
+
+def test_symbolic_sizes_agree_with_any() -> None:
+    symbolic = a_node("x", op="placeholder", layout=contiguous(IMAGE).__class__(("s0", 8, 6, 6), (288, 36, 6, 1), ()))
+    graph = a_graph(nodes=(symbolic, a_node("a", "aten.convolution.default", ("x",))))
+
+    assert join_eager(tree(("aten::convolution", 0, 5)), graph) is None
+
+
+CALL = "## Call CompiledFxGraph abc ##"
+
+
+def test_a_compiled_graph_is_known_by_the_kernels_that_ran_in_it() -> None:
+    entries = tree((CALL, 0, 10), ("layoutdoctor::graph 1::cpp_fused_0", 1, 2), ("aten::convolution", 4, 5))
+    graphs = [graph_of("a"), graph_of("b", name="graph 1")]
+
+    assert join_compiled(entries, graphs) is None
+    assert joined(entries) == {4: ("b", "graph 1")}
+
+
+def test_a_graph_that_runs_twice_is_joined_twice() -> None:
+    kernel = "layoutdoctor::graph 0::cpp_fused_0"
+    entries = tree(
+        (CALL, 0, 10),
+        (kernel, 1, 2),
+        ("aten::convolution", 4, 5),
+        (CALL, 20, 10),
+        (kernel, 21, 2),
+        ("aten::convolution", 24, 5),
+    )
+
+    assert join_compiled(entries, [graph_of("a")]) is None
+    assert joined(entries) == {4: ("a", "graph 0"), 24: ("a", "graph 0")}
+
+
+def test_without_kernels_of_its_own_a_call_is_the_graph_of_the_same_place() -> None:
+    entries = tree((CALL, 0, 10), ("aten::convolution", 4, 5), (CALL, 20, 10), ("aten::convolution", 24, 5))
+
+    assert join_compiled(entries, [graph_of("a"), graph_of("b", name="graph 1")]) is None
+    assert joined(entries) == {4: ("a", "graph 0"), 24: ("b", "graph 1")}
+    assert join_compiled(entries, [graph_of("a")]) == "a compiled graph ran that was not captured"
+
+
+def test_a_compiled_graph_that_ran_other_convolutions_than_it_has_is_told() -> None:
+    entries = tree((CALL, 0, 10), ("aten::convolution", 4, 5))
+
+    assert join_compiled(entries, [graph_of("a", "b")]) == (
+        "graph 0: 1 convolutions ran and 2 are in the graph, so conversions are not assigned to its nodes"
+    )
+    assert joined(entries) == {}
+
+
+def test_generated_code_may_run_convolutions_in_another_order_than_the_graph() -> None:
+    graph = graph_of("a", "b", buffers=(extern("buf0", "b"), extern("buf1", "a")))
+    entries = tree(
+        (CALL, 0, 20), ("layoutdoctor::graph 0::k", 1, 1), ("aten::convolution", 4, 5), ("aten::convolution", 10, 5)
+    )
+
+    assert [node.name for node in scheduled_convolutions(graph)] == ["b", "a"]
+    assert join_compiled(entries, [graph]) is None
+    assert joined(entries) == {4: ("b", "graph 0"), 10: ("a", "graph 0")}
+
+
+def test_external_calls_that_are_no_convolutions_do_not_count() -> None:
+    nodes: tuple[FxNode, ...] = graph_of("a").nodes
+    graph = a_graph(nodes=nodes, buffers=(extern("buf0", "m", "extern_kernels.addmm"), extern("buf1", "a")))
+
+    assert [node.name for node in scheduled_convolutions(graph)] == ["a"]
+    assert [node.name for node in scheduled_convolutions(graph_of("a", "b"))] == ["a", "b"]
+
+
+def test_a_convolution_that_is_no_node_of_the_graph_is_left_out_of_its_order() -> None:
+    graph = graph_of("a", buffers=(extern("buf0", "split_from_a"), extern("buf1", "a")))
+
+    assert [node.name for node in scheduled_convolutions(graph)] == ["a"]
+
+
+TRITON = "triton_poi_fused_relu_0"
+
+
+def test_on_a_gpu_a_graph_is_known_by_the_kernels_that_were_launched_in_its_call() -> None:
+    entries = tree((CALL, 0, 10), (TRITON, 1, 2), ("aten::convolution", 4, 5), (CALL, 20, 10), (TRITON, 21, 2)) + tree(
+        ("aten::convolution", 40, 5)
+    )
+    graphs = [
+        graph_of("a", kernel_names=("triton_poi_fused_tanh_0",)),
+        graph_of("b", name="graph 1", kernel_names=(TRITON, "triton_red_fused_sum_1")),
+        graph_of(name="graph 2", kernel_names=(TRITON,)),
+    ]
+
+    assert join_compiled(entries, graphs) is None
+    assert joined(entries) == {4: ("b", "graph 1")}
+    assert [entry.home() for entry in entries] == ["graph 1"] * 3 + ["graph 2"] * 2 + [None]
+
+
+def test_the_graph_of_the_same_place_is_preferred_where_it_fits() -> None:
+    entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
+    graphs = [graph_of(name=f"graph {number}", kernel_names=(TRITON,)) for number in range(2)]
+
+    assert join_compiled(entries, graphs) is None
+    assert [entry.home() for entry in entries] == ["graph 0", "graph 0", "graph 1", "graph 1"]
+
+
+def test_a_graph_that_fits_is_taken_where_the_one_of_the_same_place_does_not() -> None:
+    """As where one graph ran twice and another one, behind a branch that was not taken, not at all."""
+    entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
+    graphs = [graph_of(kernel_names=(TRITON,)), graph_of(name="graph 1", kernel_names=("triton_poi_fused_tanh_0",))]
+
+    assert join_compiled(entries, graphs) is None
+    assert {entry.home() for entry in entries} == {"graph 0"}
+
+
+def test_of_several_that_fit_the_one_of_its_direction_is_taken() -> None:
+    backward = "autograd::engine::evaluate_function: CompiledFunctionBackward"
+    calls = ((CALL, 0, 10), (TRITON, 1, 2), (backward, 20, 20), (CALL, 21, 10), (TRITON, 22, 2))
+    names = (TRITON,)
+    forward, back = graph_of(kernel_names=names), graph_of(name="graph 1", kernel_names=names, direction="backward")
+    other = graph_of("never", name="graph 2")
+
+    entries = tree(*calls)
+    assert join_compiled(entries, [forward, back, other]) is None
+    assert [entry.home() for entry in entries] == ["graph 0", "graph 0", None, "graph 1", "graph 1"]
+    entries = tree(*calls)
+    assert join_compiled(entries, [forward, forward, other]) == "a compiled graph ran that was not captured"
+    assert {entry.home() for entry in entries} == {None}
+
+
+def test_launches_of_no_captured_graph_leave_the_one_of_the_same_place() -> None:
+    entries = tree((CALL, 0, 10), ("triton_poi_fused_by_hand", 1, 2), ("aten::convolution", 4, 5))
+
+    assert join_compiled(entries, [graph_of("a", kernel_names=(TRITON,))]) is None
+    assert joined(entries) == {4: ("a", "graph 0")}

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from builders import a_location, a_node
+
+from layoutdoctor.examination.kernels.host import operation_tree, place_primitives, summarize_host
+from layoutdoctor.measure.profiling import record_iteration
+from layoutdoctor.recording.onednn import OnednnLog, read_onednn_log
+from layoutdoctor.recording.operations import Operation, ProfiledIteration, iteration_of
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import KernelSummary
+    from layoutdoctor.examination.kernels.host import HostOperation
+
+BASE = 1_790_000_000.0
+MICROSECOND = 1e-6
+
+
+def operation(name: str, start: float, microseconds: float, **changes: Any) -> Operation:
+    """An operation; times in microseconds."""
+    return Operation(name, start * MICROSECOND, microseconds * MICROSECOND, changes.pop("thread", "1"), **changes)
+
+
+def profile(*operations: Operation, failed: int = 0) -> ProfiledIteration:
+    ordered = sorted(operations, key=lambda item: (item.start_seconds, -item.seconds))
+    return ProfiledIteration(ordered, BASE, failed)
+
+
+def reorder(source: str = "abcd", target: str = "aBcd16b", shape: str = "4x32x8x8", at: float | None = None) -> str:
+    return line("reorder", "undef", f"src:f32::blocked:{source}::f0 dst:f32::blocked:{target}::f0", shape, at)
+
+
+def convolution(at: float | None = None, prop_kind: str = "forward_training") -> str:
+    roles = {"src": "aBcd16b", "wei": "ABcd16b16a", "dst": "aBcd16b"}
+    if prop_kind == "backward_data":
+        roles["wei"] = "ABcd16a16b"
+    descriptors = " ".join(f"{role}:f32::blocked:{tag}::f0" for role, tag in roles.items())
+    return line("convolution", prop_kind, descriptors, "mb4_ic32oc32_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1", at)
+
+
+def line(kind: str, prop_kind: str, descriptors: str, problem: str, at: float | None) -> str:
+    stamp = "" if at is None else f"{(BASE + at * MICROSECOND) * 1e3:.6f},"
+    return f"onednn_verbose,v1,{stamp}primitive,exec,cpu,{kind},jit:any,{prop_kind},{descriptors},,,{problem},0.002"
+
+
+def log(*lines: str) -> OnednnLog:
+    return read_onednn_log("\n".join(lines))
+
+
+def summary(
+    profile: ProfiledIteration, log: OnednnLog | None = None, nodes: dict[str, str] | None = None, **changes: Any
+) -> KernelSummary:
+    tree = operation_tree(profile)
+    for entry in tree:
+        if entry.name in (nodes or {}):
+            entry.node, entry.graph = (
+                a_node((nodes or {})[entry.name], location=a_location(3), module="body.0"),
+                "graph 0",
+            )
+    homeless = place_primitives(tree, log, profile.base_seconds) if log is not None else []
+    return summarize_host(profile, log, tree, homeless, changes.pop("lacks", ()))
+
+
+def nesting(tree: list[HostOperation]) -> dict[str, str | None]:
+    return {entry.name: entry.parent.name if entry.parent is not None else None for entry in tree}
+
+
+ONE_CONVOLUTION = (
+    operation("aten::conv2d", 0, 100),
+    operation("aten::convolution", 5, 90),
+    operation("aten::_convolution", 10, 80),
+    operation("aten::mkldnn_convolution", 20, 60),
+    operation("aten::empty", 21, 2),
+)
+ITS_LOG = (
+    reorder(at=25),
+    reorder("abcd", "ABcd16b16a", "32x32x3x3", 30),
+    convolution(35),
+    reorder("aBcd16b", "abcd", at=50),
+)
+
+
+def test_operations_nest_by_time_on_each_thread() -> None:
+    tree = operation_tree(
+        profile(
+            operation("a", 0, 10),
+            operation("b", 1, 8),
+            operation("c", 2, 2),
+            operation("d", 4, 2),
+            operation("other thread", 2, 50, thread="2"),
+            operation("e", 10, 5),
+        )
+    )
+
+    assert nesting(tree) == {"a": None, "b": "a", "c": "b", "d": "b", "other thread": None, "e": None}
+    assert [child.name for child in tree[1].children] == ["c", "d"]
+
+
+def test_the_time_of_an_operation_itself_is_what_its_children_leave() -> None:
+    tree = operation_tree(profile(operation("a", 0, 10), operation("b", 1, 3), operation("c", 5, 3)))
+
+    assert tree[0].self_seconds() == pytest.approx(4 * MICROSECOND)
+
+
+def test_primitives_go_to_the_innermost_operation_by_their_time() -> None:
+    tree = operation_tree(profile(*ONE_CONVOLUTION))
+    homeless = place_primitives(tree, log(*ITS_LOG), BASE)
+
+    assert homeless == []
+    assert {entry.name: len(entry.primitives) for entry in tree if entry.primitives} == {"aten::mkldnn_convolution": 4}
+
+
+def test_a_primitive_outside_of_all_operations_is_listed_without_one() -> None:
+    found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder(at=500)))
+
+    assert (found.count, found.conversion_count) == (5, 4)
+    assert found.conversions[-1].op is None
+    assert found.conversions[-1].direction == "to_blocked"
+    assert (found.conversions[-1].tensor, found.conversions[-1].port) == ("unknown", None)
+
+
+def test_without_timestamps_primitives_go_by_order() -> None:
+    twice = (
+        operation("aten::mkldnn_convolution", 0, 100),
+        operation("aten::relu", 100, 10),
+        operation("aten::mkldnn_convolution", 110, 100),
+    )
+    lines = (reorder(), reorder("abcd", "ABcd16b16a", "32x32x3x3"), convolution(), reorder("aBcd16b", "abcd"))
+    tree = operation_tree(profile(*twice))
+
+    assert place_primitives(tree, log(*lines, *lines), BASE) == []
+    assert [[p.line_number for p in entry.primitives] for entry in tree] == [[1, 2, 3, 4], [], [5, 6, 7, 8]]
+
+
+def test_without_timestamps_a_log_of_other_counts_is_assigned_to_nothing() -> None:
+    tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 100)))
+    twice = log(reorder(), convolution(), reorder(), convolution())
+
+    assert place_primitives(tree, twice, BASE) == twice.primitives
+    assert tree[0].primitives == []
+    more = operation_tree(profile(*(operation("aten::mkldnn_convolution", start, 9) for start in (0, 10, 20))))
+    assert place_primitives(more, twice, BASE) == twice.primitives
+    assert all(entry.primitives == [] for entry in more)
+
+
+def test_without_timestamps_a_weight_gradient_alone_is_an_operation_of_its_own() -> None:
+    """The backward of the first layer, whose input needs no gradient."""
+    forward = operation("aten::mkldnn_convolution", 0, 9)
+    backward = [operation("aten::convolution_backward", start, 9) for start in (10, 20)]
+    tree = operation_tree(profile(forward, *backward))
+    weights = convolution(prop_kind="backward_weights")
+    lines = log(convolution(), convolution(prop_kind="backward_data"), weights, reorder("ABcd16b16a", "abcd"), weights)
+
+    assert place_primitives(tree, lines, BASE) == []
+    assert [[p.line_number for p in entry.primitives] for entry in tree] == [[1], [2, 3, 4], [5]]
+
+
+def test_without_timestamps_the_reorders_of_another_primitive_go_to_no_convolution() -> None:
+    tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 9), operation("aten::linear", 10, 9)))
+    product = line("inner_product", "forward", "src:f32::blocked:ab::f0", "mb4ic64oc32", None)
+    homeless = place_primitives(tree, log(reorder("ab", "AB16b64a", "32x64"), product, reorder(), convolution()), BASE)
+
+    assert [item.line_number for item in homeless] == [1, 2]
+    assert [item.line_number for item in tree[0].primitives] == [3, 4]
+
+
+def test_without_timestamps_a_forward_primitive_is_not_placed_in_a_backward_operation() -> None:
+    tree = operation_tree(profile(operation("aten::convolution_backward", 0, 9)))
+
+    assert len(place_primitives(tree, log(convolution()), BASE)) == 1
+
+
+def test_without_timestamps_a_log_with_transposed_convolutions_is_assigned_to_nothing() -> None:
+    tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 9)))
+    transposed = line("deconvolution", "forward", "src:f32::blocked:acdb::f0", "mb4_ic32oc32", None)
+
+    assert len(place_primitives(tree, log(transposed, convolution()), BASE)) == 2
+    assert tree[0].primitives == []
+
+
+def test_both_ways_to_place_agree_on_a_real_training_step() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3, padding=1)
+    )
+    x = torch.randn(2, 3, 16, 16)
+
+    def step() -> None:
+        model(x).sum().backward()
+
+    step()
+    recording = record_iteration(step, "cpu")
+    recorded = iteration_of(recording.events)
+    assert recording.log is not None
+    if not recording.log.primitives:
+        pytest.skip("this processor runs no convolution through oneDNN")
+    assert recording.log.has_timestamps
+    by_time, by_order = operation_tree(recorded), operation_tree(recorded)
+    undated = OnednnLog([dataclasses.replace(item, start_seconds=None) for item in recording.log.primitives])
+
+    assert place_primitives(by_time, recording.log, recorded.base_seconds) == []
+    assert place_primitives(by_order, undated, recorded.base_seconds) == []
+    placed = [[[item.line_number for item in entry.primitives] for entry in tree] for tree in (by_time, by_order)]
+    assert placed[0] == placed[1]
+    assert sum(map(len, placed[0])) == len(recording.log.primitives)
+
+
+def test_the_list_has_each_primitive_and_the_conversions_among_them() -> None:
+    found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG), {"aten::convolution": "conv"})
+
+    assert [kernel.name for kernel in found.kernels] == ["reorder", "reorder", "convolution", "reorder"]
+    assert {kernel.library for kernel in found.kernels} == {"onednn"}
+    assert {kernel.op for kernel in found.kernels} == {"aten::mkldnn_convolution"}
+    assert [c.id for c in found.conversions] == ["reorder 0", "reorder 1", "reorder 2"]
+    assert [c.port for c in found.conversions] == ["input 0", "input 1", "output 0"]
+    assert [c.direction for c in found.conversions] == ["to_blocked", "to_blocked", "from_blocked"]
+    first = found.conversions[0]
+    assert (first.node, first.graph, first.module, first.location) == ("conv", "graph 0", "body.0", a_location(3))
+    assert (first.owner, first.op, first.kernel) == ("library", "aten::mkldnn_convolution", "reorder jit:any")
+    assert found.sources == ("torch.profiler", "oneDNN verbose log")
+
+
+def test_sums_and_share_come_from_the_list() -> None:
+    found = summary(profile(*ONE_CONVOLUTION, operation("aten::relu", 200, 8)), log(*ITS_LOG))
+
+    assert found.count == len(found.kernels) == 5
+    assert found.seconds == pytest.approx(4 * 2e-6 + 8e-6)
+    assert found.conversion_seconds == pytest.approx(3 * 2e-6)
+    assert found.share == pytest.approx(6 / 16)
+
+
+def test_a_reorder_that_changes_no_layout_is_listed_and_not_counted() -> None:
+    found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder("a", "a", "32", 60)))
+
+    assert (len(found.conversions), found.conversion_count, found.count) == (4, 3, 5)
+    assert found.conversions[-1].direction == "none"
+    assert found.conversion_seconds == pytest.approx(3 * 2e-6)
+
+
+def test_the_list_is_sorted_by_start_which_counts_from_the_first_operation() -> None:
+    early = operation("aten::relu", 1000, 8)
+    later = [dataclasses.replace(item, start_seconds=item.start_seconds + 1010e-6) for item in ONE_CONVOLUTION]
+    found = summary(profile(early, *later), log(*(reorder(at=1035), convolution(1045))))
+    starts = [kernel.start_seconds for kernel in found.kernels]
+
+    assert [kernel.name for kernel in found.kernels] == ["aten::relu", "reorder", "convolution"]
+    assert starts == sorted(starts, key=lambda start: start or 0)
+    assert starts == pytest.approx([0, 35e-6, 45e-6], abs=2e-6)  # a Unix time in milliseconds keeps microseconds
+    assert found.conversions[0].start_seconds == pytest.approx(35e-6, abs=2e-6)
+
+
+def test_an_operation_that_works_through_others_is_counted_once_as_the_innermost() -> None:
+    found = summary(
+        profile(
+            operation("aten::batch_norm", 0, 50),
+            operation("aten::native_batch_norm", 10, 30),
+            operation("aten::empty", 11, 4),
+        )
+    )
+
+    assert [(kernel.name, kernel.op) for kernel in found.kernels] == [("aten::native_batch_norm", "aten::batch_norm")]
+    assert found.kernels[0].seconds == pytest.approx(26e-6)
+    assert found.kernels[0].library == "aten"
+
+
+def test_views_allocations_and_annotations_are_no_kernels() -> None:
+    found = summary(
+        profile(
+            operation("aten::view", 0, 5),
+            operation("aten::empty", 10, 5),
+            operation("aten::transpose", 20, 9),
+            operation("aten::as_strided", 21, 5),
+            operation("my step", 30, 50, is_annotation=True),
+            operation("autograd::engine::evaluate_function: ReluBackward0", 80, 5),
+        )
+    )
+
+    assert (found.count, found.kernels, found.share) == (0, (), None)
+
+
+def test_a_generated_kernel_has_its_own_name_and_the_compiler_as_its_library() -> None:
+    found = summary(profile(operation("layoutdoctor::graph 0::cpp_fused_relu_0", 0, 7, is_annotation=True)))
+
+    assert [(k.name, k.library, k.op) for k in found.kernels] == [("cpp_fused_relu_0", "inductor", None)]
+    assert found.kernels[0].seconds == pytest.approx(7e-6)
+
+
+def test_what_autograd_runs_is_marked_as_backward() -> None:
+    found = summary(
+        profile(
+            operation("aten::relu", 0, 5),
+            operation("autograd::engine::evaluate_function: ReluBackward0", 10, 20),
+            operation("ReluBackward0", 11, 18),
+            operation("aten::threshold_backward", 12, 10),
+        )
+    )
+
+    assert [(k.name, k.backward) for k in found.kernels] == [("aten::relu", False), ("aten::threshold_backward", True)]
+
+
+def test_without_a_log_a_convolution_is_one_kernel_of_its_operation() -> None:
+    found = summary(profile(*ONE_CONVOLUTION), None, lacks=("no log",))
+
+    assert [kernel.name for kernel in found.kernels] == ["aten::mkldnn_convolution"]
+    assert (found.sources, found.lacks) == (("torch.profiler",), ("no log",))
+
+
+def test_an_empty_profile_is_an_empty_list() -> None:
+    found = summary(profile(), log())
+
+    assert (found.count, found.seconds, found.conversion_count, found.share) == (0, 0, 0, None)
+
+
+def test_what_could_not_be_read_is_counted() -> None:
+    lines = (*ITS_LOG, "onednn_verbose,v1,something new", reorder("abcd", "abc", at=60))
+    found = summary(profile(*ONE_CONVOLUTION, failed=2), log(*lines))
+
+    assert found.not_understood_count == 2 + 1 + 1

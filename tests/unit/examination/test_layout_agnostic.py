@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from builders import a_node
+from loops import for_each
+
+from layoutdoctor.examination.graphs.layout_agnostic import (
+    ALIASES,
+    PER_CHANNEL,
+    POINTWISE,
+    REDUCTIONS,
+    base_name,
+    is_layout_agnostic,
+    reads_any_layout,
+)
+
+aten = torch.ops.aten
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+CHANNELS = 6
+NORM = (torch.ones(CHANNELS), torch.zeros(CHANNELS), torch.zeros(CHANNELS), torch.ones(CHANNELS), 0.1, 1e-5)
+ARGUMENTS: dict[str, tuple[object, ...]] = {
+    "_adaptive_avg_pool2d": ([4, 4],),
+    "_native_batch_norm_legit_no_training": NORM,
+    "_upsample_bicubic2d_aa": ([16, 16], False),
+    "_upsample_bilinear2d_aa": ([16, 16], False),
+    "_upsample_nearest_exact2d": ([16, 16],),
+    "_upsample_nearest_exact3d": ([16, 16, 16],),
+    "adaptive_avg_pool2d": ([4, 4],),
+    "adaptive_max_pool2d": ([4, 4],),
+    "avg_pool2d": ([2, 2],),
+    "constant_pad_nd": ([1, 1, 2, 2],),
+    "max_pool2d": ([2, 2],),
+    "max_pool2d_with_indices": ([2, 2],),
+    "max_pool3d": ([2, 2, 2],),
+    "max_pool3d_with_indices": ([2, 2, 2],),
+    "reflection_pad2d": ([1] * 4,),
+    "reflection_pad3d": ([1] * 6,),
+    "replication_pad2d": ([1] * 4,),
+    "replication_pad3d": ([1] * 6,),
+    "upsample_bicubic2d": ([16, 16], False),
+    "upsample_bilinear2d": ([16, 16], False),
+    "upsample_nearest2d": ([16, 16],),
+    "upsample_nearest3d": ([16, 16, 16],),
+    "upsample_trilinear3d": ([16, 16, 16], False),
+}
+INDUCTORS_OWN = {"_low_memory_max_pool2d_with_offsets", "_low_memory_max_pool_with_offsets"}
+"""Operations of Inductor's decompositions, which it computes in any layout; eager torch has none of these."""
+
+POINTWISE_ARGUMENTS: dict[str, tuple[object, ...]] = {
+    "addcdiv": (2,),
+    "addcmul": (2,),
+    "clamp": (0, -0.5, 0.5),
+    "clamp_max": (0, 0.5),
+    "clamp_min": (0, 0.5),
+    "copysign": (1,),
+    "gelu_backward": (1,),
+    "hardtanh_backward": (1, -1.0, 1.0),
+    "hardsigmoid_backward": (1,),
+    "hardswish_backward": (1,),
+    "leaky_relu_backward": (1, 0.1, False),
+    "lerp": (1, 0.5),
+    "mish_backward": (1,),
+    "native_dropout": (0, 0.5, True),
+    "pow": (0, 2),
+    "sigmoid_backward": (1,),
+    "silu_backward": (1,),
+    "softplus_backward": (1, 1.0, 20.0),
+    "tanh_backward": (1,),
+    "threshold": (0, 0.1, 0.0),
+    "threshold_backward": (1, 0.0),
+}
+BINARY = set(
+    "add atan2 bitwise_and bitwise_or div eq fmod ge gt le lt logical_and logical_or maximum minimum mul ne "
+    "remainder rsub sub xlogy".split()
+)
+BITWISE = {"bitwise_and", "bitwise_not", "bitwise_or"}
+PRIMS = {"convert_element_type", "fma"}
+
+
+def image(rank: int = 4) -> torch.Tensor:
+    shape = (2, CHANNELS, 8, 8, 8)[:rank]
+    return torch.rand(shape).to(memory_format=FORMATS[rank])
+
+
+def is_only_channels_last(result: object) -> bool:
+    tensor = result[0] if isinstance(result, tuple) else result
+    assert isinstance(tensor, torch.Tensor)
+    return tensor.is_contiguous(memory_format=FORMATS[tensor.dim()]) and not tensor.is_contiguous()
+
+
+@for_each("name", sorted(PER_CHANNEL - INDUCTORS_OWN))
+def test_an_operation_said_to_keep_the_layout_returns_channels_last_for_channels_last(name: str) -> None:
+    result = getattr(aten, name)(image(5 if "3d" in name else 4), *ARGUMENTS[name])
+
+    assert is_only_channels_last(result)
+
+
+def test_an_operation_that_returns_a_contiguous_result_for_channels_last_is_not_said_to_keep_it() -> None:
+    assert not is_only_channels_last(aten.log_sigmoid_forward(image()))
+    assert not is_layout_agnostic(a_node("s", "aten.log_sigmoid_forward.default"))
+
+
+@pytest.mark.parametrize("name", ["avg_pool3d", "_adaptive_avg_pool3d", "adaptive_max_pool3d"])
+def test_three_dimensional_poolings_that_return_a_contiguous_result_end_a_region(name: str) -> None:
+    assert not is_layout_agnostic(a_node("p", f"aten.{name}.default"))
+
+
+@for_each("name", sorted(POINTWISE - PRIMS - {"where", "elu_backward"}))
+def test_a_pointwise_operation_keeps_the_operands_layout(name: str) -> None:
+    function = getattr(aten, name)
+    x, y = image(), image()
+    if name in BITWISE:
+        x, y = (x * 9).int(), (y * 9).int()
+    if name in POINTWISE_ARGUMENTS:
+        tensors, *rest = POINTWISE_ARGUMENTS[name]
+        result = function(x, *([y] * int(str(tensors))), *rest)
+    else:
+        result = function(x, y) if name in BINARY else function(x)
+
+    assert is_only_channels_last(result)
+
+
+def test_operations_with_arguments_in_another_order_keep_the_layout_too() -> None:
+    assert is_only_channels_last(aten.elu_backward(image(), 1.0, 1.0, 1.0, False, image()))
+    assert is_only_channels_last(aten.where(image() > 0.5, image(), image()))
+
+
+@for_each(
+    ("target", "name"),
+    [
+        ("aten.relu.default", "relu"),
+        ("aten.relu_.default", "relu"),
+        ("torch.ops.aten.add.Tensor", "add"),
+        ("aten.__and__.Tensor", "__and__"),
+        ("prims.convert_element_type.default", "convert_element_type"),
+        ("<built-in function getitem>", "getitem"),
+        ("getitem", "getitem"),
+        ("mkldnn._convolution_pointwise_.binary", "_convolution_pointwise"),
+        ("x", "x"),
+        ("_", "_"),
+    ],
+)
+def test_the_name_of_an_operation(target: str, name: str) -> None:
+    assert base_name(target) == name
+
+
+def test_what_is_not_known_is_not_agnostic() -> None:
+    for target in ("aten.view.default", "custom.thing.default", "aten.cat.default", "aten.native_group_norm.default"):
+        assert not is_layout_agnostic(a_node("n", target))
+        assert not reads_any_layout(a_node("n", target))
+
+
+@pytest.mark.parametrize(("fixed", "agnostic"), [(True, True), (False, False), (None, False)])
+def test_a_batch_norm_is_agnostic_where_its_statistics_are_fixed(fixed: bool | None, agnostic: bool) -> None:
+    assert is_layout_agnostic(a_node("n", "aten.native_batch_norm.default", uses_running_statistics=fixed)) is agnostic
+
+
+def test_reductions_and_questions_about_sizes_read_any_layout() -> None:
+    for target in ("aten.mean.dim", "aten.sum.dim_IntList", "aten.var_mean.correction", "aten.sym_size.int"):
+        assert reads_any_layout(a_node("n", target))
+
+
+def test_the_lists_do_not_overlap() -> None:
+    lists = POINTWISE, PER_CHANNEL, ALIASES, REDUCTIONS
+
+    assert sum(map(len, lists)) == len(frozenset().union(*lists))

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from layoutdoctor.examination.kernels.host import operation_tree, place_primitives
+from layoutdoctor.examination.kernels.primitives import annotate_primitives
+from layoutdoctor.examination.kernels.summaries import summarize_log
+from layoutdoctor.measure.profiling import record_iteration
+from layoutdoctor.recording.onednn import read_onednn_log
+from layoutdoctor.recording.operations import iteration_of
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import KernelSummary
+
+MILLISECOND = 1e-3
+PROBLEM = "mb4_ic32oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
+
+
+def line(kind: str, descriptors: str, problem: str, prop_kind: str = "undef", at: float | None = None) -> str:
+    """A log line of half a millisecond; ``at`` is its start in milliseconds."""
+    moment = "" if at is None else f"{1790000000000 + at:.3f},"
+    return f"onednn_verbose,v1,{moment}primitive,exec,cpu,{kind},jit:any,{prop_kind},{descriptors},,,{problem},0.5"
+
+
+def reorder(source: str, target: str, shape: str = "4x32x8x8", at: float | None = None) -> str:
+    return line("reorder", f"src:f32::blocked:{source}::f0 dst:f32::blocked:{target}::f0", shape, at=at)
+
+
+def convolution(problem: str = PROBLEM, at: float | None = None, kind: str = "convolution") -> str:
+    tags = {"src": "aBcd16b", "wei": "ABcd16b16a", "bia": "a", "dst": "aBcd16b"}
+    descriptors = " ".join(f"{role}:f32::blocked:{tag}::f0" for role, tag in tags.items())
+    return line(kind, descriptors, problem, "forward_training", at)
+
+
+def relu(at: float | None = None) -> str:
+    return line("eltwise", "data:f32::blocked:aBcd16b::f0 diff:undef::undef:::", "4x64x8x8", "forward_training", at)
+
+
+INPUT, WEIGHT = reorder("abcd", "aBcd16b"), reorder("abcd", "ABcd16b16a", "64x32x3x3")
+OUTPUT = reorder("aBcd16b", "abcd", "4x64x8x8")
+
+
+def summary(*lines: str) -> KernelSummary:
+    return summarize_log(read_onednn_log("\n".join(lines)))
+
+
+def tensors(found: KernelSummary) -> list[str]:
+    return [conversion.tensor for conversion in found.conversions]
+
+
+def test_the_reorders_around_a_convolution_are_its_input_weight_and_output() -> None:
+    found = summary(INPUT, WEIGHT, convolution(), OUTPUT, relu())
+
+    assert tensors(found) == ["activation", "weight", "activation"]
+    assert [conversion.direction for conversion in found.conversions] == ["to_blocked", "to_blocked", "from_blocked"]
+    assert {(item.owner, item.confidence, item.seconds_source) for item in found.conversions} == {
+        ("library", "shapes", "measured")
+    }
+    assert (found.count, found.conversion_count, found.convolution_count) == (5, 3, 4)
+    assert found.seconds == pytest.approx(2.5 * MILLISECOND)
+    assert found.conversion_seconds == pytest.approx(1.5 * MILLISECOND)
+    assert found.convolution_seconds == pytest.approx(2 * MILLISECOND)
+    assert found.share == pytest.approx(0.6)
+    assert found.sources == ("oneDNN verbose log",)
+
+
+def test_between_two_convolutions_what_leaves_the_blocked_format_is_the_output_of_the_first() -> None:
+    second = convolution("mb4_ic64oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1")
+    again = reorder("abcd", "aBcd16b", "4x64x8x8")
+
+    found = summary(convolution(), OUTPUT, again, second)
+
+    assert tensors(found) == ["activation", "activation"]
+    assert found.convolution_count == 4
+
+
+def test_the_totals_are_by_kind_and_the_longest_comes_first() -> None:
+    found = summary(INPUT, WEIGHT, convolution(), OUTPUT, relu(), relu())
+
+    assert [(total.kind, total.name, total.count, total.conversion_count) for total in found.totals] == [
+        ("kernel", "reorder", 3, 3),
+        ("kernel", "eltwise", 2, 0),
+        ("kernel", "convolution", 1, 0),
+    ]
+    assert found.totals[0].conversion_seconds == pytest.approx(1.5 * MILLISECOND)
+    assert {total.library for total in found.totals} == {"onednn"}
+
+
+def test_a_reorder_beside_no_convolution_keeps_its_layouts_and_nothing_else() -> None:
+    found = summary(relu(), reorder("abcd", "aBcd16b", "4x64x8x8"), relu())
+
+    (conversion,) = found.conversions
+    assert (conversion.tensor, conversion.direction, conversion.bytes_moved) == ("unknown", "to_blocked", 131_072)
+    assert (found.convolution_count, found.convolution_seconds) == (0, 0.0)
+    assert any("which tensor 1 of the reorders convert" in lack for lack in found.lacks)
+
+
+def test_a_reorder_of_another_size_than_the_convolution_beside_it_is_not_its_own() -> None:
+    found = summary(reorder("abcd", "aBcd16b", "4x32x16x16"), convolution())
+
+    assert tensors(found) == ["unknown"]
+    assert found.convolution_count == 1
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "something new",
+        "mb4_ic32oc64_ih8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1",
+        "mb4_ic32oc64_ih8oh8sh1dh0ph1_iw8ow8kw3sw1dw0pw1",
+        f"mb4_ic{'9' * 5000}oc64_ih8oh8kh3_iw8ow8kw3",
+        "mb4_ic\u00b2oc64_ih8oh8kh3_iw8ow8kw3",
+    ],
+)
+def test_a_convolution_whose_sizes_are_unknown_claims_no_reorder(problem: str) -> None:
+    found = summary(INPUT, convolution(problem))
+
+    assert tensors(found) == ["unknown"]
+    assert found.convolution_count == 1
+
+
+def test_reorders_that_change_no_layout_are_listed_and_not_counted() -> None:
+    found = summary(reorder("a", "a", "64"), reorder("abcd", "abcd"), convolution())
+
+    assert [conversion.direction for conversion in found.conversions] == ["none", "none"]
+    assert (found.conversion_count, found.conversion_seconds) == (0, 0.0)
+
+
+def test_primitives_that_ran_at_once_are_of_two_threads_and_prove_nothing() -> None:
+    in_turn = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=11))
+    at_once = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=10.2))
+
+    assert (tensors(in_turn), tensors(at_once)) == (["activation"], ["unknown"])
+
+
+def test_kernels_stand_in_the_order_they_started_where_the_log_says_when() -> None:
+    found = summary(relu(at=20), convolution(at=10))
+
+    assert [kernel.name for kernel in found.kernels] == ["convolution", "eltwise"]
+    assert [kernel.start_seconds for kernel in found.kernels] == pytest.approx([0.0, 10 * MILLISECOND], abs=1e-6)
+    assert not any("TIMESTAMP" in lack for lack in found.lacks)
+
+
+def test_without_timestamps_the_order_of_the_log_stays_and_is_said_to_be_all_there_is() -> None:
+    found = summary(relu(), convolution(), INPUT)
+
+    assert [kernel.name for kernel in found.kernels] == ["eltwise", "convolution", "reorder"]
+    assert {kernel.start_seconds for kernel in found.kernels} == {None}
+    assert any("ONEDNN_VERBOSE_TIMESTAMP=1" in lack for lack in found.lacks)
+
+
+def test_only_what_was_executed_counts() -> None:
+    created = convolution().replace(",exec,", ",create:cache_miss,")
+    unread = convolution().rsplit(",", 1)[0] + ",soon"
+
+    found = summary("hello", created, unread, convolution())
+
+    assert (found.count, found.not_understood_count) == (1, 1)
+
+
+def test_a_reorder_whose_sizes_could_not_be_read_proves_no_direction() -> None:
+    unread = INPUT.replace(INPUT.split(",")[-2], "runtime")
+
+    (conversion,) = summary(unread).conversions
+    assert (conversion.direction, conversion.confidence) == ("other", None)
+
+
+def test_a_log_without_primitives_has_an_empty_list() -> None:
+    found = summary("hello")
+
+    assert (found.count, found.seconds, found.share, found.totals) == (0, 0, None, ())
+
+
+@pytest.mark.thorough
+def test_a_long_run_of_reorders_prepares_weights_and_is_not_searched() -> None:
+    started = time.perf_counter()
+    found = summary(*[reorder("abcd", "ABcd16b16a", "64x32x3x3")] * 20_000, convolution())
+
+    assert time.perf_counter() - started < 20
+    assert set(tensors(found)) == {"unknown"}
+    assert found.convolution_count == 1
+
+
+def residual() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 3, padding=1),
+        torch.nn.BatchNorm2d(32),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(32, 32, 3, padding=1, groups=32),
+        torch.nn.Conv2d(32, 64, 1),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(64, 64, 3, stride=2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(64 * 9, 10),
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("channels_last_model", [False, True])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
+    is_training: bool, channels_last_model: bool
+) -> None:
+    torch.manual_seed(0)
+    module, x = residual().train(is_training), torch.randn(2, 3, 16, 16)
+    if channels_last_model:
+        module = module.to(memory_format=torch.channels_last)
+
+    def step() -> None:
+        with torch.set_grad_enabled(is_training):
+            result = module(x)
+        if is_training:
+            module.zero_grad()
+            result.sum().backward()
+
+    step()
+    recording = record_iteration(step, "cpu")
+    profile = iteration_of(recording.events)
+    assert recording.log is not None
+    if not recording.log.primitives:
+        pytest.skip("this processor runs no convolution through oneDNN")
+    tree = operation_tree(profile)
+    homeless = place_primitives(tree, recording.log, profile.base_seconds)
+    beside = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
+    expected = {item.primitive.line_number: item.tensor for item in beside}
+
+    found = summarize_log(recording.log)
+
+    reorders = [primitive for primitive in recording.log.primitives if primitive.kind == "reorder"]
+    assert homeless == []
+    assert len(reorders) == len(found.conversions) > 0
+    for primitive, conversion in zip(reorders, found.conversions, strict=True):
+        assert conversion.tensor == expected[primitive.line_number], primitive
+    kinds = Counter(primitive.kind for primitive in recording.log.primitives)
+    assert {total.name: total.count for total in found.totals} == kinds

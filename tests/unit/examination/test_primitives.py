@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from builders import blocked, channels_last, contiguous
+from loops import for_each
+
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.examination.kernels.host import operation_tree, place_primitives
+from layoutdoctor.examination.kernels.primitives import annotate_primitives, conversion_direction, problem_shapes
+from layoutdoctor.measure.profiling import record_iteration
+from layoutdoctor.recording.onednn import Primitive, read_onednn_log
+from layoutdoctor.recording.operations import Operation, iteration_of
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import ConversionDirection
+    from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
+
+OPERATION = Operation("aten::mkldnn_convolution", 0.0, 1.0, "1")
+PROBLEM = "mb4_ic32oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
+EQUAL = "mb4_ic32oc32_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
+
+
+def reorder(source: str, target: str, shape: str = "4x32x8x8", dtypes: tuple[str, str] = ("f32", "f32")) -> str:
+    descriptors = f"src:{dtypes[0]}::blocked:{source}::f0 dst:{dtypes[1]}::blocked:{target}::f0"
+    return f"onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,{descriptors},,,{shape},0.5"
+
+
+def main(
+    prop_kind: str = "forward_training",
+    source: str = "aBcd16b",
+    weight: str = "ABcd16b16a",
+    target: str = "aBcd16b",
+    problem: str = PROBLEM,
+    kind: str = "convolution",
+) -> str:
+    names = {"src": source, "wei": weight, "bia": "a", "dst": target}
+    descriptors = " ".join(f"{role}:f32::blocked:{tag}::f0" for role, tag in names.items())
+    return f"onednn_verbose,v1,primitive,exec,cpu,{kind},jit:any,{prop_kind},{descriptors},,alg:any,{problem},1.0"
+
+
+def annotated(*lines: str) -> list[AnnotatedPrimitive]:
+    return annotate_primitives([(OPERATION, read_onednn_log("\n".join(lines)).primitives)])
+
+
+def places(*lines: str) -> list[tuple[str, str | None]]:
+    return [(item.tensor, item.port) for item in annotated(*lines) if item.primitive.kind == "reorder"]
+
+
+def direction(line: str) -> ConversionDirection:
+    return annotated(line)[0].direction
+
+
+def test_the_reorders_of_a_forward_convolution_are_input_weight_and_output() -> None:
+    assert places(
+        reorder("abcd", "aBcd16b"),
+        reorder("abcd", "ABcd16b16a", "64x32x3x3"),
+        main(),
+        reorder("aBcd16b", "abcd", "4x64x8x8"),
+    ) == [("activation", "input 0"), ("weight", "input 1"), ("activation", "output 0")]
+
+
+def test_the_reorders_of_a_backward_are_told_apart_by_size_format_and_order() -> None:
+    lines = (
+        reorder("abcd", "aBcd16b"),
+        reorder("abcd", "ABcd16a16b", "32x32x3x3"),
+        main("backward_data", weight="ABcd16a16b", problem=EQUAL),
+        reorder("aBcd16b", "abcd"),
+        reorder("abcd", "aBcd16b"),
+        reorder("abcd", "aBcd16b"),
+        main("backward_weights", problem=EQUAL),
+        reorder("a", "a", "32"),
+        reorder("ABcd16b16a", "abcd", "32x32x3x3"),
+    )
+
+    assert places(*lines) == [
+        ("gradient", "input 0"),
+        ("weight", "input 2"),
+        ("gradient", "output 0"),
+        ("gradient", "input 0"),
+        ("activation", "input 1"),
+        ("gradient", "output 2"),
+        ("gradient", "output 1"),
+    ]
+
+
+def test_one_reorder_that_fits_two_arguments_is_unknown() -> None:
+    """Gradient and input have one size and one format here; only one of them was converted, and nothing says which."""
+    assert places(reorder("abcd", "acdb"), main("backward_weights", "acdb", target="acdb", problem=EQUAL)) == [
+        ("unknown", None)
+    ]
+
+
+def test_more_reorders_than_arguments_they_fit_are_unknown() -> None:
+    line = reorder("abcd", "ABcd16b16a", "64x32x3x3")
+
+    assert places(line, line, main()) == [("weight", None), ("weight", None)]
+
+
+def test_a_reorder_that_fits_what_was_before_and_what_comes_after_is_unknown() -> None:
+    """A plain gradient result, or the plain input of the next primitive: both have this size and this format."""
+    lines = (
+        main("backward_data", source="abcd", problem=EQUAL),
+        reorder("abcd", "acdb"),
+        main("backward_weights", source="acdb", target="aBcd16b", problem=EQUAL),
+    )
+
+    assert places(*lines) == [("unknown", None)]
+
+
+def test_what_comes_from_a_blocked_format_is_a_result_and_what_goes_to_one_an_argument() -> None:
+    """torch's own tensors are strided."""
+    lines = (
+        main("backward_data", source="aBcd16b", problem=EQUAL),
+        reorder("aBcd16b", "abcd"),
+        main("backward_weights", source="abcd", target="acdb", problem=EQUAL),
+    )
+    others = (
+        main("backward_data", source="abcd", problem=EQUAL),
+        reorder("abcd", "aBcd16b"),
+        main("backward_weights", source="aBcd16b", target="acdb", problem=EQUAL),
+    )
+
+    assert places(*lines) == [("gradient", "output 0")]
+    assert places(*others) == [("activation", "input 1")]
+
+
+def test_the_reorder_that_fits_one_place_only_leaves_the_other_place_to_the_next() -> None:
+    lines = (
+        main("backward_data", source="abcd", problem=EQUAL),
+        reorder("abcd", "acdb"),
+        reorder("acdb", "aBcd16b"),
+        main("backward_weights", source="aBcd16b", target="abcd", problem=EQUAL),
+    )
+
+    assert places(*lines) == [("gradient", "output 0"), ("activation", "input 1")]
+
+
+def test_a_reorder_that_fits_nothing_is_unknown() -> None:
+    assert places(reorder("abcd", "aBcd16b", "7x7x7x7"), main()) == [("unknown", None)]
+    assert places(reorder("abcd", "aBcd16b")) == [("unknown", None)]
+
+
+def test_grouped_weights_have_a_group_dimension() -> None:
+    problem = "g4mb2_ic32oc64_ih12oh12kh3sh1dh0ph1_iw12ow12kw3sw1dw0pw1"
+    forward = main(weight="aBCde8c8b", problem=problem, source="acdb", target="acdb")
+
+    assert places(reorder("abdec", "aBCde8c8b", "4x16x8x3x3"), forward) == [("weight", "input 1")]
+
+
+def test_a_primitive_of_another_kind_names_the_tensor_by_format_but_no_port() -> None:
+    product = main("forward_inference", "ab", "AB16b64a", "ab", "mb4ic64oc32", "inner_product")
+
+    assert places(reorder("ba", "AB16b64a", "32x64"), product) == [("weight", None)]
+    assert places(reorder("ba", "ab", "32x64"), product) == [("activation", None)]
+    assert places(reorder("ba", "ab", "32x64"), main("forward", "ab", "ab", "ab", "4x64:64x32", "matmul")) == [
+        ("unknown", None)
+    ]
+
+
+def test_problem_text_gives_the_sizes_of_all_tensors() -> None:
+    (volume,) = read_onednn_log(
+        main(problem="g2mb1_ic8oc4_id5od5kd3sd1dd0pd1_ih6oh6kh1sh1dh0ph0_iw7ow7kw3sw1dw0pw1")
+    ).primitives
+
+    assert problem_shapes(volume) == {
+        "src": (1, 8, 5, 6, 7),
+        "dst": (1, 4, 5, 6, 7),
+        "wei": (2, 2, 4, 3, 1, 3),
+        "bia": (4,),
+    }
+
+
+@pytest.mark.parametrize("problem", ["", "4x64:64x32", "mb4"])
+def test_a_problem_text_that_says_less_gives_no_sizes(problem: str) -> None:
+    (primitive,) = read_onednn_log(main(problem=problem)).primitives
+
+    assert problem_shapes(primitive) == {}
+
+
+@for_each(
+    ("line", "expected"),
+    [
+        (reorder("abcd", "aBcd16b"), "to_blocked"),
+        (reorder("aBcd16b", "abcd"), "from_blocked"),
+        (reorder("abcd", "acdb"), "to_channels_last"),
+        (reorder("acdb", "abcd"), "to_contiguous"),
+        (reorder("aBcd8b", "aBcd16b"), "other"),
+        (reorder("abcd", "bacd"), "other"),
+        (reorder("aBcd16b", "aBcd16b"), "none"),
+        (reorder("abcd", "acdb", "4x32x1x1"), "none"),
+        (reorder("abcd", "acdb", "4x1x8x8"), "none"),
+        (reorder("a", "a", "64"), "none"),
+        (reorder("a", "A16a", "64"), "none"),
+        (reorder("abcd", "abcd", dtypes=("f32", "bf16")), "none"),
+        (reorder("abcde", "acdeb", "2x8x4x4x4"), "to_channels_last"),
+    ],
+)
+def test_the_direction_of_a_reorder(line: str, expected: ConversionDirection) -> None:
+    assert direction(line) == expected
+
+
+def test_bytes_are_those_read_and_those_written_without_padding() -> None:
+    assert annotated(reorder("abcd", "aBcd16b", "2x3x4x5"))[0].bytes_moved == 2 * 3 * 4 * 5 * (4 + 4)
+    assert annotated(reorder("abcd", "aBcd16b", "2x3x4x5", ("f32", "bf16")))[0].bytes_moved == 2 * 3 * 4 * 5 * (4 + 2)
+    assert annotated(reorder("abcd", "aBcd16b", "2x3x4x5", ("f4_e2m1", "f32")))[0].bytes_moved is None
+
+
+def test_a_reorder_without_sizes_or_formats_is_not_described() -> None:
+    item = annotated(reorder("abcd", "aBcd16b", "runtime"))[0]
+
+    assert (item.source, item.target, item.direction, item.bytes_moved) == (None, None, "other", None)
+
+
+@for_each(
+    ("source", "target", "expected"),
+    [
+        (contiguous(), channels_last(), "to_channels_last"),
+        (channels_last(), contiguous(), "to_contiguous"),
+        (contiguous(), contiguous(), "none"),
+        (contiguous(), blocked(), "to_blocked"),
+        (blocked(), contiguous(), "from_blocked"),
+        (blocked(), blocked(tag="aBcd8b"), "other"),
+        (contiguous((2, 3, 1, 1)), channels_last((2, 3, 1, 1)), "none"),
+        (strided_layout((2, 3, 4, 5), (60, 20, 1, 4)), contiguous((2, 3, 4, 5)), "to_contiguous"),
+        (contiguous((2, 3, 4, 5)), strided_layout((2, 3, 4, 5), (60, 20, 1, 4)), "other"),
+        (strided_layout((2, 3, 4, 5), (120, 20, 5, 1)), contiguous((2, 3, 4, 5)), "none"),
+        (None, contiguous(), "other"),
+        (contiguous(), None, "other"),
+        (Layout(contiguous().shape, None, ()), contiguous(), "other"),
+        (contiguous(), Layout(contiguous().shape, None, ()), "other"),
+    ],
+)
+def test_the_direction_between_two_layouts(
+    source: Layout | None, target: Layout | None, expected: ConversionDirection
+) -> None:
+    assert conversion_direction(source, target) == expected
+
+
+CONVOLUTIONS = {
+    "2d": (lambda: torch.nn.Conv2d(32, 48, 3, padding=1), (2, 32, 12, 12)),
+    "2d, equal sizes": (lambda: torch.nn.Conv2d(32, 32, 3, padding=1), (2, 32, 12, 12)),
+    "2d, sizes of its weight": (lambda: torch.nn.Conv2d(32, 32, 3, padding=1, bias=False), (32, 32, 3, 3)),
+    "1x1": (lambda: torch.nn.Conv2d(32, 32, 1), (2, 32, 12, 12)),
+    "depthwise": (lambda: torch.nn.Conv2d(32, 32, 3, padding=1, groups=32), (2, 32, 12, 12)),
+    "grouped": (lambda: torch.nn.Conv2d(32, 64, 3, padding=1, groups=4), (2, 32, 12, 12)),
+    "1d": (lambda: torch.nn.Conv1d(32, 32, 3, padding=1), (2, 32, 40)),
+    "3d": (lambda: torch.nn.Conv3d(32, 32, 3, padding=1), (2, 32, 6, 6, 6)),
+    "transposed": (lambda: torch.nn.ConvTranspose2d(32, 48, 3, stride=2), (2, 32, 12, 12)),
+    "three channels": (lambda: torch.nn.Conv2d(3, 32, 3, padding=1), (2, 3, 16, 16)),
+}
+
+
+@pytest.mark.thorough
+@for_each("channels_last_model", [False, True])
+@for_each("name", CONVOLUTIONS)
+def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(name: str, channels_last_model: bool) -> None:
+    """Forward and backward of one convolution: what each reorder is said to convert has that tensor's element count."""
+    make, shape = CONVOLUTIONS[name]
+    module, x = make(), torch.randn(shape)
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if channels_last_model and len(shape) in formats:
+        module, x = module.to(memory_format=formats[len(shape)]), x.to(memory_format=formats[len(shape)])
+    x.requires_grad_()
+
+    def step() -> None:
+        module.zero_grad()
+        x.grad = None
+        (module(x) ** 2).sum().backward()
+
+    step()
+    recording = record_iteration(step, "cpu")
+    profile = iteration_of(recording.events)
+    tree = operation_tree(profile)
+    assert recording.log is not None
+    if not recording.log.primitives:
+        pytest.skip("this processor runs no convolution through oneDNN")
+    assert place_primitives(tree, recording.log, profile.base_seconds) == []
+    items = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
+
+    output = module(x)
+    counts = {
+        ("forward", "input 0"): x.numel(),
+        ("forward", "input 1"): module.weight.numel(),
+        ("forward", "output 0"): output.numel(),
+        ("backward", "input 0"): output.numel(),
+        ("backward", "input 1"): x.numel(),
+        ("backward", "input 2"): module.weight.numel(),
+        ("backward", "output 0"): x.numel(),
+        ("backward", "output 1"): module.weight.numel(),
+        ("backward", "output 2"): output.shape[1],
+    }
+    pass_, weights = "forward", 0
+    for item in items:
+        if item.primitive.kind != "reorder":
+            continue
+        backward = item.tensor == "gradient" or (item.tensor, item.port) in {
+            ("weight", "input 2"),
+            ("activation", "input 1"),
+        }
+        pass_ = "backward" if backward else pass_
+        weights += item.tensor == "weight"
+        if item.port is None:
+            assert name == "transposed"  # its weight gradient comes back with the first two dimensions exchanged
+            continue
+        shape_ = item.primitive.shape
+        assert shape_ is not None
+        assert torch.Size(shape_).numel() == counts[pass_, item.port], (pass_, item)
+    assert weights == 2  # once for the forward, once for the gradient of the input
+
+
+def test_the_input_and_the_gradient_of_a_weight_gradient_come_in_this_order() -> None:
+    """The order the annotation relies on where both have one size, shown where their sizes differ."""
+    module, x = torch.nn.Conv2d(32, 48, 3, padding=1), torch.randn(2, 32, 12, 12)
+
+    def step() -> None:
+        module(x).sum().backward()
+
+    step()
+    recording = record_iteration(step, "cpu")
+    assert recording.log is not None
+    primitives: list[Primitive] = recording.log.primitives
+    main_ = next((i for i, item in enumerate(primitives) if item.prop_kind == "backward_weights"), None)
+    if main_ is None or primitives[main_ - 2].kind != "reorder":
+        pytest.skip("this processor converts nothing for it")
+    assert [item.shape for item in primitives[main_ - 2 : main_]] == [(2, 48, 12, 12), (2, 32, 12, 12)]

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from builders import a_conversion, blocked, channels_last, contiguous
+from loops import for_each
+
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.examination.graphs.regions import Region, known_sum, same_format, shortest_ways
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Conversion
+
+IMAGE = (2, 8, 6, 6)
+PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
+
+
+def out(name: str, **changes: Any) -> Conversion:
+    return a_conversion(name, **{"source": LAST, "target": PLAIN, "bytes_moved": 100, **changes})
+
+
+def back(name: str, **changes: Any) -> Conversion:
+    return a_conversion(name, **{"source": PLAIN, "target": LAST, "bytes_moved": 100, **changes})
+
+
+def test_a_region_asks_for_the_layouts_its_values_come_in_each_once() -> None:
+    other = strided_layout(IMAGE, (288, 6, 48, 1))
+    leaving = {"a": out("0"), "b": out("1"), "c": out("2", source=other), "d": out("3", source=None)}
+
+    assert Region(leaving=leaving).layouts() == [LAST, other]
+
+
+def test_in_one_layout_what_comes_in_another_is_foreign_and_what_is_read_so_is_pinned() -> None:
+    other = strided_layout(IMAGE, (288, 6, 48, 1))
+    ours, theirs = out("0"), out("1", source=other)
+    wanted, unwanted = back("2"), back("3", target=other)
+    region = Region({"a", "b", "c"}, {"a": ours, "b": theirs}, [("a", wanted), ("c", unwanted)], {"x"}, {"y"})
+
+    assert region.in_layout(LAST) == Region({"a", "b", "c"}, {"a": ours}, [("a", wanted)], {"x", "c"}, {"y", "b"})
+
+
+@for_each(
+    ("leaving", "entering", "pinned", "foreign", "count"),
+    [
+        (1, 1, 0, 0, 1),
+        (2, 1, 0, 0, 1),
+        (2, 3, 0, 0, 2),
+        (2, 2, 1, 0, 1),
+        (2, 2, 0, 2, 0),
+        (1, 1, 3, 0, 0),
+        (0, 2, 0, 0, 0),
+    ],
+)
+def test_as_many_pairs_go_as_both_balances_allow(
+    leaving: int, entering: int, pinned: int, foreign: int, count: int
+) -> None:
+    region = Region(
+        leaving={f"v{n}": out(f"out {n}") for n in range(leaving)},
+        entering=[("v0", back(f"back {n}")) for n in range(entering)],
+        pinned={f"p{n}" for n in range(pinned)},
+        foreign={f"f{n}" for n in range(foreign)},
+    )
+
+    assert region.removable_pair_count() == count
+
+
+def test_saved_bytes_are_those_of_today_without_those_of_then() -> None:
+    region = Region(leaving={"a": out("0")}, entering=[("a", back("1", bytes_moved=70))], pinned={"p"}, foreign={"f"})
+
+    assert region.saved_bytes({"p": 30, "f": 20}.get) == 100 + 70 - 30 - 20
+
+
+def test_bytes_that_are_not_known_make_no_balance() -> None:
+    assert Region(leaving={"a": out("0", bytes_moved=None)}).saved_bytes(lambda name: 1) is None
+    assert Region(leaving={"a": out("0")}, pinned={"a"}).saved_bytes(lambda name: None) is None
+
+
+@for_each(
+    ("one", "other", "same"),
+    [
+        (PLAIN, PLAIN, True),
+        (PLAIN, LAST, False),
+        (LAST, strided_layout(IMAGE, (576, 1, 96, 16)), True),
+        (contiguous((2, 8, 1, 1)), channels_last((2, 8, 1, 1)), True),
+        (PLAIN, contiguous((4, 16, 3, 3)), True),
+        (blocked(IMAGE), blocked((4, 16, 3, 3)), True),
+        (blocked(IMAGE), blocked(IMAGE, "aBcd8b"), False),
+        (blocked(IMAGE), PLAIN, False),
+        (strided_layout(IMAGE, (288, 6, 48, 1)), strided_layout(IMAGE, (288, 6, 48, 1)), True),
+        (strided_layout(IMAGE, (288, 6, 48, 1)), PLAIN, False),
+    ],
+)
+def test_layouts_of_one_format_are_the_same_whatever_their_size(one: Any, other: Any, same: bool) -> None:
+    assert same_format(one, other) is same
+    assert same_format(other, one) is same
+
+
+def test_a_sum_is_known_where_all_of_it_is() -> None:
+    assert known_sum(1.0) == 1.0
+    assert known_sum(1.0, 2.0, 3.0) == 6.0
+    assert known_sum(1.0, None, 3.0) is None
+    assert known_sum(None, 2.0) is None
+
+
+GRAPH = {"a": ["m"], "b": ["n"], "m": ["n", "x"], "n": ["o"], "o": ["y"], "x": ["y"], "y": ["a"]}
+
+
+def ways(starts: list[list[str]], ends: dict[str, list[int]], unwanted: set[int] | None = None) -> list[Any]:
+    found = shortest_ways(lambda name: GRAPH.get(name, []), starts, ends, lambda n: n not in (unwanted or set()))
+    return [(start, end, "".join(way)) for start, end, way in found]
+
+
+def test_ways_come_by_length_and_then_by_the_order_of_starts_and_ends() -> None:
+    assert ways([["a"], ["b"]], {"y": [0], "n": [1, 2]}) == [
+        (1, 1, "bn"),
+        (1, 2, "bn"),
+        (0, 1, "amn"),
+        (0, 2, "amn"),
+        (0, 0, "amxy"),
+        (1, 0, "bnoy"),
+    ]
+
+
+def test_a_start_that_is_an_end_is_the_shortest_way() -> None:
+    assert ways([["n", "a"]], {"n": [0]}) == [(0, 0, "n")]
+
+
+def test_a_start_with_several_values_goes_from_the_nearest() -> None:
+    assert ways([["a", "o"]], {"y": [0]}) == [(0, 0, "oy")]
+
+
+def test_what_is_not_wanted_any_more_is_not_looked_for() -> None:
+    used: set[int] = set()
+    found = shortest_ways(
+        lambda name: GRAPH.get(name, []), [["a"], ["b"]], {"n": [0], "y": [1]}, lambda n: n not in used
+    )
+    first = next(found)
+    used.add(first[0])
+
+    assert (first[0], first[1]) == (1, 0)
+    assert [start for start, _, _ in found] == [0, 0]
+
+
+def test_what_cannot_be_reached_gives_no_way_and_a_circle_ends() -> None:
+    assert ways([["a"]], {"b": [0], "nowhere": [1]}) == []

@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from loops import for_each
+from recorded_builders import FORWARD, GEMM, HOST_CALL, POINTWISE, Recorder, name_of_operation
+
+from layoutdoctor.examination.kernels.attribution import Attribution, attribute, innermost, is_convolution
+from layoutdoctor.recording.recording import NONE, RecordedTrace, column
+
+
+def operation_names(trace: RecordedTrace, found: Attribution) -> list[str | None]:
+    """Of each kernel, the operation it was found to belong to."""
+    return [name_of_operation(trace, row) for row in found.operation.tolist()]
+
+
+def outermost_names(trace: RecordedTrace, found: Attribution) -> list[str | None]:
+    return [name_of_operation(trace, row) for row in found.outermost.tolist()]
+
+
+def test_a_kernel_belongs_to_the_operation_of_its_external_id() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d"), record.operation("aten::cudnn_convolution", external=77):
+        pass
+    record.kernel(FORWARD, external=77)
+
+    trace = record.trace()
+
+    assert operation_names(trace, attribute(trace)) == ["aten::cudnn_convolution"]
+
+
+def test_without_external_ids_it_belongs_to_the_innermost_operation_around_its_launch() -> None:
+    record = Recorder(external=None)
+    with record.operation("aten::conv2d"):
+        with record.operation("aten::cudnn_convolution"):
+            record.kernel(FORWARD)
+        record.kernel(POINTWISE)
+    record.kernel(GEMM)
+
+    trace = record.trace()
+
+    assert operation_names(trace, attribute(trace)) == ["aten::cudnn_convolution", "aten::conv2d", None]
+
+
+def test_an_external_id_that_is_the_correlation_again_says_nothing() -> None:
+    record = Recorder(external="correlation")
+    with record.operation("aten::relu", external=105):
+        pass
+    with record.operation("aten::conv2d"):
+        for _ in range(10):
+            record.kernel(FORWARD)
+
+    trace = record.trace()
+    found = attribute(trace)
+
+    assert 105 in trace.kernels.external
+    assert found.is_external_degenerate
+    assert operation_names(trace, found) == ["aten::conv2d"] * 10
+
+
+def test_a_few_external_ids_that_happen_to_be_correlations_are_believed() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d", external=101):
+        for _ in range(4):
+            record.kernel(FORWARD)
+
+    trace = record.trace()
+    found = attribute(trace)
+
+    assert trace.kernels.external[0] == trace.kernels.correlation[0]
+    assert not found.is_external_degenerate
+    assert operation_names(trace, found) == ["aten::conv2d"] * 4
+
+
+def test_external_id_zero_stood_for_none_in_2020() -> None:
+    record = Recorder(external=None)
+    with record.operation("aten::relu", external=0):
+        pass
+    with record.operation("aten::conv2d"):
+        record.kernel(FORWARD, external=0)
+
+    trace = record.trace()
+
+    assert operation_names(trace, attribute(trace)) == ["aten::conv2d"]
+
+
+def test_an_external_id_that_names_no_operation_falls_back_to_nesting() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d"):
+        record.kernel(FORWARD, external=123456)
+
+    trace = record.trace()
+
+    assert operation_names(trace, attribute(trace)) == ["aten::conv2d"]
+
+
+def test_a_kernel_without_a_launch_is_counted_and_belongs_to_nothing() -> None:
+    record = Recorder()
+    record.kernel(GEMM, is_launched=False)
+    with record.operation("aten::conv2d"):
+        record.kernel(FORWARD)
+
+    trace = record.trace()
+    found = attribute(trace)
+
+    assert (found.unlaunched_count, found.launch[0]) == (1, NONE)
+    assert operation_names(trace, found) == [None, "aten::conv2d"]
+
+
+def test_what_a_graph_replays_is_counted_and_has_no_operation() -> None:
+    record = Recorder(external=None)
+    with record.operation("Torch-Compiled Region: 0/0"):
+        record.replay(FORWARD, POINTWISE, GEMM)
+        record.kernel(GEMM)
+
+    trace = record.trace()
+    found = attribute(trace)
+
+    assert (found.replayed_count, found.unlaunched_count) == (3, 0)
+    assert operation_names(trace, found) == [None, None, None, "Torch-Compiled Region: 0/0"]
+
+
+def merged(external: str | None = "operation") -> RecordedTrace:
+    """Two ranks in one file: the same correlations and External ids in both."""
+    record = Recorder(external=external)
+    for process, name in (("1", "aten::conv2d"), ("2", "aten::relu")):
+        record.on_thread("main", process)
+        with record.operation(name, external=9):
+            record.kernel(FORWARD, correlation=55)
+    return record.trace()
+
+
+@pytest.mark.parametrize("external", ["operation", None])
+def test_ids_that_two_merged_processes_share_name_no_launch_and_no_operation(external: str | None) -> None:
+    trace = merged(external)
+    found = attribute(trace)
+
+    assert found.launch.tolist() == [NONE, NONE]
+    assert operation_names(trace, found) == [None, None]
+
+
+def test_ids_that_one_of_two_merged_processes_has_alone_are_believed() -> None:
+    record = Recorder()
+    for process, name in (("1", "aten::conv2d"), ("2", "aten::relu")):
+        record.on_thread("main", process)
+        with record.operation(name):
+            record.kernel(FORWARD)
+    trace = record.trace()
+    found = attribute(trace)
+
+    assert found.launch.tolist() == [0, 1]
+    assert operation_names(trace, found) == ["aten::conv2d", "aten::relu"]
+
+
+def test_an_id_that_two_threads_of_one_process_use_names_the_first() -> None:
+    record = Recorder(external=None)
+    with record.operation("aten::conv2d", external=9):
+        pass
+    record.on_thread("autograd")
+    with record.operation("aten::relu", external=9):
+        pass
+    record.kernel(FORWARD, external=9)
+
+    trace = record.trace()
+
+    assert operation_names(trace, attribute(trace)) == ["aten::conv2d"]
+
+
+# An operation from 10 to 40 with one from 20 to 30 in it, and one from 40 to 50 behind.
+@for_each(
+    ("moment", "name"),
+    [
+        (9, None),
+        (10, "outer"),
+        (19, "outer"),
+        (20, "inner"),
+        (30, "inner"),
+        (31, "outer"),
+        (39, "outer"),
+        (40, "next"),
+        (50, "next"),
+        (51, None),
+    ],
+)
+def test_the_innermost_operation_at_its_edges(moment: int, name: str | None) -> None:
+    record = Recorder()
+    with record.operation("aten::outer"), record.operation("aten::inner"):
+        pass
+    record.now -= HOST_CALL
+    with record.operation("aten::next"):
+        pass
+    trace = record.trace()
+    assert trace.operations.start.tolist() == [10, 20, 40]
+
+    found = innermost(trace.operations, attribute(trace).parent, column([0]), column([moment]))
+
+    assert name_of_operation(trace, int(found[0])) == (f"aten::{name}" if name else None)
+
+
+def test_the_innermost_operation_is_one_of_the_same_thread() -> None:
+    record = Recorder()
+    record.on_thread("autograd")
+    with record.operation("aten::relu"):
+        trace_time = record.now
+    trace = record.trace()
+
+    found = innermost(trace.operations, attribute(trace).parent, column([0]), column([trace_time]))
+
+    assert found.tolist() == [NONE]
+
+
+def test_innermost_agrees_with_looking_at_every_operation() -> None:
+    generator = np.random.default_rng(4)
+    record = Recorder()
+
+    def nest(depth: int) -> None:
+        for _ in range(generator.integers(0, 4)):
+            with record.operation(f"aten::op{record.now}"):
+                if depth:
+                    nest(depth - 1)
+
+    for _ in range(6):
+        nest(4)
+    trace = record.trace()
+    operations, parent = trace.operations, attribute(trace).parent
+    # between the clock's ticks, where no two operations meet
+    moments = column([*range(5, record.now, 10)])
+
+    found = innermost(operations, parent, column([0] * len(moments)), moments)
+
+    ends = operations.start + operations.duration
+    for moment, row in zip(moments.tolist(), found.tolist(), strict=True):
+        around = np.flatnonzero((operations.start <= moment) & (ends >= moment))
+        assert row == (around[-1] if len(around) else NONE)
+    assert (found == NONE).any()
+    assert (found != NONE).sum() > 100
+
+
+def test_an_operation_that_begins_where_another_one_ends_is_not_within_it() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d"):
+        pass
+    record.now -= HOST_CALL
+    with record.operation("aten::relu"):
+        record.kernel(POINTWISE)
+    trace = record.trace()
+    operations, found = trace.operations, attribute(trace)
+
+    assert operations.start[1] == operations.start[0] + operations.duration[0]
+    assert (found.parent.tolist(), found.convolution.tolist()) == ([NONE, NONE], [NONE])
+
+
+def test_a_convolution_is_the_outermost_one_around() -> None:
+    record = Recorder()
+    with (
+        record.operation("ConvolutionBackward0"),
+        record.operation("aten::convolution_backward"),
+        record.operation("aten::cudnn_convolution"),
+    ):
+        record.kernel(FORWARD)
+    with record.operation("aten::relu"):
+        record.kernel(POINTWISE)
+
+    trace = record.trace()
+    found = attribute(trace)
+
+    assert [name_of_operation(trace, row) for row in found.convolution.tolist()] == ["aten::convolution_backward", None]
+
+
+def test_the_outermost_operator_is_within_what_autograd_and_the_compiler_wrap_around() -> None:
+    record = Recorder()
+    with record.operation("ProfilerStep#1"), record.operation("Torch-Compiled Region: 0/0"):
+        with record.operation("aten::conv2d"), record.operation("aten::cudnn_convolution"):
+            pass
+        with record.operation("triton_poi_fused_relu_0"):
+            pass
+    with (
+        record.operation("autograd::engine::evaluate_function: AddBackward0"),
+        record.operation("AddBackward0"),
+        record.operation("aten::add"),
+        record.operation("aten::to"),
+    ):
+        pass
+
+    trace = record.trace()
+
+    assert outermost_names(trace, attribute(trace)) == [
+        "ProfilerStep#1",
+        "Torch-Compiled Region: 0/0",
+        "aten::conv2d",
+        "aten::conv2d",
+        "triton_poi_fused_relu_0",
+        "autograd::engine::evaluate_function: AddBackward0",
+        "AddBackward0",
+        "aten::add",
+        "aten::add",
+    ]
+
+
+def steps_of(trace: RecordedTrace) -> list[str | None]:
+    found = attribute(trace)
+    return [found.step_names[step] if step != NONE else None for step in found.step.tolist()]
+
+
+def test_a_kernel_belongs_to_the_step_in_which_it_was_launched_not_in_which_it_ran() -> None:
+    record = Recorder()
+    record.kernel(GEMM)
+    for number in (3, 4):
+        with record.annotation(f"ProfilerStep#{number}"):
+            record.kernel(GEMM, takes=10_000)
+    record.kernel(GEMM)
+
+    assert steps_of(record.trace()) == [None, "ProfilerStep#3", "ProfilerStep#4", None]
+
+
+# Steps from 10 to 20 and from 20 to 40, and one more from 60 to 70.
+@for_each(("moment", "step"), [(9, None), (10, 1), (19, 1), (20, 2), (40, 2), (41, None), (59, None), (60, 3), (70, 3)])
+def test_the_edges_of_steps(moment: int, step: int | None) -> None:
+    record = Recorder()
+    for number, (start, duration) in enumerate([(10, 10), (20, 20), (60, 10)], start=1):
+        with record.annotation(f"ProfilerStep#{number}"):
+            pass
+        record.rows["annotations"][-1].values.update(start=start, duration=duration)
+    record.kernel(GEMM, is_launched=False, at=moment)
+
+    assert steps_of(record.trace()) == [f"ProfilerStep#{step}" if step else None]
+
+
+def test_without_a_launch_it_belongs_to_the_step_in_which_it_started() -> None:
+    record = Recorder()
+    with record.annotation("ProfilerStep#3"):
+        record.kernel(GEMM, is_launched=False)
+    record.kernel(GEMM, is_launched=False)
+
+    assert steps_of(record.trace()) == ["ProfilerStep#3", None]
+
+
+def test_steps_of_torch_1_8_are_operations() -> None:
+    record = Recorder()
+    with record.operation("ProfilerStep#1"), record.operation("aten::conv2d"):
+        record.kernel(FORWARD)
+
+    trace = record.trace()
+
+    assert steps_of(trace) == ["ProfilerStep#1"]
+    assert operation_names(trace, attribute(trace)) == ["aten::conv2d"]
+
+
+def test_other_annotations_are_no_steps() -> None:
+    record = Recorder()
+    with record.annotation("Optimizer.step#SGD.step"):
+        record.kernel(GEMM)
+
+    assert attribute(record.trace()).step_names == ()
+
+
+def test_an_empty_trace_has_nothing_to_attribute() -> None:
+    found = attribute(Recorder().trace())
+
+    assert [len(part) for part in (found.launch, found.operation, found.step, found.parent)] == [0, 0, 0, 0]
+    assert (found.replayed_count, found.unlaunched_count, found.is_external_degenerate) == (0, 0, False)
+
+
+@for_each(
+    "name",
+    [
+        "aten::conv2d",
+        "aten::conv_transpose3d",
+        "aten::_convolution",
+        "aten::convolution_backward",
+        "aten::cudnn_convolution_backward_weight",
+        "aten::miopen_depthwise_convolution",
+        "aten::_conv_depthwise2d",
+        "aten::thnn_conv2d",
+        "mkldnn::_convolution_pointwise",
+    ],
+)
+def test_convolutions_of_every_version_are_known(name: str) -> None:
+    assert is_convolution(name)
+
+
+@for_each(
+    "name",
+    [
+        "aten::batch_norm",
+        "aten::cudnn_batch_norm",
+        "aten::contiguous",
+        "aten::_weight_norm",
+        "ConvolutionBackward0",
+        "nn.Module: Conv2d_0",
+        "autograd::engine::evaluate_function: ConvolutionBackward0",
+        "mylib::conv2d",
+    ],
+)
+def test_what_is_not_an_operator_of_a_convolution_is_none(name: str) -> None:
+    assert not is_convolution(name)

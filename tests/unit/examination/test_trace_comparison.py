@@ -1,0 +1,475 @@
+"""Two examined traces against each other: what is said of the pair, and above all what is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from builders import a_conversion, a_pair, a_total, a_trace, channels_last, contiguous, recorded
+from loops import for_each
+
+from layoutdoctor.diagnosis.comparison import TraceComparison, comparison_to_json
+from layoutdoctor.examination.changes.traces import compare_traces
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Total
+
+CONVOLUTION = "aten::cudnn_convolution"
+OPERATIONS = ("aten::relu", "aten::add", "aten::batch_norm")
+
+
+def to_nhwc(number: int = 0, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {
+        "kernel": "nchwToNhwcKernel",
+        "op": CONVOLUTION,
+        "module": None,
+        "location": None,
+        "source": contiguous(),
+        "target": channels_last(),
+        "direction": "to_channels_last",
+        "seconds": 100.5e-6,
+        "exposed_seconds": 50e-6,
+        "confidence": "shapes",
+    }
+    return a_conversion(f"c{number}", **{**fields, **changes})
+
+
+def several(count: int, **changes: Any) -> tuple[Conversion, ...]:
+    return tuple(to_nhwc(number, **changes) for number in range(count))
+
+
+def totals(*more: Total, count: int = 10, steps: int = 0) -> tuple[Total, ...]:
+    """One convolution network: operations with as many kernels each, their kernels, and profiler steps."""
+    names = (CONVOLUTION, *OPERATIONS)
+    return (
+        *(a_total("operation", name, count=count, seconds=count * 1e-3) for name in names),
+        *(a_total("kernel", f"{name}_kernel", count=count, seconds=count * 1e-3) for name in names),
+        *(a_total("step", f"ProfilerStep#{n}", count=4 * count // max(steps, 1), seconds=40e-3) for n in range(steps)),
+        *more,
+    )
+
+
+def a_run(
+    *conversions: Conversion,
+    totals: tuple[Total, ...] = totals(),
+    pairs: tuple[RedundantPair, ...] = (),
+    seconds: float = 40e-3,
+    environment: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Diagnosis:
+    summary = recorded(*conversions, seconds=seconds, totals=totals, **changes)
+    return a_trace(summary, redundant_pairs=pairs, environment=environment or {})
+
+
+def compared(old: Diagnosis, new: Diagnosis) -> TraceComparison:
+    return compare_traces(old, new)
+
+
+def test_conversions_that_went_are_counted_and_their_time_is_saved() -> None:
+    comparison = compared(a_run(*several(4)), a_run(*several(1)))
+    (change,) = comparison.conversions
+
+    assert (change.change, change.op, change.direction) == ("fewer", CONVOLUTION, "to_channels_last")
+    assert change.old is not None
+    assert change.new is not None
+    assert (change.old.count, change.new.count) == (4, 1)
+    assert change.seconds_difference == pytest.approx(-301.5e-6)
+    assert comparison.difference.conversion_count == -3
+    assert comparison.difference.conversion_seconds == pytest.approx(-301.5e-6)
+    assert comparison.difference.exposed_conversion_seconds == pytest.approx(-150e-6)
+
+
+def test_what_is_in_one_only_is_kept() -> None:
+    went = to_nhwc(0, module="layer1.0", tensor="weight")
+    comparison = compared(a_run(went, to_nhwc(1, module="stem")), a_run(to_nhwc(0, module="head")))
+
+    assert {(change.module, change.change) for change in comparison.conversions} == {
+        ("layer1.0", "went"),
+        ("stem", "went"),
+        ("head", "came"),
+    }
+    assert all((change.old is None) == (change.change == "came") for change in comparison.conversions)
+
+
+@for_each(
+    "other",
+    [
+        {"op": "aten::convolution_backward"},
+        {"module": "layer2"},
+        {"direction": "to_contiguous"},
+        {"tensor": "weight"},
+        {"source": contiguous((8, 3, 224, 224))},
+        {"owner": "framework"},
+    ],
+)
+def test_conversions_are_told_apart_by_each_of_what_names_them(other: dict[str, Any]) -> None:
+    base = {"module": "layer1"}
+    comparison = compared(a_run(to_nhwc(0, **base)), a_run(to_nhwc(0, **{**base, **other})))
+
+    assert sorted(change.change for change in comparison.conversions) == ["came", "went"]
+
+
+@pytest.mark.parametrize(("field", "word"), [("module", "modules"), ("op", "operations")])
+def test_what_one_trace_never_recorded_does_not_make_everything_new(field: str, word: str) -> None:
+    comparison = compared(a_run(*several(2, **{field: None})), a_run(*several(2, **{field: "known"})))
+
+    assert [change.change for change in comparison.conversions] == ["same"]
+    assert [note for note in comparison.notes if note.startswith(f"{word} of conversions are recorded in one")]
+
+
+def test_without_shapes_in_one_trace_round_trips_are_not_judged() -> None:
+    without = several(2, source=None, target=None)
+    comparison = compared(a_run(*without), a_run(*several(2), pairs=(a_pair("c0", "c1"),)))
+
+    assert comparison.regression.losses == ()
+    assert any("round trips are proved by shapes" in note for note in comparison.notes)
+
+
+def test_a_trace_without_conversions_lacks_nothing_to_compare_by() -> None:
+    comparison = compared(a_run(*several(2, source=None, target=None)), a_run())
+
+    assert [change.change for change in comparison.conversions] == ["went"]
+    assert not [note for note in comparison.notes if "one of the two" in note]
+
+
+def test_launches_of_a_table_of_totals_count_as_many() -> None:
+    comparison = compared(a_run(to_nhwc(0, count=7)), a_run(to_nhwc(0, count=5)))
+
+    assert comparison.difference.conversion_count == -2
+    assert comparison.old.costs.conversion_count == 7
+    assert comparison.conversions[0].old is not None
+    assert comparison.conversions[0].old.count == 7
+
+
+def test_fused_conversions_and_those_that_change_no_layout_are_left_out() -> None:
+    comparison = compared(a_run(to_nhwc(0, fused=True), to_nhwc(1, direction="none")), a_run())
+
+    assert comparison.conversions == ()
+
+
+def test_a_time_that_is_not_recorded_is_none_and_not_zero() -> None:
+    comparison = compared(a_run(*several(2, seconds=None), conversion_seconds=None), a_run(*several(1)))
+
+    assert comparison.conversions[0].seconds_difference is None
+    assert comparison.difference.conversion_seconds is None
+    assert comparison.old.costs.conversion_seconds is None
+
+
+def test_the_largest_difference_stands_first_and_what_has_no_time_last() -> None:
+    old = (
+        to_nhwc(0, module="a", seconds=1e-6),
+        to_nhwc(1, module="b", seconds=9e-6),
+        to_nhwc(2, module="c", seconds=None),
+    )
+    comparison = compared(a_run(*old), a_run())
+
+    assert [change.module for change in comparison.conversions] == ["b", "a", "c"]
+
+
+def test_round_trips_come_and_go_by_module_and_what_is_between() -> None:
+    old = (a_pair("c0", "c1", module="layer1"), a_pair("c2", "c3", module="layer2"))
+    new = (a_pair("c0", "c1", module="layer1"), a_pair("c2", "c3", module="layer2", between=("aten::add",)))
+    comparison = compared(a_run(*several(4), pairs=old), a_run(*several(4), pairs=new))
+
+    assert {(change.module, change.between, change.change) for change in comparison.round_trips} == {
+        ("layer1", ("aten.relu.default",), "same"),
+        ("layer2", ("aten.relu.default",), "went"),
+        ("layer2", ("aten::add",), "came"),
+    }
+
+
+def test_a_conversion_in_two_round_trips_is_paid_once() -> None:
+    pairs = (a_pair("c0", "c1", seconds=1.0), a_pair("c1", "c2", seconds=1.0))
+    comparison = compared(a_run(*several(3), pairs=pairs), a_run(*several(3)))
+
+    assert comparison.old.costs.redundant_pair_count == 2
+    assert comparison.old.costs.redundant_pair_seconds == pytest.approx(3 * 100.5e-6)
+    assert comparison.old.costs.exposed_redundant_pair_seconds == pytest.approx(3 * 50e-6)
+
+
+def test_round_trips_whose_conversions_are_not_listed_cost_what_they_say() -> None:
+    comparison = compared(a_run(pairs=(a_pair("x", "y", seconds=2e-3),)), a_run())
+
+    assert comparison.old.costs.redundant_pair_seconds == pytest.approx(2e-3)
+
+
+def test_the_share_of_convolution_time_is_that_of_the_libraries_conversions() -> None:
+    comparison = compared(a_run(*several(4), convolution_seconds=1.608e-3), a_run(*several(4)))
+
+    assert comparison.old.costs.convolution_share == pytest.approx(0.25)
+    assert comparison.new.costs.convolution_share is None
+
+
+def test_exposed_time_of_copies_is_added_to_that_of_the_libraries() -> None:
+    copy = to_nhwc(9, owner="framework", exposed_seconds=7e-6)
+    old = a_run(*several(2), copy, exposed_conversion_seconds=30e-6)
+
+    assert compared(old, a_run()).old.costs.exposed_conversion_seconds == pytest.approx(37e-6)
+
+
+def test_traces_with_steps_are_compared_per_step() -> None:
+    old = a_run(*several(10), totals=totals(count=50, steps=5), seconds=200e-3)
+    new = a_run(*several(6), totals=totals(count=30, steps=3), seconds=120e-3)
+    comparison = compared(old, new)
+
+    assert comparison.basis == "step"
+    assert (comparison.old.step_count, comparison.new.step_count) == (5, 3)
+    assert [change.change for change in comparison.conversions] == ["same"]
+    assert comparison.difference.conversion_seconds == pytest.approx(0.0)
+    assert comparison.difference.kernel_seconds == pytest.approx(0.0)
+    assert comparison.unequal_work is None
+    assert {entry.seconds_difference for entry in comparison.operations} == {0.0}
+
+
+def test_without_steps_the_sums_are_compared_and_that_is_said() -> None:
+    comparison = compared(a_run(*several(2), totals=totals(steps=5)), a_run(*several(2)))
+
+    assert comparison.basis == "sum"
+    assert comparison.old.costs.conversion_count == 2
+    assert any("recorded in the old one only" in note and "assumes" in note for note in comparison.notes)
+
+
+def test_kernel_time_outside_of_the_steps_is_named() -> None:
+    old = a_run(totals=totals(steps=1), seconds=80e-3)
+    comparison = compared(old, a_run(totals=totals(steps=1)))
+
+    assert [note for note in comparison.notes if note.startswith("50 % of the old one's kernel time is outside")]
+    assert not [note for note in comparison.notes if "new one's kernel time" in note]
+
+
+def test_steps_without_any_kernel_time_have_nothing_outside() -> None:
+    empty = a_run(totals=totals(steps=1), seconds=0.0)
+
+    assert not [note for note in compared(empty, empty).notes if "is outside of its steps" in note]
+
+
+def test_more_steps_without_their_marks_are_unequal_work() -> None:
+    comparison = compared(a_run(*several(6), totals=totals(count=30)), a_run(*several(10), totals=totals(count=50)))
+
+    assert comparison.unequal_work is not None
+    assert "30 kernels ran in the old one and 50 in the new one" in comparison.unequal_work
+    assert CONVOLUTION in comparison.unequal_work
+    assert comparison.regression.not_judged is not None
+
+
+def test_conversions_inside_the_convolutions_are_no_unequal_work() -> None:
+    def run(conversion_count: int) -> Diagnosis:
+        convolution = a_total("operation", CONVOLUTION, count=10 + conversion_count, conversion_count=conversion_count)
+        return a_run(*several(conversion_count), totals=(convolution,))
+
+    assert compared(run(20), run(0)).unequal_work is None
+
+
+def test_another_algorithm_for_convolutions_is_no_unequal_work() -> None:
+    others = tuple(a_total("operation", name) for name in OPERATIONS)
+    old = a_run(totals=(a_total("operation", CONVOLUTION, count=10), *others))
+    new = a_run(totals=(a_total("operation", CONVOLUTION, count=18), *others))
+
+    assert compared(old, new).unequal_work is None
+
+
+def test_without_other_operations_a_changed_count_of_convolution_kernels_is_unequal_work() -> None:
+    old = a_run(totals=(a_total("operation", CONVOLUTION, count=10),))
+    new = a_run(totals=(a_total("operation", CONVOLUTION, count=18),))
+
+    assert compared(old, new).unequal_work is not None
+
+
+@pytest.mark.parametrize(("kind", "words"), [("operation", "operations"), ("kernel", "kernels")])
+def test_without_convolutions_other_counts_of_all_others_are_unequal_work(kind: str, words: str) -> None:
+    def run(count: int) -> Diagnosis:
+        return a_run(
+            totals=tuple(a_total(kind, f"aten::{name}", count=count) for name in ("relu", "add", "mul", "sum"))
+        )
+
+    assert compared(run(10), run(20)).unequal_work == (
+        f"for the {words} that both have 40 kernels ran in the old one and 80 in the new one, conversions left out"
+    )
+
+
+def test_without_operations_the_work_is_told_by_kernels() -> None:
+    old = a_run(totals=(a_total("kernel", "volta_scudnn_conv_nn", count=10),))
+    new = a_run(totals=(a_total("kernel", "ampere_scudnn_conv_nn", count=20),))
+
+    assert compared(old, new).unequal_work is not None
+
+
+def test_operations_kernels_and_modules_are_joined_by_name_and_sorted_by_what_changed() -> None:
+    old = totals(a_total("module", "layer1", seconds=1e-3), a_total("kernel", "gone", seconds=5e-3))
+    new = totals(a_total("module", "layer1", seconds=4e-3), a_total("kernel", "new", seconds=9e-3))
+    comparison = compared(a_run(totals=old), a_run(totals=new))
+
+    assert [(entry.name, entry.seconds_difference) for entry in comparison.modules] == [("layer1", pytest.approx(3e-3))]
+    assert [(entry.name, entry.match) for entry in comparison.kernels[:2]] == [("new", None), ("gone", None)]
+    assert comparison.kernels[0].old is None
+    assert comparison.kernels[1].new is None
+    assert {entry.match for entry in comparison.operations} == {"exact"}
+
+
+def test_kernels_matched_loosely_are_added_up_and_marked() -> None:
+    old = totals(
+        a_total("kernel", "triton_poi_fused_convolution_1", count=2, seconds=1e-3, conversion_count=1),
+        a_total("kernel", "triton_poi_fused_convolution_2", count=3, seconds=2e-3),
+    )
+    new = totals(a_total("kernel", "triton_poi_fused_convolution_1", count=4, seconds=1e-3))
+    comparison = compared(a_run(totals=old), a_run(totals=new))
+    (entry,) = [entry for entry in comparison.kernels if entry.match == "loose"]
+
+    assert entry.old is not None
+    assert (entry.name, entry.old.count, entry.old.conversion_count) == ("triton_poi_fused_convolution", 5, 1)
+    assert entry.seconds_difference == pytest.approx(-2e-3)
+    assert len(entry.old_names) == 2
+    assert entry.new_names == ("triton_poi_fused_convolution_1",)
+
+
+def test_two_runs_of_different_models_are_called_so() -> None:
+    transformer = tuple(a_total("operation", f"aten::attention_{n}") for n in range(20))
+    comparison = compared(a_run(totals=totals()), a_run(totals=(a_total("operation", "aten::add"), *transformer)))
+
+    assert comparison.overlap.is_small
+    assert not comparison.overlap.is_empty
+    assert (comparison.overlap.common_count, comparison.overlap.total_count) == (1, 24)
+    assert comparison.regression.not_judged == "the two seem to be different runs"
+
+
+def test_a_compiled_model_with_few_names_in_common_and_much_time_is_the_same_run() -> None:
+    eager = (a_total("operation", CONVOLUTION, seconds=1.0), *(a_total("operation", f"aten::op_{n}") for n in range(9)))
+    compiled = (a_total("operation", CONVOLUTION, seconds=1.0), a_total("operation", "triton_poi_fused_0"))
+
+    assert not compared(a_run(totals=eager), a_run(totals=compiled)).overlap.is_small
+
+
+def test_two_runs_with_nothing_in_common_are_empty_of_anything_to_compare() -> None:
+    new = a_run(totals=(a_total("operation", "aten::mm"), a_total("kernel", "gemm"), a_total("module", "block")))
+
+    assert compared(a_run(totals=totals()), new).overlap.is_empty
+
+
+@pytest.mark.parametrize("common", [("kernel", "aten::relu_kernel"), ("module", "layer1")])
+def test_one_kernel_or_module_in_common_is_something(common: tuple[str, str]) -> None:
+    old = a_run(totals=totals(a_total("module", "layer1")))
+    new = a_run(totals=(a_total("operation", "aten::mm"), a_total(*common)))
+
+    assert not compared(old, new).overlap.is_empty
+
+
+def test_without_totals_by_name_nothing_is_said_about_what_they_have_in_common() -> None:
+    overlap = compared(a_run(totals=()), a_run(totals=totals())).overlap
+
+    assert not overlap.is_small
+    assert not overlap.is_empty
+
+
+def test_a_trace_without_kernels_cannot_be_judged() -> None:
+    empty = a_trace(recorded(seconds=None, count=0, conversion_seconds=None, lacks=("no device events",)))
+    comparison = compared(a_run(*several(2)), empty)
+
+    assert comparison.overlap.is_empty
+    assert comparison.new.lacks == ("no device events",)
+    assert comparison.regression.not_judged == "one of the two has no kernels"
+
+
+def test_a_trace_that_was_not_examined_is_compared_as_one_without_kernels() -> None:
+    comparison = compared(a_trace(None, status="failed"), a_run(*several(2)))
+
+    assert comparison.old.lacks == ("no kernels",)
+    assert comparison.old.costs.kernel_seconds is None
+    assert comparison.overlap.is_empty
+
+
+def test_what_was_wrong_with_a_file_is_said_again() -> None:
+    new = a_trace(recorded(totals=totals()), subject={"notes": ("the file ends in the middle of an event",)})
+
+    assert "the new one: the file ends in the middle of an event" in compared(a_run(), new).notes
+
+
+def test_the_same_trace_twice_is_the_same() -> None:
+    trace = a_run(*several(3), pairs=(a_pair("c0", "c1"),))
+
+    assert compared(trace, msgspec.structs.replace(trace, created_at="2027-01-01T00:00:00Z")).is_same
+
+
+def test_one_microsecond_is_a_difference() -> None:
+    assert not compared(a_run(*several(3)), a_run(*several(2), to_nhwc(2, seconds=101.5e-6))).is_same
+
+
+def test_versions_and_devices_that_differ_are_listed() -> None:
+    old = a_run(environment={"torch": "2.12.0", "device_name": "NVIDIA A100", "settings": {"A": "1"}})
+    new = a_run(environment={"torch": "2.13.0", "device_name": "NVIDIA H100", "settings": {}})
+    comparison = compared(old, new)
+
+    assert [(change.name, change.old, change.new) for change in comparison.environment] == [
+        ("device_name", "NVIDIA A100", "NVIDIA H100"),
+        ("torch", "2.12.0", "2.13.0"),
+        ("setting A", "1", None),
+    ]
+    assert any("different devices" in note for note in comparison.notes)
+
+
+def test_a_device_that_one_does_not_name_is_no_other_device() -> None:
+    (loss,) = losses(a_run(environment={"device_name": None}), a_run(*several(30)))
+
+    assert loss.startswith("layout conversions take 3.0")
+
+
+def losses(old: Diagnosis, new: Diagnosis) -> tuple[str, ...]:
+    return compared(old, new).regression.losses
+
+
+def test_more_conversion_time_than_the_tolerance_is_a_regression() -> None:
+    assert losses(a_run(*several(10)), a_run(*several(12))) == ("layout conversions take 1.21 ms instead of 1.01 ms",)
+
+
+def test_the_same_conversions_at_another_clock_rate_are_no_regression() -> None:
+    assert losses(a_run(*several(10)), a_run(*several(10, seconds=109.5e-6))) == ()
+
+
+def test_the_same_conversions_taking_much_longer_are_a_regression() -> None:
+    assert losses(a_run(*several(10)), a_run(*several(10, seconds=150.5e-6))) != ()
+
+
+def test_conversion_time_that_nobody_would_miss_is_no_regression() -> None:
+    assert losses(a_run(seconds=1.0), a_run(to_nhwc(0, seconds=0.9e-3), seconds=1.0)) == ()
+    assert losses(a_run(seconds=1.0), a_run(to_nhwc(0, seconds=1.1e-3), seconds=1.0)) != ()
+
+
+def test_a_longer_kernel_time_alone_is_no_regression_of_layouts() -> None:
+    assert losses(a_run(*several(10), seconds=40e-3), a_run(*several(10), seconds=90e-3)) == ()
+
+
+def test_whole_microseconds_may_be_off_by_one_each() -> None:
+    old, new = several(1000, seconds=3.0e-6), several(1000, seconds=3.9e-6)
+
+    assert losses(a_run(*old), a_run(*new)) == ()
+    assert losses(a_run(*several(1000, seconds=3.1e-6)), a_run(*new)) != ()
+
+
+def test_one_more_round_trip_is_a_regression() -> None:
+    old, new = a_run(*several(4)), a_run(*several(4), pairs=(a_pair("c0", "c1"),))
+
+    assert losses(old, new) == ("1 round trip instead of 0",)
+    assert losses(new, old) == ()
+
+
+def test_a_round_trip_of_a_step_recorded_in_part_is_no_regression() -> None:
+    old = a_run(*several(10), totals=totals(count=50, steps=5))
+    new = a_run(*several(10), totals=totals(count=50, steps=5), pairs=(a_pair("c0", "c1"),))
+
+    assert losses(old, new) == ()
+
+
+def test_between_devices_conversions_are_counted_and_not_timed() -> None:
+    h200 = {"device_name": "NVIDIA H200"}
+
+    assert losses(a_run(*several(4)), a_run(*several(4, seconds=1.0), seconds=9.0, environment=h200)) == ()
+    assert losses(a_run(*several(4)), a_run(*several(6), environment=h200)) == ("6 layout conversions instead of 4",)
+
+
+def test_the_json_has_its_kind_and_every_number() -> None:
+    comparison = compared(a_run(*several(4)), a_run(*several(1)))
+    data = comparison_to_json(comparison)
+
+    assert msgspec.json.decode(data)["kind"] == "trace-comparison"
+    assert msgspec.json.decode(data)["schema_version"] == 1
+    assert msgspec.json.decode(data, type=TraceComparison) == comparison

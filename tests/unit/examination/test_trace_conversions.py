@@ -1,0 +1,435 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from builders import channels_last, contiguous
+from recorded_builders import (
+    DATA_GRADIENT,
+    FORWARD,
+    GEMM,
+    MIOPEN_FORWARD,
+    MIOPEN_WEIGHT_GRADIENT,
+    POINTWISE,
+    STRIDED_COPY,
+    TO_NCHW,
+    TO_NHWC,
+    TRANSPOSE,
+    WEIGHT_GRADIENT,
+    Recorder,
+)
+
+from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
+from layoutdoctor.diagnosis.records import SourceLocation
+from layoutdoctor.examination.kernels.conversions import TraceFacts, examine_recorded
+from layoutdoctor.examination.kernels.shapes import cudnn_grid
+from layoutdoctor.recording.recording import Problem
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Conversion
+
+IMAGE, WIDE, WEIGHT, SQUARE = (4, 64, 28, 28), (4, 96, 28, 28), (96, 64, 3, 3), (64, 64, 3, 3)
+ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
+CAST = "void cudnn::ops::nchwToNhwcKernel<float, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"
+PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true, (cudnnKernelDataType_t)0>(x)"
+POSSIBLE = "void tensorTransformGeneric<float, float, float, true, false, false, (cudnnKernelDataType_t)0>(x)"
+IN = "to_channels_last"
+GRADIENT, OPERATION = "ConvolutionBackward0", "aten::convolution_backward"
+
+
+def facts(record: Recorder) -> TraceFacts:
+    return examine_recorded(record.trace())
+
+
+def library(record: Recorder) -> list[Conversion]:
+    return list(facts(record).kernels.conversions)
+
+
+def values(record: Recorder) -> list[str | None]:
+    return [conversion.source_value for conversion in library(record)]
+
+
+def size(shape: tuple[int, ...]) -> int:
+    count = 1
+    for number in shape:
+        count *= number
+    return count
+
+
+def test_a_conversion_has_layouts_bytes_and_types() -> None:
+    record = Recorder()
+    record.convolution(IMAGE, WEIGHT, *ALL)
+
+    image, weight, result = library(record)
+
+    assert [c.id for c in (image, weight, result)] == ["conversion 0", "conversion 1", "conversion 2"]
+    assert (image.source, image.target) == (contiguous(IMAGE), channels_last(IMAGE))
+    assert (result.source, result.target) == (channels_last(WIDE), contiguous(WIDE))
+    assert [c.tensor for c in (image, weight, result)] == ["activation", "weight", "activation"]
+    assert [c.port for c in (image, weight, result)] == ["input 0", "input 1", "output 0"]
+    assert [c.bytes_moved for c in (image, weight, result)] == [4 * size(s) for s in (IMAGE, WEIGHT, WIDE)]
+    assert {(c.dtype, c.target_dtype) for c in (image, weight, result)} == {("float16", None)}
+    assert {(c.owner, c.op, c.stream, c.seconds_source, c.fused, c.count) for c in (image, weight, result)} == {
+        ("library", "aten::conv2d", 7, "measured", False, 1)
+    }
+    assert image.seconds == pytest.approx(1e-6)
+
+
+def test_a_volume_is_converted_to_the_format_of_its_rank() -> None:
+    record = Recorder()
+    record.convolution((1, 8, 4, 6, 6), (16, 8, 3, 3, 3), *ALL)
+
+    target = library(record)[0].target
+
+    assert target is not None
+    assert target.memory_formats == ("channels_last_3d",)
+
+
+def test_a_cast_in_the_kernel_travels_with_the_conversion() -> None:
+    record = Recorder()
+    record.convolution(IMAGE, WEIGHT, CAST, FORWARD)
+
+    (found,) = library(record)
+
+    assert (found.dtype, found.target_dtype) == ("float32", "float16")
+    assert found.bytes_moved is None  # without a grid that says which tensor it is
+
+
+def test_a_cast_moves_the_bytes_of_both_types() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d", shapes=[IMAGE, WEIGHT]):
+        record.kernel(CAST, grid=cudnn_grid(IMAGE))
+        record.kernel(FORWARD)
+
+    assert library(record)[0].bytes_moved == (4 + 2) * size(IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "dtype", "item_bytes"),
+    [("float", "float32", 4), ("c10::BFloat16", "bfloat16", 2), ("signed char", "int8", 1), ("mystery", None, None)],
+)
+def test_where_the_name_has_no_types_the_operation_tells_them(
+    recorded: str, dtype: str | None, item_bytes: int | None
+) -> None:
+    record = Recorder()
+    record.convolution(IMAGE, WEIGHT, TRANSPOSE, MIOPEN_FORWARD, dtype=recorded)
+
+    (found,) = library(record)
+
+    assert (found.dtype, found.target_dtype) == (dtype, None)
+    assert found.bytes_moved == (None if item_bytes is None else 2 * item_bytes * size(IMAGE))
+
+
+def test_a_buffer_of_the_result_says_why_it_is_converted() -> None:
+    record = Recorder()
+    record.convolution(IMAGE, SQUARE, TRANSPOSE, TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE)
+
+    assert [c.cause for c in library(record)] == [
+        None,
+        None,
+        "the library converts the buffer of its result before it writes it",
+        None,
+    ]
+
+
+def test_without_shapes_layouts_and_tensor_are_not_known() -> None:
+    record = Recorder(has_shapes=False)
+    record.convolution(IMAGE, WEIGHT, *ALL)
+
+    found = library(record)
+
+    assert {(c.source, c.target, c.tensor, c.bytes_moved, c.confidence) for c in found} == {
+        (None, None, "unknown", None, "grid")
+    }
+
+
+def test_the_summary_adds_up() -> None:
+    record = Recorder()
+    record.convolution(IMAGE, WEIGHT, *ALL)
+    record.pointwise("aten::relu", WIDE)
+
+    kernels = facts(record).kernels
+
+    assert (kernels.count, kernels.conversion_count, kernels.convolution_count) == (5, 3, 4)
+    assert kernels.seconds == pytest.approx(5e-6)
+    assert kernels.conversion_seconds == pytest.approx(3e-6)
+    assert kernels.convolution_seconds == pytest.approx(4e-6)
+    assert kernels.exposed_conversion_seconds == pytest.approx(3e-6)
+    assert kernels.share == pytest.approx(0.6)
+    assert kernels.sources == ("Kineto trace",)
+    assert len(kernels.kernels) == 5
+
+
+def test_what_runs_beside_is_told_of_each_conversion_and_of_all() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d"):
+        record.kernel(TO_NHWC, at=1000, takes=1000)
+        record.kernel(FORWARD, at=2000, takes=1000)
+    record.kernel(GEMM, at=1400, takes=200, stream=8)
+
+    found = facts(record)
+
+    assert found.kernels.exposed_conversion_seconds == pytest.approx(800e-9)
+    assert found.kernels.conversions[0].exposed_seconds == pytest.approx(800e-9)
+
+
+def test_padding_is_listed_beside_the_conversions_and_not_counted() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d"):
+        record.kernel(PADDING)
+        record.kernel(TO_NHWC)
+        record.kernel(FORWARD)
+
+    kernels = facts(record).kernels
+
+    assert [(c.id, c.direction) for c in kernels.conversions] == [
+        ("padding 0", "none"),
+        ("conversion 0", "to_channels_last"),
+    ]
+    assert kernels.conversion_count == 1
+    assert kernels.conversions[0].cause == "channels are padded or folded, which changes no layout"
+
+
+def test_what_could_not_be_read_or_understood_is_counted() -> None:
+    record = Recorder()
+    record.kernel(POSSIBLE)
+    trace = record.trace(problems=[Problem("events that could not be read", 4, is_loss=True), Problem("mended", 9)])
+
+    assert examine_recorded(trace).kernels.not_understood_count == 5
+
+
+def test_module_line_and_step_are_told() -> None:
+    record = Recorder()
+    with record.annotation("ProfilerStep#3"), record.frame("net.py(7): forward"), record.frame("nn.Module: Conv2d_0"):
+        record.convolution(IMAGE, WEIGHT, TO_NHWC, FORWARD)
+
+    (found,) = library(record)
+
+    assert (found.module, found.location, found.step) == (
+        "Conv2d_0",
+        SourceLocation(file="net.py", line=7),
+        "ProfilerStep#3",
+    )
+
+
+def training(record: Recorder, sequence: int, image: tuple[int, ...] = IMAGE, *, recomputed: bool = False) -> None:
+    """A convolution, its backward on another thread, and where asked the forward once more in front of that."""
+    result = (image[0], 96, *image[2:])
+    record.on_thread("main")
+    record.convolution(image, WEIGHT, *ALL, sequence=sequence, forward_thread=0)
+    record.on_thread("autograd")
+    if recomputed:
+        record.convolution(image, WEIGHT, *ALL, sequence=sequence + 1000, forward_thread=0)
+        sequence += 1000
+    with (
+        record.operation(GRADIENT, sequence=sequence, forward_thread=2 if recomputed else 1),
+        record.operation(OPERATION, shapes=[result, IMAGE, WEIGHT, (), (), (), ()]),
+    ):
+        for reads, main in (((result, WEIGHT), DATA_GRADIENT), ((IMAGE, result), WEIGHT_GRADIENT)):
+            for shape in reads:
+                record.kernel(TO_NHWC, grid=cudnn_grid(shape))
+            record.kernel(main)
+
+
+def test_what_forward_and_backward_convert_alike_is_one_value() -> None:
+    record = Recorder()
+    training(record, 5)
+
+    found = {c.source_value: [] for c in library(record) if c.source_value}
+    for conversion in library(record):
+        if conversion.source_value:
+            found[conversion.source_value].append((conversion.op, conversion.tensor))
+
+    assert found == {
+        "input of aten::conv2d (0)": [("aten::conv2d", "activation"), (OPERATION, "activation")],
+        "weight of aten::conv2d (0)": [("aten::conv2d", "weight"), (OPERATION, "weight")],
+        f"grad_output of {OPERATION} (2)": [(OPERATION, "gradient"), (OPERATION, "gradient")],
+    }
+
+
+def test_what_a_convolution_writes_has_no_label() -> None:
+    record = Recorder()
+    record.convolution(IMAGE, WEIGHT, *ALL)
+
+    assert values(record) == ["input of aten::conv2d (0)", "weight of aten::conv2d (0)", None]
+
+
+def test_a_value_of_one_step_is_none_of_another() -> None:
+    record = Recorder()
+    training(record, 5)
+    training(record, 5)
+
+    found = values(record)
+
+    assert set(found[:7]) & set(found[7:]) <= {None}
+
+
+def test_a_backward_reads_what_was_recomputed_for_it() -> None:
+    record = Recorder()
+    training(record, 5, recomputed=True)
+
+    found = values(record)
+
+    assert found[:2] == ["input of aten::conv2d (0)", "weight of aten::conv2d (0)"]
+    assert [value for value in found if value is not None].count("input of aten::conv2d (1)") == 2
+
+
+def test_a_forward_of_other_sizes_is_not_the_one_of_a_backward() -> None:
+    record = Recorder()
+    training(record, 5, (8, 64, 28, 28))
+
+    assert [value for value in values(record) if value is not None and value.startswith("input")] == [
+        "input of aten::conv2d (0)"
+    ]
+
+
+def test_a_backward_whose_forward_is_not_in_the_trace_has_no_label_of_it() -> None:
+    record = Recorder()
+    with (
+        record.operation(GRADIENT, sequence=5, forward_thread=1),
+        record.operation(OPERATION, shapes=[WIDE, IMAGE, WEIGHT, (), (), (), ()]),
+    ):
+        record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE))
+        record.kernel(WEIGHT_GRADIENT)
+
+    assert values(record) == [None]
+
+
+def test_what_only_the_order_tells_has_no_label() -> None:
+    record = Recorder()
+    with record.operation(OPERATION, shapes=[IMAGE, IMAGE, SQUARE, (), (), (), ()]):
+        for name in (TRANSPOSE, TRANSPOSE, MIOPEN_WEIGHT_GRADIENT):
+            record.kernel(name)
+
+    assert values(record) == [None, None]
+
+
+def test_a_round_trip_is_the_sum_of_its_conversions() -> None:
+    record = Recorder()
+    with record.frame("net.py(7): forward"):
+        record.convolution(IMAGE, SQUARE, *ALL)
+        record.pointwise("aten::relu", IMAGE)
+        with record.frame("net.py(9): head"), record.frame("nn.Module: Conv2d_1"):
+            record.convolution(IMAGE, SQUARE, *ALL)
+
+    found = facts(record)
+
+    (pair,) = found.pairs
+    assert (pair.kind, pair.evidence, pair.first, pair.second) == ("through", "kernels", "conversion 2", "conversion 3")
+    assert (pair.between, pair.tensor_shape, pair.confidence) == (("aten::relu",), IMAGE, "shapes")
+    assert pair.seconds == pytest.approx(2e-6)
+    assert pair.exposed_seconds == pytest.approx(2e-6)
+    assert pair.bytes_moved == 2 * 4 * size(IMAGE)
+    assert (pair.location, pair.module) == (SourceLocation(file="net.py", line=9), "Conv2d_1")
+    assert pair.proof == (
+        "both are of the same sizes by the arguments of their operations, and only operations that work in either "
+        "format ran between; a sibling of the same sizes cannot be excluded"
+    )
+
+
+def test_a_round_trip_with_nothing_between_is_adjacent() -> None:
+    record = Recorder()
+    record.convolution((4, 32, 28, 28), (64, 32, 3, 3), *ALL)
+    record.convolution(IMAGE, SQUARE, *ALL)
+
+    assert [(pair.kind, pair.between) for pair in facts(record).pairs] == [("adjacent", ())]
+
+
+@pytest.mark.parametrize("name", ["aten::native_group_norm", "aiter::_groupnorm_run"])
+def test_a_round_trip_around_a_norm_that_is_contiguous_only_says_so(name: str) -> None:
+    record = Recorder()
+    record.convolution(IMAGE, SQUARE, *ALL)
+    record.pointwise(name, IMAGE)
+    record.pointwise("aten::silu", IMAGE)
+    record.convolution(IMAGE, SQUARE, *ALL)
+
+    (pair,) = facts(record).pairs
+
+    assert pair.proof is not None
+    assert pair.proof.endswith(f"; but {name} computes in contiguous_format on a GPU, so it has to be replaced as well")
+
+
+def test_kernels_between_are_named_without_templates_and_arguments() -> None:
+    record = Recorder()
+    for name in (TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE, POINTWISE) * 2:
+        record.kernel(name, is_launched=False)
+
+    (pair,) = facts(record).pairs
+
+    assert (pair.between, pair.bytes_moved) == (("at::native::vectorized_elementwise_kernel",), None)
+    assert pair.proof == (
+        "only operations that work in either format ran between; sizes were not recorded, so another value cannot be "
+        "excluded"
+    )
+
+
+def copy(record: Recorder, *around: str, shape: tuple[int, ...] = IMAGE, order: tuple[int, ...] = (0, 2, 3, 1)) -> None:
+    """A copy from contiguous to that order of dimensions, within operations."""
+    names = list(around)
+    if names:
+        with record.operation(names.pop(0)):
+            copy(record, *names, shape=shape, order=order)
+        return
+    strides = [dense_stride(shape, order), contiguous_stride(shape)]
+    record.pointwise("aten::copy_", shape, shape, strides=strides, kernel=STRIDED_COPY)
+
+
+def test_a_copy_that_the_program_asked_for_is_the_users() -> None:
+    record = Recorder()
+    copy(record, "aten::contiguous", "aten::clone")
+
+    (found,) = facts(record).conversions
+
+    assert (found.id, found.owner, found.op, found.direction) == ("copy 0", "user", "aten::contiguous", IN)
+    assert (found.source, found.target, found.confidence) == (contiguous(IMAGE), channels_last(IMAGE), "shapes")
+    assert (found.graph, found.cause, found.exposed_seconds) == ("recorded", None, pytest.approx(1e-6))
+
+
+def test_a_copy_within_an_operation_is_the_frameworks() -> None:
+    record = Recorder()
+    copy(record, "aten::group_norm", "aten::contiguous")
+
+    (found,) = facts(record).conversions
+
+    assert (found.owner, found.op) == ("framework", "aten::group_norm")
+
+
+def test_a_permutation_is_told_apart() -> None:
+    record = Recorder()
+    copy(record, "aten::contiguous", shape=(2, 12, 197, 64), order=(0, 2, 1, 3))
+
+    (found,) = facts(record).conversions
+
+    assert (found.direction, found.exposed_seconds) == ("none", None)
+    assert found.cause == "permutes dimensions, which is no change between memory formats"
+
+
+def test_a_generated_copy_is_the_compilers() -> None:
+    record = Recorder()
+    name = "triton_poi_fused_convolution_0"
+    with record.operation(name, kernel_file="abc.py", kernel_options="XBLOCK=32,YBLOCK=32"):
+        record.kernel(name)
+
+    (found,) = facts(record).conversions
+
+    assert (found.owner, found.direction, found.source, found.confidence) == ("compiler", "other", None, None)
+    assert found.cause == "the generated kernel walks two dimensions apart, as one between two layouts does"
+
+
+def test_copies_are_no_library_conversions() -> None:
+    record = Recorder()
+    copy(record, "aten::contiguous")
+
+    kernels = facts(record).kernels
+
+    assert (kernels.conversion_count, kernels.conversions, kernels.conversion_seconds) == (0, (), 0.0)
+
+
+def test_an_empty_trace_says_what_it_lacks() -> None:
+    found = facts(Recorder())
+
+    assert (found.conversions, found.pairs) == ((), ())
+    kernels = found.kernels
+    assert (kernels.count, kernels.conversion_count, kernels.share, kernels.convolution_count) == (0, 0, None, None)
+    assert kernels.convolution_seconds is None
+    assert len(kernels.lacks) == 1

@@ -1,0 +1,474 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from loops import for_each
+from recorded_builders import (
+    DATA_GRADIENT,
+    FILL,
+    FORWARD,
+    GEMM,
+    MIOPEN_DATA_GRADIENT,
+    MIOPEN_FORWARD,
+    POINTWISE,
+    STRIDED_COPY,
+    TO_NCHW,
+    TO_NHWC,
+    TRANSPOSE,
+    Recorder,
+)
+
+from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
+from layoutdoctor.examination.kernels.attribution import attribute
+from layoutdoctor.examination.kernels.convolutions import classify, groups_of, library_conversions
+from layoutdoctor.examination.kernels.pairs import TracePair, base_name_of, find_pairs, is_agnostic_operation
+from layoutdoctor.examination.kernels.shapes import cudnn_grid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layoutdoctor.examination.kernels.convolutions import LibraryConversion
+    from layoutdoctor.recording.recording import RecordedTrace
+
+    Step = Callable[[Recorder], object]
+
+SMALL, IMAGE, WIDE = (4, 32, 28, 28), (4, 64, 28, 28), (4, 96, 28, 28)
+GROW, KEEP = (64, 32, 3, 3), (64, 64, 3, 3)  # weights: SMALL to IMAGE, IMAGE to IMAGE
+ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
+ALL_MIOPEN = (TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE)
+BATCH_NORM = "void at::native::batch_norm_transform_input_kernel<float, float, float, true, int>(x)"
+ELSEWHERE: tuple[dict[str, int], ...] = ({"stream": 9}, {"device": 1}, {"process": 1})
+VALUES = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
+COUNT = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctorOnSelf_add<long>, x>(int, x)"
+
+
+def found_in(trace: RecordedTrace) -> tuple[list[LibraryConversion], list[TracePair]]:
+    attribution, classes = attribute(trace), classify(trace)
+    groups = groups_of(trace, attribution, classes)
+    conversions = library_conversions(trace, attribution, classes, groups)
+    return conversions, find_pairs(trace, attribution, classes, groups, conversions)
+
+
+def pairs_of(record: Recorder) -> list[TracePair]:
+    return found_in(record.trace())[1]
+
+
+def confidences(record: Recorder) -> list[str]:
+    return [pair.confidence for pair in pairs_of(record)]
+
+
+def step(name: str, *arguments: Any, **options: Any) -> Step:
+    """A call of one of the recorder's methods, to be made later."""
+    return lambda record: getattr(record, name)(*arguments, **options)
+
+
+def conv(image: tuple[int, ...] = IMAGE, weight: tuple[int, ...] = KEEP, kernels: tuple[str, ...] = ALL) -> Step:
+    return step("convolution", image, weight, *kernels)
+
+
+def on_value(*names: str) -> tuple[Step, ...]:
+    return tuple(step("pointwise", name, IMAGE) for name in names)
+
+
+def copy_between(source: tuple[int, ...], target: tuple[int, ...]) -> Step:
+    return step("pointwise", "aten::copy_", IMAGE, IMAGE, strides=[target, source], kernel=STRIDED_COPY)
+
+
+def inside(operation: str, *steps: Step, **options: Any) -> Step:
+    def run(record: Recorder) -> None:
+        with record.operation(operation, **options):
+            for each in steps:
+                each(record)
+
+    return run
+
+
+def kernel(name: str, shape: tuple[int, ...] | None = None, **options: Any) -> Step:
+    """A kernel; of a conversion with the grid that cuDNN gives a tensor of this shape."""
+    return step("kernel", name, grid=cudnn_grid(shape) if shape else None, **options)
+
+
+def unlaunched(*names: str, **options: Any) -> tuple[Step, ...]:
+    return tuple(kernel(name, is_launched=False, **options) for name in names)
+
+
+def in_step(number: int, *steps: Step) -> Step:
+    def run(record: Recorder) -> None:
+        with record.annotation(f"ProfilerStep#{number}"):
+            for each in steps:
+                each(record)
+
+    return run
+
+
+(RELU,) = on_value("aten::relu")
+
+
+def recorded(*steps: Step, has_shapes: bool = True) -> Recorder:
+    record = Recorder(has_shapes=has_shapes)
+    for each in steps:
+        each(record)
+    return record
+
+
+def chain(*between: str, kernels: tuple[str, ...] = ALL, has_shapes: bool = True) -> Recorder:
+    """Two convolutions of the same sizes, with operations on the value between."""
+    return recorded(conv(kernels=kernels), *on_value(*between), conv(kernels=kernels), has_shapes=has_shapes)
+
+
+def test_out_and_back_around_a_pointwise_operation_is_a_round_trip() -> None:
+    conversions, pairs = found_in(chain("aten::batch_norm", "aten::relu").trace())
+
+    (pair,) = pairs
+    assert (conversions[pair.first].direction, conversions[pair.second].direction) == (
+        "to_contiguous",
+        "to_channels_last",
+    )
+    assert (pair.between, pair.confidence, pair.shape) == (("aten::batch_norm", "aten::relu"), "shapes", IMAGE)
+    assert (pair.first, pair.second) == (2, 3)
+
+
+def test_an_operation_of_several_kernels_is_named_once() -> None:
+    norm = inside("aten::native_batch_norm", kernel(BATCH_NORM), kernel(POINTWISE), shapes=[IMAGE])
+
+    assert pairs_of(recorded(conv(), norm, RELU, conv()))[0].between == ("aten::native_batch_norm", "aten::relu")
+
+
+def test_a_channels_last_model_whose_convolutions_run_contiguous_makes_round_trips_the_other_way() -> None:
+    kernels = kernel(TO_NCHW, IMAGE), kernel(TO_NCHW, KEEP), kernel(FORWARD), kernel(TO_NHWC, IMAGE)
+    convolution = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
+
+    conversions, pairs = found_in(recorded(convolution, RELU, convolution, RELU).trace())
+
+    assert [(conversions[p.first].direction, conversions[p.second].direction) for p in pairs] == [
+        ("to_channels_last", "to_contiguous")
+    ]
+
+
+def test_without_shapes_and_grids_the_order_is_all_there_is() -> None:
+    (pair,) = pairs_of(chain("aten::relu", kernels=ALL_MIOPEN, has_shapes=False))
+
+    assert (pair.confidence, pair.shape) == ("order", None)
+
+
+def test_a_conversion_of_the_weight_between_does_not_hide_that_of_the_input() -> None:
+    kernels = kernel(TO_NHWC, KEEP), kernel(TO_NHWC, IMAGE), kernel(FORWARD)
+    second = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
+
+    conversions, pairs = found_in(recorded(conv(), RELU, second).trace())
+
+    assert [conversions[p.second].row for p in pairs] == [6]
+
+
+BACKWARD = inside(
+    "aten::convolution_backward",
+    kernel(TO_NHWC, IMAGE),
+    kernel(DATA_GRADIENT),
+    shapes=[IMAGE, SMALL, GROW, (), (), (), ()],
+)
+BACKWARD_WITH_RESULT = inside(
+    "aten::convolution_backward",
+    kernel(TO_NHWC, IMAGE),
+    kernel(DATA_GRADIENT),
+    kernel(TO_NCHW, SMALL),
+    shapes=[IMAGE, SMALL, GROW, (), (), (), ()],
+)
+STRIDES, LAST_STRIDES = contiguous_stride(IMAGE), dense_stride(IMAGE, (0, 2, 3, 1))
+WIDER, BRANCH = (64, 96, 3, 3), (64, 64, 1, 1)
+
+
+@for_each(
+    ("why", "record"),
+    [
+        (
+            "what a convolution reads and what the next one reads is no round trip",
+            recorded(
+                conv(kernels=(TO_NCHW, FORWARD, TO_NHWC)), RELU, conv(kernels=(TO_NHWC, FORWARD)), has_shapes=False
+            ),
+        ),
+        ("other sizes are another value", recorded(conv(SMALL, GROW), RELU, conv(WIDE, WIDER))),
+        (
+            "also where the kernel says nothing of them",
+            recorded(
+                conv(SMALL, GROW),
+                RELU,
+                inside("aten::conv2d", step("kernel", TO_NHWC, grid=(9, 9, 9)), kernel(FORWARD), shapes=[WIDE, WIDER]),
+            ),
+        ),
+        (
+            "without shapes other grids speak against it",
+            recorded(conv(SMALL, GROW), step("pointwise", "aten::relu"), conv(WIDE, WIDER), has_shapes=False),
+        ),
+        (
+            "a convolution that converts its weight alone",
+            recorded(
+                conv(),
+                RELU,
+                inside("aten::conv2d", kernel(TO_NHWC, KEEP), kernel(FORWARD), shapes=[IMAGE, KEEP]),
+                conv(),
+            ),
+        ),
+        (
+            "a convolution that runs as it is ends the search",
+            recorded(conv(), RELU, conv(kernels=(FORWARD,)), RELU, conv()),
+        ),
+        (
+            "a kernel between the conversions of the next convolution",
+            recorded(
+                conv(),
+                step("pointwise", "aten::relu"),
+                inside("aten::conv2d", kernel(TO_NHWC, KEEP), external=1),
+                step("pointwise", "aten::relu"),
+                kernel(TO_NHWC, IMAGE, external=1),
+                kernel(FORWARD, external=1),
+                has_shapes=False,
+            ),
+        ),
+        ("a copy that changes the strides", recorded(conv(), copy_between(STRIDES, LAST_STRIDES), conv())),
+        ("a copy without strides", chain("aten::relu", "aten::copy_")),
+        (
+            "the result of a backward does not start one",
+            recorded(BACKWARD_WITH_RESULT, step("pointwise", "aten::mul", SMALL), conv(SMALL, GROW)),
+        ),
+        # A block recomputed for its backward ends in a convolution; what comes next is the gradient of its result.
+        *(
+            (
+                "a gradient does not end one",
+                recorded(conv(SMALL, GROW), step("pointwise", "aten::div", IMAGE), BACKWARD, has_shapes=has_shapes),
+            )
+            for has_shapes in (True, False)
+        ),
+        (
+            "without operations the kernel that computes tells a backward",
+            recorded(
+                *(
+                    each
+                    for main in (MIOPEN_DATA_GRADIENT, MIOPEN_FORWARD, MIOPEN_DATA_GRADIENT)
+                    for each in unlaunched(TRANSPOSE, main, TRANSPOSE, POINTWISE)
+                )
+            ),
+        ),
+        # Queries, keys and values of an attention: three 1x1 convolutions of the same tensor, one after the other.
+        *(
+            (
+                "two readers of one input",
+                recorded(*[conv(IMAGE, BRANCH, kernels)] * 3, has_shapes=has_shapes),
+            )
+            for has_shapes in (True, False)
+            for kernels in (ALL, ALL_MIOPEN)
+        ),
+        (
+            "an operation on another tensor does not take the value on",
+            recorded(conv(), step("pointwise", "aten::silu", (4, 1280)), conv()),
+        ),
+        # The last convolution of a residual block and its norm, then the one that scales the block's input down.
+        (
+            "where the order is all there is a norm alone says nothing",
+            recorded(conv(kernels=ALL_MIOPEN), kernel(BATCH_NORM), conv(IMAGE, BRANCH, ALL_MIOPEN), has_shapes=False),
+        ),
+        *(
+            (
+                "what runs elsewhere makes none with it",
+                recorded(*unlaunched(*ALL_MIOPEN, POINTWISE), *unlaunched(*ALL_MIOPEN, POINTWISE, **other)),
+            )
+            for other in ELSEWHERE
+        ),
+        (
+            "the last convolution of a step and the first of the next",
+            recorded(
+                *(
+                    in_step(number, conv(SMALL, (32, 32, 3, 3)), step("pointwise", "aten::mul", SMALL))
+                    for number in (1, 2)
+                )
+            ),
+        ),
+    ],
+)
+def test_no_round_trip(why: str, record: Recorder) -> None:
+    assert pairs_of(record) == []
+
+
+@for_each(
+    ("why", "record", "confidence"),
+    [
+        ("in MIOpen shapes speak as well", chain("aten::relu", kernels=ALL_MIOPEN), "shapes"),
+        ("without shapes equal grids speak for it", chain("aten::relu", has_shapes=False), "grid"),
+        ("a fill of the next convolution does not end it", chain("aten::relu", kernels=(FILL, *ALL_MIOPEN)), "shapes"),
+        (
+            "a cast within the next convolution does not end it",
+            recorded(
+                conv(),
+                RELU,
+                inside(
+                    "aten::conv2d",
+                    inside(
+                        "aten::to",
+                        step("pointwise", "aten::copy_", KEEP, KEEP, strides=[contiguous_stride(KEEP)] * 2),
+                    ),
+                    conv(),
+                ),
+            ),
+            "shapes",
+        ),
+        ("within one step", recorded(in_step(1, conv(), RELU, conv())), "shapes"),
+        (
+            "launch grids exclude a second reader of the first input",
+            recorded(conv(SMALL, GROW), conv(), has_shapes=False),
+            "grid",
+        ),
+        # A block with a 3x3 and a 1x1 branch of one input, each with its batch norm.
+        (
+            "where only a norm took the value on the order is all there is",
+            recorded(
+                conv(),
+                step("pointwise", "aten::add_", (), kernel=COUNT),
+                *on_value("aten::cudnn_batch_norm"),
+                conv(IMAGE, BRANCH),
+            ),
+            "order",
+        ),
+        (
+            "the same holds without shapes",
+            recorded(conv(), kernel(COUNT), kernel(BATCH_NORM), conv(), has_shapes=False),
+            "order",
+        ),
+        (
+            "around a norm between other sizes shapes speak",
+            recorded(conv(SMALL, GROW), *on_value("aten::cudnn_batch_norm"), conv()),
+            "shapes",
+        ),
+    ],
+)
+def test_one_round_trip_and_what_speaks_for_it(why: str, record: Recorder, confidence: str) -> None:
+    assert confidences(record) == [confidence]
+
+
+@for_each(
+    "name",
+    [
+        "aten::mm",
+        "aten::cat",
+        "mylib::mystery",
+        "aten::max_pool2d",
+        "aten::upsample_nearest2d",
+        "aten::constant_pad_nd",
+        "aten::layer_norm",
+        "aten::threshold_backward",
+        "triton_poi_fused_relu_0",
+    ],
+)
+def test_an_operation_that_is_not_known_to_keep_each_element_in_its_place_ends_it(name: str) -> None:
+    assert pairs_of(chain("aten::relu", name)) == []
+
+
+@for_each(("name", "count"), [(GEMM, 0), (POINTWISE, 1), (STRIDED_COPY, 0), (BATCH_NORM, 1)])
+def test_a_kernel_of_no_operation_ends_it_unless_its_name_is_known(name: str, count: int) -> None:
+    assert len(pairs_of(recorded(conv(), kernel(POINTWISE), kernel(name), conv(), has_shapes=False))) == count
+
+
+def test_a_copy_that_keeps_the_strides_takes_the_value_on() -> None:
+    pairs = pairs_of(recorded(conv(), copy_between(STRIDES, STRIDES), RELU, conv()))
+
+    assert pairs[0].between == ("aten::copy_", "aten::relu")
+
+
+def test_kernels_without_operations_make_round_trips_too() -> None:
+    (pair,) = pairs_of(recorded(*unlaunched(*ALL_MIOPEN, BATCH_NORM, POINTWISE) * 2))
+
+    assert (pair.between, pair.confidence) == ((BATCH_NORM, POINTWISE), "order")
+
+
+def test_nothing_between_is_a_round_trip_where_the_sizes_exclude_a_second_reader_of_the_first_input() -> None:
+    (pair,) = pairs_of(recorded(conv(SMALL, GROW), conv()))
+
+    assert (pair.between, pair.confidence) == ((), "shapes")
+
+
+@for_each("other", ELSEWHERE)
+def test_what_runs_elsewhere_is_not_mixed_in(other: dict[str, int]) -> None:
+    record = Recorder()
+    for place, name in enumerate((*ALL_MIOPEN, POINTWISE, *ALL_MIOPEN)):
+        record.kernel(name, is_launched=False, at=1000 * place, takes=900)
+        record.kernel(GEMM, is_launched=False, at=1000 * place + 500, takes=900, **other)
+
+    assert len(pairs_of(record)) == 1
+
+
+def test_a_result_with_two_readers_is_one_round_trip() -> None:
+    readers = conv(IMAGE, (96, 64, 3, 3)), conv(IMAGE, (96, 64, 1, 1))
+
+    conversions, pairs = found_in(recorded(conv(SMALL, GROW), RELU, *readers).trace())
+
+    assert [conversions[p.second].group for p in pairs] == [2]
+
+
+def test_a_chain_of_convolutions_is_one_round_trip_for_each_link() -> None:
+    pairs = pairs_of(recorded(*[conv(), RELU] * 4))
+
+    assert len(pairs) == 3
+    assert [p.first for p in pairs] == sorted(p.first for p in pairs)
+
+
+def random_record(seed: int) -> Recorder:
+    """Convolutions and other operations in any order, on two streams, of few sizes, with parts of them missing."""
+    generator = np.random.default_rng(seed)
+    record = Recorder(has_shapes=bool(generator.integers(2)))
+    for _ in range(60):
+        kind = generator.integers(5)
+        image = IMAGE if generator.integers(3) else SMALL
+        kernels = ALL if generator.integers(2) else ALL_MIOPEN
+        kept = [name for name in kernels if generator.integers(8)]
+        if kind < 3:
+            record.convolution(image, (image[1], image[1], 3, 3), *kept)
+        elif kind == 3:
+            record.pointwise("aten::relu", image)
+        else:
+            for name in kept:
+                record.kernel(name, is_launched=bool(generator.integers(2)))
+    return record
+
+
+@for_each("seed", range(40))
+def test_a_conversion_is_in_one_round_trip_at_most_and_never_both_ends_of_one(seed: int) -> None:
+    conversions, pairs = found_in(random_record(seed).trace())
+
+    firsts, seconds = [p.first for p in pairs], [p.second for p in pairs]
+    assert len(set(firsts)) == len(firsts)
+    assert len(set(seconds)) == len(seconds)
+    assert not set(firsts) & set(seconds)
+    for pair in pairs:
+        first, second = conversions[pair.first], conversions[pair.second]
+        assert first.row < second.row
+        assert first.group != second.group
+        assert (first.is_result, second.is_result) == (True, False)
+
+
+def test_random_records_have_round_trips_at_all() -> None:
+    assert sum(len(pairs_of(random_record(seed))) for seed in range(40)) > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "base"), [("aten::relu_", "relu"), ("aten::add", "add"), ("aten::native_batch_norm", "native_batch_norm")]
+)
+def test_a_name_without_namespace_and_underscore(name: str, base: str) -> None:
+    assert base_name_of(name) == base
+
+
+@for_each(
+    ("name", "is_agnostic"),
+    [
+        ("aten::relu_", True),
+        ("aten::native_group_norm", True),
+        ("aten::zero_", True),
+        ("aiter::_groupnorm_run", True),
+        ("mylib::relu", False),
+        ("aten::avg_pool2d", False),
+        ("aten::gelu_backward", False),
+        ("aten::_log_softmax", False),
+        ("ReluBackward0", False),
+    ],
+)
+def test_operations_that_keep_each_element_in_its_place(name: str, is_agnostic: bool) -> None:
+    assert is_agnostic_operation(name) is is_agnostic

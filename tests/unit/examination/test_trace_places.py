@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from recorded_builders import DATA_GRADIENT, FORWARD, GEMM, Recorder, name_of_operation
+
+from layoutdoctor.examination.kernels.attribution import Places, attribute
+from layoutdoctor.recording.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.recording.recording import RecordedTrace
+
+TORCH = "torch/nn/modules/conv.py(553): forward"
+
+
+def places_of(record: Recorder) -> tuple[RecordedTrace, Places]:
+    trace = record.trace()
+    return trace, Places(trace, attribute(trace))
+
+
+def where(record: Recorder) -> list[tuple[str | None, str | None]]:
+    """Module and line of each kernel."""
+    trace, places = places_of(record)
+    rows = range(len(trace.kernels))
+    lines = [str(place) if place is not None else None for place in places.locations(rows)]
+    return list(zip(places.modules(rows), lines, strict=True))
+
+
+@contextmanager
+def layer(record: Recorder, number: int) -> Iterator[None]:
+    """The call of a layer from its own line of the model."""
+    with (
+        record.frame(f"models/net.py({number}): forward"),
+        record.frame(f"nn.Module: Conv2d_{number}"),
+        record.frame(TORCH),
+    ):
+        yield
+
+
+@contextmanager
+def forward(record: Recorder, sequence: int) -> Iterator[None]:
+    with record.operation("aten::conv2d", sequence=sequence, forward_thread=0):
+        yield
+
+
+@contextmanager
+def backward(record: Recorder, sequence: int, thread: int = 1, name: str = "ConvolutionBackward0") -> Iterator[None]:
+    with (
+        record.operation(f"autograd::engine::evaluate_function: {name}"),
+        record.operation(name, sequence=sequence, forward_thread=thread),
+        record.operation("aten::convolution_backward"),
+    ):
+        yield
+
+
+def test_the_innermost_module_and_the_innermost_line_of_the_user() -> None:
+    record = Recorder()
+    with record.frame("train.py(9): main"), record.frame("nn.Module: Net_0"), layer(record, 1), forward(record, 1):
+        record.kernel(FORWARD)
+
+    assert where(record) == [("Conv2d_1", "models/net.py:1")]
+
+
+def test_what_runs_outside_of_any_frame_has_no_place() -> None:
+    record = Recorder()
+    with layer(record, 1):
+        pass
+    with record.operation("aten::relu"):
+        record.kernel(GEMM)
+
+    assert where(record) == [(None, None)]
+
+
+def test_frames_of_another_thread_say_nothing() -> None:
+    record = Recorder()
+    with layer(record, 1):
+        record.on_thread("worker")
+        record.kernel(GEMM)
+        record.on_thread("main")
+
+    assert where(record) == [(None, None)]
+
+
+def test_a_line_of_torch_alone_is_none() -> None:
+    record = Recorder()
+    with record.frame(TORCH), record.frame("<built-in method conv2d>"), forward(record, 1):
+        record.kernel(FORWARD)
+
+    assert where(record) == [(None, None)]
+
+
+def test_without_a_launch_the_operation_tells_the_place() -> None:
+    record = Recorder()
+    with layer(record, 1), record.operation("aten::conv2d", external=5):
+        pass
+    record.kernel(FORWARD, external=5, is_launched=False)
+
+    assert where(record) == [("Conv2d_1", "models/net.py:1")]
+
+
+def test_a_backward_kernel_is_where_its_forward_operation_is() -> None:
+    record = Recorder()
+    with record.frame("train.py(9): main"):
+        for number in (1, 2):
+            with layer(record, number), forward(record, number):
+                record.kernel(FORWARD)
+    record.on_thread("autograd")
+    for number in (2, 1):
+        with backward(record, number):
+            record.kernel(DATA_GRADIENT)
+
+    assert where(record)[2:] == [("Conv2d_2", "models/net.py:2"), ("Conv2d_1", "models/net.py:1")]
+
+
+def test_the_call_of_backward_on_the_same_thread_is_not_its_place() -> None:
+    record = Recorder()
+    with layer(record, 1), forward(record, 1):
+        record.kernel(FORWARD)
+    with record.frame("train.py(30): step"), record.frame("nn.Module: Trainer_0"), backward(record, 1):
+        record.kernel(DATA_GRADIENT)
+
+    assert where(record)[1] == ("Conv2d_1", "models/net.py:1")
+
+
+def test_a_backward_without_its_forward_in_the_trace_has_no_place() -> None:
+    record = Recorder()
+    with record.frame("train.py(30): step"), backward(record, 1):
+        record.kernel(DATA_GRADIENT)
+
+    assert where(record) == [(None, None)]
+
+
+def test_a_forward_recomputed_within_a_backward_is_where_its_own_frames_are() -> None:
+    record = Recorder()
+    with layer(record, 1), record.operation("CheckpointFunction", sequence=1, forward_thread=0):
+        pass
+    record.on_thread("autograd")
+    with (
+        record.frame("torch/autograd/function.py(300): apply"),
+        record.operation("CheckpointFunctionBackward", sequence=1, forward_thread=1),
+        layer(record, 2),
+        forward(record, 7),
+    ):
+        record.kernel(FORWARD)
+
+    assert where(record) == [("Conv2d_2", "models/net.py:2")]
+
+
+def test_the_backward_of_a_step_belongs_to_the_forward_of_that_step() -> None:
+    record = Recorder()
+    for number in (1, 2):
+        with layer(record, number), forward(record, 5):
+            record.kernel(FORWARD)
+        with backward(record, 5):
+            record.kernel(DATA_GRADIENT)
+
+    assert [module for module, _ in where(record)] == ["Conv2d_1", "Conv2d_1", "Conv2d_2", "Conv2d_2"]
+
+
+def test_the_last_operation_of_a_sequence_number_is_the_one_that_counted_it() -> None:
+    record = Recorder()
+    with layer(record, 1), record.operation("aten::size", sequence=5, forward_thread=0):
+        pass
+    with layer(record, 2), forward(record, 5):
+        pass
+    with backward(record, 5):
+        record.kernel(DATA_GRADIENT)
+
+    assert where(record) == [("Conv2d_2", "models/net.py:2")]
+
+
+def test_each_thread_counts_its_forward_operations_for_itself() -> None:
+    """The first layer is not recomputed; what a recomputed one counts on the thread of autograd is another number."""
+    record = Recorder()
+    for number in (1, 2, 3):
+        with layer(record, number), forward(record, 10 + number):
+            pass
+    record.on_thread("autograd")
+    with backward(record, 13):
+        pass
+    with record.operation("CheckpointFunctionBackward", sequence=12, forward_thread=1):
+        with layer(record, 9), forward(record, 11):
+            pass
+        with backward(record, 11, thread=2):
+            record.kernel(DATA_GRADIENT)
+    with backward(record, 11):
+        record.kernel(DATA_GRADIENT)
+
+    trace, places = places_of(record)
+    last = [row for row in range(len(trace.operations)) if trace.operations.sequence[row] == 11]
+
+    assert [module for module, _ in where(record)] == ["Conv2d_9", "Conv2d_1"]
+    assert [trace.threads[trace.operations.thread[places.forward_of(row)]][1] for row in last[2:]] == [
+        "autograd",
+        "main",
+    ]
+
+
+def test_a_thread_of_another_process_is_not_searched() -> None:
+    record = Recorder()
+    with layer(record, 1), forward(record, 5):
+        pass
+    record.on_thread("main", "2")
+    with backward(record, 5):
+        record.kernel(DATA_GRADIENT)
+    with layer(record, 2), forward(record, 6):
+        pass
+    with backward(record, 6):
+        record.kernel(DATA_GRADIENT)
+
+    assert [module for module, _ in where(record)] == [None, "Conv2d_2"]
+
+
+def test_what_runs_in_the_forward_has_no_forward_operation() -> None:
+    record = Recorder()
+    with forward(record, 1):
+        record.kernel(FORWARD)
+    _, places = places_of(record)
+
+    assert places.forward_of(0) == NONE
+    assert places.forward_of(NONE) == NONE
+
+
+def test_the_forward_of_what_a_backward_operation_calls_is_the_same() -> None:
+    record = Recorder()
+    with forward(record, 1):
+        pass
+    with backward(record, 1):
+        record.kernel(DATA_GRADIENT)
+    trace, places = places_of(record)
+
+    inner = int(attribute(trace).operation[0])
+    assert name_of_operation(trace, inner) == "aten::convolution_backward"
+    assert places.forward_of(inner) == 0
+
+
+STACK = "torch/nn/functional.py(2282): batch_norm;torch/nn/modules/batchnorm.py(140): forward;net.py(17): forward"
+
+
+def test_the_call_stack_of_torch_1_9_tells_the_line() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d", call_stack=STACK), record.operation("aten::cudnn_convolution"):
+        record.kernel(FORWARD)
+    with record.operation("aten::relu", call_stack="torch/nn/functional.py(1206): relu"):
+        record.kernel(GEMM)
+    trace, places = places_of(record)
+
+    assert where(record) == [(None, "net.py:17"), (None, None)]
+    assert places.has_frames
+    assert len(trace.frames) == 0
+
+
+def test_a_backward_of_torch_1_9_has_the_line_of_its_forward() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d", sequence=1, forward_thread=0, call_stack=STACK):
+        pass
+    with backward(record, 1):
+        record.kernel(DATA_GRADIENT)
+
+    assert where(record) == [(None, "net.py:17")]
+
+
+@pytest.mark.parametrize(("has_stack", "expected"), [(False, False), (True, True)])
+def test_a_stack_whose_frames_all_are_torchs_own_was_recorded_all_the_same(has_stack: bool, expected: bool) -> None:
+    record = Recorder()
+    record.kernel(GEMM)
+    trace = record.trace(has_stack=has_stack)
+
+    assert Places(trace, attribute(trace)).has_frames is expected
+
+
+def test_a_frame_that_ends_before_the_launch_gives_way_to_the_one_around_it() -> None:
+    record = Recorder()
+    with record.frame("nn.Module: Net_0"), record.frame("net.py(3): forward"):
+        with record.frame("nn.Module: Conv2d_0"), record.frame("net.py(5): helper"):
+            pass
+        with record.operation("aten::add"):
+            record.kernel(GEMM)
+
+    assert where(record) == [("Net_0", "net.py:3")]
+
+
+def test_the_innermost_module_agrees_with_looking_at_every_frame() -> None:
+    """At every edge of a frame and between; frames that touch have an edge in common."""
+    generator = np.random.default_rng(7)
+    record = Recorder()
+
+    def nest(depth: int) -> None:
+        for number in range(generator.integers(0, 4)):
+            record.now -= 10 * int(generator.integers(2))
+            with record.frame(f"nn.Module: M_{record.now}_{number}_{depth}"):
+                if depth:
+                    nest(depth - 1)
+
+    for _ in range(4):
+        nest(4)
+    end = record.now
+    for moment in range(0, end, 5):
+        record.kernel(GEMM)
+        record.rows["launches"][-1].values["start"] = moment
+    trace, places = places_of(record)
+    frames, launches = trace.frames, trace.launches
+
+    found = places.modules(range(len(trace.kernels)))
+
+    ends = frames.start + frames.duration
+    moments = dict(zip(launches.correlation.tolist(), launches.start.tolist(), strict=True))
+    for name, correlation in zip(found, trace.kernels.correlation.tolist(), strict=True):
+        around = np.flatnonzero((frames.start <= moments[correlation]) & (ends >= moments[correlation]))
+        expected = trace.names[int(frames.name[around[-1]])] if len(around) else None
+        assert (None if name is None else f"nn.Module: {name}") == expected
+    assert len(frames) > 60
+    assert None in found
+
+
+def test_a_frame_at_whose_edge_everything_was_launched_is_found() -> None:
+    for edge in (0, 1):
+        record = Recorder()
+        with record.frame("nn.Module: Conv2d_0"):
+            pass
+        record.kernel(GEMM)
+        frame = record.rows["frames"][0].values
+        record.rows["launches"][0].values["start"] = frame["start"] + edge * frame["duration"]
+
+        assert where(record) == [("Conv2d_0", None)]

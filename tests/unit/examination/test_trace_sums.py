@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from loops import for_each
+from recorded_builders import FORWARD, GEMM, POINTWISE, TO_NHWC, Recorder
+
+from layoutdoctor.examination.kernels import summaries as trace_sums
+from layoutdoctor.examination.kernels.attribution import attribute
+from layoutdoctor.examination.kernels.summaries import convolution_sums, kernel_records, totals_of
+from layoutdoctor.recording.recording import NONE, RecordedTrace
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Total
+
+IMAGE, WEIGHT = (4, 64, 28, 28), (96, 64, 3, 3)
+
+
+def a_run() -> Recorder:
+    """Two steps of a convolution and a ReLU, and a matrix product of no operation."""
+    record = Recorder()
+    for number in (1, 2):
+        with record.annotation(f"ProfilerStep#{number}"):
+            with record.operation("aten::conv2d"), record.operation("aten::cudnn_convolution"):
+                record.kernel(TO_NHWC, takes=100 * number)
+                record.kernel(FORWARD, takes=1000)
+            record.pointwise("aten::relu", kernel=POINTWISE)
+    record.kernel(GEMM, takes=7)
+    return record
+
+
+def totals(trace: RecordedTrace) -> tuple[Total, ...]:
+    names = [trace.names[name] for name in trace.kernels.name.tolist()]
+    modules = ["Conv2d_0" if name == FORWARD else None for name in names]
+    return totals_of(trace, attribute(trace), modules, np.array([name == TO_NHWC for name in names], bool))
+
+
+def of_kind(trace: RecordedTrace, kind: str) -> dict[str, tuple[int, float, int, float]]:
+    """Kernels, nanoseconds, conversions and their nanoseconds of each name, in order."""
+    return {
+        t.name: (t.count, round(t.seconds * 1e9), t.conversion_count, round(t.conversion_seconds * 1e9))
+        for t in totals(trace)
+        if t.kind == kind
+    }
+
+
+def test_kernels_are_added_up_by_name_longest_first() -> None:
+    found = of_kind(a_run().trace(), "kernel")
+
+    assert found == {
+        FORWARD: (2, 2000, 0, 0),
+        POINTWISE: (2, 2000, 0, 0),
+        TO_NHWC: (2, 300, 2, 300),
+        GEMM: (1, 7, 0, 0),
+    }
+    assert [seconds for _, seconds, _, _ in found.values()] == [2000, 2000, 300, 7]
+
+
+def test_by_outermost_operation_where_one_is_known() -> None:
+    assert of_kind(a_run().trace(), "operation") == {"aten::conv2d": (4, 2300, 2, 300), "aten::relu": (2, 2000, 0, 0)}
+
+
+def test_by_module_where_one_is_known() -> None:
+    assert of_kind(a_run().trace(), "module") == {"Conv2d_0": (2, 2000, 0, 0)}
+
+
+def test_by_step() -> None:
+    assert of_kind(a_run().trace(), "step") == {
+        "ProfilerStep#2": (3, 2200, 1, 200),
+        "ProfilerStep#1": (3, 2100, 1, 100),
+    }
+
+
+def test_kernels_alone_are_said_to_be_somebodys() -> None:
+    found = {(t.kind, t.name): t.library for t in totals(a_run().trace())}
+
+    assert found["kernel", TO_NHWC] == "cudnn"
+    assert found["operation", "aten::conv2d"] is None
+
+
+@for_each("seed", range(20))
+def test_the_sums_by_kernel_are_the_whole(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    record = Recorder()
+    for _ in range(50):
+        with record.operation(f"aten::op{generator.integers(5)}"):
+            record.kernel(
+                [GEMM, TO_NHWC, FORWARD, POINTWISE][generator.integers(4)], takes=int(generator.integers(9**9))
+            )
+    trace = record.trace()
+
+    for kind in ("kernel", "operation"):
+        rows = of_kind(trace, kind).values()
+        assert sum(count for count, _, _, _ in rows) == 50
+        assert sum(spent for _, spent, _, _ in rows) == int(trace.kernels.duration.sum())
+        is_own = trace.kernels.name == trace.names.index(TO_NHWC)
+        assert sum(spent for _, _, _, spent in rows) == int(trace.kernels.duration[is_own].sum())
+
+
+def test_the_kernels_of_convolutions_are_counted_with_their_conversions() -> None:
+    trace = a_run().trace()
+    groups = attribute(trace).convolution.tolist()
+
+    assert convolution_sums(trace, groups) == (4, 2300)
+
+
+def test_without_kernels_nothing_is_known_of_convolutions() -> None:
+    assert convolution_sums(Recorder().trace(), []) == (None, None)
+
+
+def test_without_convolutions_their_time_is_zero() -> None:
+    record = Recorder()
+    record.kernel(GEMM)
+
+    assert convolution_sums(record.trace(), [NONE]) == (0, 0)
+
+
+def test_a_kernel_of_the_list() -> None:
+    trace = a_run().trace()
+
+    first, *_, last = kernel_records(trace, attribute(trace))
+
+    assert (first.name, first.op, first.library, first.stream) == (TO_NHWC, "aten::cudnn_convolution", "cudnn", 7)
+    assert (first.seconds, first.start_seconds) == pytest.approx((100e-9, trace.kernels.start[0] * 1e-9))
+    assert (last.name, last.op) == (GEMM, None)
+
+
+def test_the_list_ends_where_it_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_sums, "MOST_KERNELS_LISTED", 3)
+    trace = a_run().trace()
+
+    assert len(kernel_records(trace, attribute(trace))) == 3

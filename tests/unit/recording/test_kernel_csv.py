@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from layoutdoctor.errors import TraceError
+from layoutdoctor.recording.recording import KernelTotal
+from layoutdoctor.recording.table import LONGEST_LINE, has_kernel_table, read_kernel_csv, read_lines
+
+if TYPE_CHECKING:
+    from layoutdoctor.recording.recording import KernelTotals
+
+TRACES = Path(__file__).parent.parent.parent / "traces"
+TO_CHANNELS_LAST = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(float const*, float*)"
+TO_CONTIGUOUS = "void cudnn::ops::nhwcToNchwKernel<float, float, float, true, false>(float const*, float*)"
+
+PREAMBLE = """
+NOTICE: Existing SQLite export found: run.sqlite
+        It is assumed file was previously exported from: run.nsys-rep
+
+Processing [run.sqlite] with [/opt/nvidia/nsight-systems/host-linux-x64/reports/cuda_gpu_kern_sum.py]...
+"""
+SUMMARY = f"""\
+Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+60.0,1200,2,600.0,600.0,500,700,141.4,"{TO_CHANNELS_LAST}"
+40.0,800,4,200.0,200.0,100,300,81.6,"{TO_CONTIGUOUS}"
+"""
+API = """\
+Time (%),Total Time (ns),Num Calls,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+81.2,131012864,1,131012864.0,131012864.0,131012864,131012864,0.0,cudaMalloc
+"""
+EXPECTED = [KernelTotal(TO_CHANNELS_LAST, 2, 1200), KernelTotal(TO_CONTIGUOUS, 4, 800)]
+
+
+def read(tmp_path: Path, text: str, encoding: str = "utf-8") -> KernelTotals:
+    path = tmp_path / "kernels.csv"
+    path.write_bytes(text.encode(encoding))
+    return read_kernel_csv(path)
+
+
+def problems(totals: KernelTotals) -> dict[str, int]:
+    return {problem.what: problem.count for problem in totals.problems}
+
+
+def test_the_conversions_of_a_recorded_video_vae_are_all_there() -> None:
+    totals = read_kernel_csv(TRACES / "h100_wan21_kernel_summary.csv")
+    conversions = [row for row in totals.rows if "nchwToNhwcKernel" in row.name or "nhwcToNchwKernel" in row.name]
+
+    assert (totals.source, len(totals.rows), totals.problems) == ("TraceLens kernel summary", 107, [])
+    assert sum(row.count for row in conversions) == 13_128
+    assert sum(row.nanoseconds for row in conversions) == 246_753_245
+    assert {row.operation for row in conversions} == {"aten::cudnn_convolution"}
+    assert not any(row.is_cut for row in totals.rows)
+
+
+def test_the_summary_of_nsys_is_found_behind_what_nsys_prints_before(tmp_path: Path) -> None:
+    totals = read(tmp_path, PREAMBLE + SUMMARY)
+
+    assert totals.rows == EXPECTED
+    assert (totals.source, totals.problems) == ("Nsight Systems kernel summary", [])
+
+
+@pytest.mark.parametrize("line", ["\n", "Processing [run.sqlite] with [cuda_gpu_kern_sum.py]... \n", ""])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_several_tables_the_one_of_kernels_is_read(tmp_path: Path, line: str, is_first: bool) -> None:
+    totals = read(tmp_path, f"{SUMMARY}{line}{API}" if is_first else f"{API}{line}{SUMMARY}")
+
+    assert totals.rows == EXPECTED
+    assert totals.problems == []
+
+
+def test_a_second_table_of_kernels_is_not_added_to_the_first(tmp_path: Path) -> None:
+    totals = read(tmp_path, f"{SUMMARY}\n{SUMMARY}")
+
+    assert totals.rows == EXPECTED
+    assert problems(totals) == {"further tables of kernels in the same file, which were not read": 1}
+
+
+@pytest.mark.parametrize(
+    ("title", "value", "nanoseconds"),
+    [
+        ("Total Time (ns)", "1500", 1500),
+        ("Total Time (us)", "1.5", 1500),
+        ("Total Time (\u00b5s)", "1.5", 1500),
+        ("Total Time (\u03bcs)", "1.5", 1500),
+        ("Total Time (ms)", "0.0015", 1500),
+        ("Total Time (sec)", "1.5e-6", 1500),
+        ("Total Time", "1500", 1500),
+        ("Total Time (ns)", "1,500", 1500),
+        ("Total Time (us)", "4660.9130000000005", 4_660_913),
+    ],
+)
+def test_every_unit_becomes_nanoseconds(tmp_path: Path, title: str, value: str, nanoseconds: int) -> None:
+    totals = read(tmp_path, f'Time(%),{title},Instances,Name\n50.0,"{value}",3,f(int)\n')
+
+    assert totals.rows == [KernelTotal("f(int)", 3, nanoseconds)]
+
+
+def test_a_name_without_quotes_keeps_its_commas(tmp_path: Path) -> None:
+    totals = read(tmp_path, "Time (%),Total Time (ns),Instances,Name\n10,20,3,void f<int, 4>(int*, float)\n")
+
+    assert totals.rows == [KernelTotal("void f<int,4>(int*,float)", 3, 20)]
+
+
+def test_rows_of_one_kernel_with_different_grids_are_added(tmp_path: Path) -> None:
+    totals = read(
+        tmp_path,
+        "Time (%),Total Time (ns),Instances,Avg (ns),GridXYZ,BlockXYZ,Name\n"
+        "50,10,1,10,   1    1    1,  32    1    1,f\n50,30,2,15,   2    1    1,  32    1    1,f\n",
+    )
+
+    assert totals.rows == [KernelTotal("f", 3, 40)]
+
+
+def test_a_list_of_kernels_is_added_up_without_copies(tmp_path: Path) -> None:
+    totals = read(
+        tmp_path,
+        "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),"
+        "Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name\n"
+        "1134711990,661398,123,,,,,,,,,,4.194,6337.593,Pinned,Device,NVIDIA H100 (0),1,,13,[CUDA memcpy HtoD]\n"
+        f'1136125733,7072,128,98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"\n'
+        f'1136225733,7000,129,98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"\n',
+    )
+
+    assert totals.rows == [KernelTotal(TO_CHANNELS_LAST, 2, 14_072)]
+    assert totals.source == "Nsight Systems list of kernels"
+
+
+def test_the_summary_of_kernels_and_copies_gives_the_kernels(tmp_path: Path) -> None:
+    totals = read(
+        tmp_path,
+        "Time (%),Total Time (ns),Instances,Avg (ns),Category,Operation\n"
+        "74.6,3070579,1,3070579.0,CUDA_KERNEL,f(int)\n"
+        "17.1,703395,48,14654.1,MEMORY_OPER,[CUDA memcpy Unified Host-to-Device]\n",
+    )
+
+    assert totals.rows == [KernelTotal("f(int)", 1, 3_070_579)]
+
+
+def test_the_output_of_nvprof_has_its_units_in_a_row_of_their_own(tmp_path: Path) -> None:
+    totals = read(
+        tmp_path,
+        "==2119== NVPROF is profiling process 2119, command: python run.py\n==2119== Profiling result:\n"
+        '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,ms,ms,ms,\n'
+        f'"GPU activities",60.0,1.25,3,0.4,0.4,0.5,"{TO_CONTIGUOUS}"\n'
+        '"GPU activities",20.0,0.5,1,0.5,0.5,0.5,"[CUDA memcpy HtoD]"\n'
+        '"API calls",78.0,7570.5,11,688.2,684.1,693.1,"cudaMemcpyAsync"\n',
+    )
+
+    assert totals.rows == [KernelTotal(TO_CONTIGUOUS, 3, 1_250_000)]
+    assert totals.problems == []
+
+
+def test_aligned_text_of_nsys_is_read_with_its_cut_names(tmp_path: Path) -> None:
+    totals = read(
+        tmp_path,
+        " ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):\n\n"
+        " Time (%)  Total Time (ns)  Instances  Avg (ns)                      Name                    \n"
+        " --------  ---------------  ---------  --------  --------------------------------------------\n"
+        "     51.9   62,589,830,968    811,520  77,126.7  void cudnn::ops::nchwToNhwcKernel<float, fl\u2026\n"
+        "      9.0            1,982          1   1,982.0  ampere_gcgemm_64x64_nt                      \n\n"
+        " Time (%)  Total Time (ns)  Num Calls  Avg (ns)     Name   \n"
+        " --------  ---------------  ---------  --------  ----------\n"
+        "     81.2      131,012,864          1       1.0  cudaMalloc\n",
+    )
+
+    assert totals.rows == [
+        KernelTotal("void cudnn::ops::nchwToNhwcKernel<float, fl\u2026", 811_520, 62_589_830_968, is_cut=True),
+        KernelTotal("ampere_gcgemm_64x64_nt", 1, 1982),
+    ]
+    assert totals.problems == []
+
+
+def test_the_table_of_key_averages_gives_the_rows_that_took_no_time_on_the_host(tmp_path: Path) -> None:
+    rule = "-" * 30 + ("  " + "-" * 12) * 5 + "  \n"
+    lines = [
+        ("Name", "Self CPU %", "Self CPU", "Self CUDA", "Self CUDA %", "# of Calls"),
+        ("aten::cudnn_convolution", "2.00%", "4.055ms", "3.500ms", "90.0%", "10"),
+        ("void cudnn::ops::nchwToNhwc...", "0.00%", "0.000us", "1.500ms", "40.0%", "20"),
+        ("sm80_xmma_fprop", "0.00%", "0.000us", "900.500us", "20.0%", "10"),
+        ("Memcpy HtoD (Pageable -> De...", "0.00%", "0.000us", "12.000us", "1.0%", "1"),
+        ("aten::view", "0.00%", "0.000us", "0.000us", "0.00%", "8"),
+        ("cudaLaunchKernel", "1.00%", "2.000ms", "0.000us", "0.00%", "30"),
+    ]
+    rows = [f"{name:>30}" + "".join(f"  {cell:>12}" for cell in cells) + "  \n" for name, *cells in lines]
+    text = (
+        rule + rows[0] + rule + "".join(rows[1:]) + rule + "Self CPU time total: 6.055ms\nSelf CUDA time total: 2.4ms\n"
+    )
+
+    totals = read(tmp_path, text)
+
+    assert totals.rows == [
+        KernelTotal("void cudnn::ops::nchwToNhwc...", 20, 1_500_000, is_cut=True),
+        KernelTotal("sm80_xmma_fprop", 10, 900_500),
+    ]
+    assert totals.problems == []
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "60.0,soon,2,600,f",
+        "60.0,-5,2,600,f",
+        "60.0,nan,2,600,f",
+        "60.0,1e99,2,600,f",
+        f"60.0,{'9' * 400},2,600,f",
+        "60.0,1200,2.5,600,f",
+        "60.0,1200,0,600,f",
+        "60.0,1200,,600,f",
+        "60.0,1200,2,600,",
+        "60.0,1200",
+        "12.5",
+        ",,,,",
+    ],
+)
+def test_a_bad_row_is_counted_and_the_next_one_read(tmp_path: Path, row: str) -> None:
+    totals = read(tmp_path, f"Time (%),Total Time (ns),Instances,Avg (ns),Name\n{row}\n40.0,800,4,200,g\n")
+
+    assert totals.rows == [KernelTotal("g", 4, 800)]
+    assert problems(totals) == {"rows of the kernel table that could not be read": 1}
+
+
+def test_a_quote_that_is_never_closed_does_not_swallow_the_next_rows(tmp_path: Path) -> None:
+    totals = read(tmp_path, 'Time (%),Total Time (ns),Instances,Name\n60,1200,2,"f\n40,800,4,g\n')
+
+    assert totals.rows == [KernelTotal("f", 2, 1200), KernelTotal("g", 4, 800)]
+
+
+def test_a_line_without_end_is_counted_and_not_kept(tmp_path: Path) -> None:
+    header, rest = SUMMARY.split("\n", 1)
+    totals = read(tmp_path, f"{header}\n1,2,3,{'x' * 3_000_000}\n{rest}")
+
+    assert totals.rows == EXPECTED
+    assert problems(totals) == {"lines that are too long for a table": 1}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path, encoding: str) -> None:
+    assert read(tmp_path, SUMMARY.replace("\n", "\r\n"), encoding).rows == EXPECTED
+
+
+def test_a_packed_file_is_unpacked_on_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.csv.gz"
+    path.write_bytes(gzip.compress(SUMMARY.encode()))
+
+    assert read_kernel_csv(path).rows == EXPECTED
+
+
+def test_a_file_above_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.csv"
+    path.write_text(SUMMARY, encoding="utf-8")
+
+    with pytest.raises(TraceError, match="raise the limit"):
+        read_kernel_csv(path, most_bytes=100)
+
+
+def test_a_table_without_rows_says_so(tmp_path: Path) -> None:
+    totals = read(tmp_path, SUMMARY.split("\n", 1)[0])
+
+    assert (totals.rows, problems(totals)) == ([], {"the kernel table has no rows": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (API, "a table in it has the columns Time (%), Total Time (ns), Num Calls"),
+        ("hello\n", "it has no table of kernels; expected the CSV of nsys stats"),
+        (
+            "Time (%),Total Time (ns),Instances,Avg (ns),Source,Name\n1,2,3,4,MPI,MPI_Send\n",
+            "it has no table of kernels",
+        ),
+        ("a\0b\n", "it has no table of kernels"),
+    ],
+)
+def test_a_file_without_kernels_is_refused_with_what_was_found(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(TraceError) as error:
+        read(tmp_path, text)
+
+    assert expected in str(error.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no such file"):
+        read_kernel_csv(tmp_path / "missing.csv")
+
+
+def test_bytes_changed_at_random_end_in_totals_or_a_trace_error(tmp_path: Path) -> None:
+    data = (PREAMBLE + SUMMARY + "\n" + API).encode()
+    chance = random.Random(3)
+    path = tmp_path / "changed.csv"
+    read_count = 0
+    for _ in range(1000):
+        changed = bytearray(data)
+        for _ in range(chance.choice((1, 4, 50))):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        path.write_bytes(changed)
+        try:
+            totals = read_kernel_csv(path)
+        except TraceError:
+            continue
+        read_count += 1
+        assert all(row.count > 0 and row.nanoseconds >= 0 for row in totals.rows)
+    assert 0 < read_count < 1000
+
+
+def test_the_title_line_is_enough_to_know_the_table() -> None:
+    assert has_kernel_table(PREAMBLE + SUMMARY.split("\n", 1)[0])
+    assert not has_kernel_table(API)
+    assert not has_kernel_table("")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_lines_do_not_depend_on_where_the_pieces_end(size: int) -> None:
+    data = "é1\r\n\n2é\n".encode("utf-16")
+
+    assert list(read_lines(data[start : start + size] for start in range(0, len(data), size))) == ["é1", "", "2é"]
+
+
+def test_a_line_of_the_greatest_length_is_kept_and_a_longer_one_is_none() -> None:
+    lines = [b"a" * LONGEST_LINE, b"b" * (LONGEST_LINE + 1), b"c"]
+
+    assert list(read_lines([b"\n".join(lines)])) == ["a" * LONGEST_LINE, None, "c"]

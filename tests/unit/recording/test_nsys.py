@@ -1,0 +1,571 @@
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from layoutdoctor.errors import TraceError
+from layoutdoctor.recording.nsys import read_nsys_export, read_range_text
+from layoutdoctor.recording.nsys_database import Database
+from layoutdoctor.recording.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from layoutdoctor.recording.recording import RecordedTrace
+
+PROCESS, OTHER_PROCESS = 4242 << 24, 4243 << 24
+THREAD = PROCESS | 4300
+BASE = 1_700_000_000
+
+# The columns that nsys 2024 exports, as far as they matter; real exports have a dozen more.
+SCHEMA = """
+CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (
+    start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
+    greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
+    demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, mangledName INTEGER, launchType INTEGER,
+    gridX INTEGER NOT NULL, gridY INTEGER NOT NULL, gridZ INTEGER NOT NULL,
+    blockX INTEGER NOT NULL, blockY INTEGER NOT NULL, blockZ INTEGER NOT NULL, graphNodeId INTEGER
+);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (
+    start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER,
+    correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER
+);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (
+    start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
+    streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER NOT NULL,
+    copyKind INTEGER NOT NULL
+);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (
+    start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
+    streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, value INTEGER NOT NULL, bytes INTEGER NOT NULL
+);
+CREATE TABLE NVTX_EVENTS (
+    start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER, category INTEGER, color INTEGER,
+    text TEXT, globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER, domainId INTEGER
+);
+CREATE TABLE TARGET_INFO_GPU (vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT NOT NULL, busLocation TEXT);
+CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER, pid INTEGER, uuid TEXT);
+CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);
+"""
+STRINGS = {
+    1: "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(float const*, float*)",
+    2: "nchwToNhwcKernel",
+    3: "sm90_xmma_fprop_implicit_gemm_f32f32_f32_nhwckrsc_nhwc",
+    4: "cudaLaunchKernel_v7000",
+    5: "cuLaunchKernelEx",
+    6: "never referred to",
+    7: "forward",
+    8: "aten::relu, seq = 6, op_id = 14, sizes = [[4, 64, 56, 56]]",
+}
+CONVOLUTION = (
+    "aten::cudnn_convolution, seq = 5, op_id = 12, sizes = [[4, 3, 224, 224], [64, 3, 7, 7], [], []], "
+    "input_op_ids = [(3,0), (4,0)]"
+)
+
+
+def kernel(start: Any, end: Any, name: Any = 1, correlation: int = 90, **changes: Any) -> dict[str, Any]:
+    return {
+        **{"start": start, "end": end, "deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": correlation},
+        **{"globalPid": PROCESS, "demangledName": name, "shortName": 2, "mangledName": None},
+        **{"gridX": 98, "gridY": 1, "gridZ": 4, "blockX": 32, "blockY": 8, "blockZ": 1},
+        **changes,
+    }
+
+
+def nvtx(start: int, end: int | None, text: str | None, **changes: Any) -> dict[str, Any]:
+    return {"start": start, "end": end, "eventType": 59, "text": text, "globalTid": THREAD, **changes}
+
+
+def call(start: int, correlation: int, name: int = 4, thread: int = THREAD) -> dict[str, Any]:
+    return {
+        **{"start": start, "end": start + 10, "eventClass": 0, "globalTid": thread},
+        **{"correlationId": correlation, "nameId": name, "returnValue": 0},
+    }
+
+
+def insert(connection: sqlite3.Connection, table: str, rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        names = ", ".join(f'"{name}"' for name in row)
+        connection.execute(f'INSERT INTO "{table}" ({names}) VALUES ({", ".join("?" * len(row))})', tuple(row.values()))
+
+
+RUN: dict[str, list[dict[str, Any]]] = {
+    "StringIds": [{"id": number, "value": text} for number, text in STRINGS.items()],
+    "CUPTI_ACTIVITY_KIND_KERNEL": [
+        kernel(BASE + 900, BASE + 1500, 3, 91, gridX=1, gridY=2, gridZ=3),
+        kernel(BASE + 400, BASE + 700, 1, 90),
+    ],
+    "CUPTI_ACTIVITY_KIND_RUNTIME": [call(BASE + 110, 90), call(BASE + 150, 91, 5)],
+    "CUPTI_ACTIVITY_KIND_MEMCPY": [
+        {
+            **{"start": BASE + 300, "end": BASE + 350, "deviceId": 0, "contextId": 1, "streamId": 7},
+            **{"correlationId": 80, "globalPid": PROCESS, "bytes": 64, "copyKind": 1},
+        }
+    ],
+    "CUPTI_ACTIVITY_KIND_MEMSET": [
+        {
+            **{"start": BASE + 360, "end": BASE + 365, "deviceId": 0, "contextId": 1, "streamId": 7},
+            **{"correlationId": 81, "globalPid": PROCESS, "value": 0, "bytes": 64},
+        }
+    ],
+    "NVTX_EVENTS": [
+        nvtx(BASE, BASE + 1000, None, textId=7),
+        nvtx(BASE + 100, BASE + 200, CONVOLUTION),
+        nvtx(BASE + 220, BASE + 230, None, textId=8),
+        nvtx(BASE + 240, None, "a mark", eventType=34),
+    ],
+    "TARGET_INFO_GPU": [{"vmId": 0, "id": 3, "name": "NVIDIA H100 80GB HBM3"}],
+    "TARGET_INFO_CUDA_DEVICE": [{"gpuId": 3, "cudaId": 0, "pid": 4242}],
+    "META_DATA_EXPORT": [
+        {"name": "EXPORT_SCHEMA_VERSION", "value": "3.11.0"},
+        {"name": "EXPORT_COMMAND_LINE", "value": "nsys export --output /home/somebody/run.sqlite"},
+    ],
+}
+
+
+def export(path: Path, run: dict[str, list[dict[str, Any]]] = RUN, schema: str = SCHEMA) -> Path:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(schema)
+        for table, rows in run.items():
+            insert(connection, table, rows)
+        connection.commit()
+    return path
+
+
+def problems(trace: RecordedTrace) -> dict[str, int]:
+    return {problem.what: problem.count for problem in trace.problems}
+
+
+def names(trace: RecordedTrace, column: Any) -> list[str]:
+    return [trace.names[index] for index in column]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> RecordedTrace:
+    return read_nsys_export(export(tmp_path / "run.sqlite"))
+
+
+def test_kernels_come_in_order_with_times_from_the_first_event_on(trace: RecordedTrace) -> None:
+    assert names(trace, trace.kernels.name) == [STRINGS[1], STRINGS[3]]
+    assert trace.kernels.start.tolist() == [400, 900]
+    assert trace.kernels.duration.tolist() == [300, 600]
+    assert trace.base_nanoseconds == BASE
+    assert (trace.kernels.device.tolist(), trace.kernels.stream.tolist()) == ([0, 0], [7, 7])
+    assert [trace.grids[index] for index in trace.kernels.grid] == [(98, 1, 4), (1, 2, 3)]
+    assert (trace.kernels.process.tolist(), trace.processes) == ([0, 0], ["4242"])
+    assert (trace.source, trace.problems, trace.is_truncated) == ("Nsight Systems export", [], False)
+    assert trace.event_count == 10
+
+
+def test_a_launch_is_found_by_the_correlation_of_its_kernel(trace: RecordedTrace) -> None:
+    assert trace.launches.correlation.tolist() == [90, 91] == trace.kernels.correlation.tolist()
+    assert names(trace, trace.launches.name) == ["cudaLaunchKernel", "cuLaunchKernelEx"]
+    assert trace.launches.start.tolist() == [110, 150]
+    assert [trace.threads[index] for index in trace.launches.thread] == [("4242", "4300")] * 2
+
+
+def test_copies_and_fills_are_transfers(trace: RecordedTrace) -> None:
+    assert names(trace, trace.transfers.name) == ["Memcpy HtoD", "Memset (Device)"]
+    assert trace.transfers.duration.tolist() == [50, 5]
+
+
+def test_ranges_of_emit_nvtx_are_operations_with_sequence_and_sizes(trace: RecordedTrace) -> None:
+    operations = trace.operations
+
+    assert names(trace, operations.name) == ["aten::cudnn_convolution", "aten::relu"]
+    assert operations.sequence.tolist() == [5, 6]
+    assert operations.start.tolist() == [100, 220]
+    assert [json.loads(trace.arguments[index].shapes) for index in operations.arguments] == [
+        [[4, 3, 224, 224], [64, 3, 7, 7], [], []],
+        [[4, 64, 56, 56]],
+    ]
+    assert operations.thread.tolist() == trace.launches.thread.tolist()
+
+
+def test_a_range_that_somebody_named_is_an_annotation(trace: RecordedTrace) -> None:
+    assert names(trace, trace.annotations.name) == ["forward"]
+    assert trace.annotations.duration.tolist() == [1000]
+
+
+def test_the_device_is_named_by_its_cuda_number_and_the_command_line_stays_out(trace: RecordedTrace) -> None:
+    assert trace.metadata == {
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
+        "nsysExport": {"EXPORT_SCHEMA_VERSION": "3.11.0"},
+    }
+
+
+def test_a_string_that_nothing_refers_to_is_not_kept(trace: RecordedTrace) -> None:
+    assert STRINGS[6] not in trace.names
+
+
+def test_two_processes_stay_apart(tmp_path: Path) -> None:
+    run = {
+        **RUN,
+        "CUPTI_ACTIVITY_KIND_KERNEL": [
+            kernel(1, 2),
+            kernel(3, 4, globalPid=OTHER_PROCESS),
+            kernel(5, 6, globalPid=None),
+        ],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(0, 90, thread=OTHER_PROCESS | 9)],
+    }
+
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", run))
+
+    assert [trace.processes[index] for index in trace.kernels.process[:2]] == ["4242", "4243"]
+    assert trace.kernels.process[2] == NONE
+    assert [trace.processes[index] for index in trace.launches.process] == ["4243"]
+
+
+def test_an_old_export_with_few_columns_is_read(tmp_path: Path) -> None:
+    schema = """
+        CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, shortName INT);
+        CREATE TABLE NVTX_EVENTS (start INT, end INT, text TEXT);
+    """
+    run: dict[str, list[dict[str, Any]]] = {
+        "StringIds": [{"id": 2, "value": "nchwToNhwcKernel"}],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [{"start": 50, "end": 80, "shortName": 2}],
+        "NVTX_EVENTS": [
+            {"start": 40, "end": 90, "text": "conv2d, seq = 3"},
+            {"start": 41, "end": None, "text": "mark"},
+        ],
+    }
+
+    trace = read_nsys_export(export(tmp_path / "old.sqlite", run, schema))
+
+    assert names(trace, trace.kernels.name) == ["nchwToNhwcKernel"]
+    assert [int(trace.kernels.stream[0]), int(trace.kernels.grid[0]), int(trace.kernels.process[0])] == [NONE, NONE, 0]
+    assert names(trace, trace.operations.name) == ["conv2d"]
+    assert (trace.operations.thread.tolist(), trace.operations.arguments.tolist()) == ([NONE], [NONE])
+    assert len(trace.processes) == 1
+    assert trace.problems == []
+
+
+def test_an_export_without_kernels_is_read_and_says_so(tmp_path: Path) -> None:
+    schema = SCHEMA.replace("CUPTI_ACTIVITY_KIND_KERNEL", "SCHED_EVENTS")
+
+    run = {table: RUN[table] for table in ("NVTX_EVENTS", "StringIds")}
+
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", run, schema))
+
+    assert (len(trace.kernels), len(trace.annotations)) == (0, 1)
+    (what,) = (what for what in problems(trace) if "kernel" in what)
+    assert "nsys profile --trace=cuda,nvtx" in what
+
+
+def test_values_of_other_types_are_counted_and_left_out(tmp_path: Path) -> None:
+    schema = SCHEMA.replace(" INTEGER NOT NULL", "").replace(" INTEGER", "").replace(" PRIMARY KEY", "")
+    bad = [
+        kernel("soon", 5),
+        kernel(None, 5),
+        kernel(1.5, 5),
+        kernel(b"\0\1", 5),
+        kernel(9, 3),
+        kernel(2**63 - 1, 2**63 - 1),
+        kernel(-(2**63), 5),
+        kernel(1e300, 1e301),
+    ]
+    odd = kernel(
+        10,
+        20,
+        name="'; DROP TABLE StringIds; --",
+        shortName=b"x",
+        deviceId="zero",
+        streamId=-5,
+        gridX=2**63 - 1,
+    )
+    run = {**RUN, "CUPTI_ACTIVITY_KIND_KERNEL": [*bad, odd]}
+    path = export(tmp_path / "run.sqlite", run, schema)
+
+    trace = read_nsys_export(path)
+
+    assert trace.kernels.duration.tolist() == [10]
+    assert names(trace, trace.kernels.name) == ["(name not recorded)"]
+    assert [int(trace.kernels.device[0]), int(trace.kernels.stream[0]), int(trace.kernels.grid[0])] == [
+        NONE,
+        NONE,
+        NONE,
+    ]
+    assert problems(trace) == {
+        "device kernels whose times are no whole numbers": 5,
+        "device kernels that end before they start": 1,
+        "device kernels whose times are too large": 2,
+        "device kernels without a name": 1,
+    }
+
+
+def test_ranges_without_end_or_text_are_counted(tmp_path: Path) -> None:
+    run = {
+        "NVTX_EVENTS": [
+            nvtx(1, None, "open"),
+            nvtx(2, 3, None),
+            nvtx(4, 5, None, textId=999),
+            nvtx(6, 7, "aten::add, seq = 1, sizes = [[1, 2"),
+            nvtx(8, 9, "start and end", eventType=60),
+        ]
+    }
+
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", run))
+
+    assert names(trace, trace.operations.name) == ["aten::add"]
+    assert names(trace, trace.annotations.name) == ["(name not recorded)", "(name not recorded)", "start and end"]
+    assert problems(trace) == {
+        "NVTX ranges that were not closed": 1,
+        "NVTX ranges without a text": 2,
+        "operations whose sizes could not be read": 1,
+    }
+
+
+def test_graphs_recorded_as_a_whole_are_a_problem(tmp_path: Path) -> None:
+    schema = SCHEMA + "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, end INT, graphId INT);"
+    run = {**RUN, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [{"start": 1, "end": 2}, {"start": 3, "end": 4}]}
+
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", run, schema))
+
+    assert [(count, "--cuda-graph-trace=node" in what) for what, count in problems(trace).items()] == [(2, True)]
+
+
+def test_a_graph_that_ends_before_it_starts_is_counted_as_such(tmp_path: Path) -> None:
+    schema = SCHEMA + "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, end INT, graphId INT);"
+    run = {**RUN, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [{"start": 5, "end": 2}]}
+
+    assert problems(read_nsys_export(export(tmp_path / "run.sqlite", run, schema))) == {
+        "CUDA graph launches that end before they start": 1
+    }
+
+
+def test_a_call_that_launched_nothing_is_no_launch(tmp_path: Path) -> None:
+    idle = {**call(BASE + 120, 0, 5), "correlationId": None}
+    run = {**RUN, "CUPTI_ACTIVITY_KIND_RUNTIME": [idle, *RUN["CUPTI_ACTIVITY_KIND_RUNTIME"]]}
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", run))
+
+    assert trace.launches.correlation.tolist() == [90, 91]
+    assert problems(trace) == {}
+
+
+def test_a_table_of_more_rows_than_its_file_can_hold_is_left_as_damaged(tmp_path: Path) -> None:
+    """A damaged file may lead through the same pages over and over."""
+    path = export(tmp_path / "run.sqlite")
+    database = Database(path, path.as_uri(), size_bytes=15)
+
+    assert len(list(database.rows("StringIds", ("id",)))) == 4
+    assert (database.row_count, database.damaged) == (4, ["StringIds"])
+    database.close()
+
+
+def test_a_file_that_goes_while_it_is_opened_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "gone.sqlite"
+
+    with pytest.raises(TraceError, match=r"cannot read '.*gone\.sqlite': its SQLite database is damaged \(unable to"):
+        Database(path, path.as_uri(), size_bytes=100)
+
+
+def test_text_that_is_no_utf_8_is_kept_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = export(tmp_path / "run.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE StringIds SET value = CAST(x'6b65726e656cff' AS TEXT) WHERE id = 1")
+        connection.commit()
+
+    trace = read_nsys_export(path)
+
+    assert names(trace, trace.kernels.name)[0] == "kernel\ufffd"
+
+
+def test_a_name_that_is_no_text_is_none(tmp_path: Path) -> None:
+    path = export(tmp_path / "run.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE StringIds SET value = x'6b65726e656c' WHERE id = 1")
+        connection.commit()
+
+    trace = read_nsys_export(path)
+
+    assert names(trace, trace.kernels.name) == ["(name not recorded)", STRINGS[3]]
+    assert problems(trace) == {"device kernels without a name": 1}
+
+
+class OldConnection:
+    """A connection as Python 3.10 has it, which knows no limits."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.__dict__["connection"] = connection
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "setlimit":
+            raise AttributeError(name)
+        return getattr(self.__dict__["connection"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["connection"], name, value)
+
+
+def test_an_old_python_reads_without_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, connect = export(tmp_path / "run.sqlite"), sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: OldConnection(connect(*args, **options)))
+
+    assert len(read_nsys_export(path).kernels) == 2
+
+
+def test_a_view_is_never_run(tmp_path: Path) -> None:
+    schema = SCHEMA.replace("CUPTI_ACTIVITY_KIND_KERNEL", "REAL_KERNELS") + (
+        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+        "SELECT x AS start, x + 1 AS end FROM n;"
+    )
+
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", {}, schema))
+
+    assert len(trace.kernels) == 0
+    assert any("is missing" in what for what in problems(trace))
+
+
+def test_a_virtual_table_is_no_table(tmp_path: Path) -> None:
+    schema = SCHEMA.replace("CUPTI_ACTIVITY_KIND_KERNEL", "REAL_KERNELS") + (
+        "CREATE VIRTUAL TABLE CUPTI_ACTIVITY_KIND_KERNEL USING fts5(start, end);"
+    )
+
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", {}, schema))
+
+    assert len(trace.kernels) == 0
+
+
+def test_the_file_is_left_alone_whatever_its_name(tmp_path: Path) -> None:
+    path = export(tmp_path / "run ?mode=rwc&#%41 é.sqlite")
+    before = path.read_bytes()
+    path.chmod(0o444)
+
+    trace = read_nsys_export(path)
+
+    assert len(trace.kernels) == 2
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_file_that_was_cut_off_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    path = export(tmp_path / "run.sqlite")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+    with pytest.raises(TraceError, match=rf"it has {len(data) // 2} bytes and its header says {len(data)}"):
+        read_nsys_export(path)
+
+
+def test_a_header_alone_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    path.write_bytes(b"SQLite format 3\0")
+
+    with pytest.raises(TraceError, match="cut off"):
+        read_nsys_export(path)
+
+
+def test_random_bytes_behind_the_magic_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    path.write_bytes(b"SQLite format 3\0" + random.Random(0).randbytes(100_000))
+
+    with pytest.raises(TraceError, match=r"damaged|cut off"):
+        read_nsys_export(path)
+
+
+def test_a_damaged_page_ends_its_table_only(tmp_path: Path) -> None:
+    many = {**RUN, "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(index, index + 1) for index in range(2000)]}
+    path = export(tmp_path / "run.sqlite", many)
+    with closing(sqlite3.connect(path)) as connection:
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    data = bytearray(path.read_bytes())
+    last = (len(data) // page_bytes - 1) * page_bytes
+    data[last : last + page_bytes] = random.Random(1).randbytes(page_bytes)
+    path.write_bytes(data)
+
+    trace = read_nsys_export(path)
+
+    assert 0 < len(trace.kernels) < 2000
+    assert trace.is_truncated
+    assert "the table CUPTI_ACTIVITY_KIND_KERNEL is damaged and ends early" in problems(trace)
+    assert names(trace, trace.annotations.name) == ["forward"]
+
+
+def test_bytes_changed_at_random_end_in_a_trace_or_a_trace_error(tmp_path: Path) -> None:
+    data = export(tmp_path / "run.sqlite").read_bytes()
+    chance = random.Random(2)
+    path = tmp_path / "changed.sqlite"
+    read = 0
+    for _ in range(300):
+        changed = bytearray(data)
+        for _ in range(chance.choice((1, 4, 50))):
+            changed[chance.randrange(16, len(changed))] = chance.randrange(256)
+        path.write_bytes(changed)
+        try:
+            read_nsys_export(path)
+            read += 1
+        except TraceError:
+            continue
+    assert 0 < read < 300
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ("CREATE TABLE rocpd_api (id INTEGER);", "rocprofiler database"),
+        ("CREATE TABLE StringTable (_id_ INTEGER); CREATE TABLE Version (version INTEGER);", "nvprof"),
+        ("CREATE TABLE moz_places (id INTEGER);", "something else (its tables: moz_places)"),
+        ("", "something else (its tables: none)"),
+    ],
+)
+def test_a_database_of_another_program_is_named(tmp_path: Path, schema: str, expected: str) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(schema + "PRAGMA user_version = 1;")
+
+    with pytest.raises(TraceError) as error:
+        read_nsys_export(path)
+
+    assert expected in str(error.value)
+    assert "nsys export --type sqlite" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"), [(b"{}", "no SQLite database"), (b"", "no SQLite database"), (b"\x1f\x8b\x08", "gunzip")]
+)
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path, data: bytes, expected: str) -> None:
+    path = tmp_path / "run.sqlite"
+    path.write_bytes(data)
+
+    with pytest.raises(TraceError, match=expected):
+        read_nsys_export(path)
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.sqlite", tmp_path, tmp_path / "nul\0"):
+        with pytest.raises(TraceError, match="cannot read"):
+            read_nsys_export(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("aten::mm, op_id = 3", ("aten::mm", True, NONE, b"")),
+        ("aten::mm", ("aten::mm", True, NONE, b"")),
+        ("ConvolutionBackward0, seq = 7, op_id = 3, sizes = [[]]", ("ConvolutionBackward0", True, 7, b"[[]]")),
+        ("mylib::op, op_id = 3", ("mylib::op", True, NONE, b"")),
+        ("ProfilerStep#3, op_id = 3", ("ProfilerStep#3", False, NONE, b"")),
+        ("forward, stage = 2", ("forward, stage = 2", False, NONE, b"")),
+        ("loss, seq = two", ("loss, seq = two", False, NONE, b"")),
+        ("ncclAllReduce", ("ncclAllReduce", False, NONE, b"")),
+        ("aten::cat, seq = 1, sizes = [[[2, 3], [4, 5]], []]", ("aten::cat", True, 1, b"[[[2,3],[4,5]],[]]")),
+        ("", ("", False, NONE, b"")),
+    ],
+)
+def test_a_range_text_is_taken_apart(text: str, expected: tuple[str, bool, int, bytes]) -> None:
+    said = read_range_text(text)
+
+    assert (said.name, said.is_operation, said.sequence, said.shapes) == expected
+
+
+def test_a_number_without_end_is_no_sequence_number() -> None:
+    assert read_range_text(f"aten::mm, seq = {'9' * 5000}").sequence == NONE
+    assert read_range_text(f"aten::mm, sizes = [[{'9' * 5000}]]").has_unread_sizes

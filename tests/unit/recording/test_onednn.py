@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import pytest
+
+from layoutdoctor.recording.onednn import Primitive, read_onednn_log
+
+REORDER = (
+    "onednn_verbose,v1,1790000000123.456543,primitive,exec,cpu,reorder,jit:blk,undef,"
+    "src:f32::blocked:abcd::f0 dst:f32::blocked:aBcd16b::f0,attr-scratchpad:user,,4x64x56x56,0.512939"
+)
+CONVOLUTION = (
+    "onednn_verbose,v1,1790000000124.001,primitive,exec,cpu,convolution,jit:avx512_core,forward_training,"
+    "src:f32:a:blocked:aBcd16b::f0 wei:f32:a:blocked:ABcd16b16a::f0 bia:f32:a:blocked:a::f0 "
+    "dst:f32:a:blocked:aBcd16b::f0,attr-scratchpad:user,alg:convolution_direct,"
+    "mb4_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1,1.25"
+)
+HEADER = """\
+onednn_verbose,v1,info,oneDNN v3.12.0 (commit 0123456789abcdef)
+onednn_verbose,v1,info,cpu,runtime:OpenMP,nthr:2
+onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with Intel DL Boost
+onednn_verbose,v1,info,gpu,runtime:none
+onednn_verbose,v1,primitive,info,template:operation,engine,primitive,implementation,prop_kind,memory_descriptors
+"""
+OLD = "exec,cpu,reorder,jit:uni,undef,src_f32::blocked:abcd:f0 dst_f32::blocked:aBcd16b:f0,,,2x16x7x7,0.01"
+
+
+def only(line: str) -> Primitive:
+    (primitive,) = read_onednn_log(line).primitives
+    return primitive
+
+
+def formats(primitive: Primitive) -> list[tuple[str, str, str]]:
+    return [(item.role, item.dtype, item.tag) for item in primitive.descriptors]
+
+
+def test_a_line_of_today_is_read_with_its_start_in_seconds() -> None:
+    reorder = only(REORDER)
+
+    assert (reorder.kind, reorder.implementation, reorder.prop_kind) == ("reorder", "jit:blk", "undef")
+    assert formats(reorder) == [("src", "f32", "abcd"), ("dst", "f32", "aBcd16b")]
+    assert reorder.shape == (4, 64, 56, 56)
+    assert reorder.seconds == pytest.approx(0.512939e-3)
+    assert reorder.start_seconds == pytest.approx(1790000000.123456543, abs=1e-6)
+    assert reorder.line_number == 1
+
+
+def test_a_line_without_a_timestamp_has_no_start() -> None:
+    log = read_onednn_log(REORDER.replace("1790000000123.456543,", ""))
+
+    assert log.primitives[0].start_seconds is None
+    assert not log.has_timestamps
+
+
+def test_the_log_has_timestamps_only_where_every_primitive_has_one() -> None:
+    assert read_onednn_log(f"{REORDER}\n{CONVOLUTION}").has_timestamps
+    assert not read_onednn_log(f"{REORDER}\n{CONVOLUTION.replace('1790000000124.001,', '')}").has_timestamps
+    assert not read_onednn_log("").has_timestamps
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"onednn_verbose,{OLD}",
+        f"dnnl_verbose,{OLD}",
+        f"mkldnn_verbose,{OLD}",
+        f"onednn_verbose,primitive,{OLD}",
+        f"onednn_verbose,1790000000123.456543,{OLD}",
+    ],
+)
+def test_lines_of_onednn_2_name_the_dtype_in_the_role(line: str) -> None:
+    reorder = only(line)
+
+    assert formats(reorder) == [("src", "f32", "abcd"), ("dst", "f32", "aBcd16b")]
+    assert reorder.shape == (2, 16, 7, 7)
+    assert reorder.seconds == pytest.approx(1e-5)
+
+
+def test_a_difference_tensor_is_found_by_its_role() -> None:
+    line = (
+        "onednn_verbose,exec,cpu,convolution,jit:avx512_core,backward_data,"
+        "diff_src_f32::blocked:aBcd16b:f0 wei_bf16::blocked:ABcd16a16b:f0 diff_dst_f32::blocked:aBcd16b:f0,,"
+        "alg:convolution_direct,mb2_ic16oc16_ih7oh7kh3sh1dh0ph1_iw7ow7kw3sw1dw0pw1,0.5"
+    )
+    weight, gradient = only(line).descriptor("wei"), only(line).descriptor("dst")
+
+    assert weight is not None
+    assert (weight.dtype, weight.item_bytes()) == ("bf16", 2)
+    assert gradient is not None
+    assert (gradient.role, gradient.dtype, gradient.tag) == ("diff_dst", "f32", "aBcd16b")
+
+
+def test_a_convolution_has_all_its_tensors_and_no_shape() -> None:
+    convolution = only(CONVOLUTION)
+
+    assert [item.role for item in convolution.descriptors] == ["src", "wei", "bia", "dst"]
+    assert convolution.shape is None
+    assert convolution.problem.startswith("mb4_ic64oc64_")
+    assert convolution.descriptor("scratch") is None
+
+
+def test_an_undefined_tensor_has_no_format_and_no_layout() -> None:
+    line = CONVOLUTION.replace("bia:f32:a:blocked:a::f0", "bia:undef::undef:::")
+    bias = only(line).descriptor("bia")
+
+    assert bias is not None
+    assert (bias.tag, bias.item_bytes(), bias.layout((64,))) == ("", None, None)
+
+
+def test_a_format_that_is_left_open_has_no_tag() -> None:
+    weight = only(CONVOLUTION.replace("wei:f32:a:blocked:ABcd16b16a::f0", "wei:f32:a:any:any::f0")).descriptor("wei")
+
+    assert weight is not None
+    assert weight.tag == ""
+
+
+@pytest.mark.parametrize(
+    ("tag", "shape", "stride"),
+    [
+        ("abcd", (2, 3, 4, 5), (60, 20, 5, 1)),
+        ("acdb", (2, 3, 4, 5), (60, 1, 15, 3)),
+        ("abdec", (4, 2, 3, 5, 6), (180, 90, 1, 18, 3)),
+        ("bacd", (2, 3, 4, 5), (20, 40, 5, 1)),
+        ("acdeb", (2, 3, 4, 5, 6), (360, 1, 90, 18, 3)),
+    ],
+)
+def test_a_plain_format_is_a_stride(tag: str, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    size = "x".join(map(str, shape))
+    descriptor = only(REORDER.replace(":abcd:", f":{tag}:").replace("4x64x56x56", size)).descriptor("src")
+
+    assert descriptor is not None
+    layout = descriptor.layout(shape)
+    assert layout is not None
+    assert layout.stride == stride
+
+
+def test_a_plain_format_of_another_rank_than_the_shape_has_no_layout() -> None:
+    descriptor = only(REORDER).descriptor("src")
+
+    assert descriptor is not None
+    assert descriptor.layout((4, 64, 56)) is None
+
+
+def test_the_header_names_version_and_instruction_set() -> None:
+    log = read_onednn_log(HEADER)
+
+    assert (log.version, log.isa) == ("3.12.0", "Intel AVX-512 with Intel DL Boost")
+    assert (log.primitives, log.not_understood, log.other_lines) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("dnnl_verbose,info,DNNL v1.6.0 (commit abc)", "1.6.0"),
+        ("mkldnn_verbose,info,Intel MKL-DNN v0.21.1 (commit abc)", "0.21.1"),
+        ("onednn_verbose,info,oneDNN v2.7.3 (commit abc)", "2.7.3"),
+    ],
+)
+def test_older_headers_are_read(line: str, version: str) -> None:
+    assert read_onednn_log(line).version == version
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        REORDER.replace(",exec,", ",create:cache_miss,"),
+        REORDER.replace(",exec,", ",create:cache_hit,"),
+        "onednn_verbose,v1,primitive,create:dispatch,convolution,cpu,convolution,skipping,unsupported isa,file.cpp:10",
+    ],
+)
+def test_lines_about_creating_a_primitive_are_neither_run_nor_misunderstood(line: str) -> None:
+    log = read_onednn_log(line)
+
+    assert (log.primitives, log.not_understood) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "onednn_verbose,v1,primitive,exec,cpu,reorder",
+        REORDER.rsplit(",", 1)[0] + ",soon",
+        "onednn_verbose,v1,something new",
+        "onednn_verbose,v1,graph,exec,cpu,100002,convolution_post_ops,conv_0;relu_1,,,,fpm:strict,larger_kernel_t,0.9",
+    ],
+)
+def test_a_line_that_cannot_be_read_is_kept_as_not_understood(line: str) -> None:
+    log = read_onednn_log(line)
+
+    assert (log.primitives, log.not_understood) == ([], [line])
+
+
+def test_lines_of_other_programs_stand_apart() -> None:
+    log = read_onednn_log(f"hello\n{REORDER}\n  see onednn_verbose,exec in the manual\n\n{CONVOLUTION}\n")
+
+    assert [item.kind for item in log.primitives] == ["reorder", "convolution"]
+    assert [item.line_number for item in log.primitives] == [2, 5]
+    assert log.other_lines == ["hello", "  see onednn_verbose,exec in the manual", ""]
+    assert log.not_understood == []

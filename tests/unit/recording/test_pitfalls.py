@@ -1,0 +1,626 @@
+"""What real traces have surprised readers with, each in a small document made by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from layoutdoctor.diagnosis.records import to_json
+from layoutdoctor.errors import TraceError
+from layoutdoctor.recording.reading import read_trace
+from layoutdoctor.recording.recording import NONE, RecordedTrace
+from layoutdoctor.run.recorded import examine_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.diagnosis.records import KernelSummary
+
+    Write = Callable[..., Path]
+
+TRACES = Path(__file__).parents[2] / "traces"
+TO_NHWC = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>(int*)"
+TO_NCHW = "void cudnn::ops::nhwcToNchwKernel<__half, __half, float, true, false, (cudnnKernelDataType_t)0>(int*)"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes bytes, or a document of JSON, into a file."""
+
+    def write(document: Any, name: str = "trace.json") -> Path:
+        path = tmp_path / name
+        path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())
+        return path
+
+    return write
+
+
+def kernel(name: str = TO_NHWC, ts: Any = 10, dur: Any = 5, correlation: Any = 1, **args: Any) -> dict[str, Any]:
+    given = {"device": 0, "stream": 7, "correlation": correlation, "grid": [1, 2, 3], **args}
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": given}
+
+
+def operation(name: str, ts: Any = 1, dur: Any = 8, external: Any = 1, **args: Any) -> dict[str, Any]:
+    given = {"External id": external, **args}
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": 200, "ts": ts, "dur": dur, "args": given}
+
+
+def launch(ts: Any = 4, correlation: Any = 1, name: str = "cudaLaunchKernel", **args: Any) -> dict[str, Any]:
+    given = {"correlation": correlation, **args}
+    return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 100, "tid": 200, "ts": ts, "dur": 1, "args": given}
+
+
+def trace_of(path: Path) -> RecordedTrace:
+    found = read_trace(path)
+    assert isinstance(found, RecordedTrace)
+    return found
+
+
+def names_of(trace: RecordedTrace) -> list[str]:
+    return [trace.names[index] for index in trace.kernels.name.tolist()]
+
+
+def problems_of(trace: RecordedTrace) -> dict[str, int]:
+    return {problem.what: problem.count for problem in trace.problems}
+
+
+def lost(trace: RecordedTrace) -> int:
+    return sum(problem.count for problem in trace.problems if problem.is_loss)
+
+
+def examined(path: Path) -> KernelSummary:
+    found = examine_trace(path).trials[0].kernels
+    assert found is not None
+    return found
+
+
+# ids and attribution
+
+
+def test_an_external_id_that_is_the_correlation_names_no_operation(write: Write) -> None:
+    """Torch 1.13 to 2.2 wrote the correlation id twice; the operation with that number is another one."""
+    events = []
+    for number in range(1, 6):
+        start = 100 * number
+        events += [
+            operation("aten::cudnn_convolution", ts=start, external=number + 1),
+            launch(ts=start + 4, correlation=number, **{"External id": number}),
+            kernel(ts=start + 20, correlation=number, **{"External id": number}),
+            operation("aten::add", ts=start + 50, dur=2, external=number),
+        ]
+    found = examined(write({"traceEvents": events}))
+
+    assert [conversion.op for conversion in found.conversions] == ["aten::cudnn_convolution"] * 5
+
+
+@pytest.mark.parametrize("missing", [None, "", "none"])
+def test_ids_that_are_missing_are_not_recorded(write: Write, missing: Any) -> None:
+    event = kernel(correlation=missing, device=missing, stream=missing, **{"External id": missing})
+    bare = {key: value for key, value in kernel().items() if key not in ("args", "pid", "tid")}
+    found = trace_of(write({"traceEvents": [event, bare]})).kernels
+
+    assert found.correlation.tolist() == found.external.tolist() == [NONE, NONE]
+    assert found.grid.tolist() == [0, NONE]
+
+
+def test_a_device_and_stream_that_the_arguments_lack_are_those_of_the_row(write: Write) -> None:
+    event = {**kernel(), "args": {"correlation": 3}, "pid": 2, "tid": "stream 13"}
+    found = trace_of(write({"traceEvents": [event]})).kernels
+
+    assert (found.device.tolist(), found.stream.tolist()) == ([2], [13])
+
+
+def test_a_graph_replay_launches_many_kernels_at_once(write: Write) -> None:
+    kernels = [kernel(ts=100 + 10 * number, correlation=9) for number in range(5)]
+    events = [operation("aten::cudnn_convolution"), launch(correlation=9, name="cudaGraphLaunch"), *kernels]
+    path = write({"traceEvents": events})
+
+    assert trace_of(path).kernels.correlation.tolist() == [9] * 5
+    assert {conversion.op for conversion in examined(path).conversions} == {None}
+    assert any("5 of 5 kernels were launched by graph replays" in lack for lack in examined(path).lacks)
+
+
+def test_a_trace_of_the_gpu_alone_is_examined(write: Write) -> None:
+    found = examined(write({"traceEvents": [kernel(), kernel(TO_NCHW, ts=30)]}))
+
+    assert [conversion.direction for conversion in found.conversions] == ["to_channels_last", "to_contiguous"]
+    assert any(lack.startswith("operations were not recorded") for lack in found.lacks)
+
+
+@pytest.mark.parametrize("category", ["cpu_op", "python_function", "user_annotation"])
+def test_a_trace_without_kernels_says_that_nothing_can_be_said(write: Write, category: str) -> None:
+    found = examined(write({"traceEvents": [{**operation("nn.Module: Conv2d_0"), "cat": category}]}))
+
+    assert (found.count, found.conversion_count, found.conversions) == (0, 0, ())
+    assert found.lacks == (
+        "device kernels were not recorded (ProfilerActivity.CUDA), so nothing can be said of conversions",
+    )
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_stage4",
+        "sm80_xmma_fprop_implicit_gemm_indexed_f16f16_nhwckrsc_nchw_tilesize64x64x64",
+        "igemm_fwd_gtcx35_nhwc_bf16_bx0_ex1_bt256x256x32_wt32x32x8",
+        "_ZN2ck16tensor_operation6device12_GLOBAL__N_137kernel_grouped_conv_fwd_multiple_abd_xdl_transformIfE",
+        "void transpose_readWrite_alignment_kernel<float, float, 1, false, 6, 4, 4>(cublasTransposeParams<float>)",
+        "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>(cudnnTensorStruct)",
+        "my_nchwToNhwcKernel_in_a_name",
+        "void fbgemm_gpu::permute_2D_data_kernel<true>(int)",
+        "batched_transposed_gemm",
+        "Cijk_Ailk_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT64x64x64_transform",
+    ],
+)
+def test_a_word_in_the_middle_of_a_name_makes_no_conversion(write: Write, name: str) -> None:
+    found = examined(write({"traceEvents": [operation("aten::cudnn_convolution"), launch(), kernel(name)]}))
+
+    assert (found.count, found.conversion_count, found.conversions) == (1, 0, ())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void at::native::f<" + "int, " * 1_030 + "int>(int)",
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEENS_6detail5ArrayIPcLm1EEEEEviT0_T1_",
+        'void f<(char)34, "quoted">(C:\\path)',
+        "核函数 <é>",
+        "void f<{lambda(int)#1},{lambda(int)#2}>(int)",
+        "",
+    ],
+)
+def test_a_name_is_kept_as_it_is(write: Write, name: str) -> None:
+    for document in (json.dumps([kernel(name)]), json.dumps([kernel(name)], ensure_ascii=False)):
+        assert names_of(trace_of(write(document.encode()))) == [name]
+
+
+# times
+
+
+@pytest.mark.parametrize(
+    ("written", "nanoseconds"),
+    [
+        ("1610366388630527", 1_610_366_388_630_527_000),
+        ("3743411224592.117", 3_743_411_224_592_117),
+        ("5590679388875.694", 5_590_679_388_875_694),
+        ("12.5", 12_500),
+        ("1.25e3", 1_250_000),
+        ("0", 0),
+        ("-3.001", -3_001),
+    ],
+)
+def test_a_time_keeps_its_nanoseconds(write: Write, written: str, nanoseconds: int) -> None:
+    document = json.dumps({"traceEvents": [kernel(ts="TS", dur=0.001)]}).replace('"TS"', written)
+    found = trace_of(write(document.encode()))
+
+    assert found.base_nanoseconds + int(found.kernels.start[0]) == nanoseconds
+    assert (found.kernels.duration.tolist(), found.problems) == ([1], [])
+
+
+def test_times_do_not_depend_on_the_event_that_comes_first(write: Write) -> None:
+    starts = [3_743_411_224_592.117, 3_743_411_224_592.118, 3_743_411_224_999.999, 3_743_411_225_000.001]
+    events = [kernel(ts=ts) for ts in starts]
+    for first in (operation("a", ts=0.001), operation("a", ts=3_743_411_224_000.003), None):
+        found = trace_of(write({"traceEvents": [first, *events] if first else events}))
+
+        assert np.diff(found.kernels.start).tolist() == [1, 407_881, 2]
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", "-nan", "nan", "inf", "-inf", "null", "1e400", '"7"']
+)
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_a_time_that_is_no_number_loses_its_event_alone(write: Write, key: str, value: str) -> None:
+    events = json.dumps([kernel("before"), kernel("bad", **{key: "TIME"}), kernel("after", ts=30)])
+    found = trace_of(write(b'{"traceEvents": %b}' % events.replace('"TIME"', value).encode()))
+
+    assert names_of(found) == ["before", "after"]
+    assert (lost(found), found.is_truncated) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("ts", "dur"), [(10**17, 1), (10**400, 1), (-(10**20), 1), (10, -1), (10, 10**12), (10, 10**400), (10, 2**64)]
+)
+def test_a_time_that_cannot_be_is_not_counted(write: Write, ts: int, dur: int) -> None:
+    found = trace_of(write({"traceEvents": [kernel("bad", ts=ts, dur=dur), kernel("good")]}))
+
+    assert (names_of(found), lost(found)) == (["good"], 1)
+
+
+def test_kernels_of_whole_microseconds_may_have_no_duration_and_overlap(write: Write) -> None:
+    path = write({"traceEvents": [kernel(ts=10, dur=0), kernel(ts=10, dur=3), kernel(TO_NCHW, ts=12, dur=1)]})
+    found = examined(path)
+
+    assert trace_of(path).kernels.duration.tolist() == [0, 3_000, 1_000]
+    assert found.conversion_seconds == pytest.approx(4e-6, abs=1e-12)
+    assert "times are whole microseconds, so those of short kernels are rough" in found.lacks
+
+
+# damage
+
+DAMAGED = {
+    "an unescaped quote": (b'"bad"', b'"void f<"x">(int)"'),
+    "bytes that are no UTF-8": (b'"bad"', b'"caf\xe9"'),
+    "half of a surrogate pair": (b'"bad"', b'"\\ud800 x"'),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.parametrize("others", [2, 20_000])
+def test_a_name_that_is_no_json_is_mended_and_told(write: Write, kind: str, others: int) -> None:
+    around = [kernel(f"k{number % 7}", ts=100 + number, correlation=number) for number in range(others)]
+    half = others // 2
+    document = {"traceEvents": [*around[:half], kernel("bad", ts=100 + half), *around[half:]], "traceName": "a"}
+    found = trace_of(write(json.dumps(document).encode().replace(*DAMAGED[kind])))
+
+    assert len(found.kernels) == found.event_count == others + 1
+    assert problems_of(found) == {f"mended: {kind}": 1}
+    assert not found.is_truncated
+    assert found.metadata == {"traceName": "a"}
+    assert sorted(names_of(found)) == sorted([event["name"] for event in around] + _new_names(found))
+    assert len(_new_names(found)) == 1
+
+
+def _new_names(trace: RecordedTrace) -> list[str]:
+    return [name for name in names_of(trace) if not (name[:1] == "k" and name[1:].isdigit())]
+
+
+@pytest.mark.parametrize("name", [b'"a\tb\x01"', b'"C:\\Program Files\\xyz"', b'"bad" x', b"bad", b'"bad'])
+@pytest.mark.parametrize("others", [2, 20_000])
+def test_an_event_that_is_damaged_otherwise_is_lost_alone_and_told(write: Write, name: bytes, others: int) -> None:
+    around = [kernel(f"k{number}", ts=100 + number) for number in range(others)]
+    document = {"traceEvents": [*around[: others // 2], kernel("bad"), *around[others // 2 :]], "traceName": "a"}
+    found = trace_of(write(json.dumps(document).encode().replace(b'"bad"', name)))
+
+    assert names_of(found) == [event["name"] for event in around]
+    assert problems_of(found) == {"events that could not be read": 1}
+    assert (lost(found), found.is_truncated, found.metadata) == (1, False, {"traceName": "a"})
+
+
+def test_what_an_unescaped_quote_stood_in_is_kept(write: Write) -> None:
+    document = json.dumps({"traceEvents": [kernel("bad"), kernel("good")]}).encode()
+
+    assert names_of(trace_of(write(document.replace(b'"bad"', b'"void f<"x">(int)"')))) == ['void f<"x">(int)', "good"]
+
+
+def test_a_comma_behind_the_last_event_is_mended(write: Write) -> None:
+    for text in (b'{"traceEvents": [%b,\n], "traceName": "a"}', b"[%b, ]"):
+        found = trace_of(write(text % json.dumps(kernel()).encode()))
+
+        assert (len(found.kernels), found.is_truncated, lost(found)) == (1, False, 0)
+
+
+def test_fields_behind_a_damaged_event_are_still_read(write: Write) -> None:
+    devices = [{"id": 0, "name": "A100"}, {"id": 1, "name": "A100"}]
+    document = {"traceEvents": [kernel(ts="TS"), kernel()], "deviceProperties": devices, "traceName": "a"}
+    found = trace_of(write(json.dumps(document).encode().replace(b'"TS"', b"-nan")))
+
+    assert (found.event_count, lost(found)) == (1, 1)
+    assert found.metadata == {"deviceProperties": devices, "traceName": "a"}
+
+
+def test_fields_that_are_no_json_are_told_and_hide_no_event(write: Write) -> None:
+    found = trace_of(
+        write(b'{"schemaVersion": 1, "path": "C:\\x", "traceEvents": [%b]}' % json.dumps(kernel()).encode())
+    )
+    assert (len(found.kernels), problems_of(found)) == (1, {"mended: a head that is no JSON": 1})
+
+    found = trace_of(write(b'{"traceEvents": [%b], "traceName": "C:\\x.json"}' % json.dumps(kernel()).encode()))
+    assert (len(found.kernels), problems_of(found)) == (1, {"mended: an end that is no JSON": 1})
+
+
+def test_half_a_surrogate_pair_in_a_field_harms_no_report(write: Write) -> None:
+    document = b'{"deviceProperties": [{"id": 0, "name": "A\\ud800"}], "traceEvents": [%b], "traceName": "\\udc00"}'
+    path = write(document % json.dumps(kernel()).encode())
+
+    assert trace_of(path).metadata == {"deviceProperties": [{"id": 0, "name": "A?"}], "traceName": "?"}
+    assert b"A?" in to_json(examine_trace(path))
+
+
+def test_a_file_name_that_is_no_utf_8_costs_that_argument_only(write: Write) -> None:
+    text = json.dumps({"traceEvents": [operation("aten::relu", kernel_file="FILE"), kernel()]})
+    found = trace_of(write(text.encode().replace(b"FILE", b"a\xff.py")))
+
+    assert (len(found.operations), len(found.kernels), found.problems) == (1, 1, [])
+    assert [arguments.kernel_file for arguments in found.arguments] == [""]
+
+
+def _document(count: int) -> bytes:
+    return json.dumps({"traceEvents": [kernel(f"k{n}", ts=n) for n in range(count)], "traceName": "a"}).encode()
+
+
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_a_file_that_ends_too_early_keeps_its_whole_events(write: Write, count: int) -> None:
+    data = _document(count)
+    last, end = data.rindex(b'{"ph"'), data.index(b'], "traceName')
+    in_last_event = [(cut, count - 1) for cut in (last - 1, last, last + 1, last + 20, end - 1)]
+    for cut, whole in (*in_last_event, (end, count), (end + 1, count), (len(data) - 1, count)):
+        found = trace_of(write(data[:cut]))
+
+        assert names_of(found) == [f"k{n}" for n in range(whole)]
+        assert found.is_truncated
+        assert problems_of(found) == {"the file ends before its document does; what was complete is kept": 1}
+
+
+@pytest.mark.parametrize("missing", [1, 8, 20, 400])
+def test_a_packed_file_that_ends_too_early_keeps_its_whole_events(write: Write, missing: int) -> None:
+    packed = gzip.compress(_document(3_000))
+    found = trace_of(write(packed[:-missing], "trace.json.gz"))
+
+    assert found.is_truncated
+    assert lost(found) == 0
+    assert 2_000 < len(found.kernels) <= 3_000
+    assert names_of(found) == [f"k{n}" for n in range(len(found.kernels))]
+
+
+def test_a_damaged_packed_file_keeps_what_stands_before(write: Write) -> None:
+    packed = bytearray(gzip.compress(_document(3_000)))
+    packed[-8] ^= 0xFF
+    found = trace_of(write(bytes(packed)))
+
+    assert (len(found.kernels), found.is_truncated) == (3_000, True)
+
+
+def test_several_packed_parts_are_one_trace(write: Write) -> None:
+    data = _document(3_000)
+    found = trace_of(
+        write(b"".join(gzip.compress(data[start : start + 9_999]) for start in range(0, len(data), 9_999)))
+    )
+
+    assert (len(found.kernels), found.is_truncated, found.problems) == (3_000, False, [])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
+def test_a_real_trace_that_was_cut_keeps_what_stands_before(write: Write, share: float) -> None:
+    data = gzip.decompress((TRACES / "h100_vit_patch_embed.json.gz").read_bytes())
+    whole = [event["name"] for event in json.loads(data)["traceEvents"]]
+    found = trace_of(write(data[: int(share * len(data))]))
+
+    assert found.is_truncated
+    assert lost(found) == 0
+    assert 0 < found.event_count < len(whole)
+
+
+# types
+
+
+def test_of_a_key_that_comes_twice_the_last_one_counts(write: Write) -> None:
+    text = json.dumps({"traceEvents": [kernel("first")]}).replace('"name": "first"', '"name": "first", "name": "last"')
+
+    assert names_of(trace_of(write(text.encode()))) == ["last"]
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, 2**64 + 1, 10**30, -(2**70)])
+def test_a_number_beyond_64_bits_is_no_id_and_harms_nothing(write: Write, number: int) -> None:
+    event = kernel(correlation=number, stream=number, **{"External id": number, "Comms Id": number})
+    found = trace_of(write({"traceEvents": [event, kernel(correlation=5, ts=30)]}))
+
+    assert found.kernels.correlation.tolist() == [NONE, 5]
+    assert found.kernels.stream.tolist() == [NONE, 7]
+    assert found.problems == []
+
+
+@pytest.mark.parametrize(
+    ("given", "stream"), [("stream 7", 7), ("7", 7), (7, 7), (7.0, 7), ("default", NONE), ([7], 7), (True, 7), ({}, 7)]
+)
+def test_a_stream_may_be_written_as_text(write: Write, given: Any, stream: int) -> None:
+    """What is neither a number nor a text is left out, and the row's own number stands in its place."""
+    found = trace_of(write({"traceEvents": [kernel(stream=given)]}))
+
+    assert (found.kernels.stream.tolist(), found.kernels.correlation.tolist()) == ([stream], [1])
+    assert found.problems == []
+
+
+def test_processes_may_be_written_as_text(write: Write) -> None:
+    span = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler"}
+    events = [{**span, "ts": 1, "dur": 2}, {**operation("a"), "pid": "Spans", "tid": "t"}, kernel()]
+    found = trace_of(write({"traceEvents": events}))
+
+    assert (found.event_count, len(found.kernels), len(found.operations)) == (3, 1, 1)
+    assert [found.threads[index] for index in found.operations.thread.tolist()] == [("Spans", "t")]
+
+
+@pytest.mark.parametrize(
+    "args", [None, [], "x", 7, {"correlation": {"a": 1}}, {"grid": "x"}, {"grid": [1]}, {"grid": None}]
+)
+def test_arguments_of_any_kind_are_read_past(write: Write, args: Any) -> None:
+    found = trace_of(write({"traceEvents": [{**kernel(), "args": args}, kernel(ts=30)]}))
+
+    assert (len(found.kernels), found.problems) == (2, [])
+    assert found.kernels.correlation.tolist() == [NONE, 1]
+
+
+@pytest.mark.parametrize("event", ["null", "7", '"x"', "[]", "true"])
+def test_what_is_no_event_is_counted_as_lost(write: Write, event: str) -> None:
+    text = f'{{"traceEvents": [{json.dumps(kernel())}, {event}, {json.dumps(kernel(ts=30))}]}}'
+    found = trace_of(write(text.encode()))
+
+    assert (len(found.kernels), lost(found)) == (2, 1)
+
+
+@pytest.mark.parametrize("category", ["Kernel", "kernel", "KERNEL"])
+def test_categories_of_2020_begin_with_a_capital(write: Write, category: str) -> None:
+    event = {**kernel(), "cat": category, "args": {"external id": 4, "stream": 7}}
+    found = trace_of(write({"traceEvents": [event]}))
+
+    assert found.kernels.external.tolist() == [4]
+
+
+def test_events_of_other_phases_and_kinds_are_passed_over(write: Write) -> None:
+    others = [{**kernel(), "ph": phase} for phase in "BEMiIsftnobecPNOD"]
+    nameless = [{"ph": "X"}, {}, {"ph": "X", "cat": "ac2g"}, {**kernel(), "cat": "critical_path_dependency"}]
+    found = trace_of(write({"traceEvents": [*others, *nameless, kernel()]}))
+
+    assert (len(found.kernels), found.event_count, found.problems) == (1, len(others) + len(nameless) + 1, [])
+
+
+def test_copies_by_the_device_s_own_engines_are_no_kernels(write: Write) -> None:
+    categories = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
+    events = [{**kernel("Memcpy DtoD (Device -> Device)", ts=n), "cat": cat} for n, cat in enumerate(categories)]
+    path = write({"traceEvents": [*events, kernel()]})
+
+    assert (len(trace_of(path).transfers), len(trace_of(path).kernels)) == (4, 1)
+    assert examined(path).count == 1
+
+
+def test_a_copy_of_a_tensor_with_sizes_of_one_is_no_conversion(write: Write) -> None:
+    """The stride of a dimension of size 1 says nothing: both sides satisfy the same formats."""
+    copy = operation(
+        "aten::copy_",
+        **{
+            "Input Dims": [[1, 512, 1, 1], [1, 512, 1, 1], []],
+            "Input Strides": [[512, 1, 1, 1], [512, 1, 65536, 512], []],
+            "Input type": ["float", "float", "Scalar"],
+        },
+    )
+    name = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<direct_copy_kernel_cuda>>"
+    found = examine_trace(write({"traceEvents": [copy, launch(), kernel(name)]})).trials[0]
+
+    assert [c for graph in found.graphs for c in graph.conversions if c.direction != "none"] == []
+
+
+# styles
+
+
+def _styles() -> Iterator[tuple[str, bytes]]:
+    events = [operation("aten::conv2d", **{"Input Dims": [[1, 2], []]}), launch(), kernel(), kernel(TO_NCHW, ts=30.125)]
+    document = {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "A"}],
+        "traceEvents": events,
+        "traceName": "a",
+    }
+    one_line = json.dumps(document)
+    yield "json.dump", one_line.encode()
+    yield "indent 2", json.dumps(document, indent=2).encode()
+    yield "indent 4", json.dumps(document, indent=4).encode()
+    yield "tight", json.dumps(document, separators=(",", ":")).encode()
+    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
+    head = '{\n"schemaVersion": 1,\n"deviceProperties": [{"id": 0, "name": "A"}],\n"traceEvents": [\n'
+    yield "streamed", f'{head}{lines}\n],\n"traceName": "a"\n}}\n'.encode()
+    blocks = ",\n  ".join(json.dumps(event, indent=4).replace("\n", "\n  ") for event in events)
+    yield "Kineto", f'\n{head}  {blocks}\n  ],\n  "traceName": "a"\n}}\n'.encode()
+    leading = "\n, ".join(json.dumps(event) for event in events)
+    yield "leading commas", f'{head}{leading}],"traceName":"a"}}'.encode()
+    yield "CRLF", json.dumps(document, indent=2).replace("\n", "\r\n").encode()
+    yield "byte order mark", b"\xef\xbb\xbf" + one_line.encode()
+    yield "keys backwards", json.dumps(dict(reversed(document.items()))).encode()
+    backwards = {**document, "traceEvents": [dict(reversed(event.items())) for event in events]}
+    yield "events backwards", json.dumps(backwards).encode()
+    yield "sorted keys", json.dumps(document, sort_keys=True).encode()
+    decoy = {"note": '"traceEvents": [{"ph": "X"}]', "inner": {"traceEvents": [kernel("no")]}, **document}
+    yield "the key in a text and in another object", json.dumps(decoy).encode()
+
+
+@pytest.mark.parametrize("style", [style for style, _ in _styles()])
+def test_a_trace_reads_the_same_in_every_style(write: Write, style: str) -> None:
+    found = trace_of(write(dict(_styles())[style]))
+
+    assert (found.event_count, names_of(found), found.problems) == (4, [TO_NHWC, TO_NCHW], [])
+    assert found.kernels.start.tolist() == [9_000, 29_125]
+    assert found.metadata["deviceProperties"] == [{"id": 0, "name": "A"}]
+    assert found.metadata["traceName"] == "a"
+    assert json.loads(found.arguments[int(found.operations.arguments[0])].shapes) == [[1, 2], []]
+
+
+@pytest.mark.parametrize("text", ["[%s]", "[%s", "\n[\n%s\n]\n", "[%s,"])
+def test_the_document_may_be_a_list_that_nothing_closes(write: Write, text: str) -> None:
+    found = trace_of(write((text % json.dumps(kernel())).encode()))
+
+    assert (len(found.kernels), found.is_truncated, found.metadata) == (1, False, {})
+
+
+@pytest.mark.parametrize("text", ['{"traceEvents": []}', "[]", '{"traceEvents":[\n]\n,"traceName":"a"}'])
+def test_a_trace_without_events_is_an_empty_trace(write: Write, text: str) -> None:
+    found = trace_of(write(text.encode()))
+
+    assert (found.event_count, found.is_truncated, found.problems) == (0, False, [])
+    assert examined(write(text.encode())).conversions == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1}',
+        '{"traceEvents": null}',
+        '{"traceEvents": 7}',
+        '{"traceEvents": {"ph": "X"}}',
+        '{"traceEvents": "[]"}',
+        '{"a": "\\"traceEvents\\": [{}]"}',
+        "[1, 2, 3]",
+        "{",
+        "}",
+        "",
+        " \n",
+        "hello",
+    ],
+)
+def test_what_is_no_trace_is_refused_in_words(write: Write, text: str) -> None:
+    path = write(text.encode())
+    with pytest.raises(TraceError) as error:
+        read_trace(path)
+
+    assert str(error.value).startswith(("cannot read", "cannot examine"))
+    assert path.name in str(error.value)
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_large_fields_around_the_events_are_read_past(write: Write, place: str) -> None:
+    large = {"kernel_sources": [{"name": f"f{n}", "text": "x = [{}]; " * 20} for n in range(20_000)]}
+    events = {"traceEvents": [kernel(f"k{n}", ts=n) for n in range(10)]}
+    found = trace_of(write({**large, **events} if place == "before" else {**events, **large}))
+
+    assert (found.event_count, len(found.kernels), found.problems) == (10, 10, [])
+    assert len(found.metadata["kernel_sources"]) == 20_000
+
+
+def test_events_with_many_objects_within_them_are_whole(write: Write) -> None:
+    stack = [{"line": n, "at": [{"x": n}, {"y": n}]} for n in range(40_000)]
+    events = [operation("a", stack=stack[:50]), operation("big", ts=20, stack=stack), operation("c", ts=40, stack=[])]
+    found = trace_of(write({"traceEvents": events}))
+
+    assert [found.names[index] for index in found.operations.name.tolist()] == ["a", "big", "c"]
+    assert found.problems == []
+
+
+# memory
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_large_file_is_read_in_little_memory(write: Write, name: str) -> None:
+    lines = (
+        b'{"ph":"X","cat":"python_function","name":"<built-in method %d>","pid":1,"tid":1,"ts":%d,"dur":1,'
+        b'"args":{"Python id":%d,"Python parent id":%d,"Ev Idx":%d}},\n' % (number % 97, number, number, number, number)
+        for number in range(200_000)
+    )
+    data = b'{"traceEvents": [\n' + b"".join(lines) + json.dumps(kernel()).encode() + b"]}"
+    path = write(gzip.compress(data, 1) if name.endswith(".gz") else data, name)
+    size = len(data)
+    del data
+    tracemalloc.start()
+    try:
+        found = trace_of(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert size > 28_000_000
+    assert (found.event_count, len(found.kernels)) == (200_001, 1)
+    assert peak < 16_000_000
+
+
+def test_brackets_nested_thousands_deep_cost_their_own_event_only(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    event = b'{"ph":"X","cat":"kernel","name":"a","ts":1,"dur":1}'
+    path.write_bytes(b'{"traceEvents":[' + event + b',{"ph":"X","a":' + b"[" * 3000 + b"}," + event + b"]}")
+
+    assert len(read_trace(path).kernels) == 2

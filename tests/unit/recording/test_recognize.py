@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import pickle
+import random
+import sqlite3
+import time
+import zipfile
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from layoutdoctor.errors import TraceError
+from layoutdoctor.recording.recognize import recognize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TESTS = Path(__file__).parent.parent.parent
+EVENT = '{"ph": "X", "cat": "kernel", "name": "f", "ts": 1, "dur": 2}'
+REORDER = (
+    "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:blk,undef,"
+    "src:f32::blocked:abcd::f0 dst:f32::blocked:aBcd16b::f0,,,4x64x56x56,0.5"
+)
+ROCPROF = '"Kind","Agent_Id","Queue_Id","Thread_Id","Kernel_Id","Kernel_Name","Correlation_Id","Start_Timestamp"'
+
+
+def refusal(head: bytes, name: str = "file") -> str:
+    with pytest.raises(TraceError) as error:
+        recognize(head, name)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"schemaVersion": 1, "traceEvents": [{EVENT}]}}',
+        f'{{"traceEvents": [{EVENT}',
+        f"[{EVENT}]",
+        f"[\n{EVENT},",
+        f" \r\n\t[ {EVENT} ]",
+        f'\ufeff{{"traceEvents": [{EVENT}]}}',
+        '{"traceEvents": []}',
+        "[]",
+        "{",
+        '{"deviceProperties": [{"id": 0, "name": "a \\" } quoted one"}], "distributedInfo": {"backend": "nccl"},',
+        '{"schema": 1, "nodes": [], "traceEvents": []}',
+        '{"traceEvents": [{"name": "nodes", "args": {"schema": "1.0"}}',
+        '{"traceEvents": [{"ph": "X", "name": "not escaped \x01\x02"}]}',
+    ],
+)
+def test_a_chrome_trace_is_known_by_its_beginning(text: str) -> None:
+    assert recognize(text.encode(), "trace.json") == "chrome"
+
+
+def test_a_recorded_trace_is_one() -> None:
+    with gzip.open(TESTS / "traces" / "h100_vit_patch_embed.json.gz") as stream:
+        assert recognize(stream.read(1 << 16), "trace.json.gz") == "chrome"
+
+
+def test_events_that_come_late_are_waited_for() -> None:
+    head = json.dumps({"metadata": {str(index): "x" * 100 for index in range(2000)}, "traceEvents": []}).encode()
+
+    assert recognize(head[: 1 << 16], "trace.json") == "chrome"
+
+
+def test_a_bad_character_is_no_reason_to_refuse_a_trace() -> None:
+    assert recognize(b'{"traceEvents": [{"name": "caf\xe9 \xff"}]}', "trace.json") == "chrome"
+
+
+def test_a_database_is_left_to_its_reader(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE StringIds (id INTEGER)")
+
+    assert recognize(path.read_bytes(), "run.nsys-rep") == "nsys_sqlite"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Time (%),Total Time (ns),Instances,Avg (ns),Name\n",
+        "Generating SQLite file run.sqlite from run.nsys-rep\nProcessing [run.sqlite] with [cuda_gpu_kern_sum.py]...\n"
+        "Time (%),Total Time (ns),Instances,Avg (ns),Name\n60.0,1200,2,600.0,f\n",
+        "[6/8] Executing 'cuda_gpu_kern_sum' stats report\n\nTime (%),Total Time (ns),Instances,Name\n60.0,1200,2,f\n",
+        " Time (%)  Total Time (ns)  Instances  Name\n --------  ---------------  ---------  ----\n",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_table_of_kernels_is_known_by_its_titles(text: str, encoding: str) -> None:
+    assert recognize(text.encode(encoding), "kernels.csv") == "kernel_csv"
+
+
+def test_a_summary_of_tracelens_is_a_table_of_kernels() -> None:
+    head = (TESTS / "traces" / "h100_wan21_kernel_summary.csv").read_bytes()
+
+    assert recognize(head, "kernel_summary.csv") == "kernel_csv"
+
+
+@pytest.mark.parametrize("marker", ["onednn", "dnnl", "mkldnn"])
+@pytest.mark.parametrize("before", ["", "loading weights\n", "[W1121 13:00:00] Warning: slow\n", "{'epoch': 1}\n"])
+def test_a_onednn_log_may_begin_with_other_output(marker: str, before: str) -> None:
+    assert recognize((before + REORDER.replace("onednn", marker)).encode(), "run.log") == "onednn_log"
+
+
+def test_a_diagnosis_of_ours_is_known() -> None:
+    head = (TESTS / "golden" / "no_gain.json").read_bytes()[: 1 << 16]
+
+    assert recognize(head, "diagnosis.json") == "diagnosis"
+
+
+@pytest.mark.parametrize(
+    ("pack", "expected"),
+    [
+        (gzip.compress, "packed with gzip twice"),
+        (bz2.compress, "packed with bzip2"),
+        (lzma.compress, "packed with xz"),
+        (lambda data: b"\x28\xb5\x2f\xfd" + data, "packed with zstd"),
+        (lambda data: b"\x04\x22\x4d\x18" + data, "packed with lz4"),
+    ],
+)
+def test_a_packed_trace_is_to_be_unpacked_first(pack: Callable[[bytes], bytes], expected: str) -> None:
+    message = refusal(pack(EVENT.encode() * 100), "trace.json.xyz")
+
+    assert expected in message
+    assert "unpack it first" in message
+    assert "'trace.json.xyz'" in message
+
+
+def zipped(name: str) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(name, EVENT)
+    return stream.getvalue()
+
+
+def test_what_torch_saves_is_not_a_trace() -> None:
+    stream = io.BytesIO()
+    torch.save({"weight": torch.zeros(3)}, stream)
+
+    assert "saved by torch.save" in refusal(stream.getvalue(), "model.pt")
+    assert "a zip archive; unpack it first" in refusal(zipped("trace.json"), "trace.zip")
+
+
+def test_a_pickle_is_not_opened() -> None:
+    message = refusal(pickle.dumps({"segments": [1, 2], "device_traces": []}), "snapshot.pickle")
+
+    assert "it was not opened, as that can run code" in message
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "expected"),
+    [
+        (b"\x00\x83\x01\x02" * 40, "run.nsys-rep", "nsys export --type sqlite"),
+        (b"\x00\x83\x01\x02" * 40, "RUN.QDREP", "nsys export --type sqlite"),
+        (b"NVR\x00\x01\x00\x00", "run.ncu-rep", "Nsight Compute"),
+        (b"\x0a\x40\x00\x01" * 40, "run.pftrace", "a Perfetto trace in protobuf"),
+        (b"\x0a\x40\x00\x01" * 40, "host.xplane.pb", "an XPlane"),
+        (b"\x0a\x40\x00\x01" * 40, "unknown", "protobuf, such as"),
+        (b"PERFILE2\x68\x00\x00", "perf.data", "Linux perf"),
+        (b"\x7fELF\x02\x01\x01", "a.out", "a program"),
+        (b"\x89PNG\r\n\x1a\n", "view.png", "a picture (PNG)"),
+        (b"\x89HDF\r\n\x1a\n", "run.h5", "nsys export --type sqlite"),
+        (b"\x00\x01\x02\x03" * 40, "what", "binary data of an unknown kind"),
+        (b"x" * 257 + b"ustar\x00" + b"\x00" * 200, "traces.tar", "a tar archive"),
+        (
+            b"\xff\xfe" + '{"traceEvents": []}'.encode("utf-16-le"),
+            "trace.json",
+            "JSON in UTF-16-LE; convert it to UTF-8",
+        ),
+    ],
+)
+def test_a_file_of_another_kind_is_named(head: bytes, name: str, expected: str) -> None:
+    assert expected in refusal(head, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<!DOCTYPE html>\n<html>", "a web page (HTML)"),
+        ("<?xml version='1.0'?>", "XML"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        (ROCPROF + "\n", "a CSV of rocprofiler"),
+        ('"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n', "a CSV of rocprofiler"),
+        ("# ========\n# captured on    : Fri Nov 21\n", "perf script"),
+        ("python  1234 [001]  1234.567890:     250000 cycles:u:  7f00 f (/lib/libc.so)\n", "perf script"),
+        ("Time (%),Total Time (ns),Num Calls,Avg (ns),Name\n", "a table of nsys stats without kernels"),
+        ("once upon a time\nthere was", "it begins 'once upon a time'"),
+        ("MZ is where this line of text begins", "it begins 'MZ is where"),
+        ('"text"', "text of another kind"),
+        ('{"a": 1}', "JSON without traceEvents (its keys: a)"),
+        ("{}", "JSON without traceEvents (its keys: none)"),
+        ('[{"a": 1}]', "a JSON list of something else"),
+        ("[[0, 1], [2, 3]]", "a JSON list of something else"),
+        ('{"schema": "1.1.1-chakra", "pid": 5, "nodes": [{"id": 1', "an execution trace (Chakra)"),
+        ('{"rocprofiler-sdk-tool": [{"metadata": {', "a rocprofiler recording"),
+        ('{"segments": [], "device_traces": [[', "a snapshot of the memory allocator"),
+        ("", "an empty file"),
+        (" \n\t \r\n" * 1000, "nothing but white space"),
+    ],
+)
+def test_a_text_of_another_kind_is_named(text: str, expected: str) -> None:
+    assert expected in refusal(text.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"' + '\\"' * 40_000,
+        "{" * 65_000,
+        "kernelname " * 6_500,
+        "python " + " " * 65_000,
+        "a " * 33_000,
+        "\n" * 30_000 + "a,b\n" * 9_000,
+        "total time " * 6_000,
+        "-- " * 20_000,
+    ],
+)
+def test_no_beginning_takes_long(text: str) -> None:
+    started = time.process_time()
+    with suppress(TraceError):
+        recognize(text.encode(), "file")
+    assert time.process_time() - started < 2
+
+
+def test_random_bytes_end_in_a_kind_or_a_trace_error() -> None:
+    chance = random.Random(4)
+    kinds = ("chrome", "nsys_sqlite", "kernel_csv", "onednn_log", "diagnosis")
+    starts = (
+        b"",
+        b"{",
+        b"[",
+        b"PK\x03\x04",
+        b"SQLite format 3",
+        b"onednn_verbose",
+        b"\xff\xfe",
+        b"\xef\xbb\xbf{",
+        b"\n",
+    )
+    for _ in range(2000):
+        head = chance.choice(starts) + chance.randbytes(chance.randrange(200))
+        with suppress(TraceError):
+            assert recognize(head, "file") in kinds
