@@ -1,7 +1,7 @@
 """
 The errors layoutdoctor raises on purpose, and the exit status of each.
 
-Anything else that escapes is a bug and keeps its traceback. Faces everybody; imports nothing of the package.
+Anything else that escapes is a bug and keeps its traceback.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 The pytest plugin: fixtures and a marker that hold a model to its layouts.
 
 pytest loads this in every run of everybody who has layoutdoctor installed, so it imports nothing but pytest until a
-test asks for a fixture, and its hooks do nothing for a test that did not. Faces pytest.
+test asks for a fixture, and its hooks do nothing for a test that did not.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 Assertions on layouts for a project's own tests.
 
 ``assert_no_redundant_conversions(model, x)`` fails where a diagnosis proves round trips, and raises where it could not
-look: it never passes for want of evidence. Faces the public API and the pytest plugin; brings torch only when a model
-has to be diagnosed.
+look: it never passes for want of evidence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-Quantities as text. Inside the package all times are seconds and all sizes are bytes; text is made here, at the edge.
-
-Faces the reports; imports nothing of the package.
+Quantities as text. Inside the package all times are seconds and all sizes are bytes; text is made here, at the
+edge.
 """
 
 from __future__ import annotations

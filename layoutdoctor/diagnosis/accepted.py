@@ -3,7 +3,6 @@ Accepted findings: a file of findings that a project lives with, so that CI fail
 
 Other tools call such a file a baseline; here that word means the configuration that ratios refer to. A finding is known
 again by its rule, configuration, module, file name and the text of its line, never by a line number.
-Faces the command line and ``testing``; imports records and what is below them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@ What a comparison of two diagnoses says, as frozen values that are saved as JSON
 
 The JSON of a comparison (``schema_version`` 1, ``kind`` tells which) is these classes, field by field; fields may be
 added, none goes. Differences are new minus old everywhere, so that a negative one was saved; ratios of times are old
-over new, so that above 1 is faster; ``None`` means "not recorded" or "not there", never zero. Faces ``analysis`` (which
-fills them), the reports and the command; imports records only.
+over new, so that above 1 is faster; ``None`` means "not recorded" or "not there", never zero.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""
-The built-in configurations, as data, and how names on a command line become configurations.
-
-Faces doctor and the command line; imports records and errors only.
-"""
+"""The built-in configurations, as data, and how names on a command line become configurations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
 What a layout is: shape and stride of one tensor, and the memory formats it satisfies.
 
-Pure values, no torch; torch is the oracle in the tests. Faces the records.
+Pure values, no torch; torch is the oracle in the tests.
 """
 
 from __future__ import annotations

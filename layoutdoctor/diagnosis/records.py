@@ -2,8 +2,7 @@
 The records: everything a diagnosis knows, as frozen values that are saved as JSON.
 
 The JSON contract (``schema_version`` 1) is these classes, field by field; fields may be added, none goes.
-SI units, the unit in the field's name; ``None`` means "not recorded", never zero. Faces everything; imports what is
-below it only, never torch.
+SI units, the unit in the field's name; ``None`` means "not recorded", never zero.
 """
 
 from __future__ import annotations

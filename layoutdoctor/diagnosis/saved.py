@@ -1,8 +1,4 @@
-"""
-The file of a saved diagnosis before anything is known of it: its bytes, and what it is if it is no diagnosis.
-
-Faces ``records``.
-"""
+"""The file of a saved diagnosis before anything is known of it: its bytes, and what it is if it is no diagnosis."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """
 JSON Schemas (2020-12) of what is saved, made from the records themselves: types and bounds as they are read, titles
 and descriptions from the docstrings.
-
-Faces the command line; imports msgspec only, and is given the records.
 """
 
 from __future__ import annotations

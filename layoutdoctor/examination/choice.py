@@ -1,7 +1,6 @@
 """
-What to recommend: which trial is the baseline, which may win, and what the second measurement makes of the winner.
-
-Faces doctor; no torch.
+What to recommend: which trial is the baseline, which may win, and what the second measurement makes of the
+winner.
 """
 
 from __future__ import annotations

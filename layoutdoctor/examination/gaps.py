@@ -1,7 +1,6 @@
 """
-What keeps a trial from having been examined for round trips: nothing found is no proof where nothing was recorded.
-
-Faces ``testing``, the command line and the JUnit report; pure functions of records.
+What keeps a trial from having been examined for round trips: nothing found is no proof where nothing was
+recorded.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 Paired statistics: which configuration is faster than which, and when nothing may be said.
 
 Times come in rounds; configurations took turns within each round, so the ratio of two of them is judged round by round
-and what the machine did meanwhile (heat, other processes) falls out. Faces the reports and the measuring loop; imports
-records and units only, never torch.
+and what the machine did meanwhile (heat, other processes) falls out.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 What is kept on disk of a diagnosis under way, so that an interrupted run can be continued.
 
 A directory of its own with MessagePack files: data, never code. A file is replaced as a whole, so that a reader sees
-the old one or the new one. Faces supervisor and the diagnose command; imports messages, records and errors.
+the old one or the new one.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 Privacy: what is taken out of a record before it is written for others.
 
 ``scrub`` removes who and where somebody is; ``redact`` also removes what they work on. Both keep the record's
-structure, so that it is read, checked and rendered as before. Faces the reports, ``Diagnosis.save`` and the commands;
-needs no torch, imports records only.
+structure, so that it is read, checked and rendered as before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Absolute paths in text, made short: relative to the project, from ``site-packages`` on, or the file's own name.
 
-Paths of other machines are treated the same way, POSIX and Windows: a trace comes from elsewhere. Faces ``scrubbing``.
+Paths of other machines are treated the same way, POSIX and Windows: a trace comes from elsewhere.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 
 A number says nothing about its name, where a hash could be guessed back with a list of likely names. One name has one
 pseudonym throughout a record, so conversions, nodes and findings still point at each other and rules find the same.
-Faces ``privacy``.
 """
 
 from __future__ import annotations

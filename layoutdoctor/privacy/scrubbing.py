@@ -1,5 +1,5 @@
 """
-``scrub``: a record without what says who ran it and where. Faces the reports and ``Diagnosis.save``.
+``scrub``: a record without what says who ran it and where.
 
 What goes, and what must stay readable, stands in ``docs/privacy.md``.
 """

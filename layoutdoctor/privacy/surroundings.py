@@ -1,7 +1,7 @@
 """
 What this machine says of its user: home, names, folders, and secrets that stand in the environment.
 
-Read once and passed on as a value, so that the tests say who they are. Faces ``scrubbing``.
+Read once and passed on as a value, so that the tests say who they are.
 """
 
 from __future__ import annotations

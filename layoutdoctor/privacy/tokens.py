@@ -1,7 +1,7 @@
 """
 Secrets and addresses by their shape: keys of well-known services, passwords beside their names, e-mail, networks.
 
-Each pattern is anchored so that kernel names, module paths, versions and C++ scopes are none. Faces ``scrubbing``.
+Each pattern is anchored so that kernel names, module paths, versions and C++ scopes are none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Which words, names and files are public, so that redacting may keep them: torch's, Python's and layoutdoctor's own.
 
-What is not known to be public is replaced, not the other way round. Faces ``redaction``.
+What is not known to be public is replaced, not the other way round.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 A walk over every string of a record, whatever its fields are called: one added later is covered.
 
-Fields that can hold nothing but numbers or words of a fixed list are left alone. Faces the rest of ``privacy``.
+Fields that can hold nothing but numbers or words of a fixed list are left alone.
 """
 
 from __future__ import annotations

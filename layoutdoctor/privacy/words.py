@@ -2,7 +2,7 @@
 Words that are nobody's secret: parts of torch's operator names, its module classes, and the words of its messages.
 
 Made from torch 2.13's operator schemas, ``torch.nn`` and the messages in its Python code; redacting keeps these and
-replaces what it does not know. Faces ``vocabulary``.
+replaces what it does not know.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 Writes a Chrome trace back with events of our own in it: what these must not collide with, how they nest, the copy.
 
 Every event of the source is passed on byte for byte; only what is no JSON is written as the reader understood it, and
-a document that ends too early is closed. Faces ``reports``; no torch.
+a document that ends too early is closed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ Cuts the JSON of a Chrome trace into batches of events, so that a file of any si
 
 An event may be written in any style: on many lines, on one, without a space. A batch is cut where an event ends and
 the next one begins, and is right if it decodes: a cut in the wrong place leaves brackets open. What does not decode
-is handed to ``json_mending``. Faces ``chrome``; no torch.
+is handed to ``json_mending``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 Opens a recorded file: its bytes in pieces, unpacked on the way, never more of them in memory than one piece.
 
 A file can be missing, a folder, cut off, packed, or made to fill the memory; all of that is met here, so that the
-readers see nothing but bytes. Faces the readers; imports errors only.
+readers see nothing but bytes.
 """
 
 from __future__ import annotations

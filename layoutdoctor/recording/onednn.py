@@ -2,7 +2,7 @@
 Reads oneDNN's verbose log: one line per executed primitive.
 
 The profiler shows none of what a primitive does inside an operation; this log is the only record of a ``reorder`` on a
-CPU. Faces ``analysis``; imports layout only.
+CPU.
 
 Source:
     oneDNN developer guide, "Verbose Mode"; lines of oneDNN 2.x to 3.12, with and without timestamps.

@@ -1,8 +1,7 @@
 """
 What two runs spent on layout conversions, and which conversions and round trips came and went between them.
 
-The runs may be two recorded traces or two trials of a model. Faces ``trace_comparison`` and ``model_comparison``; pure
-functions of records.
+The runs may be two recorded traces or two trials of a model.
 """
 
 from __future__ import annotations

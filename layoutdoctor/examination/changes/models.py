@@ -2,8 +2,7 @@
 Two diagnoses of models against each other, configuration by configuration.
 
 Times are judged in ``time_changes``, findings in ``finding_changes``, decisions in ``decision_changes``, and what
-counts as a regression in ``model_regression``; here they are put together. Faces ``layoutdoctor.compare``; a pure
-function of records.
+counts as a regression in ``model_regression``; here they are put together.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
 Whether one run loses more to layouts than another, beyond what two recordings of the same thing differ by.
 
-Only conversions and round trips are judged: a longer kernel time alone may have any cause. Faces ``trace_comparison``
-and ``model_comparison``; pure functions of records.
+Only conversions and round trips are judged: a longer kernel time alone may have any cause.
 """
 
 from __future__ import annotations

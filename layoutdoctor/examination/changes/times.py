@@ -20,8 +20,6 @@ it is so against the references, on the geometric mean, with an interval clear o
 all configurations and of all their pairs hold together, and so does the mean of any of them, end by end: choosing the
 references by what was seen costs nothing.
 
-Faces ``model_comparison``; pure functions of records.
-
 Source:
     The figures are of the 100 diagnoses in benchmarks/results/false_winner_quiet.json (``step_seconds``, and the
     intervals of one object measured under two names), compared pair by pair; the 3.3 is of neighbours.

@@ -1,7 +1,6 @@
 """
-Two examined traces against each other: what each operation, kernel and module took, what conversions came and went.
-
-Faces ``layoutdoctor.compare``; a pure function of records.
+Two examined traces against each other: what each operation, kernel and module took, what conversions came and
+went.
 """
 
 from __future__ import annotations

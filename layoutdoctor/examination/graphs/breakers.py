@@ -2,8 +2,7 @@
 Layout breakers: the operations at which a channels-last region ends though its neighbours could have stayed in it.
 
 Found from the conversion that pays for it: where something is converted back into channels-last, the values it came
-from are followed upward to the operation that was given channels-last and returned another layout. Faces
-``graph_conversions`` (compiled graphs) and ``eager_conversions``; no torch.
+from are followed upward to the operation that was given channels-last and returned another layout.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 Inductor's buffers as one flow of values: who reads whom, in which layout, and what stands in memory.
 
 Fusion keeps some buffers in registers; here a read of such a buffer is a read of what that one was computed from.
-Faces ``graph_conversions``, ``buffer_pairs`` and ``breakers``; no torch.
 """
 
 from __future__ import annotations

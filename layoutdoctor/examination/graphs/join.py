@@ -2,7 +2,7 @@
 Which graph node an operation of the profiled iteration ran: the link between what ran and what was compiled.
 
 Only convolutions are joined: they are what libraries convert layouts around. The k-th convolution that ran is the k-th
-one of the graph, and the join is made only where counts and shapes agree. Faces doctor; no torch.
+one of the graph, and the join is made only where counts and shapes agree.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@ A region: values that can live in one layout, with every conversion that enters 
 
 Today each value that comes into the region is converted A to B, and each that leaves it is converted B to A. If the
 region lived in A, those conversions would go, and instead every value that something else needs in B, and every value
-that comes in from elsewhere in B, would cost one. Faces ``dataflow`` (FX nodes) and ``buffer_pairs`` (Inductor's
-buffers); no torch.
+that comes in from elsewhere in B, would cost one.
 """
 
 from __future__ import annotations

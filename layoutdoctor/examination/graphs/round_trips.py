@@ -6,7 +6,6 @@ that enters the region is converted A to B, and each value that leaves it into a
 region lived in A, those conversions would go, and instead every value that something else needs in B, and every value
 that comes in from elsewhere in B, would cost one. A pair is claimed only where that balance, in conversions and in
 bytes, leaves both of its conversions without a task. One run of a graph is balanced at a time, for one A at a time.
-Faces doctor; no torch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 Which operation launched each device kernel of a recorded trace, within which convolution, and in which profiler step.
 
 A launch is found by correlation; its operation by External id, except in the generation of traces in which that is the
-correlation once more, and by nesting in time otherwise. Faces the other ``trace_`` modules; no torch.
+correlation once more, and by nesting in time otherwise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""
-What a recorded trace proves, as records: conversions, round trips, the kernel list, sums by operation and module.
-
-Faces ``examination``; no torch.
-"""
+"""What a recorded trace proves, as records: conversions, round trips, the kernel list, sums by operation and module."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 The layout conversions that a library ran around its convolutions in a recorded trace: direction, tensor, sizes.
 
 cuDNN's names say the direction, MIOpen's do not: there it follows from the place before or after the kernel that
-computes. Which tensor it was follows from the launch grid, which both libraries derive from the sizes. Faces
-``trace_conversions``; no torch.
+computes. Which tensor it was follows from the launch grid, which both libraries derive from the sizes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 Copies in a recorded trace that no convolution library ran: eager ones, and those that Inductor generated.
 
 A copy between memory formats is a layout conversion; one that permutes anything else, such as the heads of an
-attention, is kept apart. Strides of size-1 dimensions say nothing and are left out. Faces ``trace_conversions``; no
-torch.
+attention, is kept apart. Strides of size-1 dimensions say nothing and are left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 What a kernel is, as far as its name says: a layout conversion, a convolution, whose it is, between which data types.
 
-The names themselves stand in ``kernel_dictionary``; here they are looked up, whole or cut. Faces ``analysis``.
+The names themselves stand in ``kernel_dictionary``; here they are looked up, whole or cut.
 """
 
 from __future__ import annotations

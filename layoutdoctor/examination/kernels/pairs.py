@@ -6,7 +6,6 @@ No trace holds the identity of a tensor. What says that both conversions are of 
 deceived by a sibling: a second convolution of the first one's own input, where input and result are of the same sizes,
 such as the queries and keys of an attention, or the branches of a reparametrized block. So nothing is claimed where
 no operation between took the value on; where only norms did, no more than the order, and nothing where that was all.
-Faces ``trace_conversions``; no torch.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@ What each oneDNN reorder converts: the direction, and which tensor of the convol
 
 A reorder's log line has a shape and two formats but no name. Within one operation it stands before the primitive that
 needs its target, or after the one whose result it reads; shape and format then say which tensor it is.
-Faces ``kernel_list``; no torch.
 """
 
 from __future__ import annotations

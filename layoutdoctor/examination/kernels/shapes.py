@@ -2,7 +2,6 @@
 The tensors of a recorded convolution: sizes of what it reads and writes, and which of them a launch grid fits.
 
 Everything comes from the arguments that the profiler recorded with the operation; what was not recorded stays unknown.
-Faces ``trace_conversions``; no torch.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ The kernel list of a oneDNN verbose log alone, with no profile beside it.
 
 A log names no operations. A reorder is placed by the convolutions it stands between, where its sizes and format are
 those of one of their tensors and nothing ran at the same time; everything else keeps its layouts and times, but not
-what it was for. Faces ``examination``; no torch.
+what it was for.
 """
 
 from __future__ import annotations
