@@ -17,7 +17,8 @@ from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchErr
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
     from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Finding, Measurement, Trial, load
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Finding, Measurement, Trial
+    from layoutdoctor.diagnosis.saved import load
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
     from layoutdoctor.run.diagnose import diagnose
@@ -62,7 +63,7 @@ _HOMES = {
     "compare": "layoutdoctor.run.recorded",
     "diagnose": "layoutdoctor.run.diagnose",
     "examine_trace": "layoutdoctor.run.recorded",
-    "load": "layoutdoctor.diagnosis.records",
+    "load": "layoutdoctor.diagnosis.saved",
     "render": "layoutdoctor.reports",
     "run_rules": "layoutdoctor.rules",
 }

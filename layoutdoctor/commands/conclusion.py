@@ -337,7 +337,7 @@ def conclude_several(
 def _as_json(diagnoses: Sequence[Diagnosis]) -> str:
     import msgspec
 
-    from layoutdoctor.diagnosis.records import to_json
+    from layoutdoctor.diagnosis.saved import to_json
 
     text = b"[" + b",".join(map(to_json, diagnoses)) + b"]"
     return msgspec.json.format(text, indent=1).decode() + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.conclusion import add_conclusion_options, prepare_conclusion
-from layoutdoctor.diagnosis.records import load
+from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import RecordError, UsageError
 
 if TYPE_CHECKING:

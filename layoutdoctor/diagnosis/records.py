@@ -12,15 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
-from layoutdoctor.diagnosis.saved import (
-    BYTE_ORDER_MARK,
-    DEFAULT_MOST_SAVED_BYTES,
-    first_problem,
-    read_saved,
-    reason_of,
-    why_unreadable,
-)
-from layoutdoctor.errors import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -1043,77 +1034,3 @@ def _reports() -> ModuleType:
     from layoutdoctor import reports
 
     return reports
-
-
-def to_json(diagnosis: Diagnosis) -> bytes:
-    """
-    The diagnosis as indented JSON, by the contract.
-
-    Args:
-        diagnosis: Any diagnosis.
-    """
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=1) + b"\n"
-
-
-def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
-    """
-    A diagnosis from its JSON.
-
-    Args:
-        data: What ``to_json`` wrote; fields not known here are ignored.
-        name: What to call it in an error, such as the file's name.
-
-    Raises:
-        RecordError: The data are no JSON, no diagnosis, one of a schema version that this version cannot read, or one
-            that contradicts itself.
-    """
-    data = data.removeprefix(BYTE_ORDER_MARK)
-    try:
-        head = msgspec.json.decode(data, type=_Head)
-    except _UNREADABLE as error:
-        raise RecordError(f"cannot read {name}: {why_unreadable(data, error)}") from error
-    if head.schema_version != SCHEMA_VERSION:
-        is_newer = head.schema_version > SCHEMA_VERSION
-        raise RecordError(
-            f"cannot read {name}: it has schema_version {head.schema_version}, expected {SCHEMA_VERSION}; "
-            f"{'update layoutdoctor, or ' if is_newer else ''}read it with the layoutdoctor version that wrote it"
-        )
-    if head.kind.endswith("comparison"):
-        raise RecordError(
-            f"cannot read {name}: it is a {head.kind}, expected a diagnosis; name one of the two compared"
-        )
-    try:
-        diagnosis = msgspec.json.decode(data, type=Diagnosis)
-    except _UNREADABLE as error:
-        raise RecordError(
-            f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
-        ) from error
-    problem = first_problem(diagnosis)
-    if problem is not None:
-        raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")
-    return diagnosis
-
-
-def load(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> Diagnosis:
-    """
-    Reads a saved diagnosis.
-
-    Args:
-        path: A file written by ``Diagnosis.save`` or ``--output FILE.json``.
-        max_bytes: A file with more bytes is refused; to read one takes several times its size in memory.
-
-    Raises:
-        RecordError: The file cannot be read, is too large, or is no diagnosis.
-    """
-    return from_json(read_saved(path, max_bytes), repr(str(path)))
-
-
-_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
-"""What decoding raises on data that are no diagnosis; the last one on JSON nested thousands deep."""
-
-
-class _Head(msgspec.Struct):
-    """As much as says whether it is a diagnosis that can be read; a comparison has a kind."""
-
-    schema_version: int
-    kind: str = ""

@@ -1,4 +1,4 @@
-"""The file of a saved diagnosis before anything is known of it: its bytes, and what it is if it is no diagnosis."""
+"""A diagnosis as a file: written, read, and refused with a reason where it is none or contradicts itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from itertools import accumulate, pairwise
 from operator import mul
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Diagnosis
 from layoutdoctor.errors import RecordError
 from layoutdoctor.units import format_bytes
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Graph, RatioInterval, Speedup, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Graph, RatioInterval, Speedup, Trial
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -238,3 +241,77 @@ DEFAULT_MOST_BYTES = 8 << 30
 
 DEFAULT_MOST_SAVED_BYTES = 128 << 20
 """Bytes of a saved diagnosis that are read without being asked for more; the largest ones known have 15 MiB."""
+
+
+def to_json(diagnosis: Diagnosis) -> bytes:
+    """
+    The diagnosis as indented JSON, by the contract.
+
+    Args:
+        diagnosis: Any diagnosis.
+    """
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=1) + b"\n"
+
+
+def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
+    """
+    A diagnosis from its JSON.
+
+    Args:
+        data: What ``to_json`` wrote; fields not known here are ignored.
+        name: What to call it in an error, such as the file's name.
+
+    Raises:
+        RecordError: The data are no JSON, no diagnosis, one of a schema version that this version cannot read, or one
+            that contradicts itself.
+    """
+    data = data.removeprefix(BYTE_ORDER_MARK)
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except _UNREADABLE as error:
+        raise RecordError(f"cannot read {name}: {why_unreadable(data, error)}") from error
+    if head.schema_version != SCHEMA_VERSION:
+        is_newer = head.schema_version > SCHEMA_VERSION
+        raise RecordError(
+            f"cannot read {name}: it has schema_version {head.schema_version}, expected {SCHEMA_VERSION}; "
+            f"{'update layoutdoctor, or ' if is_newer else ''}read it with the layoutdoctor version that wrote it"
+        )
+    if head.kind.endswith("comparison"):
+        raise RecordError(
+            f"cannot read {name}: it is a {head.kind}, expected a diagnosis; name one of the two compared"
+        )
+    try:
+        diagnosis = msgspec.json.decode(data, type=Diagnosis)
+    except _UNREADABLE as error:
+        raise RecordError(
+            f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
+        ) from error
+    problem = first_problem(diagnosis)
+    if problem is not None:
+        raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")
+    return diagnosis
+
+
+def load(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> Diagnosis:
+    """
+    Reads a saved diagnosis.
+
+    Args:
+        path: A file written by ``Diagnosis.save`` or ``--output FILE.json``.
+        max_bytes: A file with more bytes is refused; to read one takes several times its size in memory.
+
+    Raises:
+        RecordError: The file cannot be read, is too large, or is no diagnosis.
+    """
+    return from_json(read_saved(path, max_bytes), repr(str(path)))
+
+
+_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on data that are no diagnosis; the last one on JSON nested thousands deep."""
+
+
+class _Head(msgspec.Struct):
+    """As much as says whether it is a diagnosis that can be read; a comparison has a kind."""
+
+    schema_version: int
+    kind: str = ""

@@ -8,7 +8,8 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, cast
 
-from layoutdoctor.diagnosis.records import Diagnosis, to_json
+from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 

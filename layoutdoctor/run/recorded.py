@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Diagnosis, load
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
+from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, load
 from layoutdoctor.errors import RecordError, UsageError
 from layoutdoctor.examination.changes.models import compare_models
 from layoutdoctor.examination.changes.traces import compare_traces

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from layoutdoctor.diagnosis.records import load
+from layoutdoctor.diagnosis.saved import load
 
 ROOT = Path(__file__).parents[2]
 MODEL = """

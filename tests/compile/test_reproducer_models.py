@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.records import from_json, to_json
+from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.run.diagnose import diagnose
 from layoutdoctor.subjects.prepare import apply_input_format, apply_model_format

@@ -20,7 +20,8 @@ import pytest
 from github_markdown import check_form, code_blocks
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.records import Recommendation, from_json, to_json
+from layoutdoctor.diagnosis.records import Recommendation
+from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.isolation.messages import Request
 from layoutdoctor.reports.markdown.report import MOST_CHARACTERS, render_markdown
 from layoutdoctor.reports.reproducer.report import build_reproducer

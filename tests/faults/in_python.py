@@ -13,7 +13,7 @@ from faults.harness import MARKER, Ended, processes_left
 
 import layoutdoctor
 from layoutdoctor.commands.diagnose import status_of
-from layoutdoctor.diagnosis.records import to_json
+from layoutdoctor.diagnosis.saved import to_json
 
 if TYPE_CHECKING:
     import pytest

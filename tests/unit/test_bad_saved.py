@@ -28,8 +28,8 @@ from loops import for_each
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.records import Diagnosis, Finding, GradientLayout, Trial, from_json, load, to_json
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES
+from layoutdoctor.diagnosis.records import Diagnosis, Finding, GradientLayout, Trial
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, from_json, load, to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError
 from layoutdoctor.reports import RENDERERS, render, renderer_of
 from layoutdoctor.reports.comparison import render_comparison

@@ -9,7 +9,7 @@ import pytest
 from builders import a_comparison, a_configuration, a_diagnosis, a_ratio, a_recommendation, a_trial, recordings_of
 from recorded_builders import a_recording
 
-from layoutdoctor.diagnosis.records import from_json, to_json
+from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.examination import examine as examine_module
 from layoutdoctor.examination.diagnoses import by_diagnosis, diagnosis_of
 from layoutdoctor.examination.examine import Examined, examine

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
 
-from layoutdoctor.diagnosis.records import Diagnosis, from_json, to_json
+from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.rules import ALL_RULES, run_rules
 from layoutdoctor.run.recorded import examine_trace
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 TESTS = Path(__file__).parents[1]
 TRACES = TESTS / "traces"

@@ -11,7 +11,8 @@ from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
-from layoutdoctor.diagnosis.records import Diagnosis, load, to_json
+from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
 

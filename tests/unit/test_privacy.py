@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from loops import for_each
 
 from layoutdoctor import privacy
-from layoutdoctor.diagnosis.records import Diagnosis, from_json, load, to_json
+from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.saved import from_json, load, to_json
 from layoutdoctor.privacy import Surroundings, scrub, surroundings
 from layoutdoctor.privacy.walking import rewrite_record, text_fields
 from layoutdoctor.reports import RENDERERS, render

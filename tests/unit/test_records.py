@@ -13,7 +13,8 @@ from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_tri
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Configuration, SourceLocation, from_json, load, to_json
+from layoutdoctor.diagnosis.records import Configuration, SourceLocation
+from layoutdoctor.diagnosis.saved import from_json, load, to_json
 from layoutdoctor.errors import RecordError
 from layoutdoctor.privacy import scrub
 

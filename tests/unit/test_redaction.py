@@ -27,7 +27,8 @@ from builders import (
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding, Kernel, Total, Trial, from_json, to_json
+from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding, Kernel, Total, Trial
+from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.privacy import Surroundings, redact, scrub, vocabulary
 from layoutdoctor.privacy.walking import rewrite_record
 from layoutdoctor.privacy.words import MODULE_CLASSES

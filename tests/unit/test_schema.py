@@ -20,7 +20,8 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands.schema import SCHEMAS, diagnosis_schema
 from layoutdoctor.diagnosis.accepted import accept_all
 from layoutdoctor.diagnosis.comparison import comparison_to_json
-from layoutdoctor.diagnosis.records import Diagnosis, to_json
+from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.schema import describe_fields, schema_of, to_text
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from layoutdoctor.commands import output as output_module
 from layoutdoctor.commands.diagnose import command_without_folders
 from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.commands.streams import BarDisplay, LineDisplay, QuietDisplay, choose_display, open_standard_streams
-from layoutdoctor.diagnosis.records import Diagnosis, Finding, load, to_json
+from layoutdoctor.diagnosis.records import Diagnosis, Finding
+from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, Attempt, Progress, Request, TrialMemo
 from layoutdoctor.rules import ALL_RULES

@@ -23,7 +23,8 @@ from builders import (
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
-from layoutdoctor.diagnosis.records import Finding, SourceLocation, to_json
+from layoutdoctor.diagnosis.records import Finding, SourceLocation
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
 from layoutdoctor.run.recorded import compare, examine_trace, is_saved_diagnosis
 

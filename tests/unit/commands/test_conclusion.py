@@ -18,10 +18,12 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.diagnosis.accepted import load_accepted
-from layoutdoctor.diagnosis.records import Diagnosis, load, to_json
+from layoutdoctor.diagnosis.saved import load, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 PATCH_EMBED = Path(__file__).parents[2] / "traces" / "h100_vit_patch_embed.json.gz"
 

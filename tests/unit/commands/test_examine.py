@@ -13,7 +13,7 @@ from recorded_builders import a_recording
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands import recordings as recordings_module
-from layoutdoctor.diagnosis.records import load, to_json
+from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.isolation.messages import Kept
 from layoutdoctor.recording.saved import load_recording, pack, save_recording
 from layoutdoctor.run.recorded import diagnose_recordings

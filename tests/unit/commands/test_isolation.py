@@ -17,13 +17,14 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.diagnose import positive_seconds
 from layoutdoctor.commands.isolation import Terminated, ending_signals
-from layoutdoctor.diagnosis.records import Diagnosis, load
+from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Kept, Progress, Request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from layoutdoctor.diagnosis.records import Diagnosis
     from layoutdoctor.isolation.journal import Journal
     from layoutdoctor.isolation.supervisor import Watch
 

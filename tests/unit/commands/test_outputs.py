@@ -12,7 +12,7 @@ from builders import a_diagnosis, a_trial
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.output import files_of_target, prepare_outputs
-from layoutdoctor.diagnosis.records import to_json
+from layoutdoctor.diagnosis.saved import to_json
 
 PATCH_EMBED = Path(__file__).parents[2] / "traces" / "h100_vit_patch_embed.json.gz"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -13,9 +14,12 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands import diagnose
 from layoutdoctor.commands.diagnose import RecordSoFar
 from layoutdoctor.commands.output import prepare_outputs
-from layoutdoctor.diagnosis.records import Diagnosis, load, to_json
+from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.privacy import redact, scrub
 from layoutdoctor.run.recorded import compare
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 TRACES = Path(__file__).parents[2] / "traces"
 ALEXNET = TRACES / "a100_alexnet.json.gz"

@@ -10,7 +10,7 @@ import pytest
 
 import layoutdoctor
 from layoutdoctor.__main__ import main
-from layoutdoctor.diagnosis.records import load
+from layoutdoctor.diagnosis.saved import load
 
 TRACES = Path(__file__).parents[2] / "traces"
 PATCH_EMBED = TRACES / "h100_vit_patch_embed.json.gz"

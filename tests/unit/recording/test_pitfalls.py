@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from layoutdoctor.diagnosis.records import to_json
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.reading import read_trace
 from layoutdoctor.recording.recording import NONE, RecordedTrace

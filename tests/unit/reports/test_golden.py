@@ -14,7 +14,7 @@ from golden.stories import STORIES
 from golden.trace_stories import TRACE_STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import from_json
+from layoutdoctor.diagnosis.saved import from_json
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports import RENDERERS, render

@@ -39,7 +39,8 @@ from reproducer_builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Configuration, Finding, from_json, to_json
+from layoutdoctor.diagnosis.records import Configuration, Finding
+from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.reports.reproducer.report import MOST_CODE_LINES, build_reproducer, code_line_count, render_reproducer
 
 if TYPE_CHECKING:
