@@ -39,6 +39,11 @@ LINES = (
     ("layoutdoctor.units",),
     ("layoutdoctor.errors", "layoutdoctor._version"),
 )
+# The only imports upward, within a function each: what users call on a record, and the package's own lazy names.
+UPWARD = {
+    ("layoutdoctor.diagnosis.records", "layoutdoctor.reports"),
+    ("layoutdoctor.diagnosis.records", "layoutdoctor.subjects.prepare"),
+}
 TORCH_LINE = LINES.index(("layoutdoctor.isolation",))
 
 MODULES = {

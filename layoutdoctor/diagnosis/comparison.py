@@ -25,6 +25,7 @@ from layoutdoctor.diagnosis.records import (
     TotalKind,
     TrialStatus,
     Verdict,
+    reports_layer,
 )
 
 Basis = Literal["step", "sum", "iteration"]
@@ -600,6 +601,5 @@ def comparison_to_json(comparison: TraceComparison | ModelComparison) -> bytes:
 
 
 def _text_report(comparison: TraceComparison | ModelComparison) -> str:
-    from layoutdoctor import reports  # the upper layer
 
-    return str(reports.render_comparison(comparison, "text"))
+    return str(reports_layer().render_comparison(comparison, "text"))

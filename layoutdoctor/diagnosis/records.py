@@ -994,15 +994,15 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         """
         from pathlib import Path
 
-        Path(path).write_bytes(_reports().render(self, "json").encode())
+        Path(path).write_bytes(reports_layer().render(self, "json").encode())
 
     def to_markdown(self) -> str:
         """The report as GitHub Markdown."""
-        return str(_reports().render(self, "markdown"))
+        return str(reports_layer().render(self, "markdown"))
 
     def to_html(self) -> str:
         """The report as one HTML page that needs no network."""
-        return str(_reports().render(self, "html"))
+        return str(reports_layer().render(self, "html"))
 
     def to_pandas(self, table: str = "trials") -> pandas.DataFrame:
         """
@@ -1014,11 +1014,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         Raises:
             UsageError: There is no such table, or pandas is not installed.
         """
-        frame: pandas.DataFrame = _reports().to_pandas(self, table)
+        frame: pandas.DataFrame = reports_layer().to_pandas(self, table)
         return frame
 
     def __str__(self) -> str:
-        return str(_reports().render(self, "text"))
+        return str(reports_layer().render(self, "text"))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """What a notebook shows: HTML, with the text report for frontends without it."""
@@ -1026,10 +1026,10 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The short report as an HTML fragment, as notebooks show it."""
-        return str(_reports().render_fragment(self))
+        return str(reports_layer().render_fragment(self))
 
 
-def _reports() -> ModuleType:
+def reports_layer() -> ModuleType:
     """The upper layer, which a record reaches here alone, and only when a report is asked for."""
     from layoutdoctor import reports
 
