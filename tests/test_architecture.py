@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,16 @@ def test_a_module_can_be_read_in_one_sitting_and_says_what_is_in_it() -> None:
 
     assert {name: long for name, long in lengths.items() if long > LONGER_MODULES.get(name, LONGEST_MODULE)} == {}
     assert [module for module, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
+
+
+def test_the_map_of_the_house_names_files_that_are_there_and_each_once_on_a_way() -> None:
+    text = (house.ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    ways = [re.findall(r"^\| `(layoutdoctor/[^`]+)`", part, re.MULTILINE) for part in text.split("\n## ")]
+    named = set(re.findall(r"`(layoutdoctor/[\w/]+\.py)`", text)) - {"layoutdoctor/rules/ldNNN_name.py"}
+
+    assert [len(way) > 15 for way in ways].count(True) == 2
+    assert [way for way in ways if len(way) != len(set(way))] == []
+    assert [name for name in named if not (house.ROOT / name).exists()] == []
 
 
 @pytest.mark.thorough
