@@ -51,7 +51,9 @@ _LENGTH_BYTES = 4
 TURNS = "measure"
 """The stage in which configurations take turns: the board says which one is under way."""
 
-_BOARD = struct.Struct("<dq")
+_BOARD = struct.Struct("<dqq")
+_LONGEST_WAIT_SECONDS = 120.0
+_LOOK_SECONDS = 0.002
 MOST_MESSAGE_BYTES = 2**30
 """A length above this is no length: the other side wrote something else into the pipe."""
 
@@ -259,7 +261,8 @@ AnyMessage = Began | Stepped | KeptMore | Finished | Refused | Broken
 
 class TurnBoard:
     """
-    Whose turn it is while configurations are timed, in memory that both processes see: telling it wakes nobody up.
+    Whose turn it is while configurations are timed, and how many trials the supervisor has dealt with, in memory that
+    both processes see: telling it wakes nobody up.
 
     A message for each turn would have the other process run on a core that is being timed.
     """
@@ -293,12 +296,32 @@ class TurnBoard:
         Args:
             position: The configuration's, from 0.
         """
-        _BOARD.pack_into(self._memory, 0, time.monotonic(), position + 1)
+        _BOARD.pack_into(self._memory, 0, time.monotonic(), position + 1, self._handled())
 
     def read(self) -> tuple[int, float] | None:
         """The position and the moment (of ``time.monotonic``) of the turn under way; None before the first."""
-        moment, number = _BOARD.unpack_from(self._memory, 0)
+        moment, number, _ = _BOARD.unpack_from(self._memory, 0)
         return (number - 1, moment) if number else None
+
+    def let_go_on(self) -> None:
+        """Says that the supervisor has dealt with one more trial."""
+        moment, number, handled = _BOARD.unpack_from(self._memory, 0)
+        _BOARD.pack_into(self._memory, 0, moment, number, handled + 1)
+
+    def wait(self, count: int) -> None:
+        """
+        Waits until the supervisor has dealt with so many trials; not for ever.
+
+        Args:
+            count: How many.
+        """
+        end = time.monotonic() + _LONGEST_WAIT_SECONDS
+        while self._handled() < count and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
+
+    def _handled(self) -> int:
+        handled: int = _BOARD.unpack_from(self._memory, 0)[2]
+        return handled
 
     def close(self) -> None:
         """Lets go of the memory."""

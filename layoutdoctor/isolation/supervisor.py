@@ -126,20 +126,19 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         return diagnosis_of(journal.finished.recordings)
     if watch.owns_process:
         adopt_orphans()
-    teller = _Teller(watch)
+    known: dict[str, Examined] = {}
     while True:
         kept = journal.kept.without_profiles() if journal.kept is not None else None
         attempt = msgspec.structs.replace(request, kept=kept, lost=journal.lost)
-        child = _Child(attempt, journal, watch, teller, timeout_seconds)
+        child = _Child(attempt, journal, watch, known, timeout_seconds)
         try:
             child.run()
         finally:
             child.end()
-            teller.tell()
         if child.finished is not None:
             kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept or Kept())
             journal.finish(kept)
-            return diagnosis_of(kept.recordings, teller.known)
+            return diagnosis_of(kept.recordings, known)
         if child.refused is not None:
             raise _as_raised(child.refused)
         name, lost = child.what_was_lost()
@@ -168,31 +167,6 @@ def _before_any(request: Request, failure: Failure) -> str:
     )
 
 
-class _Teller:
-    """
-    Tells the diagnosis so far, which has to be examined for it.
-
-    That waits while the child measures: whatever runs here runs on a core that is being timed.
-
-    Attributes:
-        known: What was examined, by configuration.
-    """
-
-    def __init__(self, watch: Watch) -> None:
-        self.known: dict[str, Examined] = {}
-        self._watch, self._waiting = watch, list[Kept]()
-
-    def note(self, kept: Kept) -> None:
-        """Takes what there is after one more trial."""
-        self._waiting.append(kept)
-
-    def tell(self) -> None:
-        """Tells all that waits."""
-        waiting, self._waiting = self._waiting, []
-        for kept in waiting:
-            self._watch.on_trial(diagnosis_of(kept.recordings, self.known))
-
-
 class _Child:
     """
     One process and what it said.
@@ -203,10 +177,15 @@ class _Child:
     """
 
     def __init__(
-        self, request: Request, journal: Journal, watch: Watch, teller: _Teller, timeout_seconds: float | None
+        self,
+        request: Request,
+        journal: Journal,
+        watch: Watch,
+        known: dict[str, Examined],
+        timeout_seconds: float | None,
     ) -> None:
         self.request, self.journal, self.watch, self.timeout_seconds = request, journal, watch, timeout_seconds
-        self.teller = teller
+        self._known = known
         self.finished: Finished | None = None
         self.refused: Refused | None = None
         self._began = Began(configuration=None, stage="start")
@@ -359,19 +338,26 @@ class _Child:
                 if message.is_new:
                     self._deadline = self._deadline_of(message)
                 self._began = message
-                if message.stage == "compile":
-                    self.teller.tell()
             case Stepped():
                 self.watch.progress(Progress(message.stage, message.done, message.total))
             case KeptMore():
-                self.journal.keep((self.journal.kept or Kept()).with_trial(message.recording, message.memo))
-                self.teller.note(self.journal.kept or Kept())
+                self._keep(message)
             case Finished():
                 self.finished = message
             case Refused():
                 self.refused = message
             case _:
                 self._broken = message
+
+    def _keep(self, message: KeptMore) -> None:
+        """Keeps a trial and tells of it, while the child waits: what is examined here runs on a core that it needs."""
+        kept = (self.journal.kept or Kept()).with_trial(message.recording, message.memo)
+        self.journal.keep(kept)
+        start = time.monotonic()
+        self.watch.on_trial(diagnosis_of(kept.recordings, self._known))
+        self._deadline += time.monotonic() - start
+        if self._board is not None:
+            self._board.let_go_on()
 
     def _deadline_of(self, began: Began) -> float:
         if self.timeout_seconds is None:

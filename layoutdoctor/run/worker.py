@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -65,6 +66,7 @@ class Channel:
         self._descriptor = _moved_up(descriptor)
         self._owner = os.getpid()
         self._lock = threading.Lock()
+        self._kept_count = 0
 
     def send(self, message: AnyMessage) -> None:
         """
@@ -105,15 +107,19 @@ class Channel:
         """
         self.send(Began(configuration=configuration, stage=stage, is_new=is_new))
 
-    def keep(self, recording: Recording, memo: TrialMemo) -> None:
+    def keep(self, recording: Recording, memo: TrialMemo, board: TurnBoard | None = None) -> None:
         """
         Hands over a trial that is done.
 
         Args:
             recording: What was seen of it.
             memo: What another process has to know of it besides.
+            board: Where the supervisor says that it has dealt with it, which is waited for; None waits for nothing.
         """
         self.send(KeptMore(recording=recording, memo=memo))
+        self._kept_count += 1
+        if board is not None:
+            board.wait(self._kept_count)
 
 
 def _moved_up(descriptor: int) -> int:
@@ -188,7 +194,7 @@ def _record(request: Request, channel: Channel, board: TurnBoard) -> tuple[Recor
             lost=request.lost,
             began=channel.began,
             turn=lambda name: board.write(positions[name]),
-            keep=channel.keep,
+            keep=partial(channel.keep, board=board),
             may_restart=True,
         ),
     )

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -111,6 +112,25 @@ def test_a_board_needs_no_memory_files(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert other.read() is not None
     assert list(tmp_path.iterdir()) == []
     os.close(descriptor)
+
+
+def test_a_process_waits_until_what_it_handed_over_is_dealt_with_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    descriptor = TurnBoard.make()
+    board, other = TurnBoard(descriptor), TurnBoard(descriptor)
+    os.close(descriptor)
+    threading.Timer(0.2, other.let_go_on).start()
+    start = time.monotonic()
+
+    board.wait(1)
+    board.write(5)
+
+    assert 0.15 < time.monotonic() - start < 60
+    board.wait(1)  # it has been dealt with
+    assert (other.read() or (None,))[0] == 5
+    monkeypatch.setattr(messages_module, "_LONGEST_WAIT_SECONDS", 0.01)
+    board.wait(2)
 
 
 def test_an_attempt_knows_what_earlier_ones_did() -> None:

@@ -23,7 +23,7 @@ from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigur
 from layoutdoctor.examination.diagnoses import diagnosis_of
 from layoutdoctor.isolation import supervisor as supervisor_module
 from layoutdoctor.isolation.journal import temporary_journal
-from layoutdoctor.isolation.messages import Request
+from layoutdoctor.isolation.messages import Kept, Request
 from layoutdoctor.isolation.processes import scratch_prefix
 from layoutdoctor.isolation.supervisor import Watch, supervise
 
@@ -500,7 +500,7 @@ def test_an_interrupt_ends_the_child_and_keeps_what_was_done(
     monkeypatch.setattr(supervisor_module._Child, "_listen", interrupted)
 
     with pytest.raises(KeyboardInterrupt):
-        run("run_all(lambda name: channel.began(name, 'compile')); time.sleep(60)")
+        run("run_all(lambda name: None); time.sleep(60)")
 
     assert journal.kept is not None
     assert [kept.name for kept in journal.kept.recordings] == ["one"]
@@ -509,31 +509,32 @@ def test_an_interrupt_ends_the_child_and_keeps_what_was_done(
         os.kill(children[0], 0)
 
 
-def test_what_is_done_is_examined_while_nothing_is_measured(
-    run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
+def test_the_child_waits_while_its_trial_is_examined(
+    run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    happened: list[str] = []
-    hear, examine = supervisor_module._Child._hear, supervisor_module.diagnosis_of
-
-    def heard(self: Any, message: Any) -> None:
-        happened.append(getattr(message, "stage", type(message).__name__))
-        hear(self, message)
+    marks: list[bool] = []
+    examine = supervisor_module.diagnosis_of
 
     def examined(recordings: Any, known: Any) -> Diagnosis:
-        happened.append(f"examined {len(recordings)}")
+        time.sleep(0.3)
+        marks.append((tmp_path / f"after {len(recordings)}").exists())
         return examine(recordings, known)
 
-    monkeypatch.setattr(supervisor_module._Child, "_hear", heard)
     monkeypatch.setattr(supervisor_module, "diagnosis_of", examined)
-    run("""
-    run_all(lambda name: name == "three" and channel.began(name, "compile"))
-    channel.began(None, "measure")
-    finish()
-    """)
+    run(
+        f"""
+        keep = channel.keep
+        def keep_and_mark(recording, memo):
+            keep(recording, memo, board=board)
+            open(os.path.join({str(tmp_path)!r}, f"after {{channel._kept_count}}"), "w").close()
+        channel.keep = keep_and_mark
+        run_all(lambda name: None)
+        finish()
+        """,
+        timeout_seconds=0.2,
+    )
 
-    first = ["load", "prepare", "KeptMore", "prepare", "KeptMore", "prepare"]
-    then = ["compile", "examined 1", "examined 2", "KeptMore", "measure", "Finished", "examined 3", "examined 3"]
-    assert happened == [*first, *then]
+    assert marks == [False, False, False, True]
 
 
 def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
@@ -542,7 +543,10 @@ def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
     def refuse(*_: Any) -> Diagnosis:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(supervisor_module._Teller, "tell", lambda self: None)
+    def keep_only(self: Any, message: Any) -> None:
+        journal.keep((journal.kept or Kept()).with_trial(message.recording, message.memo))
+
+    monkeypatch.setattr(supervisor_module._Child, "_keep", keep_only)
     monkeypatch.setattr(supervisor_module, "diagnosis_of", refuse)
     with pytest.raises(RuntimeError, match="planted"):
         run("run_all(lambda name: None); finish()")
