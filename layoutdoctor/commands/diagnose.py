@@ -19,11 +19,12 @@ from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_o
 from layoutdoctor.commands.output import (
     OutputFile,
     files_of_target,
+    prepare_directory,
+    prepare_recordings,
     refuse_raw_traces,
     refuse_what_is_read,
     save_reports,
 )
-from layoutdoctor.commands.recordings import prepare_directory, prepare_recordings
 from layoutdoctor.commands.streams import OutputError, choose_display, logger, say
 from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations, find_target
 from layoutdoctor.diagnosis.writing import trace_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.conclusion import (
@@ -13,12 +14,17 @@ from layoutdoctor.commands.conclusion import (
     prepare_conclusion,
     refuse_outputs_of_several,
 )
-from layoutdoctor.commands.recordings import load_recordings
+from layoutdoctor.commands.output import RECORDING_SUFFIX
+from layoutdoctor.commands.streams import say
+from layoutdoctor.errors import LayoutDoctorError, RecordError
+from layoutdoctor.reports.sections.wording import clean
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.recording.recording import Recording
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -57,3 +63,37 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _status_of(diagnosis: Diagnosis) -> int:
     return 0 if can_be_judged(diagnosis) else EXIT_INCONCLUSIVE
+
+
+def load_recordings(names: Sequence[str]) -> list[Recording]:
+    """
+    The recordings in files and folders; what cannot be read is named on standard error.
+
+    Args:
+        names: Files, and folders in which files that end in ``.recording`` are looked for, however deep.
+
+    Raises:
+        RecordError: There is none that can be read.
+    """
+    from layoutdoctor.recording.saved import load_recording
+
+    found: list[Recording] = []
+    problems: list[str] = []
+    for name in names:
+        path = Path(name)
+        files = sorted(path.rglob(f"*{RECORDING_SUFFIX}")) if path.is_dir() else [path]
+        if not files:
+            problems.append(
+                f"cannot examine {name!r}: no file in it ends in {RECORDING_SUFFIX}; name a folder of recordings"
+            )
+        for file in files:
+            try:
+                found.append(load_recording(file))
+            except LayoutDoctorError as error:
+                problems.append(str(error))
+    last = [] if found else problems[-1:]
+    for problem in problems[: len(problems) - len(last)]:
+        say(f"error: {clean(problem)}")
+    if last:
+        raise RecordError(last[0])
+    return found

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from layoutdoctor._version import __version__
-from layoutdoctor.commands.output import path_of_target
-from layoutdoctor.commands.recordings import save_recordings
+from layoutdoctor.commands.output import path_of_target, save_recordings
 from layoutdoctor.commands.streams import say, stdout_to_stderr
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
 from layoutdoctor.examination.diagnoses import diagnosis_of

@@ -1,4 +1,4 @@
-"""Where reports go: files that are proved writable before anything is measured, and standard output."""
+"""Where reports and recordings go: files that are proved writable before anything is measured, and standard output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.streams import OutputError, logger, print_text, terminal_width, wants_colour
-from layoutdoctor.diagnosis.writing import check_directory, replacing, target_of
+from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width, wants_colour
+from layoutdoctor.diagnosis.writing import check_directory, file_name_of, replacing, target_of
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
 
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis
+    from layoutdoctor.recording.recording import Recording
 
     AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
     InputFile = str | Path | None
+
+RECORDING_SUFFIX = ".recording"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +238,90 @@ def refuse_raw_traces(directory: str | None, *, redact: bool) -> None:
             f"cannot save traces in {directory!r} with --redact: the profiler writes paths and the names of modules "
             "and files into them; leave out --redact, or --save-traces"
         )
+
+
+def prepare_directory(name: str, what: str) -> Path:
+    """
+    Makes a directory and proves that files can be made in it.
+
+    Args:
+        name: As given.
+        what: What is to be saved in it.
+
+    Raises:
+        UsageError: That is not so.
+    """
+    directory = Path(name)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        check_directory(directory)
+    except OSError as error:
+        raise UsageError(
+            f"cannot save {what} in {name!r}: {error.strerror or error}; name another directory"
+        ) from error
+    return directory.absolute()  # the model may change the current folder
+
+
+def prepare_recordings(
+    name: str | None, configurations: Sequence[Configuration], *, force: bool, redact: bool
+) -> Path | None:
+    """
+    The directory that recordings go to; None where none were asked for.
+
+    Args:
+        name: What the user gave with ``--save-recordings``.
+        configurations: What will be recorded.
+        force: Whether earlier recordings may be replaced.
+        redact: Whether reports are to be redacted.
+
+    Raises:
+        UsageError: A recording is there already, the directory cannot be used, or reports are to be redacted.
+    """
+    if name is None:
+        return None
+    if redact:
+        raise UsageError(
+            f"cannot save recordings in {name!r} with --redact: they hold the names of modules and files; leave out "
+            "--redact, or --save-recordings"
+        )
+    directory = prepare_directory(name, "recordings")
+    there = next((path for c in configurations if (path := _recording_path(directory, c.name)).exists()), None)
+    if there is not None and not force:
+        raise UsageError(
+            f"cannot save recordings in {name!r}: {there.name!r} is there already; pass --force to replace it, or name "
+            "another directory"
+        )
+    return directory
+
+
+def save_recordings(recordings: Iterable[Recording], directory: Path, interrupted: str | None = None) -> None:
+    """
+    Writes recordings, one file for each configuration, without user and host names, absolute paths and secrets.
+
+    One that cannot be written costs itself only, and is named on standard error.
+
+    Args:
+        recordings: Of one diagnosis.
+        directory: From ``prepare_recordings``.
+        interrupted: What stopped the diagnosis; None where it came to its end.
+    """
+    import msgspec
+
+    from layoutdoctor.recording.saved import save_recording
+
+    for recording in recordings:
+        if interrupted is not None:
+            head = msgspec.structs.replace(recording.head, interrupted=interrupted)
+            recording = msgspec.structs.replace(recording, head=head)
+        path = _recording_path(directory, recording.name)
+        try:
+            save_recording(for_others(recording), path)
+        except OSError as error:
+            say(f"warning: cannot write {str(path)!r}: {error.strerror or error}")
+
+
+def _recording_path(directory: Path, configuration: str) -> Path:
+    return directory / f"{file_name_of(configuration)}{RECORDING_SUFFIX}"
 
 
 def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:

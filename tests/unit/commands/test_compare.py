@@ -120,15 +120,10 @@ def test_fail_on_takes_regression_only(tmp_path: Path, capsys: pytest.CaptureFix
     assert "regression" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("report_format", ["text", "markdown", "json"])
-def test_each_format_goes_to_standard_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], report_format: str
-) -> None:
-    assert run(tmp_path, a_run(4), a_run(1), "--format", report_format) == 0
-
-    out = capsys.readouterr().out
-    start = {"text": "layoutdoctor ", "markdown": "## layoutdoctor ", "json": "{"}[report_format]
-    assert out.startswith(start)
+def test_each_format_goes_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for report_format, start in (("text", "layoutdoctor "), ("markdown", "## layoutdoctor "), ("json", "{")):
+        assert run(tmp_path, a_run(4), a_run(1), "--format", report_format) == 0
+        assert capsys.readouterr().out.startswith(start)
 
 
 def test_reports_are_written_by_suffix_and_existing_files_need_force(
@@ -152,54 +147,39 @@ def test_an_output_of_unknown_format_is_refused_before_anything_is_read(capsys: 
     assert "cannot tell the format of 'r.xlsx'" in capsys.readouterr().err
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = str(tmp_path / "x.json")
-
-    assert main(["compare", saved(tmp_path, "a.json", a_run()), missing]) == 3
-    err = capsys.readouterr().err
-    assert f"cannot read {missing!r}: No such file or directory; expected a saved diagnosis or a recorded trace" in err
-
-
-def test_a_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(tmp_path), saved(tmp_path, "a.json", a_run())]) == 3
-    assert "Is a directory" in capsys.readouterr().err
-
-
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipe = tmp_path / "pipe"
+def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there, missing, pipe = saved(tmp_path, "a.json", a_run()), str(tmp_path / "x.json"), str(tmp_path / "pipe")
     os.mkfifo(pipe)
+    for words, said in (
+        ([there, missing], f"cannot read {missing!r}: No such file or directory; expected a saved diagnosis or a rec"),
+        ([str(tmp_path), there], "Is a directory"),
+        ([pipe, pipe], "it is a pipe or a device; write it to a file first"),
+    ):
+        assert main(["compare", *words]) == 3
+        assert said in capsys.readouterr().err
 
-    assert main(["compare", str(pipe), str(pipe)]) == 3
-    assert "it is a pipe or a device; write it to a file first" in capsys.readouterr().err
 
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
+def test_a_broken_diagnosis_is_refused_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.json"
+    for content, words in (
         (b'{"schema_version": 99}', "it has schema_version 99, expected 1"),
         (b'{"schema_version": 1}', "it is no diagnosis of schema_version 1"),
         (b'{"schema_version": "x"}', "cannot read"),
         (to_json(a_run())[:900], "cannot read"),
         (to_json(a_run()).replace(b'"trials"', b'"trails"'), "it is no diagnosis"),
-    ],
-    ids=["newer", "nothing else", "no number", "truncated", "a field missing"],
-)
-def test_a_broken_diagnosis_is_refused_as_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str
-) -> None:
-    broken = tmp_path / "broken.json"
-    broken.write_bytes(content)
+    ):
+        broken.write_bytes(content)
 
-    assert main(["compare", saved(tmp_path, "a.json", a_run()), str(broken)]) == 3
-    err = capsys.readouterr().err
-    assert words in err
-    assert "broken.json" in err
-    assert "Traceback" not in err
+        assert main(["compare", saved(tmp_path, "a.json", a_run()), str(broken)]) == 3, content
+        err = capsys.readouterr().err
+        assert words in err
+        assert "broken.json" in err
+        assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    ("content", "is_diagnosis"),
-    [
+def test_a_saved_diagnosis_is_told_from_a_trace_by_what_is_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    for content, is_diagnosis in (
         (to_json(a_run()), True),
         (to_json(a_run())[:300], True),
         (json.dumps(json.loads(to_json(a_run())), sort_keys=True).encode(), True),
@@ -213,15 +193,9 @@ def test_a_broken_diagnosis_is_refused_as_one(
         (b"onednn_verbose,v1,primitive,exec,cpu,reorder", False),
         (b"SQLite format 3\x00", False),
         (b"", False),
-    ],
-)
-def test_a_saved_diagnosis_is_told_from_a_trace_by_what_is_in_it(
-    tmp_path: Path, content: bytes, is_diagnosis: bool
-) -> None:
-    path = tmp_path / "file.json"
-    path.write_bytes(content)
-
-    assert is_saved_diagnosis(path) is is_diagnosis
+    ):
+        path.write_bytes(content)
+        assert is_saved_diagnosis(path) is is_diagnosis, content[:80]
 
 
 def test_compare_takes_records_and_paths(tmp_path: Path) -> None:
@@ -354,13 +328,13 @@ def test_the_same_diagnosis_twice_is_no_regression(tmp_path: Path, capsys: pytes
     assert "No regression: the two say the same, number by number" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("report", ["r.html", "r.sarif", "r.xml", "r.py"])
 def test_a_report_that_no_comparison_has_is_refused_before_anything_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], report: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["compare", "missing.json", "missing.json", "--output", str(tmp_path / report)]) == 2
-    assert "cannot render a comparison as " in capsys.readouterr().err
-    assert not (tmp_path / report).exists()
+    for report in ("r.html", "r.sarif", "r.xml", "r.py"):
+        assert main(["compare", "missing.json", "missing.json", "--output", str(tmp_path / report)]) == 2
+        assert "cannot render a comparison as " in capsys.readouterr().err
+        assert not (tmp_path / report).exists()
     assert main(["compare", "missing.json", "missing.json", "--format", "html"]) == 2
 
 

@@ -12,7 +12,7 @@ from recorded_builders import a_recording
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
-from layoutdoctor.commands import recordings as recordings_module
+from layoutdoctor.commands.output import save_recordings
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.isolation.messages import Kept
 from layoutdoctor.recording.saved import load_recording, pack, save_recording
@@ -163,6 +163,6 @@ def test_a_recording_that_cannot_be_written_costs_itself_only(
 
     monkeypatch.setattr("layoutdoctor.recording.saved.replacing", full)
 
-    recordings_module.save_recordings([a_recording()], tmp_path)
+    save_recordings([a_recording()], tmp_path)
 
     assert capsys.readouterr().err.endswith("eager.recording': No space left on device\n")

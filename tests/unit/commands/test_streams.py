@@ -1,7 +1,8 @@
-"""Standard error that cannot be written costs nothing but what was said."""
+"""The standard streams: colours, streams that cannot be written or know little, progress."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -9,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from layoutdoctor.commands.streams import lossy_stderr, silence
+from layoutdoctor.__main__ import main
+from layoutdoctor.commands.streams import (
+    BarDisplay,
+    LineDisplay,
+    QuietDisplay,
+    choose_display,
+    lossy_stderr,
+    open_standard_streams,
+    silence,
+)
+from layoutdoctor.isolation.messages import Progress
 
 COMMAND = [sys.executable, "-m", "layoutdoctor", "render", "missing.json"]
 
@@ -66,3 +77,93 @@ def test_a_stream_without_a_descriptor_is_let_be(capsys: pytest.CaptureFixture[s
     with lossy_stderr():
         print("said", file=sys.stderr)
     assert capsys.readouterr().err == "said\n"
+
+
+class Terminal(io.StringIO):
+    """Standard output that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("variable", "is_coloured"), [(None, True), ("NO_COLOR", False)])
+def test_a_terminal_gets_colours_unless_they_are_unwanted(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, is_coloured: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+
+    assert main(["render", str(saved)]) == 0
+
+    assert ("\x1b[" in terminal.getvalue()) is is_coloured
+    assert "LD205 warning" in terminal.getvalue()
+
+
+class Broken(io.StringIO):
+    """Standard output whose reader went away."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_reader_that_went_away_is_no_error(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Broken())
+
+    assert main(["render", str(saved)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_report_that_cannot_be_printed_is_an_error(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+
+        assert main(["render", str(saved)]) == 3
+    assert capsys.readouterr().err == (
+        "layoutdoctor: error: cannot write the report to standard output: No space left on device; "
+        "name a file with --output\n"
+    )
+
+
+def test_a_process_started_without_output_streams_writes_to_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+
+    open_standard_streams()
+
+    assert (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2)
+    assert (sys.stdout.encoding, sys.stderr.errors) == ("utf-8", "backslashreplace")
+
+
+def test_an_output_that_knows_ascii_only_still_gets_the_report(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+
+    assert main(["render", str(saved)]) == 0
+    assert raw.getvalue().startswith(b"layoutdoctor 0.1.0 ? model.py ? inference")
+
+
+def test_the_display_fits_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(choose_display(quiet=True)) is QuietDisplay
+    assert type(choose_display(quiet=False)) is LineDisplay
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    bar = choose_display(quiet=False)
+    assert type(bar) is BarDisplay
+    with bar as display:
+        display(Progress("eager: [bold]measuring\x1b[31m", 1, 2))
+    shown = sys.stderr.getvalue()
+    assert "eager: [bold]measuring\\x1b[31m" in shown

@@ -28,9 +28,8 @@ class Stream(io.StringIO):
         return self._is_terminal
 
 
-@for_each(
-    ("is_terminal", "variables", "expected"),
-    [
+def test_who_gets_colours() -> None:
+    for is_terminal, variables, expected in (
         (True, {}, True),
         (False, {}, False),
         (True, {"TERM": "dumb"}, False),
@@ -41,48 +40,32 @@ class Stream(io.StringIO):
         (True, {"FORCE_COLOR": ""}, True),
         (True, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
         (True, {"TERM": "dumb", "FORCE_COLOR": "1"}, True),
-    ],
-)
-def test_who_gets_colours(is_terminal: bool, variables: dict[str, str], expected: bool) -> None:
-    assert wants_colour(Stream(is_terminal=is_terminal), variables) is expected
+    ):
+        assert wants_colour(Stream(is_terminal=is_terminal), variables) is expected, (is_terminal, variables)
 
 
 def words(text: str) -> list[str]:
     return sorted(re.findall(r"[^\s─·]+", ESCAPE.sub("", text)))
 
 
-@for_each("width", [100, 140])
 @for_each("story", STORIES)
-def test_a_terminal_gets_the_words_of_the_text_report(story: str, width: int) -> None:
+def test_a_terminal_gets_the_words_of_the_text_report_within_its_width(story: str) -> None:
     diagnosis = STORIES[story]()
-
     plain = Counter(words(render_text(diagnosis, 10_000)))
-    shown = Counter(words(render_terminal(diagnosis, width, is_coloured=True)))
-
-    # A word longer than a line is broken, and a table that stands row by row repeats its heads.
-    missing = Counter("".join((plain - shown).elements())) - Counter("".join((shown - plain).elements()))
-    assert not missing
-
-
-@for_each("width", [40, 60, 80, 100])
-@for_each("story", STORIES)
-def test_no_line_is_wider_than_the_terminal_but_those_to_paste(story: str, width: int) -> None:
-    diagnosis = STORIES[story]()
     to_paste = {f"  {line}" for line in build_view(diagnosis).answer.how}
 
-    lines = render_terminal(diagnosis, width, is_coloured=False).splitlines()
-
-    assert [line for line in lines if len(line) > width and line not in to_paste] == []
-    assert to_paste <= set(lines)
-
-
-@for_each("story", STORIES)
-def test_without_colours_there_is_no_escape_sequence_at_all(story: str) -> None:
-    report = render_terminal(STORIES[story](), 100, is_coloured=False)
-
-    assert "\x1b" not in report
-    assert report == ESCAPE.sub("", report)
-    assert not [line for line in report.splitlines() if line != line.rstrip()]
+    for width in (100, 140):
+        shown = Counter(words(render_terminal(diagnosis, width, is_coloured=True)))
+        # A word longer than a line is broken, and a table that stands row by row repeats its heads.
+        missing = Counter("".join((plain - shown).elements())) - Counter("".join((shown - plain).elements()))
+        assert not missing, width
+    for width in (40, 60, 80, 100):
+        report = render_terminal(diagnosis, width, is_coloured=False)
+        lines = report.splitlines()
+        assert [line for line in lines if len(line) > width and line not in to_paste] == [], width
+        assert to_paste <= set(lines)
+        assert "\x1b" not in report
+        assert lines == [line.rstrip() for line in lines]
 
 
 def test_colours_do_not_change_the_layout() -> None:

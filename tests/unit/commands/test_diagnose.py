@@ -1,13 +1,9 @@
-"""The command line in this process, with an engine that measures nothing."""
+"""``diagnose`` in this process, with an engine that measures nothing."""
 
 from __future__ import annotations
 
-import io
-import json
-import logging
 import sys
 import types
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,21 +19,19 @@ from builders import (
     recordings_of,
 )
 
-from layoutdoctor import __version__
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands import output as output_module
 from layoutdoctor.commands.diagnose import command_without_folders
 from layoutdoctor.commands.isolation import Isolation
-from layoutdoctor.commands.streams import BarDisplay, LineDisplay, QuietDisplay, choose_display, open_standard_streams
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
-from layoutdoctor.diagnosis.saved import load, to_json
+from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, Attempt, Progress, Request, TrialMemo
-from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     from layoutdoctor.recording.recording import Recording
 
@@ -99,33 +93,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=fake.load_target))
     monkeypatch.setattr(isolation_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))
     return fake
-
-
-@pytest.fixture(autouse=True)
-def quiet_log_again() -> Iterator[None]:
-    logger = logging.getLogger("layoutdoctor")
-    handlers, level = logger.handlers, logger.level
-    yield
-    logger.handlers = handlers
-    logger.setLevel(level)
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    path = tmp_path / "saved.json"
-    path.write_bytes(to_json(FULL))
-    return path
-
-
-def test_without_a_word_the_help_is_printed_and_the_usage_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert capsys.readouterr().out.startswith("usage: layoutdoctor [-h] [-q | -v] [--version] COMMAND")
-
-
-@pytest.mark.parametrize("words", [["--version"], ["diagnose", "--version"], ["model.py", "--version"]])
-def test_the_version_is_printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 0
-    assert capsys.readouterr().out == f"layoutdoctor {__version__}\n"
 
 
 def test_the_word_diagnose_may_be_left_out(engine: FakeEngine) -> None:
@@ -363,12 +330,10 @@ def test_a_half_written_file_never_takes_the_place_of_a_whole_one(
     assert [entry.name for entry in tmp_path.iterdir()] == ["r.json"]
 
 
-@pytest.mark.parametrize(
-    ("fail_on", "expected"),
-    [(None, 0), ("error", 0), ("warning", 1), ("LD205", 1), ("LD101", 0)],
-)
-def test_fail_on_sets_the_exit_status(engine: FakeEngine, fail_on: str | None, expected: int) -> None:
-    assert main(["m.py", *(["--fail-on", fail_on] if fail_on else [])]) == expected
+def test_fail_on_sets_the_exit_status(engine: FakeEngine) -> None:
+    for fail_on, expected in (("error", 0), ("warning", 1), ("Warning", 1), ("LD205", 1), ("ld205", 1), ("ld101", 0)):
+        assert main(["m.py", "--fail-on", fail_on]) == expected, fail_on
+    assert main(["m.py"]) == 0
 
 
 @pytest.mark.parametrize(("status", "expected"), [("ok", 0), ("failed", 4), ("skipped", 4)])
@@ -430,162 +395,6 @@ def test_folders_stay_out_of_the_record() -> None:
     words = ["/home/me/secret/model.py:Net", "--output=/tmp/x/r.json", "--input", "f32[1, 3]"]
 
     assert command_without_folders(words) == "layoutdoctor model.py:Net --output=r.json --input 'f32[1, 3]'"
-
-
-def test_render_prints_a_saved_diagnosis_in_another_format(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", str(saved), "--format", "markdown"]) == 0
-    assert capsys.readouterr().out.startswith("## layoutdoctor 0.1.0")
-
-
-def test_recheck_runs_the_rules_of_today(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", str(saved), "--format", "json"]) == 0
-    assert [finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["LD205"]
-
-    assert main(["render", str(saved), "--format", "json", "--recheck"]) == 0
-    assert "LD205" not in [finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]]
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"schema_version": 99}'])
-def test_render_refuses_what_is_no_diagnosis(
-    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "x.json"
-    path.write_bytes(content)
-
-    assert main(["render", str(path)]) == 3
-    assert capsys.readouterr().err.startswith(f"layoutdoctor: error: cannot read {str(path)!r}: ")
-
-
-def test_render_says_which_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", str(tmp_path / "x.json")]) == 3
-    assert capsys.readouterr().err == (
-        f"layoutdoctor: error: cannot read {str(tmp_path / 'x.json')!r}: No such file or directory\n"
-    )
-
-
-def test_explain_lists_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain"]) == 0
-    printed = capsys.readouterr().out
-
-    assert [line.split()[0] for line in printed.splitlines() if line.startswith("LD")] == [
-        rule.code for rule in ALL_RULES
-    ]
-
-
-@pytest.mark.parametrize("change", [str, str.lower])
-def test_explain_prints_the_documentation_of_a_rule(
-    change: Callable[[str], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    rule = ALL_RULES[0]
-
-    assert main(["explain", change(rule.code), rule.name]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count(f"{rule.code} {rule.name}\n=====") == 2
-    assert printed.count(rule.documentation.strip()) == 2
-
-
-class Terminal(io.StringIO):
-    """Standard output that says it is a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(("variable", "is_coloured"), [(None, True), ("NO_COLOR", False)])
-def test_a_terminal_gets_colours_unless_they_are_unwanted(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, is_coloured: bool
-) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    if variable:
-        monkeypatch.setenv(variable, "1")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-
-    assert main(["render", str(saved)]) == 0
-
-    assert ("\x1b[" in terminal.getvalue()) is is_coloured
-    assert "LD205 warning" in terminal.getvalue()
-
-
-class Broken(io.StringIO):
-    """Standard output whose reader went away."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        raise BrokenPipeError(32, "Broken pipe")
-
-
-def test_a_reader_that_went_away_is_no_error(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdout", Broken())
-
-    assert main(["render", str(saved)]) == 0
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_report_that_cannot_be_printed_is_an_error(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Path("/dev/full").open("w", encoding="utf-8") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-
-        assert main(["render", str(saved)]) == 3
-    assert capsys.readouterr().err == (
-        "layoutdoctor: error: cannot write the report to standard output: No space left on device; "
-        "name a file with --output\n"
-    )
-
-
-def test_a_process_started_without_output_streams_writes_to_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-
-    open_standard_streams()
-
-    assert (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2)
-    assert (sys.stdout.encoding, sys.stderr.errors) == ("utf-8", "backslashreplace")
-
-
-def test_an_output_that_knows_ascii_only_still_gets_the_report(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-
-    assert main(["render", str(saved)]) == 0
-    assert raw.getvalue().startswith(b"layoutdoctor 0.1.0 ? model.py ? inference")
-
-
-def test_the_display_fits_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert type(choose_display(quiet=True)) is QuietDisplay
-    assert type(choose_display(quiet=False)) is LineDisplay
-
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setenv("TERM", "xterm-256color")
-    bar = choose_display(quiet=False)
-    assert type(bar) is BarDisplay
-    with bar as display:
-        display(Progress("eager: [bold]measuring\x1b[31m", 1, 2))
-    shown = sys.stderr.getvalue()
-    assert "eager: [bold]measuring\\x1b[31m" in shown
-
-
-def test_a_wrong_option_is_one_line_that_says_where_the_options_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["m.py", "--budget", "-1"]) == 2
-    assert capsys.readouterr().err == (
-        "layoutdoctor: error: argument --budget: cannot use '-1' as seconds: expected a number above 0, such as 30; "
-        "see layoutdoctor diagnose --help\n"
-    )
-
-
-def test_a_rule_to_fail_on_may_be_written_small(engine: FakeEngine) -> None:
-    assert main(["m.py", "--fail-on", "ld205"]) == 1
-    assert main(["m.py", "--fail-on", "Warning"]) == 1
-    assert main(["m.py", "--fail-on", "ld101"]) == 0
 
 
 def test_configurations_that_all_turn_out_the_same_are_a_conclusion(engine: FakeEngine) -> None:

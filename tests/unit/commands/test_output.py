@@ -1,0 +1,329 @@
+"""Where reports go: never over what is read, details beside a Markdown report, redacted where asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from builders import a_conversion, a_diagnosis, a_location, a_pair, a_subject, a_trial, an_environment, kernels
+
+from layoutdoctor.__main__ import main
+from layoutdoctor.commands import diagnose
+from layoutdoctor.commands.diagnose import RecordSoFar
+from layoutdoctor.commands.output import files_of_target, prepare_outputs, save_reports
+from layoutdoctor.diagnosis.saved import load, to_json
+from layoutdoctor.privacy import redact, scrub
+from layoutdoctor.run.recorded import compare
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Diagnosis
+
+TRACES = Path(__file__).parents[2] / "traces"
+ALEXNET = TRACES / "a100_alexnet.json.gz"
+PATCH_EMBED = TRACES / "h100_vit_patch_embed.json.gz"
+SECRET_PATH = "/home/wilhelmina/hospital/tumor_net.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one, with what commands read, and other names for it; no command may come to import an engine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", None)
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    for name in ("model.py", "model.pt2", "package/__init__.py", "package/inner/net.py"):
+        (tmp_path / name).write_text("raise SystemExit('this file was run')")
+    for name in ("old.json", "new.json"):
+        (tmp_path / name).write_bytes(to_json(a_diagnosis(a_trial())))
+    (tmp_path / "accepted.json").write_text('{"accepted_version": 1, "findings": []}')
+    shutil.copy(PATCH_EMBED, tmp_path / "trace.json.gz")
+    (tmp_path / "link.py").symlink_to("model.py")
+    os.link("model.py", "hard.py")
+    os.link("old.json", "hard.json")
+    (tmp_path / "again").symlink_to(".")
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "eager.json.gz").symlink_to("../model.py")
+    return tmp_path
+
+
+def test_what_is_read_is_never_an_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(folder)
+    for words, output, read in (
+        (["model.py"], "model.py", "model.py"),
+        (["model.py"], "./model.py", "model.py"),
+        (["model.py"], "link.py", "model.py"),
+        (["model.py"], "hard.py", "model.py"),
+        (["model.py"], "again/model.py", "model.py"),
+        (["link.py:Net"], "model.py", "link.py"),
+        (["./package/../model.py:Net"], "model.py", "package/../model.py"),
+        (["model.pt2"], "model.pt2", "model.pt2"),
+        (["package.inner.net:Net"], "package/inner/net.py", "{folder}/package/inner/net.py"),
+        (["package.inner.net:Net"], "package/__init__.py", "{folder}/package/__init__.py"),
+        (["model.py", "--accepted", "accepted.json"], "accepted.json", "accepted.json"),
+        (["render", "old.json"], "./old.json", "old.json"),
+        (["render", "old.json", "--recheck"], "hard.json", "old.json"),
+        (["render", "old.json", "--accepted", "accepted.json"], "accepted.json", "accepted.json"),
+        (["compare", "old.json", "new.json"], "old.json", "old.json"),
+        (["compare", "old.json", "new.json"], "new.json", "new.json"),
+        (["trace", "trace.json.gz"], "again/trace.json.gz", "trace.json.gz"),
+        (["trace", "trace.json.gz", "--accepted", "accepted.json"], "accepted.json", "accepted.json"),
+    ):
+        for force in ([], ["--force"]):
+            assert main([*words, "--output", output, *force]) == 2, words
+            assert capsys.readouterr().err == (
+                f"layoutdoctor: error: cannot write {output!r}: it is {read.format(folder=folder)!r}, which this "
+                "command reads; name another file\n"
+            )
+    assert contents(folder) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_neither_accepted_findings_nor_traces_are_written_over_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(folder)
+    for words in (
+        ["model.py", "--write-accepted", "hard.py"],
+        ["render", "old.json", "--write-accepted", "./old.json"],
+        ["trace", "trace.json.gz", "--write-accepted", "trace.json.gz"],
+        ["model.py", "--save-traces", "traces"],
+    ):
+        assert main([*words, "--force"]) == 2, words
+        assert "which this command reads; name another file" in capsys.readouterr().err
+    assert contents(folder) == before
+
+
+def test_the_details_of_a_report_are_put_beside_what_is_read(folder: Path) -> None:
+    (folder / "report.details.md").write_text("accepted")
+
+    (output,) = prepare_outputs(["report.md"], force=True, read=["again/report.details.md", None, "gone"])
+
+    assert output.details == Path("report.details-2.md")
+
+
+def test_the_files_of_a_target_are_found_without_running_any(folder: Path) -> None:
+    for target, *files in (
+        ("model.py",),
+        ("model.pt2",),  # and not model.py, which is a module of that name
+        ("a\0b:c",),
+        ("package.inner.net:Net.part", "package/__init__.py", "package/inner/net.py"),
+        ("package.gone.net:Net", "package/__init__.py"),
+        ("layoutdoctor_gone:Net",),
+        (":Net",),
+    ):
+        assert [str(path).removeprefix(f"{folder}/") for path in files_of_target(target)] == [target, *files]
+    assert "package" not in sys.modules
+
+
+def diagnosis_of(count: int) -> Diagnosis:
+    return a_diagnosis(a_trial(kernels=kernels(*(a_conversion(f"reorder {i}") for i in range(count)), seconds=9.0)))
+
+
+@pytest.fixture
+def huge(tmp_path: Path) -> str:
+    """A saved diagnosis whose report does not fit into an issue."""
+    path = tmp_path / "d.json"
+    diagnosis_of(2_000).save(path)
+    return str(path)
+
+
+def named_in(report: Path) -> str:
+    (name,) = re.findall(r"`([^`]+)`, written beside this report", report.read_text(encoding="utf-8"))
+    return str(name)
+
+
+def test_what_does_not_fit_stands_beside_the_report(tmp_path: Path, huge: str) -> None:
+    assert main(["render", huge, "--output", str(tmp_path / "report.md")]) == 0
+
+    assert named_in(tmp_path / "report.md") == "report.details.md"
+    details = (tmp_path / "report.details.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^\| reorder \d+ +\|", details, re.MULTILINE)) == 2_000
+
+
+def test_where_all_fits_there_is_one_file(tmp_path: Path) -> None:
+    outputs = prepare_outputs([str(tmp_path / "report.md")], force=False)
+    save_reports(diagnosis_of(3), outputs)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+
+
+def test_a_file_in_the_way_is_kept_and_the_report_names_another_one(tmp_path: Path, huge: str) -> None:
+    (tmp_path / "report.details.md").write_text("mine", encoding="utf-8")
+    (tmp_path / "report.details-2.md").symlink_to("nowhere")
+
+    assert main(["render", huge, "--output", str(tmp_path / "report.md")]) == 0
+    assert (tmp_path / "report.details.md").read_text(encoding="utf-8") == "mine"
+    assert named_in(tmp_path / "report.md") == "report.details-3.md"
+    assert (tmp_path / "report.details-3.md").is_file()
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_with_force_it_is_replaced_but_no_directory_is(tmp_path: Path, huge: str) -> None:
+    (tmp_path / "a.details.md").write_text("old", encoding="utf-8")
+    (tmp_path / "b.details.md").mkdir()
+    outputs = [argument for name in ("a", "b") for argument in ("--output", str(tmp_path / f"{name}.md"))]
+
+    assert main(["render", huge, *outputs, "--force"]) == 0
+    assert (tmp_path / "a.details.md").read_text(encoding="utf-8").startswith("## layoutdoctor ")
+    assert named_in(tmp_path / "b.md") == "b.details-2.md"
+
+
+def test_only_markdown_has_one_and_it_is_no_other_output(tmp_path: Path, huge: str) -> None:
+    names = ("report.md", "report.markdown", "report.details.md", "d.json", "d.txt", "d.sarif")
+    outputs = prepare_outputs([str(tmp_path / name) for name in names], force=True)
+
+    assert [output.details and output.details.name for output in outputs] == [
+        "report.details-2.md",
+        "report.details-3.md",
+        "report.details.details.md",
+        None,
+        None,
+        None,
+    ]
+
+
+def test_all_saves_of_one_run_write_the_same_files(tmp_path: Path) -> None:
+    outputs = prepare_outputs([str(tmp_path / "report.md")], force=False)
+    save_reports(diagnosis_of(2_000), outputs)
+    save_reports(diagnosis_of(2_001), outputs)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.details.md", "report.md"]
+
+
+def test_redacted_details_name_nothing_either(tmp_path: Path) -> None:
+    conversions = tuple(a_conversion(f"reorder {i}", module=f"secret_{i}.block") for i in range(2_000))
+    outputs = prepare_outputs([str(tmp_path / "report.md")], force=False, redact=True)
+    save_reports(a_diagnosis(a_trial(kernels=kernels(*conversions, seconds=9.0))), outputs)
+
+    assert "secret" not in (tmp_path / "report.details.md").read_text(encoding="utf-8")
+
+
+def test_on_standard_output_the_report_says_how_to_have_the_rest(huge: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", huge, "--format", "markdown"]) == 0
+
+    assert "`--output report.md` writes them to a file beside it." in capsys.readouterr().out
+
+
+def a_secret_diagnosis(name: str = "tumor_net.py") -> Diagnosis:
+    place = a_location(9, SECRET_PATH, "h = self.tumor_conv(x)")
+    conversions = tuple(a_conversion(f"reorder {i}", location=place, module="tumor_conv") for i in range(2))
+    pair = a_pair(location=place, module="tumor_conv")
+    trial = a_trial("inductor", kernels=kernels(*conversions), redundant_pairs=(pair,))
+    return a_diagnosis(trial, subject=a_subject(name=name, model="TumorNet"))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """As an earlier version saved it: raw."""
+    path = tmp_path / "raw.json"
+    path.write_bytes(to_json(a_secret_diagnosis()))
+    return path
+
+
+def test_render_scrubs_and_redacts_standard_output_and_files(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, absent in ((["--format", "markdown"], "wilhelmina"), (["--redact"], "tumor")):
+        output = tmp_path / f"{absent}.json"
+        assert main(["render", str(saved), *words, "--output", str(output)]) == 0
+
+        printed = capsys.readouterr().out.lower()
+        assert absent not in printed
+        assert absent not in output.read_text(encoding="utf-8").lower()
+        assert "wilhelmina" not in printed
+
+    assert load(tmp_path / "wilhelmina.json") == scrub(a_secret_diagnosis())
+    assert load(tmp_path / "tumor.json") == redact(a_secret_diagnosis())
+
+
+def test_render_rechecks_before_it_redacts(saved: Path, tmp_path: Path) -> None:
+    for words in ([], ["--redact"]):
+        assert main(["render", str(saved), "--recheck", *words, "--output", str(tmp_path / f"{len(words)}.json")]) == 0
+
+    plain, redacted = load(tmp_path / "0.json"), load(tmp_path / "1.json")
+    assert [finding.code for finding in redacted.findings] == [finding.code for finding in plain.findings]
+    assert plain.findings
+
+
+def test_trace_redacts_one_and_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(tmp_path / "d.json")]) == 0
+    assert "patch_embed" not in capsys.readouterr().out
+    assert load(tmp_path / "d.json").subject.name == "file_1.json.gz"
+
+    main(["trace", str(PATCH_EMBED), str(ALEXNET), "--redact", "--format", "json"])
+    records = json.loads(capsys.readouterr().out)
+    assert [record["subject"]["name"] for record in records] == ["file_1.json.gz"] * 2
+
+    main(["trace", str(PATCH_EMBED), str(ALEXNET), "--redact"])
+    out = capsys.readouterr().out
+    assert out.count("file_1.json.gz") >= 2
+    assert "alexnet" not in out
+
+
+@pytest.mark.parametrize("words", [[], ["--format", "json"], ["--format", "markdown"]])
+def test_compare_scrubs_and_redacts(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2):
+        diagnosis = a_secret_diagnosis(SECRET_PATH if number else "tumor_net.py")
+        (tmp_path / f"{number}.json").write_bytes(to_json(diagnosis))
+    pair = [str(tmp_path / "0.json"), str(tmp_path / "1.json")]
+
+    main(["compare", *pair, *words])
+    assert "wilhelmina" not in capsys.readouterr().out
+    main(["compare", *pair, *words, "--redact"])
+    assert "tumor" not in capsys.readouterr().out.lower()
+
+
+def test_a_diagnosis_does_not_differ_from_itself_saved(tmp_path: Path) -> None:
+    environment = an_environment(settings={"KMP_AFFINITY": "orchard"})
+    diagnosis = msgspec.structs.replace(a_secret_diagnosis(), environment=environment)
+    diagnosis.save(tmp_path / "d.json")
+
+    comparison = compare(diagnosis, tmp_path / "d.json")
+    assert comparison.environment == ()
+    assert "orchard" not in str(comparison)
+
+
+def test_what_holds_every_name_is_refused_with_redact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    annotated, traces = tmp_path / "annotated.json.gz", tmp_path / "traces"
+
+    assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(annotated)]) == 2
+    assert "with --redact: this annotated trace holds every name as it was recorded" in capsys.readouterr().err
+    assert main(["model.py", "--redact", "--save-traces", str(traces)]) == 2
+    assert "with --redact: the profiler writes paths and the names of modules" in capsys.readouterr().err
+    assert not annotated.exists()
+    assert not traces.exists()
+
+
+@pytest.mark.parametrize("is_redacted", [False, True])
+def test_the_record_so_far_is_clean(tmp_path: Path, *, is_redacted: bool) -> None:
+    outputs = prepare_outputs([str(tmp_path / "d.json")], force=False, redact=is_redacted)
+    record = RecordSoFar(outputs)
+    record(a_secret_diagnosis())
+
+    text = (tmp_path / "d.json").read_text(encoding="utf-8")
+    assert "wilhelmina" not in text
+    assert ("tumor" in text) is not is_redacted
+    partial = diagnose._save_partial(record, outputs, f"interrupted in {SECRET_PATH}")
+    assert partial is not None
+    text = (tmp_path / "d.json").read_text(encoding="utf-8")
+    assert "wilhelmina" not in text
+    assert ("tumor" in text) is not is_redacted
+
+
+def test_a_terminal_shows_the_scrubbed_report(
+    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    main(["render", str(saved)])
+    assert "wilhelmina" not in capsys.readouterr().out
+    main(["render", str(saved), "--redact"])
+    assert "tumor" not in capsys.readouterr().out.lower()
