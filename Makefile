@@ -11,6 +11,9 @@ PYTEST := -n $(JOBS) --dist loadgroup
 QUICK := tests/unit tests/test_architecture.py tests/test_public_api.py tests/test_readme.py \
   $(addprefix --ignore=tests/unit/,capture measure subjects isolation)
 
+# Tests start many processes; without cached bytecode each of them would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install compiler demo quick test test-all coverage check format house notebooks golden
 
