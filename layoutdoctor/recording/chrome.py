@@ -209,7 +209,8 @@ def read_chrome_trace(file: TraceFile) -> RecordedTrace:
             known if known.startswith("cannot read") else f"cannot read {str(file.path)!r}: {known}"
         ) from error
     trace = reader.finish()
-    trace.metadata = stream.metadata
+    # Recordings are given to others, and nothing asks for the name of the machine.
+    trace.metadata = {name: value for name, value in stream.metadata.items() if name != "host_name"}
     trace.is_truncated = stream.is_truncated or file.is_cut
     trace.problems = _problems(stream, reader, trace)
     return trace

@@ -308,6 +308,12 @@ def test_fields_behind_a_damaged_event_are_still_read(write: Write) -> None:
     assert found.metadata == {"deviceProperties": devices, "traceName": "a"}
 
 
+def test_the_name_of_the_machine_is_not_kept(write: Write) -> None:
+    document = {"traceEvents": [kernel()], "host_name": "somebodys-machine", "traceName": "a"}
+
+    assert trace_of(write(json.dumps(document).encode())).metadata == {"traceName": "a"}
+
+
 def test_fields_that_are_no_json_are_told_and_hide_no_event(write: Write) -> None:
     found = trace_of(
         write(b'{"schemaVersion": 1, "path": "C:\\x", "traceEvents": [%b]}' % json.dumps(kernel()).encode())

@@ -1,0 +1,174 @@
+"""
+Makes the recordings in this folder again: ``python tests/recordings/record.py [NAME...]``.
+
+Each set is one diagnosis: a folder named for the model and what was done with it, a file for each configuration. What
+is there already is left alone, so that a run that was stopped goes on; delete a folder to have it recorded again.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.recording.recording import unrest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.recording.recording import Recording
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+BUDGET_SECONDS = 0.2
+FORMATS = "eager,eager-channels-last,inductor,inductor-channels-last"
+
+
+@dataclass(frozen=True)
+class Set:
+    """
+    One diagnosis that is kept.
+
+    Attributes:
+        model: File from the root of the project, and what in it.
+        configurations: As on the command line.
+        lower_for: A GPU that is not there.
+        inputs: As on the command line, where the file has none.
+        dynamic_dimension: Of the first input, marked as one that varies.
+    """
+
+    model: str
+    mode: Mode = "inference"
+    configurations: str = "default"
+    lower_for: str | None = None
+    inputs: tuple[str, ...] = ()
+    dynamic_dimension: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        stem = Path(self.model).name.removesuffix(".py").replace(".py:", ".")
+        target = "" if self.lower_for is None else "." + self.lower_for.replace(":", "-")
+        dynamic = "" if self.dynamic_dimension is None else ".dynamic"
+        return f"{stem}.{self.mode}{target}{dynamic}"
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept."""
+        return HERE / self.name
+
+
+TRAINED = ("04", "06", "11", "27")
+LOWERED: tuple[tuple[str, Mode], ...] = (
+    ("10", "inference"),
+    ("30", "training"),
+    ("36", "inference"),
+    ("36", "training"),
+    ("38", "inference"),
+    ("38", "training"),
+)
+
+
+def _casebook() -> Iterator[Set]:
+    found = sorted((ROOT / "tests" / "casebook").glob("[0-9]*.py"))
+    models = {path.name[:2]: path.relative_to(ROOT).as_posix() for path in found}
+    for number, model in models.items():
+        if number in TRAINED:
+            yield Set(model, "training")
+        elif number not in ("10", "36", "38"):
+            yield Set(model, configurations="all" if number == "22" else "default")
+    for number, mode in LOWERED:
+        yield Set(models[number], mode, "inductor", lower_for="cuda:90")
+    yield Set(models["10"], configurations="inductor", lower_for="cuda:90", dynamic_dimension=2)
+
+
+def _false_alarms() -> Iterator[Set]:
+    for name, shape, configurations in (
+        ("SqueezeAndAttend", "2,3,16,16", "eager-channels-last,inductor"),
+        ("TwoConvolutions", "2,3,16,16", "eager,eager-channels-last,inductor"),
+        ("MovesOnly", "2,8,6,6", "eager,inductor"),
+        ("MovesOnlyThatKeepChannelsLast", "2,8,6,6", "eager-channels-last,inductor-channels-last"),
+        ("Transposes", "2,8,6,6", "eager,inductor"),
+        ("Tokens", "2,8,6,6", FORMATS),
+        ("ContiguousTokens", "2,8,6,6", FORMATS),
+        ("SequenceConvolution", "2,32,16", "eager,inductor"),
+        ("NormalizedByGroup", "2,8,16,16", "eager-channels-last,inductor-channels-last"),
+        ("SlowConvolution", "1,2,4,6,6", "eager,inductor"),
+        ("ClonesAndMutates", "2,8,6,6", FORMATS),
+        ("Classifier", "2,3,16,16", "eager-channels-last"),
+    ):
+        yield Set(f"tests/false_alarms.py:{name}", configurations=configurations, inputs=(f"f32[{shape}]",))
+    for name, shape, configuration in (
+        ("SqueezeAndAttend", "2,3,16,16", "eager-channels-last"),
+        ("CopiesOfManyKinds", "2,4,8,16", "eager"),
+    ):
+        yield Set(f"tests/false_alarms.py:{name}", "training", configuration, inputs=(f"f32[{shape}]",))
+
+
+def _examples() -> Iterator[Set]:
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        yield Set(path.relative_to(ROOT).as_posix())
+
+
+SETS = {found.name: found for found in (*_casebook(), *_false_alarms(), *_examples())}
+
+
+def record(wanted: Set) -> list[Recording]:
+    """
+    Runs a diagnosis, in this process; of several profiled iterations only the one that is examined is kept.
+
+    Args:
+        wanted: What to run.
+    """
+    import torch
+
+    from layoutdoctor.isolation.messages import Request
+    from layoutdoctor.privacy import scrub
+    from layoutdoctor.run.diagnose import record_subject
+    from layoutdoctor.subjects.load import load_target
+
+    subject = load_target(str(ROOT / wanted.model), inputs=wanted.inputs)
+    if wanted.dynamic_dimension is not None:
+        torch._dynamo.mark_dynamic(subject.args[0], wanted.dynamic_dimension)
+    request = Request(
+        mode=wanted.mode,
+        configurations=choose_configurations(wanted.configurations, wanted.mode),
+        lower_for=wanted.lower_for,
+        budget_seconds=BUDGET_SECONDS,
+    )
+    found = []
+    for recording in record_subject(subject, request):
+        quietest = tuple(sorted(recording.iterations, key=unrest)[:1])
+        found.append(scrub(msgspec.structs.replace(recording, iterations=quietest)))
+    return found
+
+
+def main(names: list[str]) -> None:
+    """
+    Records what is not there yet.
+
+    Args:
+        names: Of sets; all where there are none.
+    """
+    from layoutdoctor.recording.saved import SUFFIX, save_recording
+
+    for name in names or SETS:
+        wanted = SETS[name]
+        if wanted.folder.exists():
+            continue
+        print(name, flush=True)
+        recordings = record(wanted)
+        unfinished = HERE / f"{name}.unfinished"
+        unfinished.mkdir(exist_ok=True)
+        for recording in recordings:
+            save_recording(recording, unfinished / f"{recording.name}{SUFFIX}")
+        unfinished.rename(wanted.folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

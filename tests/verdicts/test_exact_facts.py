@@ -1,0 +1,89 @@
+"""
+Counts that must be exact: every oneDNN reorder of the casebook's models, against a count of the log's own lines.
+
+The figures are those of a machine with AVX-512, where oneDNN blocks by 16. That a fresh run has as many, and that a log
+nobody of layoutdoctor reads has as many, is what tests/compile/test_fresh_recordings.py proves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from kept_recordings import REORDERS, diagnosed, kept, reorders, the_finding, trial_of
+
+import layoutdoctor
+from layoutdoctor.privacy import scrub
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHAIN = "01_conv_chain_layout_opt.inference"
+
+
+@pytest.mark.parametrize(("name", "configuration", "count"), REORDERS)
+def test_every_reorder_is_recorded(name: str, configuration: str, count: int) -> None:
+    trial = trial_of(diagnosed(name), configuration)
+    (log,) = [i.log for recording in kept(name) if recording.name == trial.name for i in recording.iterations]
+    found = reorders(diagnosed(name), configuration)
+
+    assert "AVX-512" in str(diagnosed(name).environment.onednn_isa)
+    assert log is not None
+    assert (log.not_understood, log.other_lines) == ([], [])
+    assert len(found) == sum(primitive.kind == "reorder" for primitive in log.primitives) == count
+    assert trial.kernels is not None
+    assert trial.kernels.not_understood_count == 0
+    assert trial.kernels.lacks == ()
+    assert all(c.node is not None and c.location is not None and c.module is not None for c in found)
+
+
+def test_the_conv_chain_has_seven_activation_and_four_weight_reorders_without_layout_optimization() -> None:
+    tensors = [c.tensor for c in reorders(diagnosed(CHAIN), "inductor-layout-opt-off")]
+
+    assert (tensors.count("activation"), tensors.count("weight")) == (7, 4)
+
+
+def test_the_conv_chain_has_three_round_trips_without_layout_optimization_and_none_with_it() -> None:
+    names = ("inductor-layout-opt-off", "eager", "inductor", "inductor-channels-last")
+
+    assert [len(trial_of(diagnosed(CHAIN), name).redundant_pairs) for name in names] == [3, 3, 0, 0]
+
+
+def test_the_round_trips_of_the_conv_chain_name_both_conversions_the_operations_and_the_place() -> None:
+    pair = trial_of(diagnosed(CHAIN), "eager").redundant_pairs[0]
+
+    assert (pair.kind, pair.between) == ("through", ("aten.native_batch_norm.default", "aten.relu.default"))
+    assert (pair.module, pair.tensor_shape) == ("body.1.0", (4, 64, 56, 56))
+    assert pair.bytes_moved == 4 * (4 * 64 * 56 * 56 * 4)  # two conversions, each read and written once, 4 bytes each
+
+
+def test_conv3d_is_applied_to_none_of_four_convolutions_and_on_and_off_give_the_same_code() -> None:
+    diagnosis = diagnosed("07_conv3d_chain.inference")
+    decision = trial_of(diagnosis, "inductor").graphs[0].decision
+    off = diagnosis.trial("inductor-layout-opt-off")
+
+    assert decision is not None
+    assert (decision.applied, decision.convolution_count, decision.channels_last_convolution_count) == (True, 4, 0)
+    assert off is not None
+    assert (off.status, off.same_as) == ("same_as", "inductor")
+    assert the_finding(diagnosis, "LD201", "inductor").evidence != ()
+
+
+def test_the_backward_graph_lost_layout_optimization_because_it_has_no_forward_convolution() -> None:
+    trial = trial_of(diagnosed("06_backward_without_conv_nodes.training"), "inductor")
+    decisions = [graph.decision for graph in trial.graphs]
+
+    assert [(d.applied, d.rule) for d in decisions if d is not None] == [
+        (True, "cpu-onednn"),
+        (False, "only-backward-convolutions"),
+    ]
+
+
+def test_a_diagnosis_survives_saving_and_loading(tmp_path: Path) -> None:
+    diagnosis = diagnosed(CHAIN)
+
+    diagnosis.save(tmp_path / "d.json")
+
+    saved = layoutdoctor.load(tmp_path / "d.json")
+    assert saved == scrub(diagnosis)
+    assert [trial.measurement for trial in saved.trials] == [trial.measurement for trial in diagnosis.trials]

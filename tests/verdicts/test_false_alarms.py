@@ -1,0 +1,435 @@
+"""
+The casebook's known false alarms, one by one: what looks like a layout problem and is none.
+
+Flagged means a finding above a note, or a conversion or pair in the record where no layout changes without need. What
+compares measured times, and what oneDNN really converts inside a contiguous convolution, is no matter of this file.
+Beside each silence stands a case that is told, so that the test would see a tool that says nothing at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import (
+    a_breaker,
+    a_comparison,
+    a_conversion,
+    a_convolution,
+    a_decision,
+    a_diagnosis,
+    a_graph,
+    a_kernel,
+    a_node,
+    a_pair,
+    a_placeholder,
+    a_ratio,
+    a_recommendation,
+    a_speedup,
+    a_subject,
+    a_trial,
+    blocked,
+    channels_last,
+    contiguous,
+    kernels,
+)
+from kept_recordings import above_note, diagnosed, graph_of, in_graphs, the_finding, trial_of
+
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Equivalence
+from layoutdoctor.examination.graphs.round_trips import redundant_pairs
+from layoutdoctor.examination.kernels.names import conversion_kernel
+from layoutdoctor.rules import run_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, Graph, Mode, Node, Trial
+
+CUDA = {"device": "cuda"}
+FORMATS = ("eager", "eager-channels-last", "inductor", "inductor-channels-last")
+
+
+def of(model: str, mode: Mode = "inference") -> Diagnosis:
+    """The diagnosis of a model in false_alarms.py."""
+    return diagnosed(f"false_alarms.{model}.{mode}")
+
+
+def converted(diagnosis: Diagnosis) -> list[Conversion]:
+    return [c for trial in diagnosis.trials for c in in_graphs(trial_of(diagnosis, trial.name))]
+
+
+def described(conversions: Sequence[Conversion]) -> list[tuple[Any, ...]]:
+    """What a failure should show of a conversion."""
+    return [(c.graph, c.op, c.node, c.tensor, c.role, c.direction, c.source, c.target) for c in conversions]
+
+
+def flags(diagnosis: Diagnosis) -> list[tuple[Any, ...]]:
+    """Findings above a note, conversions that graphs claim, breakers and the pairs that graphs prove."""
+    graphs = [graph for trial in diagnosis.trials for graph in trial.graphs]
+    pairs = [p for trial in diagnosis.trials for p in trial.redundant_pairs if p.evidence == "graph"]
+    return [
+        *((f.code, f.configuration, f.message) for f in above_note(diagnosis)),
+        *described(converted(diagnosis)),
+        *((b.op, b.node, b.reason) for graph in graphs for b in graph.breakers),
+        *((p.first, p.second, p.between) for p in pairs),
+    ]
+
+
+def judged(*trials: Trial, **changes: Any) -> dict[str, str]:
+    """Severities by code that today's rules give to a record."""
+    return {f.code: f.severity for f in run_rules(a_diagnosis(*trials, **changes))}
+
+
+def large_strides(conversion: Conversion) -> tuple[list[Any], list[Any]]:
+    """Strides of the dimensions larger than 1, before and after."""
+    found: list[list[Any]] = []
+    for layout in (conversion.source, conversion.target):
+        assert layout is not None
+        assert layout.stride is not None
+        found.append([step for size, step in zip(layout.shape, layout.stride, strict=True) if size != 1])
+    return found[0], found[1]
+
+
+def a_graph_of(*nodes: Node, decision: Decision | None = None) -> Graph:
+    """Nodes that read an input, ``x``, and a weight, ``w``; the last one is the output."""
+    weight = a_placeholder("w", contiguous((64, 64, 3, 3)), tensor="weight")
+    return a_graph(decision, nodes=(a_placeholder("x"), weight, *nodes), output_names=(nodes[-1].name,))
+
+
+@pytest.mark.parametrize(
+    ("model", "mode"),
+    [
+        ("MovesOnly", "inference"),  # 7: kernels that only move elements
+        ("MovesOnlyThatKeepChannelsLast", "inference"),
+        ("CopiesOfManyKinds", "training"),  # 8: bias, casts, accumulation, updates
+        ("Tokens", "inference"),  # 9: flatten and transpose are views in both formats
+        ("NormalizedByGroup", "inference"),  # 11: reduces with strides on channels_last
+        ("SlowConvolution", "inference"),  # 12: a fallback convolution
+        ("ClonesAndMutates", "inference"),  # 16: clones for aliases and mutation
+    ],
+)
+def test_nothing_is_flagged(model: str, mode: Mode) -> None:
+    assert flags(of(model, mode)) == []
+
+
+# 1
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_01_dimensions_of_size_1_make_no_conversion(mode: Mode) -> None:
+    diagnosis = of("SqueezeAndAttend", mode)
+    found = [c for c in converted(diagnosis) if c.source is not None]
+    nominal = [c for c in found if large_strides(c)[0] == large_strides(c)[1]]
+    ambiguous = [c for c in found if c.source is not None and len(c.source.memory_formats) > 1]
+
+    assert described(nominal) == []
+    assert described(ambiguous) == []
+    assert above_note(diagnosis) == []
+    if mode == "inference":
+        assert [c.module for c in found if c.role == "entry"] == ["stem"]  # a real one is seen
+
+
+def test_01_gradients_of_1x1_weights_are_told_as_a_note_at_most() -> None:
+    diagnosis = of("SqueezeAndAttend", "training")
+
+    assert {f.severity for f in diagnosis.findings if f.code == "LD504"} <= {"note"}
+    for trial in diagnosis.trials:
+        for entry in trial.gradient_layouts:
+            assert set(entry.layout.memory_formats) & set(entry.gradient.memory_formats), (trial.name, entry.parameter)
+
+
+# 2, 3, 4
+
+
+def test_02_one_conversion_in_and_one_out_are_a_note() -> None:
+    diagnosis = diagnosed("false_alarms.TwoConvolutions.inference", "inductor")
+    activations = [c for c in converted(diagnosis) if c.tensor == "activation"]
+
+    assert [c.role for c in activations] == ["entry", "exit"]
+    assert [f.severity for f in diagnosis.findings if f.code == "LD105"] == ["note"]
+    assert above_note(diagnosis) == []
+
+
+def test_03_the_way_back_to_eagers_output_strides_has_its_reason_and_is_no_loss() -> None:
+    diagnosis = diagnosed("false_alarms.TwoConvolutions.inference", "inductor")
+    (exit_,) = [c for c in converted(diagnosis) if c.role == "exit"]
+    trial = trial_of(diagnosis, "inductor")
+
+    assert (exit_.direction, exit_.tensor) == ("to_contiguous", "activation")
+    assert "keep_output_stride" in str(exit_.cause)
+    assert trial.equivalence is not None
+    assert trial.equivalence.output_layouts_differ is False
+    assert {f.code for f in diagnosis.findings}.isdisjoint({"LD101", "LD104", "LD209"})
+
+
+def test_04_weights_are_told_apart_from_the_activation_in_the_same_kernel_and_are_in_no_pair() -> None:
+    trial = trial_of(of("TwoConvolutions"), "inductor")
+    found = in_graphs(trial)
+    weights = [c for c in found if c.tensor == "weight"]
+    (entry,) = [c for c in found if c.role == "entry"]
+
+    assert [(c.module, c.source and c.source.shape, c.role) for c in weights] == [
+        ("a", (16, 3, 3, 3), None),
+        ("b", (16, 16, 3, 3), None),
+    ]
+    assert weights[0].kernel == entry.kernel
+    assert len({entry.value, *(c.value for c in weights)}) == 3
+    assert trial.redundant_pairs == ()
+
+
+def test_04_a_weight_that_is_converted_there_and_back_is_no_pair() -> None:
+    shape = (64, 64, 3, 3)
+    graph = a_graph_of(
+        a_node("a", "aten.convolution.default", ("x", "w")), a_node("b", "aten.convolution.default", ("a", "w"))
+    )
+    there = {"source": contiguous(shape), "target": blocked(shape, "ABcd16b16a"), "direction": "to_blocked"}
+    back = {"source": there["target"], "target": there["source"], "direction": "from_blocked"}
+    weights = (
+        a_conversion("w to a", node="a", port="input 1", graph=graph.name, tensor="weight", **there),
+        a_conversion("w back", node="a", port="output 1", graph=graph.name, tensor="gradient", **back),
+        a_conversion("w to b", node="b", port="input 1", graph=graph.name, tensor="weight", **there),
+    )
+    into = {"source": contiguous(), "target": blocked(), "direction": "to_blocked"}
+    values = (
+        a_conversion("out of a", node="a", port="output 0", graph=graph.name),
+        a_conversion("into b", node="b", port="input 0", graph=graph.name, **into),
+    )
+
+    assert redundant_pairs([graph], weights) == ()
+    assert [(p.first, p.second) for p in redundant_pairs([graph], (*weights, *values))] == [("out of a", "into b")]
+
+
+# 5, 6
+
+
+def cudnn_conversion(id: str, name: str, node: str, port: str) -> Conversion:
+    kernel = f"void cudnn::ops::{name}<float>"
+    known = conversion_kernel(kernel)
+    assert known is not None
+    formats = (contiguous(), channels_last())
+    source, target = formats if known.direction == "to_channels_last" else reversed(formats)
+    around = {"op": "aten::cudnn_convolution", "node": node, "port": port, "graph": "graph 0", "seconds": 11e-6}
+    return a_conversion(id, kernel=kernel, source=source, target=target, direction=known.direction, **around)
+
+
+def with_cudnn_conversions(channels_last_ratio: float) -> dict[str, str]:
+    """Two convolutions that cuDNN runs in NHWC, a ReLU between; the ratio is that of the whole in channels_last."""
+    found = (
+        cudnn_conversion("k0", "nchwToNhwcKernel", "a", "input 0"),
+        cudnn_conversion("k1", "nhwcToNchwKernel", "a", "output 0"),
+        cudnn_conversion("k2", "nchwToNhwcKernel", "b", "input 0"),
+        cudnn_conversion("k3", "nhwcToNchwKernel", "b", "output 0"),
+    )
+    convolutions = (a_convolution(name, channels_last=False) for name in "ab")
+    graph = a_graph_of(
+        a_node("a", "aten.convolution.default", ("x", "w")),
+        a_node("r", "aten.relu.default", ("a",)),
+        a_node("b", "aten.convolution.default", ("r", "w")),
+        decision=a_decision(*convolutions, applied=False, rule="config-off"),
+    )
+    pairs = redundant_pairs([graph], found)
+    assert [(pair.first, pair.second) for pair in pairs] == [("k1", "k2")]
+    name = "inductor-channels-last"
+    faster = channels_last_ratio > 1
+    gain = a_recommendation(name, speedup=a_speedup(channels_last_ratio), verified=True)
+    return judged(
+        a_trial(graphs=(graph,), kernels=kernels(*found, seconds=124e-6), redundant_pairs=pairs),
+        a_trial(name, kernels=kernels(seconds=124e-6 / channels_last_ratio)),
+        subject=a_subject(**CUDA),
+        comparison=a_comparison(a_ratio(name, channels_last_ratio), fastest=(name,) if faster else ("inductor",)),
+        recommendation=gain if faster else a_recommendation(),
+    )
+
+
+def test_05_cudnns_own_conversions_are_no_loss_where_the_whole_is_faster_with_them() -> None:
+    assert {code for code, severity in with_cudnn_conversions(0.8).items() if severity != "note"} == set()
+    assert {code for code, severity in with_cudnn_conversions(1.3).items() if severity != "note"} >= {"LD101", "LD205"}
+
+
+def test_06_transposes_around_a_solver_that_has_one_layout_only_are_no_round_trip() -> None:
+    cnhw = strided_layout((4, 64, 56, 56), (3136, 12544, 56, 1))
+    graph = a_graph_of(a_node("a", "aten.convolution.default", ("x", "w")))
+    around = []
+    for id, kernel, port, source, target in (
+        ("k0", "transpose_NCHW2CNHW_V2", "input 0", contiguous(), cnhw),
+        ("k1", "transpose_CNHW2NCHW_V2", "output 0", cnhw, contiguous()),
+    ):
+        known = conversion_kernel(kernel)
+        assert known is not None
+        place = {"op": "aten::miopen_convolution", "node": "a", "port": port, "graph": graph.name, "seconds": 40e-6}
+        around.append(a_conversion(id, kernel=kernel, source=source, target=target, direction=known.direction, **place))
+    pairs = redundant_pairs([graph], around)
+    trial = a_trial(graphs=(graph,), kernels=kernels(*around, seconds=400e-6), redundant_pairs=pairs)
+
+    assert pairs == ()
+    assert {c for c, s in judged(trial, subject=a_subject(**CUDA)).items() if s != "note"} == set()
+    claimed = a_trial(graphs=(graph,), kernels=kernels(*around, seconds=400e-6), redundant_pairs=(a_pair("k0", "k1"),))
+    assert judged(claimed, subject=a_subject(**CUDA))["LD101"] == "warning"  # it would be seen
+
+
+# 7
+
+
+def test_07_moves_have_kernels_and_keep_channels_last() -> None:
+    assert len(trial_of(of("MovesOnly"), "inductor").graphs[0].kernel_names) >= 1
+    for trial in of("MovesOnlyThatKeepChannelsLast").trials:
+        assert trial.equivalence is not None
+        assert {layout.memory_formats for layout in trial.equivalence.output_layouts} == {("channels_last",)}
+
+
+def test_07_a_copy_that_changes_the_order_of_the_dimensions_is_seen() -> None:
+    diagnosis = of("Transposes")
+
+    assert [len(in_graphs(trial_of(diagnosis, name))) for name in ("eager", "inductor")] == [1, 1]
+
+
+# 8
+
+
+def test_08_there_are_copies_for_bias_casts_and_updates() -> None:
+    called = {node.target for node in trial_of(of("CopiesOfManyKinds", "training"), "eager").graphs[0].nodes}
+
+    assert {"aten.addmm.default", "aten._to_copy.default", "aten.copy_.default"} <= called
+
+
+# 9
+
+
+def test_09_made_contiguous_they_are_a_copy_in_the_contiguous_format_only() -> None:
+    diagnosis = of("ContiguousTokens")
+
+    assert [len(in_graphs(trial_of(diagnosis, name))) for name in FORMATS] == [1, 0, 1, 0]
+    assert in_graphs(diagnosis.trials[0])[0].owner == "user"
+    assert above_note(diagnosis) == []
+
+
+# 10
+
+
+def test_10_the_copy_of_a_sequence_for_conv1d_is_needed() -> None:
+    diagnosis = of("SequenceConvolution")
+
+    assert above_note(diagnosis) == []
+    assert {f.code for f in diagnosis.findings}.isdisjoint({"LD101", "LD102", "LD104", "LD105", "LD201"})
+    assert "needed by the kernel, and eager makes it too: not redundant" in the_finding(diagnosis, "LD210").message
+    assert all(trial.redundant_pairs == () for trial in diagnosis.trials)
+
+
+# 12
+
+
+def test_12_a_fallback_convolution_is_no_conversion() -> None:
+    eager = trial_of(of("SlowConvolution"), "eager")
+
+    assert eager.kernels is not None
+    assert [k.name for k in eager.kernels.kernels if k.library == "onednn"] == []  # it really is the fallback
+    assert eager.kernels.conversion_count == 0
+
+
+def test_12_however_long_it_takes() -> None:
+    fallbacks = tuple(a_kernel("slow_conv3d_forward", seconds, library="aten") for seconds in (0.99, 0.01))
+    trial = a_trial(kernels=kernels(seconds=1.0, kernels=fallbacks, count=2))
+
+    assert judged(trial) == {}
+    assert conversion_kernel("slow_conv3d_forward") is None
+    assert conversion_kernel("void at::native::vol2col_kernel<float>") is None
+    assert conversion_kernel("naive_conv_fwd_nhwc") is None
+
+
+# 13
+
+
+def test_13_small_differences_between_formats_are_no_fault() -> None:
+    diagnosis = diagnosed("false_alarms.TwoConvolutions.inference", "eager eager-channels-last")
+    checked = [trial.equivalence for trial in diagnosis.trials]
+
+    assert [c and c.status for c in checked] == ["equal", "equal"]
+    assert all(c is not None and c.max_abs_error is not None and c.max_abs_error > 0 for c in checked)
+    assert [f for f in diagnosis.findings if f.code == "LD402"] == []
+
+
+def test_13_large_ones_are() -> None:
+    different = Equivalence(status="different", max_abs_error=0.5, tolerance=1e-4, reference="float64")
+
+    assert judged(a_trial(equivalence=different))["LD402"] in ("warning", "error")
+
+
+# 14
+
+
+def vetoed(rule: str, forced: float | None) -> dict[str, str]:
+    decision = a_decision(
+        a_convolution("a", channels_last=False),
+        a_convolution("b", class_="grouped", groups=4, channels_last=False),
+        applied=False,
+        rule=rule,
+        deciding_nodes=("b",),
+    )
+    name = "inductor-layout-opt-forced"
+    trials = (a_trial(graphs=(a_graph(decision),)), *([a_trial(name)] if forced is not None else []))
+    return judged(*trials, comparison=None if forced is None else a_comparison(a_ratio(name, forced)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        ("grouped-convolution", "LD207"),
+        ("smaller-out-channels", "LD207"),
+        ("small-channels", "LD202"),
+        ("dynamic-shape", "LD208"),
+    ],
+)
+def test_14_a_veto_is_a_note_unless_going_around_it_was_measured_to_be_faster(rule: str, code: str) -> None:
+    assert vetoed(rule, None) == {code: "note"}
+    assert vetoed(rule, 0.05)[code] == "note"
+    assert vetoed(rule, 1.0)[code] == "note"
+    assert vetoed(rule, 1.4)[code] == "warning"
+
+
+# 15
+
+
+def tiny(seconds: float) -> dict[str, str]:
+    """A round trip in the library, one in the graph's own kernels, and a breaker, in 15 ms of kernels."""
+    ids = ("reorder 0", "reorder 1")
+    found = tuple(a_conversion(id, seconds=seconds / 2) for id in ids)
+    formats = {"source": channels_last(), "target": contiguous(), "direction": "to_contiguous"}
+    copy = a_conversion("c0", owner="compiler", seconds=seconds, **formats)
+    graph = a_graph(conversions=(copy,), breakers=(a_breaker(conversions=("c0",), seconds=seconds),))
+    pair = a_pair(*ids, seconds=seconds)
+    return judged(a_trial(graphs=(graph,), kernels=kernels(*found, seconds=15e-3), redundant_pairs=(pair,)))
+
+
+def test_15_conversions_below_2_percent_of_the_time_are_notes() -> None:
+    assert tiny(0.019 * 15e-3) == {"LD101": "note", "LD104": "note"}
+    assert tiny(0.021 * 15e-3) == {"LD101": "warning", "LD104": "warning"}
+
+
+# 17
+
+
+def test_17_float32_that_gains_nothing_from_channels_last_is_no_finding() -> None:
+    names = ("inductor-channels-last", "eager-channels-last")
+    graph = a_graph(a_decision(a_convolution(), a_convolution("b")))
+    trials = (a_trial("eager"), a_trial(graphs=(graph,)), *(a_trial(name) for name in names))
+
+    def above(median: float) -> set[str]:
+        ratios = (a_ratio("eager", 0.9), *(a_ratio(name, median) for name in names))
+        found = judged(*trials, subject=a_subject(**CUDA), comparison=a_comparison(*ratios))
+        return {code for code, severity in found.items() if severity != "note"}
+
+    assert above(0.7) == set()
+    assert above(1.0) == set()
+    assert above(1.3) == {"LD203", "LD205"}
+
+
+# Not in the casebook's list
+
+
+def test_a_classifiers_flatten_is_no_breaker_since_nobody_converts_back() -> None:
+    diagnosis = of("Classifier")
+
+    assert len(converted(diagnosis)) == 1  # flatten does copy
+    assert graph_of(trial_of(diagnosis, "eager-channels-last")).breakers == ()
+    assert [f.message for f in diagnosis.findings if f.code == "LD104"] == []
