@@ -38,8 +38,8 @@ PRELUDE = """
 import os, sys
 sys.path[:] = sys.argv[5:]
 import msgspec, signal, subprocess, time, faulthandler
-from layoutdoctor.messages import *
-from layoutdoctor.records import *
+from layoutdoctor.isolation.messages import *
+from layoutdoctor.diagnosis.records import *
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.worker import Channel
 faulthandler.enable()
@@ -402,9 +402,9 @@ def test_a_process_that_is_there_for_the_diagnosis_leaves_nothing(tmp_path: Path
     code = f"""
 import sys
 from layoutdoctor import supervisor
-from layoutdoctor.journal import temporary_journal
-from layoutdoctor.messages import Request
-from layoutdoctor.records import Configuration
+from layoutdoctor.isolation.journal import temporary_journal
+from layoutdoctor.isolation.messages import Request
+from layoutdoctor.diagnosis.records import Configuration
 supervisor._CHILD_CODE = {PRELUDE + LEAVES_PROCESSES!r}
 names = [Configuration(name=name, backend="eager") for name in ("one", "two")]
 watch = supervisor.Watch(on_output=lambda data: print(data.decode(), end="", flush=True), owns_process=True)
@@ -425,7 +425,7 @@ supervisor.supervise(Request(target="m.py", configurations=tuple(names), budget_
 def test_temporary_files_of_a_dead_child_are_removed(run: Any) -> None:
     diagnosis, seen = run("""
     import tempfile
-    from layoutdoctor.processes import scratch_prefix
+    from layoutdoctor.isolation.processes import scratch_prefix
     def leave(name):
         if name == "one":
             directory = tempfile.mkdtemp(prefix=scratch_prefix(os.getpid()))
@@ -584,13 +584,13 @@ def test_the_child_dies_with_its_parent(tmp_path: Path) -> None:
     code = f"""
 import msgspec, sys
 from layoutdoctor import supervisor
-from layoutdoctor.journal import temporary_journal
-from layoutdoctor.messages import Request
-from layoutdoctor.records import Configuration
+from layoutdoctor.isolation.journal import temporary_journal
+from layoutdoctor.isolation.messages import Request
+from layoutdoctor.diagnosis.records import Configuration
 supervisor._CHILD_CODE = '''
 import os, sys, time
 sys.path[:] = sys.argv[5:]
-from layoutdoctor.processes import die_with
+from layoutdoctor.isolation.processes import die_with
 die_with(int(sys.argv[3]))
 open({str(tmp_path / "pid")!r} + ".part", "w").write(str(os.getpid()))
 os.rename({str(tmp_path / "pid")!r} + ".part", {str(tmp_path / "pid")!r})
