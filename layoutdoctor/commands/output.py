@@ -417,6 +417,6 @@ def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = Fal
     if width is None and not is_coloured:
         print_text(renderer_of("text")(diagnosis))
     else:
-        from layoutdoctor.commands.streams import render_terminal
+        from layoutdoctor.commands.terminal import render_terminal
 
         print_text(render_terminal(diagnosis, width, is_coloured=is_coloured))

@@ -10,7 +10,8 @@ import msgspec
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.commands.streams import render_terminal, wants_colour
+from layoutdoctor.commands.streams import wants_colour
+from layoutdoctor.commands.terminal import render_terminal
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.text import render_text
 

@@ -464,7 +464,7 @@ def test_the_chart_library_is_the_one_that_its_readme_names() -> None:
 def test_a_page_is_written_without_torch() -> None:
     saved = Path(__file__).parents[3] / "golden" / "gain_with_findings.json"
     code = (
-        f"from layoutdoctor.diagnosis.records import load; load({str(saved)!r}).to_html()\nimport sys\n"
+        f"from layoutdoctor.diagnosis.saved import load; load({str(saved)!r}).to_html()\nimport sys\n"
         "assert not {'torch', 'triton', 'networkx', 'pandas'} & set(sys.modules)"
     )
 
