@@ -135,10 +135,6 @@ def survey_trace(file: TraceFile, names: Collection[str]) -> Survey:
     """
     Looks through a Chrome trace.
 
-    Args:
-        file: The trace.
-        names: Which kernels are wanted.
-
     Raises:
         TraceError: It cannot be read, or is no Chrome trace.
     """
@@ -216,7 +212,6 @@ def annotated_pieces(file: TraceFile, added: Iterable[bytes]) -> Iterator[bytes]
     The document with further events in front of its own; complete JSON, whatever the source's end looks like.
 
     Args:
-        file: A Chrome trace.
         added: The further events, as JSON.
 
     Raises:
@@ -334,9 +329,6 @@ def assign_lanes(spans: Sequence[Span]) -> list[int]:
     Spreads events over as few tracks as possible such that on each they are apart or nested.
 
     Perfetto drops an event that begins within another one of its track and ends behind it.
-
-    Args:
-        spans: When each ran.
 
     Returns:
         The track of each, from 0.

@@ -192,9 +192,6 @@ def read_chrome_trace(file: TraceFile) -> RecordedTrace:
     """
     Reads a Chrome trace.
 
-    Args:
-        file: An opened file.
-
     Raises:
         TraceError: It cannot be read, or is no Chrome trace.
     """
@@ -508,21 +505,11 @@ def _text(text: bytes) -> str:
 
 
 def is_module_call(name: str) -> bool:
-    """
-    Whether a frame is the call of an nn.Module.
-
-    Args:
-        name: As recorded.
-    """
+    """Whether a frame is the call of an nn.Module."""
     return name.startswith(MODULE_PREFIX)
 
 
 def is_user_function(name: str) -> bool:
-    """
-    Whether a frame is a function in a Python file that is neither torch's nor Python's own, nor generated.
-
-    Args:
-        name: As recorded.
-    """
+    """Whether a frame is a function in a Python file that is neither torch's nor Python's own, nor generated."""
     frame = FRAME.match(name)
     return frame is not None and _LIBRARY_FILE.search(frame["file"]) is None

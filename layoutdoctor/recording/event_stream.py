@@ -419,7 +419,6 @@ class EventStream(Generic[EventType]):
         The events of an array's text, or of the part of it at which the array ends.
 
         Args:
-            text: Text with brackets put around it.
             further: What stands behind the text in the buffer; None where the text has to hold the array's own end.
 
         Returns:

@@ -85,9 +85,6 @@ def read_nsys_export(path: Path) -> RecordedTrace:
 
     Ranges that ``emit_nvtx`` made of PyTorch's operations become operations, all others annotations.
 
-    Args:
-        path: A file made by ``nsys export --type sqlite``.
-
     Returns:
         The run. What could not be read is counted in ``problems``; where no kernels were recorded that is one of them.
 

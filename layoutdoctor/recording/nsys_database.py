@@ -32,23 +32,12 @@ _UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError)
 
 
 def whole_number(value: object) -> int:
-    """
-    A whole number from a database; ``NONE`` for anything else.
-
-    Args:
-        value: Of a column that should hold identifiers.
-    """
+    """A whole number from a database; ``NONE`` for anything else."""
     return value if type(value) is int and 0 <= value < _LARGEST else NONE
 
 
 def is_span(start: object, end: object) -> str | None:
-    """
-    What is wrong with an event's times, as the end of a sentence; None where they are right.
-
-    Args:
-        start: Nanoseconds, as read.
-        end: Nanoseconds, as read.
-    """
+    """What is wrong with an event's times, as the end of a sentence; None where they are right."""
     if type(start) is not int or type(end) is not int:
         return "whose times are no whole numbers"
     if not (-_LARGEST < start < _LARGEST and -_LARGEST < end < _LARGEST):
@@ -59,9 +48,6 @@ def is_span(start: object, end: object) -> str | None:
 def open_database(path: Path) -> Database:
     """
     Opens a database for reading.
-
-    Args:
-        path: Any file.
 
     Raises:
         TraceError: It cannot be opened, is no SQLite database, is packed, or is shorter than its header says.
@@ -143,7 +129,6 @@ class Database:
         The rows of a table in the order they are stored, up to the first damaged page.
 
         Args:
-            table: One of ``tables``.
             columns: What is wanted; a column that the table does not have is None in every row.
         """
         try:

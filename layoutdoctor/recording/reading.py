@@ -28,10 +28,6 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
     """
     Reads a recorded run of any known kind.
 
-    Args:
-        path: The file.
-        most_bytes: How many bytes to read at the most, after unpacking.
-
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
     """
@@ -74,10 +70,6 @@ def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording
     """
     Reads a recorded run of any known kind.
 
-    Args:
-        path: The file.
-        most_bytes: How many bytes to read at the most, after unpacking.
-
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
     """
@@ -106,24 +98,14 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
 
 
 def device_of(trace: RecordedTrace) -> str | None:
-    """
-    The device type in torch's words; None where no device ran anything.
-
-    Args:
-        trace: Any recorded trace.
-    """
+    """The device type in torch's words; None where no device ran anything."""
     if not len(trace.kernels):
         return "cpu" if len(trace.operations) else None
     return "xpu" if "xpu" in " ".join(_device_names(trace)).lower() else "cuda"
 
 
 def describe_environment(trace: RecordedTrace) -> Environment:
-    """
-    What a trace says of the machine it was recorded on.
-
-    Args:
-        trace: Any recorded trace.
-    """
+    """What a trace says of the machine it was recorded on."""
     metadata = trace.metadata
     names = _device_names(trace)
     inner = metadata.get("metadata")

@@ -264,12 +264,7 @@ class KernelTotals:
 
 
 def column(values: Sequence[int]) -> Column:
-    """
-    A column from whole numbers.
-
-    Args:
-        values: Any that fit 64 bits.
-    """
+    """A column from whole numbers."""
     return np.asarray(values, dtype=np.int64)
 
 
@@ -348,12 +343,7 @@ class Recording(Record, frozen=True, kw_only=True):
 
 
 def busy_nanoseconds(events: RecordedTrace) -> int:
-    """
-    Time of the kernels on a GPU, else of the operations and annotated ranges that no other one called.
-
-    Args:
-        events: An iteration.
-    """
+    """Time of the kernels on a GPU, else of the operations and annotated ranges that no other one called."""
     if len(events.kernels):
         return int(events.kernels.duration.sum())
     tables = (events.annotations, events.operations)
@@ -371,11 +361,6 @@ def _longest_first(span: tuple[int, int]) -> tuple[int, int]:
 
 
 def unrest(iteration: Iteration) -> tuple[bool, int]:
-    """
-    What the quietest of several iterations has least of; one of a GPU whose kernels were not recorded comes last.
-
-    Args:
-        iteration: Any.
-    """
+    """What the quietest of several iterations has least of; one of a GPU whose kernels were not recorded comes last."""
     kernels_are_missing = iteration.device != "cpu" and not len(iteration.events.kernels)
     return kernels_are_missing, busy_nanoseconds(iteration.events)

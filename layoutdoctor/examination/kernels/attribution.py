@@ -75,22 +75,12 @@ class Attribution:
 
 
 def is_convolution(name: str) -> bool:
-    """
-    Whether an operation is a convolution, forward or backward.
-
-    Args:
-        name: As recorded, such as ``aten::cudnn_convolution``.
-    """
+    """Whether an operation is a convolution, forward or backward."""
     return _CONVOLUTION.match(name) is not None
 
 
 def attribute(trace: RecordedTrace) -> Attribution:
-    """
-    Finds launch, operation, convolution and step of every kernel.
-
-    Args:
-        trace: Any recorded trace.
-    """
+    """Finds launch, operation, convolution and step of every kernel."""
     parent, convolution_of, outermost = _nesting(trace)
     launch, is_replayed = _launches(trace)
     is_degenerate = _is_external_degenerate(trace)
@@ -217,8 +207,6 @@ def innermost(operations: OperationEvents, parent: Column, threads: Column, mome
     The innermost operation that was running on a thread at a moment.
 
     Args:
-        operations: The trace's.
-        parent: From ``Attribution``.
         threads: Thread index of each question.
         moments: Nanoseconds since the trace's base.
     """
@@ -283,12 +271,7 @@ class Places:
         self._forwards: dict[int, int] = {}
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
-        """
-        The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``.
-
-        Args:
-            rows: Rows of kernels.
-        """
+        """The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``."""
         frames = self.trace.frames
         own = np.flatnonzero(self._is_module_name[frames.name]) if len(frames) else np.zeros(0, np.int64)
         return [
@@ -301,9 +284,6 @@ class Places:
         The innermost line of code that is not torch's own around each kernel's origin.
 
         The profiler records where a function begins, not the line in it that was running.
-
-        Args:
-            rows: Rows of kernels.
         """
         frames = self.trace.frames
         own = np.flatnonzero(self._is_user_name[frames.name]) if len(frames) else np.zeros(0, np.int64)

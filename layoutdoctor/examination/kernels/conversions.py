@@ -40,10 +40,6 @@ def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tu
     """
     Time in which none but the asked kernels ran on their device, copies by the device's own engines included.
 
-    Args:
-        trace: Any recorded trace.
-        is_asked: Of each kernel, whether it is one of those asked about.
-
     Returns:
         The time of all of them together, overlaps counted once; and that of each kernel alone, 0 for those not asked.
     """
@@ -127,9 +123,6 @@ def describe_lacks(
     What the trace lacks, as sentences that a report can list.
 
     Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-        places: Its places.
         is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
     """
     if not len(trace.kernels):
@@ -215,12 +208,7 @@ class TraceFacts:
 
 
 def examine_recorded(trace: RecordedTrace) -> TraceFacts:
-    """
-    Everything that a trace proves about layouts.
-
-    Args:
-        trace: Any recorded trace, also an empty one.
-    """
+    """Everything that a trace proves about layouts."""
     attribution, classes = attribute(trace), classify(trace)
     groups = groups_of(trace, attribution, classes)
     found = library_conversions(trace, attribution, classes, groups)
@@ -239,14 +227,6 @@ def examine_recorded(trace: RecordedTrace) -> TraceFacts:
 class Records:
     """
     Turns rows of a trace into records.
-
-    Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-        classes: From ``classify``.
-        found: From ``library_conversions``.
-        places: Where its kernels come from.
-        copies: From ``find_copies``.
 
     Attributes:
         padding: Rows of the kernels that only pad channels.
@@ -277,14 +257,7 @@ class Records:
     def summary(
         self, conversions: Sequence[Conversion], padded: Sequence[Conversion], groups: Sequence[int]
     ) -> KernelSummary:
-        """
-        The kernel list, its conversions in the order of their starts.
-
-        Args:
-            conversions: From ``library``.
-            padded: From ``padded``.
-            groups: From ``groups_of``.
-        """
+        """The kernel list, its conversions in the order of their starts."""
         trace = self.trace
         listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
         whole = int(trace.kernels.duration.sum())
@@ -335,13 +308,7 @@ class Records:
         return self.trace.names[int(self.trace.operations.name[row])]
 
     def library(self, number: int, found: LibraryConversion) -> Conversion:
-        """
-        A conversion of a library.
-
-        Args:
-            number: Which of them it is, from 0.
-            found: What is known of it.
-        """
+        """A conversion of a library."""
         common = self._common(found.row)
         shape = found.tensor.shape if found.tensor is not None else None
         source, target = _layouts(shape, found.direction)
@@ -397,13 +364,7 @@ class Records:
         return tensor.shape if tensor is not None else None
 
     def padded(self, number: int, row: int) -> Conversion:
-        """
-        A kernel that only pads channels.
-
-        Args:
-            number: Which of them it is, from 0.
-            row: Its row.
-        """
+        """A kernel that only pads channels."""
         return Conversion(
             id=f"padding {number}",
             owner="library",
@@ -417,13 +378,7 @@ class Records:
         )
 
     def copy(self, number: int, copy: TraceCopy) -> Conversion:
-        """
-        A copy that no library ran.
-
-        Args:
-            number: Which of them it is, from 0.
-            copy: What is known of it.
-        """
+        """A copy that no library ran."""
         common = self._common(copy.row, is_copy=True, is_counted=copy.direction != "none")
         owner = "compiler" if copy.kind == "generated" else "framework"
         if copy.kind != "generated" and common["op"] in _CALLED_FROM_PYTHON:
@@ -449,13 +404,7 @@ class Records:
         )
 
     def pair(self, pair: TracePair, conversions: Sequence[Conversion]) -> RedundantPair:
-        """
-        A round trip.
-
-        Args:
-            pair: What is known of it.
-            conversions: From ``library``, in order.
-        """
+        """A round trip."""
         first, second = conversions[pair.first], conversions[pair.second]
         place = second if second.location or second.module else first
         moved = [conversion.bytes_moved for conversion in (first, second)]

@@ -81,12 +81,7 @@ class LibraryConversion:
 
 
 def classify(trace: RecordedTrace) -> KernelClasses:
-    """
-    Looks every kernel's name up in the dictionary, once per name.
-
-    Args:
-        trace: Any recorded trace.
-    """
+    """Looks every kernel's name up in the dictionary, once per name."""
     used = set(trace.kernels.name.tolist())
     count = len(trace.names)
     conversion, main, helper = [False] * count, [False] * count, [False] * count
@@ -135,15 +130,7 @@ def groups_of(trace: RecordedTrace, attribution: Attribution, classes: KernelCla
 def library_conversions(
     trace: RecordedTrace, attribution: Attribution, classes: KernelClasses, groups: Sequence[int]
 ) -> list[LibraryConversion]:
-    """
-    Every conversion kernel of a library, in order.
-
-    Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-        classes: From ``classify``.
-        groups: From ``groups_of``.
-    """
+    """Every conversion kernel of a library, in order."""
     names = trace.kernels.name.tolist()
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups):

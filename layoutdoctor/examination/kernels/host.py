@@ -37,7 +37,6 @@ def place_by_order(
 
     Args:
         are_backward: For each convolution operation that ran, in order, whether it is a backward one.
-        primitives: The log, in order.
 
     Returns:
         None where the two do not fit together.
@@ -155,12 +154,7 @@ class HostOperation:
 
 
 def operation_tree(profile: ProfiledIteration) -> list[HostOperation]:
-    """
-    The operations with their nesting, sorted by start.
-
-    Args:
-        profile: What the profiler recorded.
-    """
+    """The operations with their nesting, sorted by start."""
     open_by_thread: dict[str, list[HostOperation]] = {}
     tree: list[HostOperation] = []
     for operation in profile.operations:
@@ -180,8 +174,6 @@ def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base_seconds
     Puts each primitive into the innermost operation that ran it.
 
     Args:
-        tree: From ``operation_tree``.
-        log: The parsed log.
         base_seconds: Unix time that the operations' starts count from.
 
     Returns:
@@ -244,11 +236,8 @@ def summarize_host(
     The kernel list of an iteration on a CPU.
 
     Args:
-        profile: What the profiler recorded.
         log: oneDNN's log; None where it could not be had.
         tree: From ``operation_tree``, with primitives placed and nodes joined.
-        homeless: Primitives that no operation can be named for.
-        lacks: What could not be recorded.
     """
     annotated = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
     kernels: list[Kernel] = []
@@ -280,11 +269,7 @@ def summarize(
     Counts and sums of a kernel list.
 
     Args:
-        kernels: Every kernel, in order.
         conversions: The conversions among them, those without a change of layout included.
-        not_understood: How many records could not be read.
-        sources: Where the list comes from.
-        lacks: What could not be recorded.
     """
     real = [conversion for conversion in conversions if conversion.direction != "none"]
     seconds = sum(kernel.seconds for kernel in kernels)
@@ -352,12 +337,7 @@ def outermost_name(entry: HostOperation) -> str:
 
 
 def is_backward(entry: HostOperation) -> bool:
-    """
-    Whether autograd ran an operation.
-
-    Args:
-        entry: Any operation.
-    """
+    """Whether autograd ran an operation."""
     here: HostOperation | None = entry
     while here is not None:
         if here.name.startswith("autograd::engine::evaluate_function") or "Backward" in here.name:
@@ -377,9 +357,6 @@ def add_primitive(
     Puts a primitive into the kernel list, and a reorder among the conversions as well.
 
     Args:
-        kernels: The list so far.
-        conversions: The conversions among them.
-        item: The primitive with what it converts.
         entry: The operation that ran it; None where that is not known.
         origin_unix: Unix time in seconds that starts in the list count from.
     """

@@ -317,7 +317,6 @@ def kernel_entry(name: str, *, is_cut: bool = False) -> KernelMatch | None:
     The dictionary entry for a kernel name.
 
     Args:
-        name: As in a trace, a profile or a table; demangled or mangled.
         is_cut: The table cut names at its column's edge. A name that ends in an ellipsis is always taken as cut.
 
     Returns:
@@ -332,24 +331,14 @@ def kernel_entry(name: str, *, is_cut: bool = False) -> KernelMatch | None:
 
 
 def conversion_kernel(name: str) -> KernelEntry | None:
-    """
-    The dictionary entry of a layout conversion; None where the name, taken as whole, proves none.
-
-    Args:
-        name: As in a trace or profile.
-    """
+    """The dictionary entry of a layout conversion; None where the name, taken as whole, proves none."""
     found = kernel_entry(name)
     return found.entry if found is not None and found.is_certain and found.entry.role == "conversion" else None
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def library_of(name: str) -> str | None:
-    """
-    Whose kernel a device kernel is, as far as its name says.
-
-    Args:
-        name: As in a trace or profile.
-    """
+    """Whose kernel a device kernel is, as far as its name says."""
     found = kernel_entry(name)
     if found is not None and found.entry.library not in _BUILT_ON:
         return found.entry.library
@@ -366,9 +355,6 @@ def library_of(name: str) -> str | None:
 def dtypes_of(name: str) -> tuple[str, str] | None:
     """
     Between which data types a conversion, a padding or a cast runs, from its template arguments.
-
-    Args:
-        name: As in a trace or profile.
 
     Returns:
         Before and after, as torch names them (``float16``); None where the name does not give both.
@@ -404,9 +390,6 @@ def is_convolution_kernel(name: str) -> bool:
 def output_layout_of(name: str) -> Literal["contiguous", "channels_last"] | None:
     """
     The layout a convolution kernel writes, by its name.
-
-    Args:
-        name: As in a trace or profile.
 
     Returns:
         For a weight gradient the layout of the weights. None where the name does not say, or is no convolution's.

@@ -93,16 +93,7 @@ def find_pairs(
     groups: Sequence[int],
     conversions: Sequence[LibraryConversion],
 ) -> list[TracePair]:
-    """
-    Every round trip between two convolutions of one stream.
-
-    Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-        classes: From ``trace_convolutions.classify``.
-        groups: From ``trace_convolutions.groups_of``.
-        conversions: From ``library_conversions``, by row.
-    """
+    """Every round trip between two convolutions of one stream."""
     walks: dict[tuple[int, int, int], _Walk] = {}
     walker = _Walker(trace, attribution, classes, groups, conversions)
     kernels = trace.kernels
@@ -309,22 +300,12 @@ class _Walker:
 
 
 def base_name_of(name: str) -> str:
-    """
-    An operation's name without namespace and in-place underscore.
-
-    Args:
-        name: As recorded, such as ``aten::relu_``.
-    """
+    """An operation's name without namespace and in-place underscore."""
     return base_name(name.replace("::", ".", 1))
 
 
 def is_agnostic_operation(name: str) -> bool:
-    """
-    Whether an operation takes a value in either memory format and returns one in the same.
-
-    Args:
-        name: As recorded, such as ``aten::relu_``.
-    """
+    """Whether an operation takes a value in either memory format and returns one in the same."""
     if name in OTHER_OPERATIONS:
         return True
     if not name.startswith("aten::"):

@@ -59,10 +59,6 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
     """
     What kind of change leads from one layout to another.
 
-    Args:
-        source: Before.
-        target: After.
-
     Returns:
         ``none`` where nothing changes: equal formats, or strides that differ over size-1 dimensions only.
     """
@@ -112,12 +108,7 @@ def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitiv
 
 
 def describe_primitive(primitive: Primitive) -> AnnotatedPrimitive:
-    """
-    A primitive on its own: what a reorder changes, though not which tensor it converts.
-
-    Args:
-        primitive: Any.
-    """
+    """A primitive on its own: what a reorder changes, though not which tensor it converts."""
     if primitive.kind != "reorder":
         return AnnotatedPrimitive(primitive, "unknown")
     return _described(primitive, _Place("unknown", None))

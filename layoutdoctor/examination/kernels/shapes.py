@@ -138,21 +138,13 @@ class ConvolutionTensors:
     dtype: str | None = None
 
     def of_role(self, role: Role) -> Tensor | None:
-        """
-        The tensor of a role; None where its sizes are not known.
-
-        Args:
-            role: Such as ``output``.
-        """
+        """The tensor of a role; None where its sizes are not known."""
         return next((tensor for tensor in (*self.read, *self.written) if tensor.role == role), None)
 
 
 def parse_shapes(text: bytes) -> tuple[Shape, ...]:
     """
     Sizes or strides of every argument, ``()`` for what is no tensor, or a list of tensors.
-
-    Args:
-        text: ``Input Dims`` or ``Input Strides`` as JSON.
 
     Returns:
         Empty where the text is no such list.
@@ -181,9 +173,6 @@ def parse_texts(text: bytes) -> tuple[str, ...]:
     """
     A list of texts: ``Concrete Inputs`` or ``Input type``.
 
-    Args:
-        text: JSON.
-
     Returns:
         Empty where it is no list; an entry that is no text is empty.
     """
@@ -199,10 +188,6 @@ def parse_texts(text: bytes) -> tuple[str, ...]:
 def convolution_tensors(name: str, arguments: OperationArguments) -> ConvolutionTensors | None:
     """
     The tensors of a convolution.
-
-    Args:
-        name: The operation's name.
-        arguments: What was recorded of its arguments.
 
     Returns:
         None where the operation is not known here, or its sizes were not recorded.
@@ -247,8 +232,6 @@ def output_shape(input_: Shape, weight: Shape, signature: Signature, values: Seq
     Args:
         input_: ``[N, C, ...]``.
         weight: ``[C_out, C_in / groups, ...]``, or ``[C_in, C_out / groups, ...]`` where transposed.
-        signature: Where the operation's arguments stand.
-        values: ``Concrete Inputs``.
 
     Returns:
         Empty where a value is needed that was not recorded.
@@ -276,13 +259,7 @@ def output_shape(input_: Shape, weight: Shape, signature: Signature, values: Seq
 
 
 def is_transposed(signature: Signature, values: Sequence[str]) -> bool:
-    """
-    Whether the convolution is a transposed one.
-
-    Args:
-        signature: Where the operation's arguments stand.
-        values: ``Concrete Inputs``.
-    """
+    """Whether the convolution is a transposed one."""
     if isinstance(signature.transposed, bool):
         return signature.transposed
     return signature.transposed < len(values) and values[signature.transposed] == "True"
@@ -321,10 +298,8 @@ def miopen_fits(name: str, shape: Shape, grid: tuple[int, int, int], *, to_chann
     Whether the grid of one of MIOpen's ``batched_transpose`` kernels is that of a tensor, in a direction.
 
     Args:
-        name: The kernel's name, which holds its tile.
         shape: ``[N, C, ...]``.
         grid: As recorded: threads on ROCm.
-        to_channels_last: From contiguous to channels_last, or the other way.
 
     Returns:
         None where the name holds no tile.

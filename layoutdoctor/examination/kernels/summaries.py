@@ -170,12 +170,7 @@ _LACKS = (
 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
-    """
-    The kernel list of a table of totals; each conversion in it stands for all launches of one row.
-
-    Args:
-        table: Any table.
-    """
+    """The kernel list of a table of totals; each conversion in it stands for all launches of one row."""
     rows = table.rows
     conversions = [(row, conversion) for number, row in enumerate(rows) if (conversion := _conversion(number, row))]
     real = [conversion for _, conversion in conversions if conversion.direction != "none"]
@@ -286,13 +281,7 @@ _SECONDS_PER_NANOSECOND = 1e-9
 
 
 def convolution_sums(trace: RecordedTrace, groups: Sequence[int]) -> tuple[int | None, int | None]:
-    """
-    Kernels that ran for convolutions, and their nanoseconds; None where the trace has no kernels.
-
-    Args:
-        trace: Any recorded trace.
-        groups: From ``trace_convolutions.groups_of``.
-    """
+    """Kernels that ran for convolutions, and their nanoseconds; None where the trace has no kernels."""
     if not len(trace.kernels):
         return None, None
     is_own = np.array(groups, np.int64) != NONE
@@ -300,13 +289,7 @@ def convolution_sums(trace: RecordedTrace, groups: Sequence[int]) -> tuple[int |
 
 
 def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kernel, ...]:
-    """
-    The kernel list, cut to a length that a saved diagnosis can hold.
-
-    Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-    """
+    """The kernel list, cut to a length that a saved diagnosis can hold."""
     kernels, names = trace.kernels, trace.names
     libraries = {index: library_of(names[index]) for index in sorted(set(kernels.name.tolist()))}
     most = MOST_KERNELS_LISTED
@@ -335,8 +318,6 @@ def totals_of(
     Sums by kernel name, outermost operation, module and step; longest first within each kind.
 
     Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
         modules: Of each kernel; None where not known.
         is_conversion: Of each kernel, whether a library converts a layout in it.
     """
