@@ -12,16 +12,16 @@ import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.event_stream import EventStream
+from layoutdoctor.recording.event_stream import events_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from layoutdoctor.recording.event_stream import EventStream
     from layoutdoctor.recording.files import TraceFile
 
 CATEGORY = "layoutdoctor"
@@ -55,8 +55,6 @@ _decode_events = msgspec.json.Decoder(list[_Event]).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_anything = msgspec.json.Decoder().decode
-
-_EventType = TypeVar("_EventType")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +137,8 @@ def survey_trace(file: TraceFile, names: Collection[str]) -> Survey:
         TraceError: It cannot be read, or is no Chrome trace.
     """
     survey = _Surveyor(frozenset(names))
-    stream = EventStream(file.pieces(), _decode_events, _decode_loosely)
-    for batch in _batches(stream, file):
+    _, batches = events_of(file, _decode_events, _decode_loosely)
+    for batch in batches:
         for event in batch:
             survey.add(event)
     return survey.finish()
@@ -217,8 +215,7 @@ def annotated_pieces(file: TraceFile, added: Iterable[bytes]) -> Iterator[bytes]
     Raises:
         TraceError: The source cannot be read, or is no Chrome trace.
     """
-    stream = EventStream(file.pieces(), _decode_raw, msgspec.Raw)
-    batches = _batches(stream, file)
+    stream, batches = events_of(file, _decode_raw, msgspec.Raw)
     first = next(batches, [])  # the head is known from here on
     opening = _opening(stream)
     known = frozenset(stream.metadata)
@@ -232,17 +229,6 @@ def annotated_pieces(file: TraceFile, added: Iterable[bytes]) -> Iterator[bytes]
         separator = b",\n"
         first = next(batches, [])
     yield b"\n" + _closing(stream, known)
-
-
-def _batches(stream: EventStream[_EventType], file: TraceFile) -> Iterator[list[_EventType]]:
-    """The batches of a stream, with the file's name in what it refuses."""
-    try:
-        yield from stream.batches()
-    except TraceError as error:
-        known = str(error)
-        raise TraceError(
-            known if known.startswith("cannot read") else f"cannot read {str(file.path)!r}: {known}"
-        ) from error
 
 
 def _opening(stream: EventStream[msgspec.Raw]) -> bytes:

@@ -28,8 +28,18 @@ NONE = -1
 """In a column of identifiers: not recorded."""
 
 
+class _Rows:
+    """A table by columns; as many rows as its column of starts has."""
+
+    __slots__ = ()
+    start: Column
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
 @dataclass(frozen=True, slots=True)
-class KernelEvents:
+class KernelEvents(_Rows):
     """
     Device kernels, sorted by start.
 
@@ -55,12 +65,9 @@ class KernelEvents:
     grid: Column
     process: Column
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 @dataclass(frozen=True, slots=True)
-class TransferEvents:
+class TransferEvents(_Rows):
     """Copies and fills by the device's own engines (``gpu_memcpy``, ``gpu_memset``), columns as in ``KernelEvents``."""
 
     name: Column
@@ -70,12 +77,9 @@ class TransferEvents:
     stream: Column
     process: Column
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 @dataclass(frozen=True, slots=True)
-class OperationEvents:
+class OperationEvents(_Rows):
     """
     Operations on the host (``cpu_op``), sorted by start, longer ones first.
 
@@ -99,12 +103,9 @@ class OperationEvents:
     forward_thread: Column
     arguments: Column
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 @dataclass(frozen=True, slots=True)
-class LaunchEvents:
+class LaunchEvents(_Rows):
     """
     Calls of the device runtime that carry a correlation id (``cuda_runtime``, ``cuda_driver``), sorted by start.
 
@@ -124,21 +125,15 @@ class LaunchEvents:
     external: Column
     process: Column
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 @dataclass(frozen=True, slots=True)
-class FrameEvents:
+class FrameEvents(_Rows):
     """Python frames and ``nn.Module`` calls, or annotated ranges; sorted by start, longer ones first."""
 
     name: Column
     start: Column
     duration: Column
     thread: Column
-
-    def __len__(self) -> int:
-        return len(self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,15 +344,11 @@ def busy_nanoseconds(events: RecordedTrace) -> int:
     tables = (events.annotations, events.operations)
     spans = [span for table in tables for span in zip(table.start.tolist(), table.duration.tolist(), strict=True)]
     total, end = 0, min((start for start, _ in spans), default=0)
-    for start, duration in sorted(spans, key=_longest_first):
+    for start, duration in sorted(spans, key=lambda span: (span[0], -span[1])):
         if start >= end:
             total += duration
             end = start + duration
     return total
-
-
-def _longest_first(span: tuple[int, int]) -> tuple[int, int]:
-    return span[0], -span[1]
 
 
 def unrest(iteration: Iteration) -> tuple[bool, int]:

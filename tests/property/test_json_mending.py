@@ -64,9 +64,8 @@ NAMES = {
     b'"5" pipe"': '5" pipe',
     b'"f("a", "b")"': 'f("a", "b")',
     b'"caf\xe9 \xff"': "caf\ufffd \ufffd",
-    rb'"\ud800x"': "\ufffdx",
 }
-LOST_NAMES = [b'"a\nb"', rb'"C:\Users\x"', b"'a'", b"None", b'"a', b""]
+LOST_NAMES = [rb'"\ud800x"', b'"a\nb"', rb'"C:\Users\x"', b"'a'", b"None", b'"a', b""]
 NULLS = [b"NaN", b"-inf", b"Infinity", b"-nan"]
 LOST_NUMBERS = [b"01", b"+1", b".5", b"1.", b"0x10", b"", b"12abc", b"1 2", b"'1'"]
 

@@ -19,7 +19,7 @@ from layoutdoctor.recording.chrome import FRAME, MODULE_PREFIX, is_module_call, 
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -210,21 +210,12 @@ def innermost(operations: OperationEvents, parent: Column, threads: Column, mome
         threads: Thread index of each question.
         moments: Nanoseconds since the trace's base.
     """
-    found = np.full(len(moments), NONE, np.int64)
-    ends = operations.start + operations.duration
-    for thread in sorted(set(threads.tolist())):
-        rows = np.flatnonzero(operations.thread == thread)
-        asked = np.flatnonzero(threads == thread)
-        if not len(rows):
-            continue
-        place = np.searchsorted(operations.start[rows], moments[asked], side="right") - 1
-        candidate = np.where(place >= 0, rows[np.maximum(place, 0)], NONE)
-        over = (candidate != NONE) & (ends[candidate] < moments[asked])
-        while over.any():
-            candidate[over] = parent[candidate[over]]
-            over = (candidate != NONE) & (ends[candidate] < moments[asked])
-        found[asked] = candidate
-    return found
+
+    def parents_of(rows: Column) -> Column:
+        own = parent[rows]
+        return np.where(own == NONE, NONE, np.searchsorted(rows, own))
+
+    return _innermost_range(operations, np.arange(len(operations)), threads, moments, parents_of)
 
 
 def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...]]:
@@ -440,16 +431,22 @@ def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Colum
     return np.searchsorted(asked, ends, "right") > np.searchsorted(asked, frames.start[own], "left")
 
 
-def _innermost_range(frames: FrameEvents, own: Column, threads: Column, moments: Column) -> Column:
+def _innermost_range(
+    ranges: FrameEvents | OperationEvents,
+    own: Column,
+    threads: Column,
+    moments: Column,
+    parents_of: Callable[[Column], Column] | None = None,
+) -> Column:
     """The innermost of some ranges around each moment of a thread; they are sorted by start, longer ones first."""
     found = np.full(len(moments), NONE, np.int64)
     for thread in sorted(set(threads.tolist())):
-        rows = own[frames.thread[own] == thread]
+        rows = own[ranges.thread[own] == thread]
         asked = np.flatnonzero(threads == thread)
         if thread == NONE or not len(rows):
             continue
-        starts, ends = frames.start[rows], frames.start[rows] + frames.duration[rows]
-        parents = _parents(starts.tolist(), ends.tolist())
+        starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
+        parents = parents_of(rows) if parents_of is not None else _parents(starts.tolist(), ends.tolist())
         place = np.searchsorted(starts, moments[asked], side="right") - 1
         over = (place >= 0) & (ends[np.maximum(place, 0)] < moments[asked])
         while over.any():

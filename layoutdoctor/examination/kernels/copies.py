@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import ConversionDirection
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import KernelClasses
+    from layoutdoctor.examination.kernels.convolutions import KernelClass
     from layoutdoctor.recording.recording import RecordedTrace
 
 CopyKind = Literal["converted", "permuted", "generated"]
@@ -80,7 +80,7 @@ def copied_layouts(trace: RecordedTrace, operation: int) -> tuple[Layout, Layout
     return source, target
 
 
-def find_copies(trace: RecordedTrace, attribution: Attribution, classes: KernelClasses) -> list[TraceCopy]:
+def find_copies(trace: RecordedTrace, attribution: Attribution, classes: Sequence[KernelClass]) -> list[TraceCopy]:
     """Every copy that changes strides, and every generated copy in two dimensions, in order."""
     found: list[TraceCopy] = []
     known: dict[int, tuple[Layout, Layout] | None] = {}
@@ -92,7 +92,7 @@ def find_copies(trace: RecordedTrace, attribution: Attribution, classes: KernelC
             continue
         if is_generated[name]:
             copy = _generated(trace, row, arguments[operation])
-        elif classes.roles[name] == "strided_copy":
+        elif classes[name].role == "strided_copy":
             if operation not in known:
                 known[operation] = copied_layouts(trace, operation)
             copy = _eager(row, known[operation])

@@ -18,10 +18,11 @@ from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.regions import same_format
 from layoutdoctor.examination.kernels.attribution import Places
-from layoutdoctor.examination.kernels.conversions import SECONDS_PER_NANOSECOND, Records
+from layoutdoctor.examination.kernels.conversions import Records
 from layoutdoctor.examination.kernels.convolutions import classify, groups_of, library_conversions
 from layoutdoctor.examination.kernels.host import is_backward
 from layoutdoctor.recording.recording import NONE
+from layoutdoctor.units import SECONDS_PER_NANOSECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph, Kernel, KernelSummary, SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.convolutions import LibraryConversion
-    from layoutdoctor.examination.kernels.host import HostOperation
+    from layoutdoctor.examination.kernels.host import HostOperation, Operation
     from layoutdoctor.examination.kernels.shapes import Role
-    from layoutdoctor.recording.operations import Operation
     from layoutdoctor.recording.recording import RecordedTrace
 
 _EAGER = "eager"  # the name of the graph whose nodes are the operations that really ran

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Confidence, ConversionDirection
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import KernelClasses, LibraryConversion
+    from layoutdoctor.examination.kernels.convolutions import KernelClass, LibraryConversion
     from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.recording import RecordedTrace
 
@@ -89,7 +89,7 @@ class TracePair:
 def find_pairs(
     trace: RecordedTrace,
     attribution: Attribution,
-    classes: KernelClasses,
+    classes: Sequence[KernelClass],
     groups: Sequence[int],
     conversions: Sequence[LibraryConversion],
 ) -> list[TracePair]:
@@ -132,7 +132,7 @@ class _Walker:
         self,
         trace: RecordedTrace,
         attribution: Attribution,
-        classes: KernelClasses,
+        classes: Sequence[KernelClass],
         groups: Sequence[int],
         conversions: Sequence[LibraryConversion],
     ) -> None:
@@ -145,7 +145,7 @@ class _Walker:
         self.backward_groups = {
             group
             for group, name in zip(groups, self.kernel_names, strict=True)
-            if group < NONE and classes.is_main[name] and _GRADIENT.search(trace.names[name])
+            if group < NONE and classes[name].is_main and _GRADIENT.search(trace.names[name])
         }
 
     def step(self, walk: _Walk, row: int) -> TracePair | None:
@@ -176,7 +176,7 @@ class _Walker:
 
     def _prepares(self, row: int) -> bool:
         """Whether a kernel of a convolution comes before it computes: a fill, or the cast of a weight or an input."""
-        return self.classes.is_helper[self.kernel_names[row]] or self._agnostic(row) is not None
+        return self.classes[self.kernel_names[row]].is_helper or self._agnostic(row) is not None
 
     def _is_result(self, conversion: LibraryConversion) -> bool:
         """

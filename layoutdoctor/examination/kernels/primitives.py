@@ -7,6 +7,8 @@ needs its target, or after the one whose result it reads; shape and format then 
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import ConversionDirection, TensorKind
     from layoutdoctor.recording.onednn import Primitive
-    from layoutdoctor.recording.operations import Operation
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,6 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
     return "to_contiguous" if "contiguous_format" in target.memory_formats else "other"
 
 
-def annotate_primitives(operations: Sequence[tuple[Operation, Sequence[Primitive]]]) -> list[AnnotatedPrimitive]:
-    """
-    Every primitive with what it converts, in the same order.
-
-    Args:
-        operations: Each operation with the primitives that ran in it, in order.
-    """
-    return [item for _, primitives in operations for item in annotate_sequence(primitives)]
-
-
 def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitive]:
     """
     The primitives of one operation with what they convert, in the same order.
@@ -119,11 +110,8 @@ def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
     if shape is None or source is None or target is None:
         return AnnotatedPrimitive(reorder, place.tensor, "other")
     before, after = source.layout(shape), target.layout(shape)
-    elements = 1
-    for size in shape:
-        elements *= size
     sizes = (source.item_bytes(), target.item_bytes())
-    moved = None if sizes[0] is None or sizes[1] is None else elements * (sizes[0] + sizes[1])
+    moved = None if sizes[0] is None or sizes[1] is None else math.prod(shape) * (sizes[0] + sizes[1])
     direction = conversion_direction(before, after) if len(shape) > 1 else "none"
     return AnnotatedPrimitive(reorder, place.tensor, direction, before, after, moved, source.dtype, place.port)
 
@@ -277,21 +265,11 @@ def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
     }
 
 
+_VALUE = re.compile(r"([^\W\d_]+)([0-9]+)")
 _MOST_DIGITS = 18
 """Of a size; more of them are a damaged line."""
 
 
 def _problem_values(problem: str) -> dict[str, int]:
     """``mb4_ic3oc64_...`` as {"mb": 4, "ic": 3, "oc": 64, ...}."""
-    values: dict[str, int] = {}
-    name, digits = "", ""
-    for character in problem + "_":
-        if character in "0123456789" and name:
-            digits += character
-            continue
-        if digits:
-            if len(digits) <= _MOST_DIGITS:
-                values[name] = int(digits)
-            name, digits = "", ""
-        name = name + character if character.isalpha() else ""
-    return values
+    return {name: int(digits) for name, digits in _VALUE.findall(problem) if len(digits) <= _MOST_DIGITS}

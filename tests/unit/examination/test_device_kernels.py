@@ -26,9 +26,8 @@ from layoutdoctor.examination.kernels import summaries as trace_sums
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import operation_tree
+from layoutdoctor.examination.kernels.host import iteration_of, operation_tree
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
-from layoutdoctor.recording.operations import iteration_of
 from layoutdoctor.recording.reading import read_trace
 from layoutdoctor.recording.recording import NONE, Problem
 

@@ -7,10 +7,16 @@ import pytest
 import torch
 from builders import a_location, a_node
 
-from layoutdoctor.examination.kernels.host import operation_tree, place_primitives, summarize_host
+from layoutdoctor.examination.kernels.host import (
+    Operation,
+    ProfiledIteration,
+    iteration_of,
+    operation_tree,
+    place_primitives,
+    summarize_host,
+)
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import OnednnLog, read_onednn_log
-from layoutdoctor.recording.operations import Operation, ProfiledIteration, iteration_of
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import KernelSummary

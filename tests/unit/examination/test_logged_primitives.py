@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from layoutdoctor.examination.kernels.host import operation_tree, place_primitives
-from layoutdoctor.examination.kernels.primitives import annotate_primitives
+from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
+from layoutdoctor.examination.kernels.primitives import annotate_sequence
 from layoutdoctor.examination.kernels.summaries import summarize_log
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import read_onednn_log
-from layoutdoctor.recording.operations import iteration_of
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import KernelSummary
@@ -226,7 +225,7 @@ def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
         pytest.skip("this processor runs no convolution through oneDNN")
     tree = operation_tree(profile)
     homeless = place_primitives(tree, recording.log, profile.base_seconds)
-    beside = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
+    beside = [item for entry in tree for item in annotate_sequence(entry.primitives)]
     expected = {item.primitive.line_number: item.tensor for item in beside}
 
     found = summarize_log(recording.log)

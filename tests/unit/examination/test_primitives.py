@@ -8,17 +8,15 @@ from builders import blocked, channels_last, contiguous
 from loops import for_each
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.examination.kernels.host import operation_tree, place_primitives
-from layoutdoctor.examination.kernels.primitives import annotate_primitives, conversion_direction, problem_shapes
+from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
+from layoutdoctor.examination.kernels.primitives import annotate_sequence, conversion_direction, problem_shapes
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import Primitive, read_onednn_log
-from layoutdoctor.recording.operations import Operation, iteration_of
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import ConversionDirection
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
 
-OPERATION = Operation("aten::mkldnn_convolution", 0.0, 1.0, "1")
 PROBLEM = "mb4_ic32oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
 EQUAL = "mb4_ic32oc32_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
 
@@ -42,7 +40,7 @@ def main(
 
 
 def annotated(*lines: str) -> list[AnnotatedPrimitive]:
-    return annotate_primitives([(OPERATION, read_onednn_log("\n".join(lines)).primitives)])
+    return annotate_sequence(read_onednn_log("\n".join(lines)).primitives)
 
 
 def places(*lines: str) -> list[tuple[str, str | None]]:
@@ -278,7 +276,7 @@ def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(name: str, cha
     if not recording.log.primitives:
         pytest.skip("this processor runs no convolution through oneDNN")
     assert place_primitives(tree, recording.log, profile.base_seconds) == []
-    items = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
+    items = [item for entry in tree for item in annotate_sequence(entry.primitives)]
 
     output = module(x)
     counts = {

@@ -39,7 +39,7 @@ def lacks_of(record: Recorder, **changes: Any) -> tuple[str, ...]:
     trace = record.trace(**changes)
     attribution = attribute(trace)
     is_possible = np.array([trace.names[name] == POSSIBLE for name in trace.kernels.name.tolist()], bool)
-    return describe_lacks(trace, attribution, Places(trace, attribution), is_possible)
+    return tuple(describe_lacks(trace, attribution, Places(trace, attribution), is_possible))
 
 
 def test_a_complete_trace_lacks_nothing() -> None:

@@ -46,7 +46,6 @@ def test_an_event_that_is_valid_comes_out_as_it_stands(event: bytes) -> None:
         ),
         (b'{"ph": "X", "name": "nan, [inf]", "a": NaN}', b'{"ph": "X", "name": "nan, [inf]", "a": null}', None),
         (b'{"ph": "X", "name": "caf\xe9 \xff"}', '{"ph": "X", "name": "caf\ufffd \ufffd"}'.encode(), None),
-        (rb'{"ph": "X", "name": "\ud800 \\ud800 \ud83d\ude00 \udc00"}', None, "half of a surrogate pair"),
         *(
             (
                 b'{"ph": "X", "name": "%b", "pid": 1, "args": {"kernel": "%b"}}' % (text, text),
@@ -64,15 +63,13 @@ def test_an_event_that_is_valid_comes_out_as_it_stands(event: bytes) -> None:
     ],
 )
 def test_the_known_kinds_of_damage_are_mended_and_nothing_else_is_touched(
-    damaged: bytes, mended: bytes | None, kind: str | None
+    damaged: bytes, mended: bytes, kind: str | None
 ) -> None:
     saved = between(damaged)
 
     assert (len(saved.events), saved.lost_count) == (3, 0)
     if kind is not None:
         assert saved.kinds == {kind: 1}
-    if mended is None:
-        mended = rb'{"ph": "X", "name": "\ufffd \\ud800 \ud83d\ude00 \ufffd"}'
     assert saved.events[1] == mended
     assert isinstance(json.loads(mended), dict)
 
@@ -84,6 +81,7 @@ def test_the_known_kinds_of_damage_are_mended_and_nothing_else_is_touched(
         b'{"ph": "X", "name": "a", "args": {"a": ["x "y", "z"]}}',
         b'{"ph": "X", "name": "{"b": 1, "c": 2}", "d": 2}',
         b'{"ph": "X", "name": "a\nb"}',
+        rb'{"ph": "X", "name": "\ud800x"}',
         b'{"ph": "X", "name": "C:\\Users\\x"}',
         b'{"ph": "X", "dur": 01}',
         b'{"ph": "X", "dur": , "ts": 1}',

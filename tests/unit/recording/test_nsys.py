@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.nsys import read_nsys_export, read_range_text
-from layoutdoctor.recording.nsys_database import Database
+from layoutdoctor.recording.nsys import Database, read_nsys_export, read_range_text
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:

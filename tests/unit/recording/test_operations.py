@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from recorded_builders import Recorder
 
+from layoutdoctor.examination.kernels.host import ProfiledIteration, iteration_of
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
-from layoutdoctor.recording.operations import ProfiledIteration, iteration_of
 from layoutdoctor.recording.recording import NONE, Problem
 
 
