@@ -268,15 +268,6 @@ def test_a_name_that_was_cut_is_matched_by_its_beginning(beginning: str, expecte
     assert described(f"{beginning}...") == expected
 
 
-def test_a_whole_name_is_certain_and_the_same_name_at_a_tables_edge_is_not() -> None:
-    whole, cut = kernel_entry(CUDNN_9_NAME), kernel_entry(CUDNN_9_NAME, is_cut=True)
-
-    assert whole is not None
-    assert cut is not None
-    assert (whole.is_certain, cut.is_certain) == (True, False)
-    assert whole.entry is cut.entry
-
-
 # What else a name says
 
 

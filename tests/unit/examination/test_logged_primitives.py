@@ -99,13 +99,6 @@ def test_a_reorder_beside_no_convolution_keeps_its_layouts_and_nothing_else() ->
     assert any("which tensor 1 of the reorders convert" in lack for lack in found.lacks)
 
 
-def test_a_reorder_of_another_size_than_the_convolution_beside_it_is_not_its_own() -> None:
-    found = summary(reorder("abcd", "aBcd16b", "4x32x16x16"), convolution())
-
-    assert tensors(found) == ["unknown"]
-    assert found.convolution_count == 1
-
-
 @pytest.mark.parametrize(
     "problem",
     [
@@ -143,36 +136,6 @@ def test_kernels_stand_in_the_order_they_started_where_the_log_says_when() -> No
     assert [kernel.name for kernel in found.kernels] == ["convolution", "eltwise"]
     assert [kernel.start_seconds for kernel in found.kernels] == pytest.approx([0.0, 10 * MILLISECOND], abs=1e-6)
     assert not any("TIMESTAMP" in lack for lack in found.lacks)
-
-
-def test_without_timestamps_the_order_of_the_log_stays_and_is_said_to_be_all_there_is() -> None:
-    found = summary(relu(), convolution(), INPUT)
-
-    assert [kernel.name for kernel in found.kernels] == ["eltwise", "convolution", "reorder"]
-    assert {kernel.start_seconds for kernel in found.kernels} == {None}
-    assert any("ONEDNN_VERBOSE_TIMESTAMP=1" in lack for lack in found.lacks)
-
-
-def test_only_what_was_executed_counts() -> None:
-    created = convolution().replace(",exec,", ",create:cache_miss,")
-    unread = convolution().rsplit(",", 1)[0] + ",soon"
-
-    found = summary("hello", created, unread, convolution())
-
-    assert (found.count, found.not_understood_count) == (1, 1)
-
-
-def test_a_reorder_whose_sizes_could_not_be_read_proves_no_direction() -> None:
-    unread = INPUT.replace(INPUT.split(",")[-2], "runtime")
-
-    (conversion,) = summary(unread).conversions
-    assert (conversion.direction, conversion.confidence) == ("other", None)
-
-
-def test_a_log_without_primitives_has_an_empty_list() -> None:
-    found = summary("hello")
-
-    assert (found.count, found.seconds, found.share, found.totals) == (0, 0, None, ())
 
 
 @pytest.mark.thorough

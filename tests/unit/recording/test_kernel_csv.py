@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gzip
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +7,7 @@ import pytest
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.recording import KernelTotal
-from layoutdoctor.recording.table import LONGEST_LINE, has_kernel_table, read_kernel_csv, read_lines
+from layoutdoctor.recording.table import LONGEST_LINE, read_kernel_csv, read_lines
 
 if TYPE_CHECKING:
     from layoutdoctor.recording.recording import KernelTotals
@@ -55,13 +53,6 @@ def test_the_conversions_of_a_recorded_video_vae_are_all_there() -> None:
     assert sum(row.nanoseconds for row in conversions) == 246_753_245
     assert {row.operation for row in conversions} == {"aten::cudnn_convolution"}
     assert not any(row.is_cut for row in totals.rows)
-
-
-def test_the_summary_of_nsys_is_found_behind_what_nsys_prints_before(tmp_path: Path) -> None:
-    totals = read(tmp_path, PREAMBLE + SUMMARY)
-
-    assert totals.rows == EXPECTED
-    assert (totals.source, totals.problems) == ("Nsight Systems kernel summary", [])
 
 
 @pytest.mark.parametrize("line", ["\n", "Processing [run.sqlite] with [cuda_gpu_kern_sum.py]... \n", ""])
@@ -243,21 +234,6 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path, enco
     assert read(tmp_path, SUMMARY.replace("\n", "\r\n"), encoding).rows == EXPECTED
 
 
-def test_a_packed_file_is_unpacked_on_the_way(tmp_path: Path) -> None:
-    path = tmp_path / "kernels.csv.gz"
-    path.write_bytes(gzip.compress(SUMMARY.encode()))
-
-    assert read_kernel_csv(path).rows == EXPECTED
-
-
-def test_a_file_above_the_limit_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "kernels.csv"
-    path.write_text(SUMMARY, encoding="utf-8")
-
-    with pytest.raises(TraceError, match="raise the limit"):
-        read_kernel_csv(path, most_bytes=100)
-
-
 def test_a_table_without_rows_says_so(tmp_path: Path) -> None:
     totals = read(tmp_path, SUMMARY.split("\n", 1)[0])
 
@@ -281,36 +257,6 @@ def test_a_file_without_kernels_is_refused_with_what_was_found(tmp_path: Path, t
         read(tmp_path, text)
 
     assert expected in str(error.value)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no such file"):
-        read_kernel_csv(tmp_path / "missing.csv")
-
-
-def test_bytes_changed_at_random_end_in_totals_or_a_trace_error(tmp_path: Path) -> None:
-    data = (PREAMBLE + SUMMARY + "\n" + API).encode()
-    chance = random.Random(3)
-    path = tmp_path / "changed.csv"
-    read_count = 0
-    for _ in range(1000):
-        changed = bytearray(data)
-        for _ in range(chance.choice((1, 4, 50))):
-            changed[chance.randrange(len(changed))] = chance.randrange(256)
-        path.write_bytes(changed)
-        try:
-            totals = read_kernel_csv(path)
-        except TraceError:
-            continue
-        read_count += 1
-        assert all(row.count > 0 and row.nanoseconds >= 0 for row in totals.rows)
-    assert 0 < read_count < 1000
-
-
-def test_the_title_line_is_enough_to_know_the_table() -> None:
-    assert has_kernel_table(PREAMBLE + SUMMARY.split("\n", 1)[0])
-    assert not has_kernel_table(API)
-    assert not has_kernel_table("")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
