@@ -163,9 +163,6 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "packed with zstd", _UNPACK),
     (b"\xfd7zXZ\x00", "packed with xz", _UNPACK),
     (b"BZh", "packed with bzip2", _UNPACK),
-    (b"\x04\x22\x4d\x18", "packed with lz4", _UNPACK),
-    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", _UNPACK),
-    (b"PERFILE2", "a recording of Linux perf, which knows nothing of the GPU", _RECORD),
     (b"NVR\x00", "a report of Nsight Compute (.ncu-rep)", "record the run with nsys profile, and " + _EXPORT),
     (b"\x89HDF", "an HDF5 file", _EXPORT),
     (b"PAR1", "a Parquet file", _EXPORT),
@@ -180,7 +177,6 @@ _NAMES: tuple[tuple[tuple[str, ...], str, str], ...] = (
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _SUFFIXES_OF_PICKLES = (".pickle", ".pkl")
 _ONEDNN = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,", re.MULTILINE)
-_PERF_SCRIPT = re.compile(r"\S.{0,60}?\s{1,40}\d+(?:/\d+)?\s{1,40}(?:\[\d+\]\s{1,40})?\d+\.\d+:\s")
 _ROCPROF = re.compile(
     r"kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)|calls\W+totaldurationns", re.IGNORECASE
 )
@@ -193,8 +189,6 @@ _KEYS: tuple[tuple[frozenset[str], str, str], ...] = (
     (frozenset({"schema", "nodes"}), "an execution trace (Chakra), which has no kernels and no times of them", _RECORD),
     (frozenset({"rocprofiler-sdk-tool"}), "a rocprofiler recording in JSON", "record with torch.profiler"),
     (frozenset({"device_traces", "segments"}), "a snapshot of the memory allocator", _RECORD),
-    (frozenset({"shared", "profiles"}), "a speedscope profile", _RECORD),
-    (frozenset({"cells", "nbformat"}), "a notebook", _RECORD),
 )
 
 
@@ -229,7 +223,7 @@ def recognize(head: bytes, name: str) -> TraceKind:
 
 
 _MOST_BYTES = 1 << 16
-_READABLE_MAGIC = (b"BZh", b"PAR1", b"ARROW1", b"PERFILE2")
+_READABLE_MAGIC = (b"BZh", b"PAR1", b"ARROW1")
 """Magic that is plain letters, with which a line of text may begin as well."""
 
 
@@ -326,14 +320,10 @@ def _other_text(text: str) -> tuple[str, str]:
     start = text[:200].lower()
     if start.startswith(("<!doctype html", "<html")):
         return "a web page (HTML), perhaps of a failed download", "download the file itself"
-    if start.startswith(("<?xml", "<svg")):
-        return "XML", _RECORD
     if start.startswith("version https://git-lfs"):
         return "a pointer of Git LFS to the file, not the file", "fetch it with git lfs pull"
     if _ROCPROF.search(text):
         return "a CSV of rocprofiler", "record the run with torch.profiler, which knows the operations as well"
-    if "captured on" in start or _PERF_SCRIPT.match(text):
-        return "the output of perf script, which knows nothing of the GPU", _RECORD
     if _NSYS_TABLE.search(text):
         return "a table of nsys stats without kernels", "use nsys stats --report cuda_gpu_kern_sum --format csv"
     shown = text[:40].splitlines()[0] if text else ""

@@ -84,10 +84,10 @@ def attribute(trace: RecordedTrace) -> Attribution:
     parent, convolution_of, outermost = _nesting(trace)
     launch, is_replayed = _launches(trace)
     is_degenerate = _is_external_degenerate(trace)
-    operation = np.full(len(trace.kernels), NONE, np.int64)
-    if not is_degenerate:
-        operation = _by_external(trace)
-    operation = _by_nesting(trace, parent, launch, operation)
+    operation = np.full(len(trace.kernels), NONE, np.int64) if is_degenerate else _by_external(trace)
+    wanted = np.flatnonzero((operation == NONE) & (launch != NONE))
+    rows = launch[wanted]
+    operation[wanted] = innermost(trace.operations, parent, trace.launches.thread[rows], trace.launches.start[rows])
     operation[is_replayed] = NONE
     convolution = np.full(len(trace.kernels), NONE, np.int64)
     known = operation != NONE
@@ -191,17 +191,6 @@ def _processes(trace: RecordedTrace) -> Column:
     return np.array([numbers.setdefault(process, len(numbers)) for process, _ in trace.threads] or [NONE], np.int64)
 
 
-def _by_nesting(trace: RecordedTrace, parent: Column, launch: Column, operation: Column) -> Column:
-    """The innermost operation around each launch whose operation is not known yet."""
-    wanted = np.flatnonzero((operation == NONE) & (launch != NONE))
-    if not len(wanted) or not len(trace.operations):
-        return operation
-    rows = launch[wanted]
-    inner = innermost(trace.operations, parent, trace.launches.thread[rows], trace.launches.start[rows])
-    operation[wanted] = inner
-    return operation
-
-
 def innermost(operations: OperationEvents, parent: Column, threads: Column, moments: Column) -> Column:
     """
     The innermost operation that was running on a thread at a moment.
@@ -264,7 +253,7 @@ class Places:
     def modules(self, rows: Sequence[int]) -> list[str | None]:
         """The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``."""
         frames = self.trace.frames
-        own = np.flatnonzero(self._is_module_name[frames.name]) if len(frames) else np.zeros(0, np.int64)
+        own = np.flatnonzero(self._is_module_name[frames.name])
         return [
             self.trace.names[int(frames.name[row])].removeprefix(MODULE_PREFIX) if row != NONE else None
             for row in self._around(own, rows).tolist()
@@ -277,7 +266,7 @@ class Places:
         The profiler records where a function begins, not the line in it that was running.
         """
         frames = self.trace.frames
-        own = np.flatnonzero(self._is_user_name[frames.name]) if len(frames) else np.zeros(0, np.int64)
+        own = np.flatnonzero(self._is_user_name[frames.name])
         return [
             _location(self.trace.names[int(frames.name[frame])]) if frame != NONE else self._from_call_stack(row)
             for frame, row in zip(self._around(own, rows).tolist(), rows, strict=True)
@@ -335,13 +324,12 @@ class Places:
         """The innermost backward operation around one, or itself; ``NONE`` for what runs in the forward."""
         if operation == NONE:
             return NONE
-        found = self._backwards.get(operation)
-        if found is None:
+        if operation not in self._backwards:
             found = operation
             while found != NONE and self._forward_thread[found] <= 0:
                 found = self._parent[found]
             self._backwards[operation] = found
-        return found
+        return self._backwards[operation]
 
     def forward_of(self, operation: int) -> int:
         """
@@ -391,11 +379,8 @@ class _ForwardOperations:
         """The last one that began before a backward operation and has its sequence number."""
         operations = self.operations
         sequence, start = operations.sequence[operation], operations.start[operation]
-        low, high = (
-            np.searchsorted(self.sequences, sequence, "left"),
-            np.searchsorted(self.sequences, sequence, "right"),
-        )
-        earlier = self.rows[low:high]
+        first, end = (np.searchsorted(self.sequences, sequence, side) for side in ("left", "right"))
+        earlier = self.rows[first:end]
         earlier = earlier[operations.start[earlier] < start]
         home = self._home(operation)
         if home != NONE:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary
-from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive
+from layoutdoctor.examination.kernels.primitives import RESULTS, annotate_sequence, describe_primitive
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import SECONDS_PER_NANOSECOND
@@ -94,56 +94,37 @@ def iteration_of(trace: RecordedTrace) -> ProfiledIteration:
     )
 
 
-_Timed = tuple[int, int, Operation]
-"""Start and duration in nanoseconds, and the operation."""
-
-
-def _annotations(trace: RecordedTrace) -> list[_Timed]:
+def _annotations(trace: RecordedTrace) -> Iterator[_Timed]:
     ranges = trace.annotations
-    columns = (ranges.name.tolist(), ranges.start.tolist(), ranges.duration.tolist(), ranges.thread.tolist())
-    return [
-        _timed(trace, name, start, duration, thread, is_annotation=True)
-        for name, start, duration, thread in zip(*columns, strict=True)
-    ]
+    columns = (ranges.name, ranges.start, ranges.duration, ranges.thread)
+    for times in zip(*(column.tolist() for column in columns), strict=True):
+        yield _timed(trace, *times, is_annotation=True)
 
 
-def _operations(trace: RecordedTrace) -> list[_Timed]:
-    shapes = [parse_shapes(arguments.shapes) for arguments in trace.arguments]
-    strides = [parse_shapes(arguments.strides) for arguments in trace.arguments]
+def _operations(trace: RecordedTrace) -> Iterator[_Timed]:
+    sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
     own = trace.operations
     columns = (own.name, own.start, own.duration, own.thread, own.external, own.sequence, own.arguments)
-    return [
-        _timed(
+    for row, (*times, external, sequence, arguments) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        shapes, strides = sizes[arguments] if arguments != NONE else ((), ())
+        yield _timed(
             trace,
-            name,
-            start,
-            duration,
-            thread,
-            shapes=shapes[arguments] if arguments != NONE else (),
-            strides=strides[arguments] if arguments != NONE else (),
+            *times,
+            shapes=shapes,
+            strides=strides,
             sequence_number=sequence if sequence != NONE else None,
             external_id=external if external != NONE else None,
             row=row,
         )
-        for row, (name, start, duration, thread, external, sequence, arguments) in enumerate(
-            zip(*(column.tolist() for column in columns), strict=True)
-        )
-    ]
+
+
+_Timed = tuple[int, int, Operation]
+"""Start and duration in nanoseconds, and the operation."""
 
 
 def _timed(trace: RecordedTrace, name: int, start: int, duration: int, thread: int, **more: Any) -> _Timed:
-    operation = Operation(
-        name=trace.names[name],
-        start_seconds=start * SECONDS_PER_NANOSECOND,
-        seconds=duration * SECONDS_PER_NANOSECOND,
-        thread=" ".join(trace.threads[thread]),
-        **more,
-    )
-    return start, duration, operation
-
-
-_RESULT_ROLES = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
-"""oneDNN's roles of what a backward convolution writes; a forward one writes ``dst``."""
+    seconds, moment = duration * SECONDS_PER_NANOSECOND, start * SECONDS_PER_NANOSECOND
+    return start, duration, Operation(trace.names[name], moment, seconds, " ".join(trace.threads[thread]), **more)
 
 
 def place_by_order(
@@ -196,7 +177,7 @@ def _reads_result(running: Sequence[Primitive], reorder: Primitive) -> bool:
     source = reorder.descriptor("src")
     if source is None or not (any(letter.isdigit() for letter in source.tag) or source.tag == "a"):
         return False
-    results = [last.descriptor(role) for role in _RESULT_ROLES.get(last.prop_kind, ("dst",))]
+    results = [last.descriptor(role) for role in RESULTS.get(last.prop_kind, ("dst",))]
     return any(result is not None and result.tag == source.tag for result in results)
 
 

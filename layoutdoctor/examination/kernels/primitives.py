@@ -116,7 +116,7 @@ def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
     return AnnotatedPrimitive(reorder, place.tensor, direction, before, after, moved, source.dtype, place.port)
 
 
-_RESULTS: dict[str, tuple[str, ...]] = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
+RESULTS: dict[str, tuple[str, ...]] = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
 _ARGUMENTS: dict[str, tuple[str, ...]] = {"backward_data": ("dst", "wei"), "backward_weights": ("dst", "src")}
 """oneDNN's roles of what a backward primitive writes and reads, in the order PyTorch's bridge converts them."""
 
@@ -178,7 +178,7 @@ def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate
     before = next((i for i in range(index - 1, -1, -1) if primitives[i].kind != "reorder"), None)
     after = next((i for i in range(index + 1, len(primitives)) if primitives[i].kind != "reorder"), None)
     for position, table, usual, side in (
-        (before, _RESULTS, ("dst",), "src"),
+        (before, RESULTS, ("dst",), "src"),
         (after, _ARGUMENTS, ("src", "wei", "bia"), "dst"),
     ):
         if position is not None:
