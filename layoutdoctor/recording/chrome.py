@@ -350,13 +350,16 @@ class _Reader:
             table[1] -= first
         processes = _Interned()
         of_thread = np.array([processes[str(pid)] for pid, _ in self.threads] or [0], np.int64)
+        for table in (kernels, transfers):
+            table.append(np.zeros_like(table[0]))  # of which process: one wrote the file
+        launches[2:] = [*launches[3:], of_thread[launches[3]]]  # how long a launch took is not kept
         return RecordedTrace(
             source="Kineto trace",
             names=list(self.names),
-            kernels=KernelEvents(*kernels, np.zeros_like(kernels[0])),
-            transfers=TransferEvents(*transfers, np.zeros_like(transfers[0])),
+            kernels=KernelEvents(*kernels),
+            transfers=TransferEvents(*transfers),
             operations=OperationEvents(*operations),
-            launches=LaunchEvents(*launches[:2], *launches[3:], of_thread[launches[3]]),
+            launches=LaunchEvents(*launches),
             frames=FrameEvents(*frames),
             annotations=FrameEvents(*annotations),
             threads=[(str(pid), str(tid)) for pid, tid in self.threads],

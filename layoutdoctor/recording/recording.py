@@ -16,8 +16,6 @@ from layoutdoctor.diagnosis.records import Comparison, Environment, Recommendati
 from layoutdoctor.recording.onednn import OnednnLog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Column = NDArray[np.int64]
@@ -256,11 +254,6 @@ class KernelTotals:
     source: str
     rows: list[KernelTotal] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-
-
-def column(values: Sequence[int]) -> Column:
-    """A column from whole numbers."""
-    return np.asarray(values, dtype=np.int64)
 
 
 Source = Literal["live", "static", "trace", "table", "log"]

@@ -6,7 +6,7 @@ from loops import for_each
 from recorded_builders import FORWARD, GEMM, HOST_CALL, POINTWISE, Recorder, name_of_operation
 
 from layoutdoctor.examination.kernels.attribution import Attribution, attribute, innermost, is_convolution
-from layoutdoctor.recording.recording import NONE, RecordedTrace, column
+from layoutdoctor.recording.recording import NONE, RecordedTrace
 
 
 def operation_names(trace: RecordedTrace, found: Attribution) -> list[str | None]:
@@ -157,7 +157,7 @@ def test_the_innermost_operation_at_its_edges(moment: int, name: str | None) -> 
     trace = record.trace()
     assert trace.operations.start.tolist() == [10, 20, 40]
 
-    found = innermost(trace.operations, attribute(trace).parent, column([0]), column([moment]))
+    found = innermost(trace.operations, attribute(trace).parent, np.array([0]), np.array([moment]))
 
     assert name_of_operation(trace, int(found[0])) == (f"aten::{name}" if name else None)
 
@@ -177,9 +177,9 @@ def test_innermost_agrees_with_looking_at_every_operation() -> None:
     trace = record.trace()
     operations, parent = trace.operations, attribute(trace).parent
     # between the clock's ticks, where no two operations meet
-    moments = column([*range(5, record.now, 10)])
+    moments = np.array([*range(5, record.now, 10)])
 
-    found = innermost(operations, parent, column([0] * len(moments)), moments)
+    found = innermost(operations, parent, np.array([0] * len(moments)), moments)
 
     ends = operations.start + operations.duration
     for moment, row in zip(moments.tolist(), found.tolist(), strict=True):

@@ -225,21 +225,6 @@ def test_more_steps_without_their_marks_are_unequal_work() -> None:
     assert comparison.regression.not_judged is not None
 
 
-def test_conversions_inside_the_convolutions_are_no_unequal_work() -> None:
-    def run(conversion_count: int) -> Diagnosis:
-        convolution = a_total("operation", CONVOLUTION, count=10 + conversion_count, conversion_count=conversion_count)
-        return a_run(*several(conversion_count), totals=(convolution,))
-
-    assert compared(run(20), run(0)).unequal_work is None
-
-
-def test_without_other_operations_a_changed_count_of_convolution_kernels_is_unequal_work() -> None:
-    old = a_run(totals=(a_total("operation", CONVOLUTION, count=10),))
-    new = a_run(totals=(a_total("operation", CONVOLUTION, count=18),))
-
-    assert compared(old, new).unequal_work is not None
-
-
 @pytest.mark.parametrize(("kind", "words"), [("operation", "operations"), ("kernel", "kernels")])
 def test_without_convolutions_other_counts_of_all_others_are_unequal_work(kind: str, words: str) -> None:
     def run(count: int) -> Diagnosis:
@@ -290,21 +275,6 @@ def test_two_runs_of_different_models_are_called_so() -> None:
     assert comparison.regression.not_judged == "the two seem to be different runs"
 
 
-def test_a_compiled_model_with_few_names_in_common_and_much_time_is_the_same_run() -> None:
-    eager = (a_total("operation", CONVOLUTION, seconds=1.0), *(a_total("operation", f"aten::op_{n}") for n in range(9)))
-    compiled = (a_total("operation", CONVOLUTION, seconds=1.0), a_total("operation", "triton_poi_fused_0"))
-
-    assert not compared(a_run(totals=eager), a_run(totals=compiled)).overlap.is_small
-
-
-@pytest.mark.parametrize("common", [("kernel", "aten::relu_kernel"), ("module", "layer1")])
-def test_one_kernel_or_module_in_common_is_something(common: tuple[str, str]) -> None:
-    old = a_run(totals=totals(a_total("module", "layer1")))
-    new = a_run(totals=(a_total("operation", "aten::mm"), a_total(*common)))
-
-    assert not compared(old, new).overlap.is_empty
-
-
 def test_a_trace_without_kernels_cannot_be_judged() -> None:
     empty = a_trace(recorded(seconds=None, count=0, conversion_seconds=None, lacks=("no device events",)))
     comparison = compared(a_run(*several(2)), empty)
@@ -347,57 +317,6 @@ def test_versions_and_devices_that_differ_are_listed() -> None:
     assert any("different devices" in note for note in comparison.notes)
 
 
-def test_a_device_that_one_does_not_name_is_no_other_device() -> None:
-    (loss,) = losses(a_run(environment={"device_name": None}), a_run(*several(30)))
-
-    assert loss.startswith("layout conversions take 3.0")
-
-
-def losses(old: Diagnosis, new: Diagnosis) -> tuple[str, ...]:
-    return compared(old, new).regression.losses
-
-
-def test_more_conversion_time_than_the_tolerance_is_a_regression() -> None:
-    assert losses(a_run(*several(10)), a_run(*several(12))) == ("layout conversions take 1.21 ms instead of 1.01 ms",)
-
-
-def test_the_same_conversions_at_another_clock_rate_are_no_regression() -> None:
-    assert losses(a_run(*several(10)), a_run(*several(10, seconds=109.5e-6))) == ()
-
-
-def test_conversion_time_that_nobody_would_miss_is_no_regression() -> None:
-    assert losses(a_run(seconds=1.0), a_run(to_nhwc(0, seconds=0.9e-3), seconds=1.0)) == ()
-    assert losses(a_run(seconds=1.0), a_run(to_nhwc(0, seconds=1.1e-3), seconds=1.0)) != ()
-
-
-def test_whole_microseconds_may_be_off_by_one_each() -> None:
-    old, new = several(1000, seconds=3.0e-6), several(1000, seconds=3.9e-6)
-
-    assert losses(a_run(*old), a_run(*new)) == ()
-    assert losses(a_run(*several(1000, seconds=3.1e-6)), a_run(*new)) != ()
-
-
-def test_one_more_round_trip_is_a_regression() -> None:
-    old, new = a_run(*several(4)), a_run(*several(4), pairs=(a_pair("c0", "c1"),))
-
-    assert losses(old, new) == ("1 round trip instead of 0",)
-    assert losses(new, old) == ()
-
-
-def test_a_round_trip_of_a_step_recorded_in_part_is_no_regression() -> None:
-    old = a_run(*several(10), totals=totals(count=50, steps=5))
-    new = a_run(*several(10), totals=totals(count=50, steps=5), pairs=(a_pair("c0", "c1"),))
-
-    assert losses(old, new) == ()
-
-
-def test_between_devices_conversions_are_counted_and_not_timed() -> None:
-    h200 = {"device_name": "NVIDIA H200"}
-
-    assert losses(a_run(*several(4)), a_run(*several(4, seconds=1.0), seconds=9.0, environment=h200)) == ()
-    assert losses(a_run(*several(4)), a_run(*several(6), environment=h200)) == ("6 layout conversions instead of 4",)
-
-
 def test_the_json_has_its_kind_and_every_number() -> None:
     comparison = compared(a_run(*several(4)), a_run(*several(1)))
     data = comparison_to_json(comparison)
@@ -405,3 +324,96 @@ def test_the_json_has_its_kind_and_every_number() -> None:
     assert msgspec.json.decode(data)["kind"] == "trace-comparison"
     assert msgspec.json.decode(data)["schema_version"] == 1
     assert msgspec.json.decode(data, type=TraceComparison) == comparison
+
+
+TRIP = a_pair("c0", "c1")
+LESS = "layout conversions take 1.21 ms instead of 1.01 ms"
+H200 = {"device_name": "NVIDIA H200"}
+STEPS = totals(count=50, steps=5)
+
+
+@for_each(
+    ("why", "old", "new", "losses"),
+    [
+        ("more than the tolerance", a_run(*several(10)), a_run(*several(12)), [LESS]),
+        ("another clock rate", a_run(*several(10)), a_run(*several(10, seconds=109.5e-6)), []),
+        ("much longer", a_run(*several(10)), a_run(*several(10, seconds=150.5e-6)), ["layout conversions take"]),
+        ("what nobody would miss", a_run(seconds=1.0), a_run(to_nhwc(0, seconds=0.9e-3), seconds=1.0), []),
+        ("a little more", a_run(seconds=1.0), a_run(to_nhwc(0, seconds=1.1e-3), seconds=1.0), ["layout conversions"]),
+        ("kernel time alone", a_run(*several(10), seconds=40e-3), a_run(*several(10), seconds=90e-3), []),
+        (
+            "whole microseconds may be off by one each",
+            a_run(*several(1000, seconds=3.0e-6)),
+            a_run(*several(1000, seconds=3.9e-6)),
+            [],
+        ),
+        (
+            "others may not",
+            a_run(*several(1000, seconds=3.1e-6)),
+            a_run(*several(1000, seconds=3.9e-6)),
+            ["layout conversions take"],
+        ),
+        ("a round trip", a_run(*several(4)), a_run(*several(4), pairs=(TRIP,)), ["1 round trip instead of 0"]),
+        ("one that went", a_run(*several(4), pairs=(TRIP,)), a_run(*several(4)), []),
+        (
+            "one of a step recorded in part",
+            a_run(*several(10), totals=STEPS),
+            a_run(*several(10), totals=STEPS, pairs=(TRIP,)),
+            [],
+        ),
+        (
+            "between devices nothing is timed",
+            a_run(*several(4)),
+            a_run(*several(4, seconds=1.0), seconds=9.0, environment=H200),
+            [],
+        ),
+        (
+            "but counted",
+            a_run(*several(4)),
+            a_run(*several(6), environment=H200),
+            ["6 layout conversions instead of 4"],
+        ),
+        (
+            "a device that one does not name is no other",
+            a_run(environment={"device_name": None}),
+            a_run(*several(30)),
+            ["layout conversions take 3.0"],
+        ),
+    ],
+)
+def test_what_counts_as_a_regression(why: str, old: Diagnosis, new: Diagnosis, losses: list[str]) -> None:
+    found = compared(old, new).regression.losses
+
+    assert len(found) == len(losses)
+    assert all(own.startswith(expected) for own, expected in zip(found, losses, strict=True))
+
+
+def convolving(count: int, *others: Total, conversion_count: int = 0) -> Diagnosis:
+    own = a_total("operation", CONVOLUTION, count=count, conversion_count=conversion_count)
+    return a_run(*several(conversion_count), totals=(own, *others))
+
+
+def test_only_work_that_no_layout_explains_is_unequal() -> None:
+    others = tuple(a_total("operation", name) for name in OPERATIONS)
+
+    assert compared(convolving(30, conversion_count=20), convolving(10)).unequal_work is None
+    assert compared(convolving(10, *others), convolving(18, *others)).unequal_work is None  # another algorithm
+    assert compared(convolving(10), convolving(18)).unequal_work is not None
+    kernels = [(a_total("kernel", f"{arch}_scudnn_conv_nn", count=n),) for arch, n in (("volta", 10), ("ampere", 20))]
+    assert compared(a_run(totals=kernels[0]), a_run(totals=kernels[1])).unequal_work is not None
+
+
+def test_what_two_runs_have_in_common() -> None:
+    eager = (a_total("operation", CONVOLUTION, seconds=1.0), *(a_total("operation", f"aten::op_{n}") for n in range(9)))
+    compiled = (a_total("operation", CONVOLUTION, seconds=1.0), a_total("operation", "triton_poi_fused_0"))
+    known = totals(a_total("module", "layer1"))
+
+    def overlap(old: tuple[Total, ...], *new: Total) -> tuple[bool, bool]:
+        found = compared(a_run(totals=old), a_run(totals=new)).overlap
+        return found.is_small, found.is_empty
+
+    assert not overlap(eager, *compiled)[0]  # few names, much time
+    assert overlap((), *known) == (False, False)
+    assert overlap(known, a_total("operation", "aten::mm"), a_total("kernel", "gemm"))[1]
+    for common in (("kernel", "aten::relu_kernel"), ("module", "layer1")):
+        assert not overlap(known, a_total("operation", "aten::mm"), a_total(*common))[1]

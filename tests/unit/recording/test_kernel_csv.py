@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from loops import for_each
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.recording import KernelTotal
@@ -91,61 +92,6 @@ def test_every_unit_becomes_nanoseconds(tmp_path: Path, title: str, value: str, 
     assert totals.rows == [KernelTotal("f(int)", 3, nanoseconds)]
 
 
-def test_a_name_without_quotes_keeps_its_commas(tmp_path: Path) -> None:
-    totals = read(tmp_path, "Time (%),Total Time (ns),Instances,Name\n10,20,3,void f<int, 4>(int*, float)\n")
-
-    assert totals.rows == [KernelTotal("void f<int,4>(int*,float)", 3, 20)]
-
-
-def test_rows_of_one_kernel_with_different_grids_are_added(tmp_path: Path) -> None:
-    totals = read(
-        tmp_path,
-        "Time (%),Total Time (ns),Instances,Avg (ns),GridXYZ,BlockXYZ,Name\n"
-        "50,10,1,10,   1    1    1,  32    1    1,f\n50,30,2,15,   2    1    1,  32    1    1,f\n",
-    )
-
-    assert totals.rows == [KernelTotal("f", 3, 40)]
-
-
-def test_a_list_of_kernels_is_added_up_without_copies(tmp_path: Path) -> None:
-    totals = read(
-        tmp_path,
-        "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),"
-        "Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name\n"
-        "1134711990,661398,123,,,,,,,,,,4.194,6337.593,Pinned,Device,NVIDIA H100 (0),1,,13,[CUDA memcpy HtoD]\n"
-        f'1136125733,7072,128,98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"\n'
-        f'1136225733,7000,129,98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"\n',
-    )
-
-    assert totals.rows == [KernelTotal(TO_CHANNELS_LAST, 2, 14_072)]
-    assert totals.source == "Nsight Systems list of kernels"
-
-
-def test_the_summary_of_kernels_and_copies_gives_the_kernels(tmp_path: Path) -> None:
-    totals = read(
-        tmp_path,
-        "Time (%),Total Time (ns),Instances,Avg (ns),Category,Operation\n"
-        "74.6,3070579,1,3070579.0,CUDA_KERNEL,f(int)\n"
-        "17.1,703395,48,14654.1,MEMORY_OPER,[CUDA memcpy Unified Host-to-Device]\n",
-    )
-
-    assert totals.rows == [KernelTotal("f(int)", 1, 3_070_579)]
-
-
-def test_the_output_of_nvprof_has_its_units_in_a_row_of_their_own(tmp_path: Path) -> None:
-    totals = read(
-        tmp_path,
-        "==2119== NVPROF is profiling process 2119, command: python run.py\n==2119== Profiling result:\n"
-        '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,ms,ms,ms,\n'
-        f'"GPU activities",60.0,1.25,3,0.4,0.4,0.5,"{TO_CONTIGUOUS}"\n'
-        '"GPU activities",20.0,0.5,1,0.5,0.5,0.5,"[CUDA memcpy HtoD]"\n'
-        '"API calls",78.0,7570.5,11,688.2,684.1,693.1,"cudaMemcpyAsync"\n',
-    )
-
-    assert totals.rows == [KernelTotal(TO_CONTIGUOUS, 3, 1_250_000)]
-    assert totals.problems == []
-
-
 def test_aligned_text_of_nsys_is_read_with_its_cut_names(tmp_path: Path) -> None:
     totals = read(
         tmp_path,
@@ -215,12 +161,6 @@ def test_a_bad_row_is_counted_and_the_next_one_read(tmp_path: Path, row: str) ->
     assert problems(totals) == {"rows of the kernel table that could not be read": 1}
 
 
-def test_a_quote_that_is_never_closed_does_not_swallow_the_next_rows(tmp_path: Path) -> None:
-    totals = read(tmp_path, 'Time (%),Total Time (ns),Instances,Name\n60,1200,2,"f\n40,800,4,g\n')
-
-    assert totals.rows == [KernelTotal("f", 2, 1200), KernelTotal("g", 4, 800)]
-
-
 def test_a_line_without_end_is_counted_and_not_kept(tmp_path: Path) -> None:
     header, rest = SUMMARY.split("\n", 1)
     totals = read(tmp_path, f"{header}\n1,2,3,{'x' * 3_000_000}\n{rest}")
@@ -270,3 +210,59 @@ def test_a_line_of_the_greatest_length_is_kept_and_a_longer_one_is_none() -> Non
     lines = [b"a" * LONGEST_LINE, b"b" * (LONGEST_LINE + 1), b"c"]
 
     assert list(read_lines([b"\n".join(lines)])) == ["a" * LONGEST_LINE, None, "c"]
+
+
+TITLES = "Time (%),Total Time (ns),Instances,"
+ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"'
+
+
+@for_each(
+    ("source", "text", "rows"),
+    [
+        ("kernel summary", PREAMBLE + SUMMARY, EXPECTED),
+        (
+            "kernel summary",  # a name without quotes keeps its commas
+            f"{TITLES}Name\n10,20,3,void f<int, 4>(int*, float)\n",
+            [KernelTotal("void f<int,4>(int*,float)", 3, 20)],
+        ),
+        (
+            "kernel summary",  # a quote that is never closed
+            f'{TITLES}Name\n60,1200,2,"f\n40,800,4,g\n',
+            [KernelTotal("f", 2, 1200), KernelTotal("g", 4, 800)],
+        ),
+        (
+            "kernel summary",  # one kernel with different grids
+            f"{TITLES}Avg (ns),GridXYZ,BlockXYZ,Name\n"
+            "50,10,1,10,   1    1    1,  32    1    1,f\n50,30,2,15,   2    1    1,  32    1    1,f\n",
+            [KernelTotal("f", 3, 40)],
+        ),
+        (
+            "list of kernels",
+            "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),"
+            "Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name\n"
+            "11347,661398,123,,,,,,,,,,4.194,6337.593,Pinned,Device,NVIDIA H100 (0),1,,13,[CUDA memcpy HtoD]\n"
+            f"11361,7072,128,{ROW}\n11362,7000,129,{ROW}\n",
+            [KernelTotal(TO_CHANNELS_LAST, 2, 14_072)],
+        ),
+        (
+            "summary of kernels and copies",
+            f"{TITLES}Avg (ns),Category,Operation\n74.6,3070579,1,3070579.0,CUDA_KERNEL,f(int)\n"
+            "17.1,703395,48,14654.1,MEMORY_OPER,[CUDA memcpy Unified Host-to-Device]\n",
+            [KernelTotal("f(int)", 1, 3_070_579)],
+        ),
+        (
+            "nvprof summary",
+            "==2119== NVPROF is profiling process 2119, command: python run.py\n==2119== Profiling result:\n"
+            '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,ms,ms,ms,\n'
+            f'"GPU activities",60.0,1.25,3,0.4,0.4,0.5,"{TO_CONTIGUOUS}"\n'
+            '"GPU activities",20.0,0.5,1,0.5,0.5,0.5,"[CUDA memcpy HtoD]"\n'
+            '"API calls",78.0,7570.5,11,688.2,684.1,693.1,"cudaMemcpyAsync"\n',
+            [KernelTotal(TO_CONTIGUOUS, 3, 1_250_000)],
+        ),
+    ],
+)
+def test_a_table_of_each_program_is_read(tmp_path: Path, source: str, text: str, rows: list[KernelTotal]) -> None:
+    totals = read(tmp_path, text)
+
+    assert (totals.rows, totals.problems) == (rows, [])
+    assert totals.source.endswith(source)

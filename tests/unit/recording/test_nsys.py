@@ -151,7 +151,7 @@ def trace(tmp_path: Path) -> RecordedTrace:
     return read_nsys_export(export(tmp_path / "run.sqlite"))
 
 
-def test_kernels_come_in_order_with_times_from_the_first_event_on(trace: RecordedTrace) -> None:
+def test_an_export_is_read_with_all_that_it_says(trace: RecordedTrace) -> None:
     assert names(trace, trace.kernels.name) == [STRINGS[1], STRINGS[3]]
     assert trace.kernels.start.tolist() == [400, 900]
     assert trace.kernels.duration.tolist() == [300, 600]
@@ -161,21 +161,12 @@ def test_kernels_come_in_order_with_times_from_the_first_event_on(trace: Recorde
     assert (trace.kernels.process.tolist(), trace.processes) == ([0, 0], ["4242"])
     assert (trace.source, trace.problems, trace.is_truncated) == ("Nsight Systems export", [], False)
     assert trace.event_count == 10
-
-
-def test_a_launch_is_found_by_the_correlation_of_its_kernel(trace: RecordedTrace) -> None:
     assert trace.launches.correlation.tolist() == [90, 91] == trace.kernels.correlation.tolist()
     assert names(trace, trace.launches.name) == ["cudaLaunchKernel", "cuLaunchKernelEx"]
     assert trace.launches.start.tolist() == [110, 150]
     assert [trace.threads[index] for index in trace.launches.thread] == [("4242", "4300")] * 2
-
-
-def test_copies_and_fills_are_transfers(trace: RecordedTrace) -> None:
     assert names(trace, trace.transfers.name) == ["Memcpy HtoD", "Memset (Device)"]
     assert trace.transfers.duration.tolist() == [50, 5]
-
-
-def test_ranges_of_emit_nvtx_are_operations_with_sequence_and_sizes(trace: RecordedTrace) -> None:
     operations = trace.operations
 
     assert names(trace, operations.name) == ["aten::cudnn_convolution", "aten::relu"]
@@ -186,21 +177,12 @@ def test_ranges_of_emit_nvtx_are_operations_with_sequence_and_sizes(trace: Recor
         [[4, 64, 56, 56]],
     ]
     assert operations.thread.tolist() == trace.launches.thread.tolist()
-
-
-def test_a_range_that_somebody_named_is_an_annotation(trace: RecordedTrace) -> None:
     assert names(trace, trace.annotations.name) == ["forward"]
     assert trace.annotations.duration.tolist() == [1000]
-
-
-def test_the_device_is_named_by_its_cuda_number_and_the_command_line_stays_out(trace: RecordedTrace) -> None:
     assert trace.metadata == {
         "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
         "nsysExport": {"EXPORT_SCHEMA_VERSION": "3.11.0"},
     }
-
-
-def test_a_string_that_nothing_refers_to_is_not_kept(trace: RecordedTrace) -> None:
     assert STRINGS[6] not in trace.names
 
 
