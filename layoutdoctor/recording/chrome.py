@@ -1,7 +1,7 @@
 """
 Reads a Chrome trace as profilers of PyTorch write it: Kineto's since 2020, torch's own exporter, what tools re-dump.
 
-One pass, typed, batch by batch; what is kept are columns of numbers (``recorded``). Of a recorded Python stack only
+One pass, typed, batch by batch; what is kept are columns of numbers. Of a recorded Python stack only
 the frames that name a place are kept: calls of nn.Modules, and functions that are not torch's own.
 """
 
@@ -406,7 +406,7 @@ def _id(value: EventId) -> int:
 
 def _ids_of(name: str) -> _Column:
     of = attrgetter(name)
-    return lambda events, arguments: _ids([of(a) for a in arguments])
+    return lambda events, arguments: _ids(list(map(of, arguments)))
 
 
 def _devices(events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:

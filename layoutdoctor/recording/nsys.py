@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import sys
 from array import array
 from collections import Counter
 from contextlib import closing
@@ -498,9 +499,8 @@ class Database:
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
         self._connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        limit = getattr(self._connection, "setlimit", None)  # from Python 3.11 on
-        if limit is not None:  # a column may be computed by an expression of the file's
-            limit(getattr(sqlite3, "SQLITE_LIMIT_LENGTH", 0), _LONGEST_VALUE_BYTES)
+        if sys.version_info >= (3, 11):  # a column may be computed by an expression of the file's
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
 
     def tables(self) -> frozenset[str]:
         """

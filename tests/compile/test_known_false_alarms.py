@@ -42,7 +42,7 @@ import layoutdoctor
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Equivalence
 from layoutdoctor.examination.graphs.round_trips import redundant_pairs
-from layoutdoctor.examination.kernels.names import conversion_kernel
+from layoutdoctor.examination.kernels.names import KernelEntry, kernel_entry
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
@@ -264,6 +264,12 @@ def test_04_a_weight_that_is_converted_there_and_back_is_no_pair() -> None:
 
 
 # 5, 6
+
+
+def conversion_kernel(name: str) -> KernelEntry | None:
+    """The dictionary's entry, where the name proves a conversion."""
+    found = kernel_entry(name)
+    return found.entry if found is not None and found.is_certain and found.entry.role == "conversion" else None
 
 
 def cudnn_conversion(id: str, name: str, node: str, port: str, seconds: float) -> Conversion:

@@ -100,21 +100,6 @@ def test_one_damaged_value_harms_nothing_else(
         assert json.loads(saved.events[place]) == fields
 
 
-@settings(max_examples=30, deadline=None)
-@given(written(), written(), written(), st.data())
-def test_an_event_cut_anywhere_loses_at_most_the_one_behind_it(
-    first: bytes, cut: bytes, last: bytes, data: st.DataObject
-) -> None:
-    end = data.draw(st.integers(1, len(cut) - 1))
-
-    saved = save_events(first + b",\n" + cut[:end] + b"\n" + last)
-
-    assert saved.events in ([first, last], [first])
-    if last.startswith(b'{"ph":'):
-        assert saved.events == [first, last]
-    assert saved.lost_count >= 1 or saved.rest
-
-
 TOKENS = b'{ } [ ] " , : \\ \\" \n \0 \xff 0 1 - . e NaN null "ph": "name":" {"ph": }, {"ts":1,'.split(b" ")
 
 

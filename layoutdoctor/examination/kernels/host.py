@@ -2,7 +2,7 @@
 The kernel list of one profiled iteration, merged from the profiler's operations and oneDNN's log, in order.
 
 A CPU has no kernels of its own: here a kernel is an executed oneDNN primitive, a generated Inductor kernel, or an ATen
-operation that computes and calls no other one that does. For a GPU see ``device_kernels``.
+operation that computes and calls no other one that does. For a GPU see ``device``.
 """
 
 from __future__ import annotations

@@ -283,3 +283,8 @@ def test_a_tile_that_is_not_square_tells_the_direction() -> None:
 )
 def test_a_kernel_without_a_tile_fits_anything(name: str) -> None:
     assert miopen_fits(name, (1, 512, 128, 128), (1, 1, 1), to_channels_last=True) is None
+
+
+@pytest.mark.parametrize(("input", "weight"), [((3, 4), (5, 4)), ((1, 3, 9), (8, 3, 3, 3, 3)), ((), (8, 3, 3, 3))])
+def test_sizes_that_are_no_convolution_have_no_output(input: Shape, weight: Shape) -> None:
+    assert output_shape(input, weight, SIGNATURES["aten::conv2d"], ["", "", "", "1", "0", "1", "1"]) == ()

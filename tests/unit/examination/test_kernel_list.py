@@ -196,14 +196,6 @@ def test_the_list_has_each_primitive_and_the_conversions_among_them() -> None:
     assert found.sources == ("torch.profiler", "oneDNN verbose log")
 
 
-def test_a_reorder_that_changes_no_layout_is_listed_and_not_counted() -> None:
-    found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder("a", "a", "32", 60)))
-
-    assert (len(found.conversions), found.conversion_count, found.count) == (4, 3, 5)
-    assert found.conversions[-1].direction == "none"
-    assert found.conversion_seconds == pytest.approx(3 * 2e-6)
-
-
 def test_the_list_is_sorted_by_start_which_counts_from_the_first_operation() -> None:
     early = operation("aten::relu", 1000, 8)
     later = [dataclasses.replace(item, start_seconds=item.start_seconds + 1010e-6) for item in ONE_CONVOLUTION]

@@ -8,6 +8,7 @@ from recorded_builders import (
     DATA_GRADIENT,
     FORWARD,
     MIOPEN_FORWARD,
+    MIOPEN_WEIGHT_GRADIENT,
     POINTWISE,
     STRIDED_COPY,
     TO_NCHW,
@@ -71,16 +72,6 @@ def test_a_conversion_has_layouts_bytes_and_types() -> None:
         ("library", "aten::conv2d", 7, "measured", False, 1)
     }
     assert image.seconds == pytest.approx(1e-6)
-
-
-def test_a_volume_is_converted_to_the_format_of_its_rank() -> None:
-    record = Recorder()
-    record.convolution((1, 8, 4, 6, 6), (16, 8, 3, 3, 3), *ALL)
-
-    target = library(record)[0].target
-
-    assert target is not None
-    assert target.memory_formats == ("channels_last_3d",)
 
 
 def test_a_cast_moves_the_bytes_of_both_types() -> None:
@@ -183,18 +174,6 @@ def test_a_backward_reads_what_was_recomputed_for_it() -> None:
 
     assert found[:2] == ["input of aten::conv2d (0)", "weight of aten::conv2d (0)"]
     assert [value for value in found if value is not None].count("input of aten::conv2d (1)") == 2
-
-
-def test_a_backward_whose_forward_is_not_in_the_trace_has_no_label_of_it() -> None:
-    record = Recorder()
-    with (
-        record.operation(GRADIENT, sequence=5, forward_thread=1),
-        record.operation(OPERATION, shapes=[WIDE, IMAGE, WEIGHT, (), (), (), ()]),
-    ):
-        record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE))
-        record.kernel(WEIGHT_GRADIENT)
-
-    assert values(record) == [None]
 
 
 def test_a_round_trip_is_the_sum_of_its_conversions() -> None:
@@ -309,3 +288,33 @@ def test_an_empty_trace_says_what_it_lacks() -> None:
     assert (kernels.count, kernels.conversion_count, kernels.share, kernels.convolution_count) == (0, 0, None, None)
     assert kernels.convolution_seconds is None
     assert len(kernels.lacks) == 1
+
+
+def test_a_forward_of_other_sizes_is_not_the_one_of_a_backward() -> None:
+    record = Recorder()
+    training(record, 5, (8, 64, 28, 28))
+
+    assert [value for value in values(record) if value is not None and value.startswith("input")] == [
+        "input of aten::conv2d (0)"
+    ]
+
+
+def test_a_backward_whose_forward_is_not_in_the_trace_has_no_label_of_it() -> None:
+    record = Recorder()
+    with (
+        record.operation(GRADIENT, sequence=5, forward_thread=1),
+        record.operation(OPERATION, shapes=[WIDE, IMAGE, WEIGHT, (), (), (), ()]),
+    ):
+        record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE))
+        record.kernel(WEIGHT_GRADIENT)
+
+    assert values(record) == [None]
+
+
+def test_what_only_the_order_tells_has_no_label() -> None:
+    record = Recorder()
+    with record.operation(OPERATION, shapes=[IMAGE, IMAGE, SQUARE, (), (), (), ()]):
+        for name in (TRANSPOSE, TRANSPOSE, MIOPEN_WEIGHT_GRADIENT):
+            record.kernel(name)
+
+    assert values(record) == [None, None]

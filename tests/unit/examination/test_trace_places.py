@@ -4,7 +4,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 from recorded_builders import DATA_GRADIENT, FORWARD, GEMM, Recorder
 
 from layoutdoctor.examination.kernels.attribution import Places, attribute
@@ -201,15 +200,6 @@ def test_the_call_stack_of_torch_1_9_tells_the_line() -> None:
     assert len(trace.frames) == 0
 
 
-@pytest.mark.parametrize(("has_stack", "expected"), [(False, False), (True, True)])
-def test_a_stack_whose_frames_all_are_torchs_own_was_recorded_all_the_same(has_stack: bool, expected: bool) -> None:
-    record = Recorder()
-    record.kernel(GEMM)
-    trace = record.trace(has_stack=has_stack)
-
-    assert Places(trace, attribute(trace)).has_frames is expected
-
-
 def test_the_innermost_module_agrees_with_looking_at_every_frame() -> None:
     """At every edge of a frame and between; frames that touch have an edge in common."""
     generator = np.random.default_rng(7)
@@ -253,3 +243,25 @@ def test_a_frame_at_whose_edge_everything_was_launched_is_found() -> None:
         record.rows["launches"][0].values["start"] = frame["start"] + edge * frame["duration"]
 
         assert where(record) == [("Conv2d_0", None)]
+
+
+def test_the_last_operation_of_a_sequence_number_is_the_one_that_counted_it() -> None:
+    record = Recorder()
+    with layer(record, 1), record.operation("aten::size", sequence=5, forward_thread=0):
+        pass
+    with layer(record, 2), forward(record, 5):
+        pass
+    with backward(record, 5):
+        record.kernel(DATA_GRADIENT)
+
+    assert where(record) == [("Conv2d_2", "models/net.py:2")]
+
+
+def test_a_backward_of_torch_1_9_has_the_line_of_its_forward() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d", sequence=1, forward_thread=0, call_stack=STACK):
+        pass
+    with backward(record, 1):
+        record.kernel(DATA_GRADIENT)
+
+    assert where(record) == [(None, "net.py:17")]

@@ -350,28 +350,6 @@ def test_text_that_is_no_utf_8_is_kept_as_far_as_it_goes(tmp_path: Path) -> None
     assert names(trace, trace.kernels.name)[0] == "kernel\ufffd"
 
 
-class OldConnection:
-    """A connection as Python 3.10 has it, which knows no limits."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.__dict__["connection"] = connection
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "setlimit":
-            raise AttributeError(name)
-        return getattr(self.__dict__["connection"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.__dict__["connection"], name, value)
-
-
-def test_an_old_python_reads_without_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, connect = export(tmp_path / "run.sqlite"), sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: OldConnection(connect(*args, **options)))
-
-    assert len(read_nsys_export(path).kernels) == 2
-
-
 def test_a_view_is_never_run(tmp_path: Path) -> None:
     schema = SCHEMA.replace("CUPTI_ACTIVITY_KIND_KERNEL", "REAL_KERNELS") + (
         "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
@@ -463,3 +441,25 @@ def test_a_range_text_is_taken_apart(text: str, expected: tuple[str, bool, int, 
     said = read_range_text(text)
 
     assert (said.name, said.is_operation, said.sequence, said.shapes) == expected
+
+
+def test_a_name_that_is_no_text_is_none(tmp_path: Path) -> None:
+    path = export(tmp_path / "run.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE StringIds SET value = x'6b65726e656c' WHERE id = 1")
+        connection.commit()
+
+    trace = read_nsys_export(path)
+
+    assert names(trace, trace.kernels.name) == ["(name not recorded)", STRINGS[3]]
+    assert problems(trace) == {"device kernels without a name": 1}
+
+
+def test_a_virtual_table_is_no_table(tmp_path: Path) -> None:
+    schema = SCHEMA.replace("CUPTI_ACTIVITY_KIND_KERNEL", "REAL_KERNELS") + (
+        "CREATE VIRTUAL TABLE CUPTI_ACTIVITY_KIND_KERNEL USING fts5(start, end);"
+    )
+
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", {}, schema))
+
+    assert len(trace.kernels) == 0

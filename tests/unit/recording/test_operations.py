@@ -46,20 +46,6 @@ def test_an_operation_has_its_times_in_seconds_and_its_arguments() -> None:
     assert profile.base_seconds == pytest.approx(1_700_000_000.00150025, abs=5e-7)  # its first operation
 
 
-def test_events_of_other_kinds_are_left_out() -> None:
-    profile = read(
-        operation(ph="i"),
-        operation(ph="M"),
-        operation(cat="python_function"),
-        operation(cat="cuda_runtime"),
-        operation(cat="gpu_memset"),
-        operation(cat="kernel"),
-        {"ph": "f"},
-    )
-
-    assert profile.operations == []
-
-
 def test_operations_of_a_whole_trace_know_their_rows_and_stand_behind_the_ranges_around_them() -> None:
     recorder = Recorder()
     with recorder.annotation("step"), recorder.operation("aten::add", shapes=[(2, 3)], strides=[(3, 1)], sequence=4):
@@ -80,9 +66,3 @@ def test_operations_of_a_whole_trace_know_their_rows_and_stand_behind_the_ranges
     ]
     assert {o.thread for o in found.operations} == {"1 main"}
     assert (found.base_seconds, found.not_understood_count) == (0.0, 2)
-
-
-def test_the_base_of_a_whole_trace_is_that_of_its_document() -> None:
-    trace = Recorder().trace(metadata={"baseTimeNanoseconds": 1_700_000_000_000_000_000}, base_nanoseconds=500_000_000)
-
-    assert iteration_of(trace).base_seconds == pytest.approx(1_700_000_000.5)
