@@ -30,7 +30,6 @@ from layoutdoctor.recording.recording import (
     OperationEvents,
     RecordedTrace,
     TransferEvents,
-    column,
 )
 
 if TYPE_CHECKING:
@@ -242,7 +241,7 @@ class Recorder:
         longest_first = table in ("operations", "frames", "annotations")
         lengths = [-row.values["duration"] if longest_first else row.order for row in rows]
         order = np.lexsort((lengths, [row.values["start"] for row in rows])) if rows else []
-        return {name: column([rows[i].values[name] for i in order]) for name in kind.__slots__}  # type: ignore[attr-defined]
+        return {name: np.array([rows[i].values[name] for i in order], np.int64) for name in kind.__slots__}  # type: ignore[attr-defined]
 
     def _add(self, table: str, values: dict[str, int]) -> None:
         rows = self.rows.setdefault(table, [])

@@ -25,9 +25,8 @@ from layoutdoctor.examination.graphs.join import align_eager, join_compiled, joi
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import operation_tree, place_primitives, summarize_host
+from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives, summarize_host
 from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table
-from layoutdoctor.recording.operations import iteration_of
 from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:

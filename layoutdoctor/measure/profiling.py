@@ -20,11 +20,11 @@ import torch
 
 from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.isolation.processes import scratch_prefix
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import read_onednn_log
-from layoutdoctor.recording.operations import GENERATED_PREFIX
 from layoutdoctor.recording.recording import Iteration, busy_nanoseconds, unrest
 from layoutdoctor.state.switches import profiler_is_running
 

@@ -12,16 +12,16 @@ import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.event_stream import EventStream
+from layoutdoctor.recording.event_stream import events_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from layoutdoctor.recording.event_stream import EventStream
     from layoutdoctor.recording.files import TraceFile
 
 CATEGORY = "layoutdoctor"
@@ -55,8 +55,6 @@ _decode_events = msgspec.json.Decoder(list[_Event]).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_anything = msgspec.json.Decoder().decode
-
-_EventType = TypeVar("_EventType")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +133,12 @@ def survey_trace(file: TraceFile, names: Collection[str]) -> Survey:
     """
     Looks through a Chrome trace.
 
-    Args:
-        file: The trace.
-        names: Which kernels are wanted.
-
     Raises:
         TraceError: It cannot be read, or is no Chrome trace.
     """
     survey = _Surveyor(frozenset(names))
-    stream = EventStream(file.pieces(), _decode_events, _decode_loosely)
-    for batch in _batches(stream, file):
+    _, batches = events_of(file, _decode_events, _decode_loosely)
+    for batch in batches:
         for event in batch:
             survey.add(event)
     return survey.finish()
@@ -216,14 +210,12 @@ def annotated_pieces(file: TraceFile, added: Iterable[bytes]) -> Iterator[bytes]
     The document with further events in front of its own; complete JSON, whatever the source's end looks like.
 
     Args:
-        file: A Chrome trace.
         added: The further events, as JSON.
 
     Raises:
         TraceError: The source cannot be read, or is no Chrome trace.
     """
-    stream = EventStream(file.pieces(), _decode_raw, msgspec.Raw)
-    batches = _batches(stream, file)
+    stream, batches = events_of(file, _decode_raw, msgspec.Raw)
     first = next(batches, [])  # the head is known from here on
     opening = _opening(stream)
     known = frozenset(stream.metadata)
@@ -237,17 +229,6 @@ def annotated_pieces(file: TraceFile, added: Iterable[bytes]) -> Iterator[bytes]
         separator = b",\n"
         first = next(batches, [])
     yield b"\n" + _closing(stream, known)
-
-
-def _batches(stream: EventStream[_EventType], file: TraceFile) -> Iterator[list[_EventType]]:
-    """The batches of a stream, with the file's name in what it refuses."""
-    try:
-        yield from stream.batches()
-    except TraceError as error:
-        known = str(error)
-        raise TraceError(
-            known if known.startswith("cannot read") else f"cannot read {str(file.path)!r}: {known}"
-        ) from error
 
 
 def _opening(stream: EventStream[msgspec.Raw]) -> bytes:
@@ -334,9 +315,6 @@ def assign_lanes(spans: Sequence[Span]) -> list[int]:
     Spreads events over as few tracks as possible such that on each they are apart or nested.
 
     Perfetto drops an event that begins within another one of its track and ends behind it.
-
-    Args:
-        spans: When each ran.
 
     Returns:
         The track of each, from 0.

@@ -1,13 +1,14 @@
 """
 Reads a Chrome trace as profilers of PyTorch write it: Kineto's since 2020, torch's own exporter, what tools re-dump.
 
-One pass, typed, batch by batch; what is kept are columns of numbers (``recorded``). Of a recorded Python stack only
+One pass, typed, batch by batch; what is kept are columns of numbers. Of a recorded Python stack only
 the frames that name a place are kept: calls of nn.Modules, and functions that are not torch's own.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.event_stream import EventStream
+from layoutdoctor.recording.event_stream import events_of
 from layoutdoctor.recording.recording import (
     NONE,
     FrameEvents,
@@ -30,10 +30,11 @@ from layoutdoctor.recording.recording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from layoutdoctor.recording.event_stream import EventStream
     from layoutdoctor.recording.files import TraceFile
     from layoutdoctor.recording.recording import Column
 
@@ -192,22 +193,13 @@ def read_chrome_trace(file: TraceFile) -> RecordedTrace:
     """
     Reads a Chrome trace.
 
-    Args:
-        file: An opened file.
-
     Raises:
         TraceError: It cannot be read, or is no Chrome trace.
     """
     reader = _Reader()
-    stream = EventStream(file.pieces(), decode_events, decode_loosely)
-    try:
-        for batch in stream.batches():
-            reader.add(batch)
-    except TraceError as error:
-        known = str(error)
-        raise TraceError(
-            known if known.startswith("cannot read") else f"cannot read {str(file.path)!r}: {known}"
-        ) from error
+    stream, batches = events_of(file, decode_events, decode_loosely)
+    for batch in batches:
+        reader.add(batch)
     trace = reader.finish()
     # Recordings are given to others, and nothing asks for the name of the machine.
     trace.metadata = {name: value for name, value in stream.metadata.items() if name != "host_name"}
@@ -226,6 +218,7 @@ def _problems(stream: EventStream[ChromeEvent], reader: _Reader, trace: Recorded
     return found
 
 
+_Column = Callable[[list[ChromeEvent], list[EventArguments]], "Column"]
 _NAME, _START, _DURATION = attrgetter("name"), attrgetter("ts"), attrgetter("dur")
 _THREAD = attrgetter("pid", "tid")
 
@@ -263,24 +256,6 @@ class _NamesPlace(dict[str, bool]):
         return found
 
 
-class _Columns:
-    """Rows of one table, batch by batch."""
-
-    def __init__(self, count: int) -> None:
-        self.parts: list[list[Column]] = [[] for _ in range(count)]
-
-    def add(self, *columns: Column) -> None:
-        for part, values in zip(self.parts, columns, strict=True):
-            part.append(values)
-
-    def sorted(self, *, longest_first: bool) -> list[Column]:
-        """The columns by their second (start), and by falling third (duration)."""
-        joined = [np.concatenate(part) if part else np.zeros(0, np.int64) for part in self.parts]
-        self.parts = []
-        order = np.lexsort((-joined[2], joined[1])) if longest_first else np.argsort(joined[1], kind="stable")
-        return [values[order] for values in joined]
-
-
 class _Reader:
     """Collects the columns of a trace."""
 
@@ -293,22 +268,19 @@ class _Reader:
         self.arguments = _Interned({_NO_ARGUMENT_TEXTS: 0})  # its number less one is NONE
         self.names_place = _NamesPlace()
         self.has_stack = False
-        self.tables = {
-            _KERNEL: _Columns(8),
-            _TRANSFER: _Columns(5),
-            _OPERATION: _Columns(8),
-            _LAUNCH: _Columns(6),
-            _FRAME: _Columns(4),
-            _ANNOTATION: _Columns(4),
+        threads, external, correlation = self._threads_of, _external, _ids_of("correlation")
+        place = (_devices, _streams)
+        self.further: dict[int, tuple[_Column, ...]] = {
+            _KERNEL: (*place, correlation, external, self._grids_of),
+            _TRANSFER: place,
+            _OPERATION: (threads, external, _ids_of("sequence"), _ids_of("forward_thread"), self._arguments_of),
+            _LAUNCH: (threads, correlation, external),
+            _FRAME: (threads,),
+            _ANNOTATION: (threads,),
         }
-        self.adders: dict[int, Callable[[list[ChromeEvent], Column, Column, Column], None]] = {
-            _KERNEL: self._add_kernels,
-            _TRANSFER: self._add_transfers,
-            _OPERATION: self._add_operations,
-            _LAUNCH: self._add_launches,
-            _FRAME: self._add_frames,
-            _ANNOTATION: self._add_annotations,
-        }
+        """Columns of each table behind name, start and duration."""
+        self.tables: dict[int, list[list[Column]]] = {kind: [] for kind in self.further}
+        """Columns of each batch."""
 
     def add(self, batch: list[ChromeEvent]) -> None:
         """Takes the events of one batch that matter."""
@@ -337,100 +309,58 @@ class _Reader:
         if not events:
             return
         name = np.fromiter(map(self.names.__getitem__, map(_NAME, events)), np.int64, len(events))
-        self.adders[kind](events, name, _nanoseconds(start), _nanoseconds(duration))
+        arguments = [event.args for event in events]
+        further = [column(events, arguments) for column in self.further[kind]]
+        self.tables[kind].append([name, _nanoseconds(start), _nanoseconds(duration), *further])
 
-    def _threads_of(self, events: list[ChromeEvent]) -> Column:
+    def _threads_of(self, events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
         return np.fromiter(map(self.threads.__getitem__, map(_THREAD, events)), np.int64, len(events))
 
-    def _add_kernels(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
-        arguments = [event.args for event in events]
+    def _grids_of(self, events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
         grids = self.grids
-        self.tables[_KERNEL].add(
-            name,
-            start,
-            duration,
-            _ids([event.pid if event.args.device is None else event.args.device for event in events]),
-            _ids([event.tid if event.args.stream is None else event.args.stream for event in events]),
-            _ids([a.correlation for a in arguments]),
-            _external(arguments),
-            np.array([grids[bytes(a.grid)] if a.grid is not NO_TEXT else NONE for a in arguments], np.int64),
-        )
+        return np.array([grids[bytes(a.grid)] if a.grid is not NO_TEXT else NONE for a in arguments], np.int64)
 
-    def _add_transfers(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
-        self.tables[_TRANSFER].add(
-            name,
-            start,
-            duration,
-            _ids([event.pid if event.args.device is None else event.args.device for event in events]),
-            _ids([event.tid if event.args.stream is None else event.args.stream for event in events]),
-        )
-
-    def _add_operations(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
-        arguments = [event.args for event in events]
-        self.tables[_OPERATION].add(
-            name,
-            start,
-            duration,
-            self._threads_of(events),
-            _external(arguments),
-            _ids([a.sequence for a in arguments]),
-            _ids([a.forward_thread for a in arguments]),
-            self._arguments_of(arguments),
-        )
-
-    def _arguments_of(self, recorded: list[EventArguments]) -> Column:
+    def _arguments_of(self, events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
         keys = (
             _NO_JSON.join(
                 (a.shapes, a.shapes_2020, a.strides, a.types, a.values, a.kernel_file, a.kernel_options, a.call_stack)
             )
-            for a in recorded
+            for a in arguments
         )
-        return np.fromiter(map(self.arguments.__getitem__, keys), np.int64, len(recorded)) - 1
+        return np.fromiter(map(self.arguments.__getitem__, keys), np.int64, len(arguments)) - 1
 
-    def _add_launches(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
-        arguments = [event.args for event in events]
-        self.tables[_LAUNCH].add(
-            name,
-            start,
-            duration,
-            self._threads_of(events),
-            _ids([a.correlation for a in arguments]),
-            _external(arguments),
-        )
-
-    def _add_frames(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
-        self.tables[_FRAME].add(name, start, duration, self._threads_of(events))
-
-    def _add_annotations(self, events: list[ChromeEvent], name: Column, start: Column, duration: Column) -> None:
-        self.tables[_ANNOTATION].add(name, start, duration, self._threads_of(events))
+    def _sorted(self, kind: int, *, longest_first: bool = False) -> list[Column]:
+        """The columns of a table by start, and where asked by falling duration."""
+        batches = self.tables.pop(kind)
+        width = 3 + len(self.further[kind])
+        joined = [
+            np.concatenate([batch[place] for batch in batches]) if batches else np.zeros(0, np.int64)
+            for place in range(width)
+        ]
+        order = np.lexsort((-joined[2], joined[1])) if longest_first else np.argsort(joined[1], kind="stable")
+        return [values[order] for values in joined]
 
     def finish(self) -> RecordedTrace:
         """The trace, sorted, with its times from its first event on."""
-        kernels = self.tables[_KERNEL].sorted(longest_first=False)
-        transfers = self.tables[_TRANSFER].sorted(longest_first=False)
-        operations = self.tables[_OPERATION].sorted(longest_first=True)
-        launches = self.tables[_LAUNCH].sorted(longest_first=False)
-        frames = self.tables[_FRAME].sorted(longest_first=True)
-        annotations = self.tables[_ANNOTATION].sorted(longest_first=True)
+        kernels, transfers, launches = (self._sorted(kind) for kind in (_KERNEL, _TRANSFER, _LAUNCH))
+        operations, frames, annotations = (
+            self._sorted(kind, longest_first=True) for kind in (_OPERATION, _FRAME, _ANNOTATION)
+        )
         first = min((int(table[1][0]) for table in (kernels, operations, launches) if len(table[1])), default=0)
         for table in (kernels, transfers, operations, launches, frames, annotations):
             table[1] -= first
         processes = _Interned()
         of_thread = np.array([processes[str(pid)] for pid, _ in self.threads] or [0], np.int64)
+        for table in (kernels, transfers):
+            table.append(np.zeros_like(table[0]))  # of which process: one wrote the file
+        launches[2:] = [*launches[3:], of_thread[launches[3]]]  # how long a launch took is not kept
         return RecordedTrace(
             source="Kineto trace",
             names=list(self.names),
-            kernels=KernelEvents(**_named(kernels, _KERNEL_COLUMNS), process=np.zeros_like(kernels[0])),
-            transfers=TransferEvents(**_named(transfers, _KERNEL_COLUMNS[:5]), process=np.zeros_like(transfers[0])),
+            kernels=KernelEvents(*kernels),
+            transfers=TransferEvents(*transfers),
             operations=OperationEvents(*operations),
-            launches=LaunchEvents(
-                name=launches[0],
-                start=launches[1],
-                thread=launches[3],
-                correlation=launches[4],
-                external=launches[5],
-                process=of_thread[launches[3]],
-            ),
+            launches=LaunchEvents(*launches),
             frames=FrameEvents(*frames),
             annotations=FrameEvents(*annotations),
             threads=[(str(pid), str(tid)) for pid, tid in self.threads],
@@ -441,13 +371,6 @@ class _Reader:
             has_stack=self.has_stack,
             base_nanoseconds=first,
         )
-
-
-_KERNEL_COLUMNS = ("name", "start", "duration", "device", "stream", "correlation", "external", "grid")
-
-
-def _named(columns: Sequence[Column], names: Sequence[str]) -> dict[str, Column]:
-    return dict(zip(names, columns, strict=True))
 
 
 def _microseconds(time_of: attrgetter[float | int], events: Sequence[ChromeEvent]) -> NDArray[np.float64]:
@@ -482,7 +405,20 @@ def _id(value: EventId) -> int:
     return int(value)
 
 
-def _external(arguments: Sequence[EventArguments]) -> Column:
+def _ids_of(name: str) -> _Column:
+    of = attrgetter(name)
+    return lambda events, arguments: _ids(list(map(of, arguments)))
+
+
+def _devices(events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
+    return _ids([event.pid if a.device is None else a.device for event, a in zip(events, arguments, strict=True)])
+
+
+def _streams(events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
+    return _ids([event.tid if a.stream is None else a.stream for event, a in zip(events, arguments, strict=True)])
+
+
+def _external(events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
     return _ids([a.external_2020 if a.external is None else a.external for a in arguments])
 
 
@@ -509,21 +445,11 @@ def _text(text: bytes) -> str:
 
 
 def is_module_call(name: str) -> bool:
-    """
-    Whether a frame is the call of an nn.Module.
-
-    Args:
-        name: As recorded.
-    """
+    """Whether a frame is the call of an nn.Module."""
     return name.startswith(MODULE_PREFIX)
 
 
 def is_user_function(name: str) -> bool:
-    """
-    Whether a frame is a function in a Python file that is neither torch's nor Python's own, nor generated.
-
-    Args:
-        name: As recorded.
-    """
+    """Whether a frame is a function in a Python file that is neither torch's nor Python's own, nor generated."""
     frame = FRAME.match(name)
     return frame is not None and _LIBRARY_FILE.search(frame["file"]) is None

@@ -3,7 +3,7 @@ Cuts the JSON of a Chrome trace into batches of events, so that a file of any si
 
 An event may be written in any style: on many lines, on one, without a space. A batch is cut where an event ends and
 the next one begins, and is right if it decodes: a cut in the wrong place leaves brackets open. What does not decode
-is handed to ``json_mending``.
+is taken apart event by event: what is whole or can be mended is kept, the rest counted.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from layoutdoctor.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from layoutdoctor.recording.files import TraceFile
+
 NOT_A_NUMBER = "NaN or Infinity"
 NOT_UTF8 = "bytes that are no UTF-8"
-HALF_PAIR = "half of a surrogate pair"
 QUOTE = "an unescaped quote"
 
 _MOST_NESTED_STARTS = 8
@@ -45,11 +46,6 @@ _NAME_STARTS = re.compile(rb'"(?:name|kernel)"\s*:\s*"')
 _NAME_ENDS = re.compile(rb'"\s*(?:,\s*"[A-Za-z_][^"\\]{0,99}"\s*:|\})')
 _ESCAPED_OR_QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _KEY_WITHIN = re.compile(rb'"\s*:')
-_HALVES = re.compile(
-    rb"(?P<kept>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u])"
-    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}",
-    re.DOTALL,
-)
 _STRING_OR_NO_NUMBER = re.compile(
     rb'(?P<kept>"[^"\\]*(?:\\(?:.|\Z)[^"\\]*)*(?:"|\Z))'
     rb"|(?<=[:\[,\s])[-+]?(?:nan(?:\([^()]{0,20}\))?|inf(?:inity)?)(?=[\s,\]}])",
@@ -185,10 +181,6 @@ def _escape(found: re.Match[bytes]) -> bytes:
     return b'\\"' if found[0] == b'"' else found[0]
 
 
-def _without_halves(event: bytes) -> bytes:
-    return _HALVES.sub(lambda found: found["kept"] or rb"\ufffd", event)
-
-
 def _with_nulls(event: bytes) -> bytes:
     return _STRING_OR_NO_NUMBER.sub(lambda found: found["kept"] or b"null", event)
 
@@ -196,7 +188,6 @@ def _with_nulls(event: bytes) -> bytes:
 _MENDERS = (
     (NOT_UTF8, _as_utf8),
     (QUOTE, _with_escaped_quotes),
-    (HALF_PAIR, _without_halves),
     (NOT_A_NUMBER, _with_nulls),
 )
 
@@ -419,7 +410,6 @@ class EventStream(Generic[EventType]):
         The events of an array's text, or of the part of it at which the array ends.
 
         Args:
-            text: Text with brackets put around it.
             further: What stands behind the text in the buffer; None where the text has to hold the array's own end.
 
         Returns:
@@ -504,6 +494,24 @@ class EventStream(Generic[EventType]):
             self.damage["an end that is no JSON"] += 1
         else:
             self.is_truncated = True
+
+
+def events_of(
+    file: TraceFile, decode: Callable[[bytes], list[EventType]], decode_loosely: Callable[[bytes], EventType | None]
+) -> tuple[EventStream[EventType], Iterator[list[EventType]]]:
+    """The stream of a file and its batches, with the file's name in what they refuse."""
+    stream = EventStream(file.pieces(), decode, decode_loosely)
+    return stream, _named_batches(stream, file)
+
+
+def _named_batches(stream: EventStream[EventType], file: TraceFile) -> Iterator[list[EventType]]:
+    try:
+        yield from stream.batches()
+    except TraceError as error:
+        known = str(error)
+        raise TraceError(
+            known if known.startswith("cannot read") else f"cannot read {str(file.path)!r}: {known}"
+        ) from error
 
 
 def _step(token: re.Match[bytes]) -> int:

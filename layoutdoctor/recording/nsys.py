@@ -10,11 +10,14 @@ Source:
     columns came over the years, so nothing but ``start`` and ``end`` is taken for granted.
     torch 2.13, ``torch/csrc/profiler/util.cpp``, ``getNvtxStr``: the parts come in one order, each may be absent;
     before 1.13 there was no ``op_id`` and no ``input_op_ids``.
+    sqlite.org, "Defense Against The Dark Arts", "URI Filenames", "The SQLite Database File Format".
 """
 
 from __future__ import annotations
 
 import re
+import sqlite3
+import sys
 from array import array
 from collections import Counter
 from contextlib import closing
@@ -26,7 +29,6 @@ import msgspec
 import numpy as np
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.nsys_database import is_span, open_database, whole_number
 from layoutdoctor.recording.recording import (
     NONE,
     FrameEvents,
@@ -40,18 +42,20 @@ from layoutdoctor.recording.recording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.recording.nsys_database import Database
     from layoutdoctor.recording.recording import Column
 
 LONGEST_NAME = 1 << 16
 """Characters of a name that are kept; the longest kernel name seen has 5 160."""
 
 _MOST_DIGITS = 18
+_LARGEST = 1 << 62
+"""Differences of two times below it fit 64 bits."""
+
 _Sizes = list[list[int | list[int]]]
 
 _KERNELS, _RUNTIME, _RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
@@ -84,9 +88,6 @@ def read_nsys_export(path: Path) -> RecordedTrace:
     Reads an Nsight Systems export: kernels, copies, runtime calls and NVTX ranges.
 
     Ranges that ``emit_nvtx`` made of PyTorch's operations become operations, all others annotations.
-
-    Args:
-        path: A file made by ``nsys export --type sqlite``.
 
     Returns:
         The run. What could not be read is counted in ``problems``; where no kernels were recorded that is one of them.
@@ -147,8 +148,8 @@ class _Reading:
         self._whole_graphs()
         event_count = self.database.row_count
         self._resolve(kernels, launches, ranges, text_ids)
-        base = min(min(part.values["start"], default=_LATEST) for part in (kernels, launches, transfers, ranges))
-        base = 0 if base == _LATEST else base
+        base = min(min(part.values["start"], default=_LARGEST) for part in (kernels, launches, transfers, ranges))
+        base = 0 if base == _LARGEST else base
         are_operations = ranges.column("is_operation") == 1
         processes = [str(key & _LOW_BITS) for key in self.processes] or ["not recorded"]
         trace = RecordedTrace(
@@ -184,14 +185,14 @@ class _Reading:
             start, end, device, stream, correlation, process = row[:6]
             if not self._is_span(start, end, "device kernels"):
                 continue
-            name = next((item for item in map(whole_number, row[9:]) if item != NONE), NONE)
+            name = next((item for item in map(_whole_number, row[9:]) if item != NONE), NONE)
             kernels.add(
                 name=name,
                 start=start,
                 duration=end - start,
-                device=whole_number(device),
-                stream=whole_number(stream),
-                correlation=whole_number(correlation),
+                device=_whole_number(device),
+                stream=_whole_number(stream),
+                correlation=_whole_number(correlation),
                 external=NONE,
                 grid=self._grid(row[6:9]),
                 process=self._process(process),
@@ -202,9 +203,9 @@ class _Reading:
         launches = _Columns(*LaunchEvents.__slots__)
         wanted = ("start", "end", "globalTid", "correlationId", "nameId")
         for start, end, thread, correlation, name in self._rows(_RUNTIME, wanted):
-            if self._is_span(start, end, "runtime calls") and whole_number(correlation) != NONE:
+            if self._is_span(start, end, "runtime calls") and _whole_number(correlation) != NONE:
                 launches.add(
-                    name=whole_number(name),
+                    name=_whole_number(name),
                     start=start,
                     thread=self._thread(thread),
                     correlation=correlation,
@@ -220,13 +221,13 @@ class _Reading:
             for start, end, device, stream, process, kind in self._rows(table, (*wanted, "copyKind")):
                 if not self._is_span(start, end, what):
                     continue
-                copy = f"Memcpy {_COPY_KINDS.get(whole_number(kind), 'of unknown direction')}"
+                copy = f"Memcpy {_COPY_KINDS.get(_whole_number(kind), 'of unknown direction')}"
                 transfers.add(
                     name=self._name(copy if table == _COPIES else "Memset (Device)"),
                     start=start,
                     duration=end - start,
-                    device=whole_number(device),
-                    stream=whole_number(stream),
+                    device=_whole_number(device),
+                    stream=_whole_number(stream),
                     process=self._process(process),
                 )
         return transfers
@@ -245,7 +246,7 @@ class _Reading:
                 is_here = isinstance(text, str)
                 ranges.add(start=start, duration=end - start, thread=self._thread(thread), external=NONE)
                 ranges.add(forward_thread=NONE, **self._said(text if is_here else None))
-                text_ids.append(NONE if is_here else whole_number(text_id))
+                text_ids.append(NONE if is_here else _whole_number(text_id))
                 if not is_here and text_ids[-1] == NONE:
                     self.problems[_NO_TEXT] += 1
         return ranges, text_ids
@@ -341,30 +342,33 @@ class _Reading:
         return self.database.rows(table, columns) if table in self.tables else ()
 
     def _is_span(self, start: object, end: object, what: str) -> bool:
-        wrong = is_span(start, end)
-        if wrong is not None:
-            self.problems[f"{what} {wrong}"] += 1
-        return wrong is None
+        if type(start) is not int or type(end) is not int:
+            wrong = "whose times are no whole numbers"
+        elif not (-_LARGEST < start < _LARGEST and -_LARGEST < end < _LARGEST):
+            wrong = "whose times are too large"
+        elif end < start:
+            wrong = "that end before they start"
+        else:
+            return True
+        self.problems[f"{what} {wrong}"] += 1
+        return False
 
     def _name(self, text: str) -> int:
         return self.names.setdefault(text, len(self.names))
 
     def _grid(self, sizes: Iterable[object]) -> int:
-        x, y, z = map(whole_number, sizes)
+        x, y, z = map(_whole_number, sizes)
         return NONE if NONE in (x, y, z) else self.grids.setdefault((x, y, z), len(self.grids))
 
     def _process(self, number: object) -> int:
-        key = whole_number(number)
+        key = _whole_number(number)
         return NONE if key == NONE else self.processes.setdefault(key >> _PROCESS_SHIFT, len(self.processes))
 
     def _thread(self, number: object) -> int:
-        key = whole_number(number)
+        key = _whole_number(number)
         if key == NONE:
             return NONE
         return self.threads.setdefault((key >> _PROCESS_SHIFT, key & _LOW_BITS), len(self.threads))
-
-
-_LATEST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,3 +435,114 @@ def _shapes(text: str) -> bytes:
         return msgspec.json.encode(msgspec.json.decode(text, type=_Sizes))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return b""
+
+
+_HEADER_BYTES = 100
+_SMALLEST_ROW_BYTES = 5
+"""A row needs more than that in a file. One with more rows than that allows reads its pages over and over."""
+
+_LONGEST_VALUE_BYTES = 16 << 20
+
+_UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError)
+"""What sqlite3 raises on damaged data; UnicodeError where its own message quotes them."""
+
+
+def _whole_number(value: object) -> int:
+    """A whole number from a database; ``NONE`` for anything else."""
+    return value if type(value) is int and 0 <= value < _LARGEST else NONE
+
+
+def open_database(path: Path) -> Database:
+    """
+    Opens a database for reading.
+
+    Raises:
+        TraceError: It cannot be opened, is damaged, or is shorter than its header says.
+    """
+    with path.open("rb") as stream:
+        expected = _size_in_header(stream.read(_HEADER_BYTES))
+    size = path.stat().st_size
+    if size < expected:
+        raise TraceError(
+            f"cannot read {str(path)!r}: it has {size} bytes and its header says {expected}, so it was cut off; "
+            "copy or export it again"
+        )
+    return Database(path, path.absolute().as_uri(), size)
+
+
+def _size_in_header(header: bytes) -> int:
+    """Bytes a database should have; 0 where its header does not say."""
+    if len(header) < _HEADER_BYTES:
+        return _HEADER_BYTES
+    page = int.from_bytes(header[16:18], "big")
+    is_counted = header[24:28] == header[92:96]  # else an old program wrote last, and left the count as it was
+    return (1 << 16 if page == 1 else page) * int.from_bytes(header[28:32], "big") if is_counted else 0
+
+
+class Database:
+    """
+    An open database.
+
+    Attributes:
+        row_count: Rows of events read so far.
+        damaged: Tables that ended in damage, in the order they were read.
+    """
+
+    def __init__(self, path: Path, address: str, size_bytes: int) -> None:
+        self.row_count = 0
+        self.damaged: list[str] = []
+        self._path = path
+        self._most_rows = size_bytes // _SMALLEST_ROW_BYTES
+        try:
+            # Immutable: no lock, no journal, nothing is written beside the file.
+            self._connection = sqlite3.connect(f"{address}?mode=ro&immutable=1", uri=True)
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+        self._connection.text_factory = lambda data: data.decode("utf-8", "replace")
+        if sys.version_info >= (3, 11):  # a column may be computed by an expression of the file's
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
+
+    def tables(self) -> frozenset[str]:
+        """
+        The names of the plain tables: no views, which would run a statement of the file's, and no virtual ones.
+
+        Raises:
+            TraceError: The schema cannot be read.
+        """
+        try:
+            for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
+                self._connection.execute(f"PRAGMA {pragma}")
+            found = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
+            return frozenset(name for (name,) in found if isinstance(name, str))
+        except _UNREADABLE as error:
+            self.close()
+            raise self._unreadable(error) from error
+
+    def rows(self, table: str, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+        """
+        The rows of a table in the order they are stored, up to the first damaged page.
+
+        Args:
+            columns: What is wanted; a column that the table does not have is None in every row.
+        """
+        try:
+            there = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
+            chosen = ", ".join(f'"{name}"' if name in there else "NULL" for name in columns)
+            for count, row in enumerate(self._connection.execute(f'SELECT {chosen} FROM "{table}"')):
+                if count > self._most_rows:
+                    self.damaged.append(table)
+                    return
+                self.row_count += 1
+                yield row
+        except _UNREADABLE:
+            self.damaged.append(table)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    def _unreadable(self, error: Exception) -> TraceError:
+        return TraceError(
+            f"cannot read {str(self._path)!r}: its SQLite database is damaged ({str(error)[:200]}); "
+            "make it again with nsys export --type sqlite"
+        )

@@ -43,12 +43,7 @@ class MemoryDescriptor:
         return item_bytes(self.dtype)
 
     def layout(self, shape: tuple[int, ...]) -> Layout | None:
-        """
-        The layout this format gives a tensor of that shape.
-
-        Args:
-            shape: Logical sizes.
-        """
+        """The layout this format gives a tensor of that shape."""
         if not self.tag:
             return None
         if not _PLAIN_TAG.match(self.tag):
@@ -125,12 +120,7 @@ class OnednnLog:
 
 
 def read_onednn_log(text: str) -> OnednnLog:
-    """
-    Parses a verbose log; lines of other programs may stand between.
-
-    Args:
-        text: What the process wrote to standard output.
-    """
+    """Parses a verbose log; lines of other programs may stand between."""
     log = OnednnLog()
     for number, line in enumerate(text.splitlines(), start=1):
         if not _MARKER.match(line):

@@ -1,9 +1,18 @@
-"""A recorded run from elsewhere as a recording: a trace, a table of kernels, or a log of oneDNN."""
+"""
+A recorded run from elsewhere as a recording: a trace, a table of kernels, or a log of oneDNN.
+
+What a file holds is known by its first bytes. A wrong file is the commonest mistake, so it is told what it seems to be
+and what to do, which is a better answer than "invalid JSON".
+
+Source:
+    The formats' own documentation for their first bytes; the name for ``.nsys-rep`` and ``.qdrep``, which have none.
+"""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.records import Configuration, Environment, Subject, Trial
@@ -12,8 +21,8 @@ from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import OnednnLog, read_onednn_log
-from layoutdoctor.recording.recognize import recognize
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
+from layoutdoctor.recording.table import has_kernel_table, read_kernel_csv, text_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +36,6 @@ __all__ = ["DEFAULT_MOST_BYTES", "KernelTotals", "OnednnLog", "RecordedTrace", "
 def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrace | KernelTotals | OnednnLog:
     """
     Reads a recorded run of any known kind.
-
-    Args:
-        path: The file.
-        most_bytes: How many bytes to read at the most, after unpacking.
 
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
@@ -46,8 +51,6 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
 
         return read_nsys_export(path)
     if kind == "kernel_csv":
-        from layoutdoctor.recording.table import read_kernel_csv
-
         return read_kernel_csv(path, most_bytes)
     if kind == "onednn_log":
         text = b"".join(file.pieces()).decode("utf-8", "replace")
@@ -73,10 +76,6 @@ _TEXT_LENGTH = 200
 def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording:
     """
     Reads a recorded run of any known kind.
-
-    Args:
-        path: The file.
-        most_bytes: How many bytes to read at the most, after unpacking.
 
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
@@ -106,24 +105,14 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
 
 
 def device_of(trace: RecordedTrace) -> str | None:
-    """
-    The device type in torch's words; None where no device ran anything.
-
-    Args:
-        trace: Any recorded trace.
-    """
+    """The device type in torch's words; None where no device ran anything."""
     if not len(trace.kernels):
         return "cpu" if len(trace.operations) else None
     return "xpu" if "xpu" in " ".join(_device_names(trace)).lower() else "cuda"
 
 
 def describe_environment(trace: RecordedTrace) -> Environment:
-    """
-    What a trace says of the machine it was recorded on.
-
-    Args:
-        trace: Any recorded trace.
-    """
+    """What a trace says of the machine it was recorded on."""
     metadata = trace.metadata
     names = _device_names(trace)
     inner = metadata.get("metadata")
@@ -158,3 +147,184 @@ def _cuda_version(number: object) -> str | None:
 
 def _text(value: object) -> str:
     return str(value)[:_TEXT_LENGTH]
+
+
+_SQLITE_MAGIC = b"SQLite format 3\0"
+
+TraceKind = Literal["chrome", "nsys_sqlite", "kernel_csv", "onednn_log", "diagnosis"]
+
+_EXPORT = "export it with nsys export --type sqlite"
+_UNPACK = "unpack it first"
+_RECORD = "record the run with torch.profiler and name the file that export_chrome_trace wrote"
+_AS_JSON = "record with torch.profiler's export_chrome_trace, which writes JSON"
+
+_MAGIC: tuple[tuple[bytes, str, str], ...] = (
+    (b"\x1f\x8b", "data that were packed with gzip twice", _UNPACK),
+    (b"\x28\xb5\x2f\xfd", "packed with zstd", _UNPACK),
+    (b"\xfd7zXZ\x00", "packed with xz", _UNPACK),
+    (b"BZh", "packed with bzip2", _UNPACK),
+    (b"NVR\x00", "a report of Nsight Compute (.ncu-rep)", "record the run with nsys profile, and " + _EXPORT),
+    (b"\x89HDF", "an HDF5 file", _EXPORT),
+    (b"PAR1", "a Parquet file", _EXPORT),
+    (b"ARROW1", "an Arrow file", _EXPORT),
+)
+_NAMES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    ((".nsys-rep", ".qdrep", ".qdstrm"), "a recording of Nsight Systems that was not exported", _EXPORT),
+    ((".pftrace", ".perfetto-trace", ".perfetto"), "a Perfetto trace in protobuf", _AS_JSON),
+    ((".xplane.pb",), "an XPlane of TensorFlow, JAX or PyTorch/XLA", _AS_JSON),
+    ((".pb",), "a protobuf file", _AS_JSON),
+)
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_SUFFIXES_OF_PICKLES = (".pickle", ".pkl")
+_ONEDNN = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,", re.MULTILINE)
+_ROCPROF = re.compile(
+    r"kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)|calls\W+totaldurationns", re.IGNORECASE
+)
+_NSYS_TABLE = re.compile(r"(?i)total ?time ?(?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)\b")
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)|[{}\[\]:]', re.DOTALL)
+_JSON_START = re.compile(r"[{\[]\s*[\"{]")
+_TEXT_CONTROLS = frozenset(b"\t\n\r\f\x1b\b")
+
+_KEYS: tuple[tuple[frozenset[str], str, str], ...] = (
+    (frozenset({"schema", "nodes"}), "an execution trace (Chakra), which has no kernels and no times of them", _RECORD),
+    (frozenset({"rocprofiler-sdk-tool"}), "a rocprofiler recording in JSON", "record with torch.profiler"),
+    (frozenset({"device_traces", "segments"}), "a snapshot of the memory allocator", _RECORD),
+)
+
+
+def recognize(head: bytes, name: str) -> TraceKind:
+    """
+    The kind of recorded run that a file holds.
+
+    Args:
+        head: The file's first bytes, unpacked; up to 64 KiB are looked at, more of them make a better answer.
+        name: The file's name, for messages and for formats that nothing but the name tells.
+
+    Returns:
+        ``chrome`` for a Chrome trace in JSON, also where its events come later than ``head`` ends; ``nsys_sqlite`` for
+        any SQLite database; ``kernel_csv`` for a table that ``read_kernel_csv`` reads; ``onednn_log``; ``diagnosis``
+        for a saved diagnosis of ours.
+
+    Raises:
+        TraceError: It is none of these; the message says what it seems to be and what to do.
+    """
+    head = head[:_MOST_BYTES]
+    if not head.strip():
+        raise TraceError(_refusal(name, "nothing but white space" if head else "an empty file", _RECORD))
+    if head.startswith(_SQLITE_MAGIC):
+        return "nsys_sqlite"
+    for magic, what, advice in _MAGIC:
+        if head.startswith(magic) and not (magic in _READABLE_MAGIC and _is_text(head)):
+            raise TraceError(_refusal(name, what, advice))
+    encoding, skipped = text_encoding(head)
+    if encoding == "utf-8" and not _is_text(head):
+        raise TraceError(_refusal(name, *_binary(head, name)))
+    return _text_kind(head[skipped:].decode(encoding, "replace").lstrip(), name, encoding)
+
+
+_MOST_BYTES = 1 << 16
+_READABLE_MAGIC = (b"BZh", b"PAR1", b"ARROW1")
+"""Magic that is plain letters, with which a line of text may begin as well."""
+
+
+def _refusal(name: str, what: str, advice: str) -> str:
+    return f"cannot examine {name!r}: it seems to be {what}; {advice}"
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether control characters are as rare as in text; JSON may hold any, as names in it are not always escaped."""
+    if head.lstrip().startswith((b"{", b"[")):
+        return True
+    strange = sum(head.count(bytes((byte,))) for byte in range(32) if byte not in _TEXT_CONTROLS)
+    return b"\0" not in head and strange * _TEXT_BYTES_PER_CONTROL <= len(head)
+
+
+_TEXT_BYTES_PER_CONTROL = 100
+
+
+def _binary(head: bytes, name: str) -> tuple[str, str]:
+    for suffixes, what, advice in _NAMES:
+        if name.lower().endswith(suffixes):
+            return what, advice
+    if head.startswith(b"PK\x03\x04"):
+        if b"data.pkl" in head or b"/version" in head:
+            return (
+                "saved by torch.save or torch.export (.pt, .pt2)",
+                f"to diagnose a model, leave out 'trace'; {_RECORD}",
+            )
+        return "a zip archive", _UNPACK
+    if _PICKLE.match(head) or name.lower().endswith(_SUFFIXES_OF_PICKLES):
+        return "a pickle, such as a memory snapshot; it was not opened, as that can run code", _RECORD
+    if head[257:262] == b"ustar":
+        return "a tar archive", _UNPACK
+    if head[:1] == b"\x0a":
+        return "protobuf, such as a Perfetto trace or an XPlane", _AS_JSON
+    return "binary data of an unknown kind", _RECORD
+
+
+def _text_kind(text: str, name: str, encoding: str) -> TraceKind:
+    if _ONEDNN.search(text):
+        return "onednn_log"
+    if not _JSON_START.match(text) and has_kernel_table(text):
+        return "kernel_csv"
+    if text.startswith(("{", "[")):
+        if encoding != "utf-8":
+            raise TraceError(_refusal(name, f"JSON in {encoding.upper()}", "convert it to UTF-8"))
+        return _object_kind(text, name) if text.startswith("{") else _list_kind(text, name)
+    raise TraceError(_refusal(name, *_other_text(text)))
+
+
+def _object_kind(text: str, name: str) -> TraceKind:
+    keys, is_whole = _keys(text)
+    if "traceEvents" in keys:
+        return "chrome"
+    if {"schema_version", "layoutdoctor_version"} <= keys:
+        return "diagnosis"
+    for wanted, what, advice in _KEYS:
+        if wanted <= keys:
+            raise TraceError(_refusal(name, what, advice))
+    if is_whole:
+        found = ", ".join(sorted(key[:40] for key in keys)[:6]) or "none"
+        raise TraceError(_refusal(name, f"JSON without traceEvents (its keys: {found})", _RECORD))
+    return "chrome"
+
+
+def _list_kind(text: str, name: str) -> TraceKind:
+    """A list of events is a trace; a list of anything else is none."""
+    first = text[1:].lstrip()[:1]
+    is_event = first == "{" and ('"ph"' in text or not _keys(text)[1])
+    if is_event or first in ("]", ""):
+        return "chrome"
+    raise TraceError(_refusal(name, "a JSON list of something else than trace events", _RECORD))
+
+
+def _keys(text: str) -> tuple[set[str], bool]:
+    """Keys of the outermost object, as far as the text goes, and whether the document ends in it."""
+    keys: set[str] = set()
+    depth, last = 0, ""
+    for match in _JSON_TOKEN.finditer(text):
+        token = match[0]
+        if token in "{[":
+            depth += 1
+        elif token in "}]":
+            depth -= 1
+            if depth <= 0:
+                return keys, True
+        elif token == ":" and depth == 1 and last:
+            keys.add(last[1:-1])
+        last = token if token[0] == '"' else ""
+    return keys, False
+
+
+def _other_text(text: str) -> tuple[str, str]:
+    start = text[:200].lower()
+    if start.startswith(("<!doctype html", "<html")):
+        return "a web page (HTML), perhaps of a failed download", "download the file itself"
+    if start.startswith("version https://git-lfs"):
+        return "a pointer of Git LFS to the file, not the file", "fetch it with git lfs pull"
+    if _ROCPROF.search(text):
+        return "a CSV of rocprofiler", "record the run with torch.profiler, which knows the operations as well"
+    if _NSYS_TABLE.search(text):
+        return "a table of nsys stats without kernels", "use nsys stats --report cuda_gpu_kern_sum --format csv"
+    shown = text[:40].splitlines()[0] if text else ""
+    return f"text of another kind (it begins {shown!r})", _RECORD

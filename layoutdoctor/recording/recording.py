@@ -16,8 +16,6 @@ from layoutdoctor.diagnosis.records import Comparison, Environment, Recommendati
 from layoutdoctor.recording.onednn import OnednnLog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Column = NDArray[np.int64]
@@ -28,8 +26,18 @@ NONE = -1
 """In a column of identifiers: not recorded."""
 
 
+class _Rows:
+    """A table by columns; as many rows as its column of starts has."""
+
+    __slots__ = ()
+    start: Column
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
 @dataclass(frozen=True, slots=True)
-class KernelEvents:
+class KernelEvents(_Rows):
     """
     Device kernels, sorted by start.
 
@@ -55,12 +63,9 @@ class KernelEvents:
     grid: Column
     process: Column
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 @dataclass(frozen=True, slots=True)
-class TransferEvents:
+class TransferEvents(_Rows):
     """Copies and fills by the device's own engines (``gpu_memcpy``, ``gpu_memset``), columns as in ``KernelEvents``."""
 
     name: Column
@@ -70,12 +75,9 @@ class TransferEvents:
     stream: Column
     process: Column
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 @dataclass(frozen=True, slots=True)
-class OperationEvents:
+class OperationEvents(_Rows):
     """
     Operations on the host (``cpu_op``), sorted by start, longer ones first.
 
@@ -99,12 +101,9 @@ class OperationEvents:
     forward_thread: Column
     arguments: Column
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 @dataclass(frozen=True, slots=True)
-class LaunchEvents:
+class LaunchEvents(_Rows):
     """
     Calls of the device runtime that carry a correlation id (``cuda_runtime``, ``cuda_driver``), sorted by start.
 
@@ -124,21 +123,15 @@ class LaunchEvents:
     external: Column
     process: Column
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 @dataclass(frozen=True, slots=True)
-class FrameEvents:
+class FrameEvents(_Rows):
     """Python frames and ``nn.Module`` calls, or annotated ranges; sorted by start, longer ones first."""
 
     name: Column
     start: Column
     duration: Column
     thread: Column
-
-    def __len__(self) -> int:
-        return len(self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,16 +256,6 @@ class KernelTotals:
     problems: list[Problem] = field(default_factory=list)
 
 
-def column(values: Sequence[int]) -> Column:
-    """
-    A column from whole numbers.
-
-    Args:
-        values: Any that fit 64 bits.
-    """
-    return np.asarray(values, dtype=np.int64)
-
-
 Source = Literal["live", "static", "trace", "table", "log"]
 
 
@@ -348,34 +331,20 @@ class Recording(Record, frozen=True, kw_only=True):
 
 
 def busy_nanoseconds(events: RecordedTrace) -> int:
-    """
-    Time of the kernels on a GPU, else of the operations and annotated ranges that no other one called.
-
-    Args:
-        events: An iteration.
-    """
+    """Time of the kernels on a GPU, else of the operations and annotated ranges that no other one called."""
     if len(events.kernels):
         return int(events.kernels.duration.sum())
     tables = (events.annotations, events.operations)
     spans = [span for table in tables for span in zip(table.start.tolist(), table.duration.tolist(), strict=True)]
     total, end = 0, min((start for start, _ in spans), default=0)
-    for start, duration in sorted(spans, key=_longest_first):
+    for start, duration in sorted(spans, key=lambda span: (span[0], -span[1])):
         if start >= end:
             total += duration
             end = start + duration
     return total
 
 
-def _longest_first(span: tuple[int, int]) -> tuple[int, int]:
-    return span[0], -span[1]
-
-
 def unrest(iteration: Iteration) -> tuple[bool, int]:
-    """
-    What the quietest of several iterations has least of; one of a GPU whose kernels were not recorded comes last.
-
-    Args:
-        iteration: Any.
-    """
+    """What the quietest of several iterations has least of; one of a GPU whose kernels were not recorded comes last."""
     kernels_are_missing = iteration.device != "cpu" and not len(iteration.events.kernels)
     return kernels_are_missing, busy_nanoseconds(iteration.events)

@@ -111,9 +111,6 @@ def pack(value: object) -> bytes:
     """
     Any value as MessagePack, columns of numbers included; lone surrogates, as in the names of files that are no UTF-8,
     become their escapes.
-
-    Args:
-        value: A record, or a dict of them.
     """
     try:
         return _encoder.encode(value)
@@ -125,10 +122,6 @@ def pack(value: object) -> bytes:
 def unpack(data: bytes, kind: Any) -> Any:
     """
     A value that ``pack`` wrote.
-
-    Args:
-        data: The bytes.
-        kind: Its type.
 
     Raises:
         msgspec.MsgspecError: They are something else.
@@ -165,10 +158,6 @@ def _narrowed(column: Column) -> np.ndarray[Any, Any]:
 def unpacked_column(kind: type, value: object) -> Column:
     """
     The column that a packed one stands for.
-
-    Args:
-        kind: What the field has to hold.
-        value: What stands there.
 
     Raises:
         ValueError: It is no packed column.

@@ -146,7 +146,6 @@ def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelT
         path: A file, which may be gzipped: CSV or aligned text of ``nsys stats`` (``cuda_gpu_kern_sum``,
             ``cuda_gpu_sum``, ``cuda_gpu_trace``, ``cuda_kern_exec_trace``), of nvprof, TraceLens's ``kernel_summary``
             or torch.profiler's ``key_averages``.
-        most_bytes: How many unpacked bytes may be read.
 
     Returns:
         One row per kernel name and operation, in the table's order; times are whole nanoseconds.
@@ -178,12 +177,7 @@ def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelT
 
 
 def has_kernel_table(text: str) -> bool:
-    """
-    Whether the title line of a table that can be read here stands in a text.
-
-    Args:
-        text: The beginning of a file.
-    """
+    """Whether the title line of a table that can be read here stands in a text."""
     reading = _Reading()
     for line in text.splitlines():
         reading.read(line)

@@ -21,7 +21,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.recording.annotate import CATEGORY, annotated_pieces, assign_lanes, survey_trace
 from layoutdoctor.recording.files import TraceFile
-from layoutdoctor.recording.recognize import recognize
+from layoutdoctor.recording.reading import recognize
 from layoutdoctor.reports.sections.wording import direction_words, recorded_trial
 from layoutdoctor.words import CONFIDENCE_WORDS, DIRECTION_WORDS
 

@@ -110,14 +110,6 @@ def test_what_is_read_does_not_depend_on_where_it_is_cut(data: bytes, batch_byte
         assert (stream.is_truncated, stream.lost_count, stream.damage) == (False, 0, {})
 
 
-@settings(max_examples=20, deadline=None)
-@given(documents())
-def test_every_batch_size_from_one_byte_to_the_whole_file_gives_the_same(data: bytes) -> None:
-    events, _ = expected_of(data)
-
-    assert all(read(data, batch).events == events for batch in range(1, min(len(data), 600) + 2))
-
-
 @st.composite
 def written_events(draw: st.DrawFn) -> tuple[bytes, list[str], list[int]]:
     """A document, the text of each of its events, and where each ends."""
@@ -192,18 +184,6 @@ def test_no_trace_is_an_error_that_says_what_was_expected() -> None:
                 read(data, batch_bytes, 1)
 
 
-@pytest.mark.parametrize("batch_bytes", [1, 64, 1 << 20])
-def test_fields_of_any_length_may_stand_around_the_events(batch_bytes: int) -> None:
-    fields = {"before": "x" * 3_000, "behind": "y" * 3_000}
-    data = b'{"before": "%b", "traceEvents": [{"ph": "X"}], "behind": "%b"}' % tuple(map(str.encode, fields.values()))
-
-    found, stream = read(data, batch_bytes, 16)
-
-    assert found == [{"ph": "X"}]
-    assert stream.metadata == fields
-    assert (stream.is_truncated, stream.lost_count, stream.damage) == (False, 0, {})
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -217,20 +197,6 @@ def test_what_is_larger_than_memory_allows_is_refused(monkeypatch: pytest.Monkey
     with pytest.raises(TraceError, match=words):
         read(data, 64, 64)
     assert read(data.replace(b"x" * 8_000, b""), 64, 64).stream.damage == {}
-
-
-@pytest.mark.parametrize("batch_bytes", [1, 64, 1 << 20])
-def test_words_that_look_like_the_key_of_the_events_hide_none(batch_bytes: int) -> None:
-    data = (
-        b'{"a": "traceEvents", "b": {"traceEvents": [{"ph": "no"}], "c": "]}"}, '
-        b'"traceEvents" : [{"ph": "X", "args": {"traceEvents": []}}], "d": 1}'
-    )
-
-    found, stream = read(data, batch_bytes, 16)
-
-    assert found == [{"ph": "X", "args": {"traceEvents": []}}]
-    assert stream.metadata["d"] == 1
-    assert (stream.is_truncated, stream.lost_count) == (False, 0)
 
 
 def test_events_within_another_object_are_read_and_told() -> None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.kernels.host import HostOperation, is_backward, outermost_name
-from layoutdoctor.recording.operations import GENERATED_PREFIX
+from layoutdoctor.examination.kernels.host import GENERATED_PREFIX, HostOperation, is_backward, outermost_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -19,7 +19,7 @@ from layoutdoctor.recording.chrome import FRAME, MODULE_PREFIX, is_module_call, 
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -75,29 +75,19 @@ class Attribution:
 
 
 def is_convolution(name: str) -> bool:
-    """
-    Whether an operation is a convolution, forward or backward.
-
-    Args:
-        name: As recorded, such as ``aten::cudnn_convolution``.
-    """
+    """Whether an operation is a convolution, forward or backward."""
     return _CONVOLUTION.match(name) is not None
 
 
 def attribute(trace: RecordedTrace) -> Attribution:
-    """
-    Finds launch, operation, convolution and step of every kernel.
-
-    Args:
-        trace: Any recorded trace.
-    """
+    """Finds launch, operation, convolution and step of every kernel."""
     parent, convolution_of, outermost = _nesting(trace)
     launch, is_replayed = _launches(trace)
     is_degenerate = _is_external_degenerate(trace)
-    operation = np.full(len(trace.kernels), NONE, np.int64)
-    if not is_degenerate:
-        operation = _by_external(trace)
-    operation = _by_nesting(trace, parent, launch, operation)
+    operation = np.full(len(trace.kernels), NONE, np.int64) if is_degenerate else _by_external(trace)
+    wanted = np.flatnonzero((operation == NONE) & (launch != NONE))
+    rows = launch[wanted]
+    operation[wanted] = innermost(trace.operations, parent, trace.launches.thread[rows], trace.launches.start[rows])
     operation[is_replayed] = NONE
     convolution = np.full(len(trace.kernels), NONE, np.int64)
     known = operation != NONE
@@ -201,42 +191,20 @@ def _processes(trace: RecordedTrace) -> Column:
     return np.array([numbers.setdefault(process, len(numbers)) for process, _ in trace.threads] or [NONE], np.int64)
 
 
-def _by_nesting(trace: RecordedTrace, parent: Column, launch: Column, operation: Column) -> Column:
-    """The innermost operation around each launch whose operation is not known yet."""
-    wanted = np.flatnonzero((operation == NONE) & (launch != NONE))
-    if not len(wanted) or not len(trace.operations):
-        return operation
-    rows = launch[wanted]
-    inner = innermost(trace.operations, parent, trace.launches.thread[rows], trace.launches.start[rows])
-    operation[wanted] = inner
-    return operation
-
-
 def innermost(operations: OperationEvents, parent: Column, threads: Column, moments: Column) -> Column:
     """
     The innermost operation that was running on a thread at a moment.
 
     Args:
-        operations: The trace's.
-        parent: From ``Attribution``.
         threads: Thread index of each question.
         moments: Nanoseconds since the trace's base.
     """
-    found = np.full(len(moments), NONE, np.int64)
-    ends = operations.start + operations.duration
-    for thread in sorted(set(threads.tolist())):
-        rows = np.flatnonzero(operations.thread == thread)
-        asked = np.flatnonzero(threads == thread)
-        if not len(rows):
-            continue
-        place = np.searchsorted(operations.start[rows], moments[asked], side="right") - 1
-        candidate = np.where(place >= 0, rows[np.maximum(place, 0)], NONE)
-        over = (candidate != NONE) & (ends[candidate] < moments[asked])
-        while over.any():
-            candidate[over] = parent[candidate[over]]
-            over = (candidate != NONE) & (ends[candidate] < moments[asked])
-        found[asked] = candidate
-    return found
+
+    def parents_of(rows: Column) -> Column:
+        own = parent[rows]
+        return np.where(own == NONE, NONE, np.searchsorted(rows, own))
+
+    return _innermost_range(operations, np.arange(len(operations)), threads, moments, parents_of)
 
 
 def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...]]:
@@ -283,14 +251,9 @@ class Places:
         self._forwards: dict[int, int] = {}
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
-        """
-        The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``.
-
-        Args:
-            rows: Rows of kernels.
-        """
+        """The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``."""
         frames = self.trace.frames
-        own = np.flatnonzero(self._is_module_name[frames.name]) if len(frames) else np.zeros(0, np.int64)
+        own = np.flatnonzero(self._is_module_name[frames.name])
         return [
             self.trace.names[int(frames.name[row])].removeprefix(MODULE_PREFIX) if row != NONE else None
             for row in self._around(own, rows).tolist()
@@ -301,12 +264,9 @@ class Places:
         The innermost line of code that is not torch's own around each kernel's origin.
 
         The profiler records where a function begins, not the line in it that was running.
-
-        Args:
-            rows: Rows of kernels.
         """
         frames = self.trace.frames
-        own = np.flatnonzero(self._is_user_name[frames.name]) if len(frames) else np.zeros(0, np.int64)
+        own = np.flatnonzero(self._is_user_name[frames.name])
         return [
             _location(self.trace.names[int(frames.name[frame])]) if frame != NONE else self._from_call_stack(row)
             for frame, row in zip(self._around(own, rows).tolist(), rows, strict=True)
@@ -364,13 +324,12 @@ class Places:
         """The innermost backward operation around one, or itself; ``NONE`` for what runs in the forward."""
         if operation == NONE:
             return NONE
-        found = self._backwards.get(operation)
-        if found is None:
+        if operation not in self._backwards:
             found = operation
             while found != NONE and self._forward_thread[found] <= 0:
                 found = self._parent[found]
             self._backwards[operation] = found
-        return found
+        return self._backwards[operation]
 
     def forward_of(self, operation: int) -> int:
         """
@@ -420,11 +379,8 @@ class _ForwardOperations:
         """The last one that began before a backward operation and has its sequence number."""
         operations = self.operations
         sequence, start = operations.sequence[operation], operations.start[operation]
-        low, high = (
-            np.searchsorted(self.sequences, sequence, "left"),
-            np.searchsorted(self.sequences, sequence, "right"),
-        )
-        earlier = self.rows[low:high]
+        first, end = (np.searchsorted(self.sequences, sequence, side) for side in ("left", "right"))
+        earlier = self.rows[first:end]
         earlier = earlier[operations.start[earlier] < start]
         home = self._home(operation)
         if home != NONE:
@@ -460,16 +416,22 @@ def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Colum
     return np.searchsorted(asked, ends, "right") > np.searchsorted(asked, frames.start[own], "left")
 
 
-def _innermost_range(frames: FrameEvents, own: Column, threads: Column, moments: Column) -> Column:
+def _innermost_range(
+    ranges: FrameEvents | OperationEvents,
+    own: Column,
+    threads: Column,
+    moments: Column,
+    parents_of: Callable[[Column], Column] | None = None,
+) -> Column:
     """The innermost of some ranges around each moment of a thread; they are sorted by start, longer ones first."""
     found = np.full(len(moments), NONE, np.int64)
     for thread in sorted(set(threads.tolist())):
-        rows = own[frames.thread[own] == thread]
+        rows = own[ranges.thread[own] == thread]
         asked = np.flatnonzero(threads == thread)
         if thread == NONE or not len(rows):
             continue
-        starts, ends = frames.start[rows], frames.start[rows] + frames.duration[rows]
-        parents = _parents(starts.tolist(), ends.tolist())
+        starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
+        parents = parents_of(rows) if parents_of is not None else _parents(starts.tolist(), ends.tolist())
         place = np.searchsorted(starts, moments[asked], side="right") - 1
         over = (place >= 0) & (ends[np.maximum(place, 0)] < moments[asked])
         while over.any():

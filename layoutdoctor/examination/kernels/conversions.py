@@ -19,7 +19,7 @@ from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
 from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, convolution_sums, kernel_records, totals_of
 from layoutdoctor.recording.recording import NONE
-from layoutdoctor.units import format_seconds
+from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_seconds
 from layoutdoctor.words import DTYPES, item_bytes
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.diagnosis.records import SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import KernelClasses, LibraryConversion
+    from layoutdoctor.examination.kernels.convolutions import KernelClass, LibraryConversion
     from layoutdoctor.examination.kernels.copies import TraceCopy
     from layoutdoctor.examination.kernels.pairs import TracePair
     from layoutdoctor.examination.kernels.shapes import Role, Shape
@@ -39,10 +38,6 @@ if TYPE_CHECKING:
 def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tuple[int, Column]:
     """
     Time in which none but the asked kernels ran on their device, copies by the device's own engines included.
-
-    Args:
-        trace: Any recorded trace.
-        is_asked: Of each kernel, whether it is one of those asked about.
 
     Returns:
         The time of all of them together, overlaps counted once; and that of each kernel alone, 0 for those not asked.
@@ -93,7 +88,6 @@ def _busy_until(moments: Column, before: Column, busy_starts: Column, busy_ends:
 
 
 _NANOSECONDS_PER_MICROSECOND = 1000
-_SECONDS_PER_NANOSECOND = 1e-9
 _NAME_LENGTH = 60
 
 
@@ -116,37 +110,24 @@ _BY_NSIGHT = _Recording(
 )
 
 
-def _how_to_record(trace: RecordedTrace) -> _Recording:
-    return _BY_NSIGHT if trace.source.startswith("Nsight") else _BY_TORCH
-
-
 def describe_lacks(
     trace: RecordedTrace, attribution: Attribution, places: Places, is_possible: NDArray[np.bool_]
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     """
     What the trace lacks, as sentences that a report can list.
 
     Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-        places: Its places.
         is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
     """
+    how = _BY_NSIGHT if trace.source.startswith("Nsight") else _BY_TORCH
     if not len(trace.kernels):
-        how = _how_to_record(trace).kernels
-        return (f"device kernels were not recorded ({how}), so nothing can be said of conversions",)
-    return tuple(_sentences(trace, attribution, places, is_possible))
-
-
-def _sentences(
-    trace: RecordedTrace, attribution: Attribution, places: Places, is_possible: NDArray[np.bool_]
-) -> Iterator[str]:
+        yield f"device kernels were not recorded ({how.kernels}), so nothing can be said of conversions"
+        return
     count = len(trace.kernels)
     if not len(trace.operations):
-        how = _how_to_record(trace).operations
-        yield f"operations were not recorded ({how}), so kernels belong to no operation, module or line"
+        yield f"operations were not recorded ({how.operations}), so kernels belong to no operation, module or line"
     else:
-        yield from _about_operations(trace, places)
+        yield from _about_operations(trace, places, how)
     if attribution.replayed_count:
         yield (
             f"{attribution.replayed_count} of {count} kernels were launched by graph replays, "
@@ -161,7 +142,7 @@ def _sentences(
         yield "times are whole microseconds, so those of short kernels are rough"
     if is_possible.any():
         name = trace.names[int(trace.kernels.name[is_possible][0])]
-        seconds = int(trace.kernels.duration[is_possible].sum()) * _SECONDS_PER_NANOSECOND
+        seconds = int(trace.kernels.duration[is_possible].sum()) * SECONDS_PER_NANOSECOND
         yield (
             f"{int(is_possible.sum())} kernels ({format_seconds(seconds)}) may convert a layout, their names do not "
             f"say: {name[:_NAME_LENGTH]}"
@@ -170,21 +151,17 @@ def _sentences(
         yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
 
 
-def _about_operations(trace: RecordedTrace, places: Places) -> Iterator[str]:
+def _about_operations(trace: RecordedTrace, places: Places, how: _Recording) -> Iterator[str]:
     if not any(recorded.shapes for recorded in trace.arguments):
         yield (
             "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid "
             "or the order of kernels"
         )
     elif not any(recorded.strides for recorded in trace.arguments):
-        how = _how_to_record(trace).strides
-        yield f"strides were not recorded ({how}), so eager copies between layouts cannot be told"
+        yield f"strides were not recorded ({how.strides}), so eager copies between layouts cannot be told"
     if not places.has_frames:
-        how = _how_to_record(trace).stack
-        yield f"the Python stack was not recorded ({how}), so no module and no line is named"
+        yield f"the Python stack was not recorded ({how.stack}), so no module and no line is named"
 
-
-SECONDS_PER_NANOSECOND = 1e-9
 
 _CALLED_FROM_PYTHON = frozenset({"aten::contiguous", "aten::to", "aten::clone", "aten::copy_"})
 
@@ -215,12 +192,7 @@ class TraceFacts:
 
 
 def examine_recorded(trace: RecordedTrace) -> TraceFacts:
-    """
-    Everything that a trace proves about layouts.
-
-    Args:
-        trace: Any recorded trace, also an empty one.
-    """
+    """Everything that a trace proves about layouts."""
     attribution, classes = attribute(trace), classify(trace)
     groups = groups_of(trace, attribution, classes)
     found = library_conversions(trace, attribution, classes, groups)
@@ -240,14 +212,6 @@ class Records:
     """
     Turns rows of a trace into records.
 
-    Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-        classes: From ``classify``.
-        found: From ``library_conversions``.
-        places: Where its kernels come from.
-        copies: From ``find_copies``.
-
     Attributes:
         padding: Rows of the kernels that only pad channels.
     """
@@ -256,20 +220,19 @@ class Records:
         self,
         trace: RecordedTrace,
         attribution: Attribution,
-        classes: KernelClasses,
+        classes: Sequence[KernelClass],
         found: Sequence[LibraryConversion],
         places: Places,
         copies: Sequence[TraceCopy] = (),
     ) -> None:
         self.trace, self.attribution, self.classes, self.places = trace, attribution, classes, places
-        self.is_padding = np.array([role == "padding" for role in classes.roles] or [False])[trace.kernels.name]
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
         is_copy = np.zeros(len(trace.kernels), bool)
         is_copy[[copy.row for copy in copies if copy.direction != "none"]] = True
         self.exposed_total, self.exposed = exposed_nanoseconds(trace, self.is_library)
         _, self.exposed_copies = exposed_nanoseconds(trace, is_copy)
-        self.padding: list[int] = np.flatnonzero(self.is_padding).tolist()
+        self.padding: list[int] = np.flatnonzero(self._has_role("padding")).tolist()
         rows = sorted({c.row for c in found} | {c.row for c in copies} | set(self.padding))
         self.locations = dict(zip(rows, self.places.locations(rows), strict=True))
         self.modules = self.places.modules(range(len(trace.kernels)))
@@ -277,20 +240,13 @@ class Records:
     def summary(
         self, conversions: Sequence[Conversion], padded: Sequence[Conversion], groups: Sequence[int]
     ) -> KernelSummary:
-        """
-        The kernel list, its conversions in the order of their starts.
-
-        Args:
-            conversions: From ``library``.
-            padded: From ``padded``.
-            groups: From ``groups_of``.
-        """
+        """The kernel list, its conversions in the order of their starts."""
         trace = self.trace
         listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
         whole = int(trace.kernels.duration.sum())
         spent = int(trace.kernels.duration[self.is_library].sum())
         count, seconds = convolution_sums(trace, groups)
-        possible = np.array([role == "possible" for role in self.classes.roles] or [False])[trace.kernels.name]
+        possible = self._has_role("possible")
         lost = sum(problem.count for problem in trace.problems if problem.is_loss)
         return KernelSummary(
             count=len(trace.kernels),
@@ -302,12 +258,17 @@ class Records:
             not_understood_count=lost + int(possible.sum()),
             kernels=kernel_records(trace, self.attribution),
             sources=(trace.source,),
-            lacks=describe_lacks(trace, self.attribution, self.places, possible),
+            lacks=tuple(describe_lacks(trace, self.attribution, self.places, possible)),
             exposed_conversion_seconds=self.exposed_total * SECONDS_PER_NANOSECOND,
             convolution_count=count,
             convolution_seconds=seconds * SECONDS_PER_NANOSECOND if seconds is not None else None,
             totals=totals_of(trace, self.attribution, self.modules, self.is_library),
         )
+
+    def _has_role(self, role: str) -> NDArray[np.bool_]:
+        """Of each kernel, whether the dictionary gives it a role."""
+        has: NDArray[np.bool_] = np.array([own.role == role for own in self.classes] or [False])
+        return has[self.trace.kernels.name]
 
     def _common(self, row: int, *, is_copy: bool = False, is_counted: bool = True) -> dict[str, object]:
         """What every conversion record says of its kernel."""
@@ -335,13 +296,7 @@ class Records:
         return self.trace.names[int(self.trace.operations.name[row])]
 
     def library(self, number: int, found: LibraryConversion) -> Conversion:
-        """
-        A conversion of a library.
-
-        Args:
-            number: Which of them it is, from 0.
-            found: What is known of it.
-        """
+        """A conversion of a library."""
         common = self._common(found.row)
         shape = found.tensor.shape if found.tensor is not None else None
         source, target = _layouts(shape, found.direction)
@@ -397,13 +352,7 @@ class Records:
         return tensor.shape if tensor is not None else None
 
     def padded(self, number: int, row: int) -> Conversion:
-        """
-        A kernel that only pads channels.
-
-        Args:
-            number: Which of them it is, from 0.
-            row: Its row.
-        """
+        """A kernel that only pads channels."""
         return Conversion(
             id=f"padding {number}",
             owner="library",
@@ -417,13 +366,7 @@ class Records:
         )
 
     def copy(self, number: int, copy: TraceCopy) -> Conversion:
-        """
-        A copy that no library ran.
-
-        Args:
-            number: Which of them it is, from 0.
-            copy: What is known of it.
-        """
+        """A copy that no library ran."""
         common = self._common(copy.row, is_copy=True, is_counted=copy.direction != "none")
         owner = "compiler" if copy.kind == "generated" else "framework"
         if copy.kind != "generated" and common["op"] in _CALLED_FROM_PYTHON:
@@ -449,13 +392,7 @@ class Records:
         )
 
     def pair(self, pair: TracePair, conversions: Sequence[Conversion]) -> RedundantPair:
-        """
-        A round trip.
-
-        Args:
-            pair: What is known of it.
-            conversions: From ``library``, in order.
-        """
+        """A round trip."""
         first, second = conversions[pair.first], conversions[pair.second]
         place = second if second.location or second.module else first
         moved = [conversion.bytes_moved for conversion in (first, second)]
@@ -468,7 +405,7 @@ class Records:
             between=tuple(_short(name) for name in pair.between),
             seconds=_sum(first.seconds, second.seconds),
             bytes_moved=sum(known) if len(known) == len(moved) else None,
-            location=_first_place(place.location, first.location),
+            location=place.location or first.location,
             module=place.module,
             proof=_PROOFS[pair.confidence] + _contiguous_norm_words(pair.between),
             tensor_shape=pair.shape,
@@ -483,10 +420,6 @@ _WRITTEN = ("output", "grad_input", "grad_weight")
 
 def _sum(first: float | None, second: float | None) -> float | None:
     return None if first is None or second is None else first + second
-
-
-def _first_place(place: SourceLocation | None, other: SourceLocation | None) -> SourceLocation | None:
-    return place if place is not None else other
 
 
 def _contiguous_norm_words(between: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.examination.kernels.names import is_convolution_kernel, kernel_entry
 from layoutdoctor.examination.kernels.shapes import convolution_tensors, cudnn_grid, miopen_fits
@@ -31,10 +31,9 @@ _WEIGHT_GRADIENT = re.compile(r"wgrad|_wrw_|bwd_weight|Wrw")
 _DATA_GRADIENT = re.compile(r"dgrad|_bwd_|bwd_data|Bwd")
 
 
-@dataclass(frozen=True, slots=True)
-class KernelClasses:
+class KernelClass(NamedTuple):
     """
-    What the name of each kernel says, by index into ``RecordedTrace.names``.
+    What a kernel's name says.
 
     Attributes:
         is_conversion: Whether it converts a layout.
@@ -42,15 +41,15 @@ class KernelClasses:
         is_helper: Whether it fills or casts for a convolution of MIOpen.
         direction: Of a conversion.
         library: Of a conversion.
-        roles: Role in the dictionary; empty where the name is not in it.
+        role: Role in the dictionary; empty where the name is not in it.
     """
 
-    is_conversion: tuple[bool, ...]
-    is_main: tuple[bool, ...]
-    is_helper: tuple[bool, ...]
-    direction: tuple[ConversionDirection, ...]
-    library: tuple[str, ...]
-    roles: tuple[str, ...]
+    is_conversion: bool = False
+    is_main: bool = False
+    is_helper: bool = False
+    direction: ConversionDirection = "none"
+    library: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +79,23 @@ class LibraryConversion:
     input_shape: Shape | None = None
 
 
-def classify(trace: RecordedTrace) -> KernelClasses:
-    """
-    Looks every kernel's name up in the dictionary, once per name.
-
-    Args:
-        trace: Any recorded trace.
-    """
+def classify(trace: RecordedTrace) -> list[KernelClass]:
+    """What the dictionary says of each kernel's name, by index into ``RecordedTrace.names``."""
     used = set(trace.kernels.name.tolist())
-    count = len(trace.names)
-    conversion, main, helper = [False] * count, [False] * count, [False] * count
-    direction: list[ConversionDirection] = ["none"] * count
-    library, roles = [""] * count, [""] * count
-    for index in used:
-        name = trace.names[index]
-        match = kernel_entry(name)
-        helper[index] = name.startswith(_HELPER)
-        if match is not None:
-            roles[index], library[index] = match.entry.role, match.entry.library
-            conversion[index] = match.entry.role == "conversion" and match.is_certain
-            direction[index] = match.entry.direction
-        main[index] = not conversion[index] and not helper[index] and is_convolution_kernel(name)
-    return KernelClasses(tuple(conversion), tuple(main), tuple(helper), tuple(direction), tuple(library), tuple(roles))
+    return [_class_of(name) if index in used else KernelClass() for index, name in enumerate(trace.names)]
 
 
-def groups_of(trace: RecordedTrace, attribution: Attribution, classes: KernelClasses) -> list[int]:
+def _class_of(name: str) -> KernelClass:
+    match, is_helper = kernel_entry(name), name.startswith(_HELPER)
+    is_conversion = match is not None and match.entry.role == "conversion" and match.is_certain
+    is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
+    if match is None:
+        return KernelClass(is_conversion, is_main, is_helper)
+    entry = match.entry
+    return KernelClass(is_conversion, is_main, is_helper, entry.direction, entry.library, entry.role)
+
+
+def groups_of(trace: RecordedTrace, attribution: Attribution, classes: Sequence[KernelClass]) -> list[int]:
     """
     Of each kernel, which convolution it ran for.
 
@@ -121,7 +112,7 @@ def groups_of(trace: RecordedTrace, attribution: Attribution, classes: KernelCla
     places = zip(kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist(), strict=True)
     columns = (kernels.name.tolist(), attribution.operation.tolist(), places)
     for row, (name, operation, place) in enumerate(zip(*columns, strict=True)):
-        is_own = classes.is_conversion[name] or classes.is_main[name] or classes.is_helper[name]
+        is_own = classes[name].is_conversion or classes[name].is_main or classes[name].is_helper
         if operation != NONE or not is_own:
             last.pop(place, None)
             continue
@@ -133,17 +124,9 @@ def groups_of(trace: RecordedTrace, attribution: Attribution, classes: KernelCla
 
 
 def library_conversions(
-    trace: RecordedTrace, attribution: Attribution, classes: KernelClasses, groups: Sequence[int]
+    trace: RecordedTrace, attribution: Attribution, classes: Sequence[KernelClass], groups: Sequence[int]
 ) -> list[LibraryConversion]:
-    """
-    Every conversion kernel of a library, in order.
-
-    Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-        classes: From ``classify``.
-        groups: From ``groups_of``.
-    """
+    """Every conversion kernel of a library, in order."""
     names = trace.kernels.name.tolist()
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups):
@@ -151,13 +134,13 @@ def library_conversions(
             members.setdefault(group, []).append(row)
     found: list[LibraryConversion] = []
     for group, rows in members.items():
-        if any(classes.is_conversion[names[row]] for row in rows):
+        if any(classes[names[row]].is_conversion for row in rows):
             found += _Group(trace, attribution, classes, group, rows).conversions()
     in_groups = {conversion.row for conversion in found}
     found += [
-        LibraryConversion(row, NONE, classes.direction[name], None, None)
+        LibraryConversion(row, NONE, classes[name].direction, None, None)
         for row, name in enumerate(names)
-        if classes.is_conversion[name] and row not in in_groups
+        if classes[name].is_conversion and row not in in_groups
     ]
     return sorted(found, key=lambda conversion: conversion.row)
 
@@ -169,22 +152,22 @@ class _Group:
         self,
         trace: RecordedTrace,
         attribution: Attribution,
-        classes: KernelClasses,
+        classes: Sequence[KernelClass],
         group: int,
         rows: list[int],
     ) -> None:
         self.trace, self.attribution, self.classes, self.group, self.rows = trace, attribution, classes, group, rows
         self.names = [int(trace.kernels.name[row]) for row in rows]
-        self.is_conversion = [classes.is_conversion[name] for name in self.names]
+        self.is_conversion = [classes[name].is_conversion for name in self.names]
         self.mains = self._mains()
 
     def _mains(self) -> list[int]:
         """Places of the kernels that compute; where no name says so, the longest of the others."""
-        mains = [place for place, name in enumerate(self.names) if self.classes.is_main[name]]
+        mains = [place for place, name in enumerate(self.names) if self.classes[name].is_main]
         others = [
             place
             for place, name in enumerate(self.names)
-            if not self.is_conversion[place] and not self.classes.is_helper[name] and not self.classes.roles[name]
+            if not self.is_conversion[place] and not self.classes[name].is_helper and not self.classes[name].role
         ]
         if mains or not others or self.group < NONE:
             return mains
@@ -196,7 +179,7 @@ class _Group:
         for place, row in enumerate(self.rows):
             if not self.is_conversion[place]:
                 continue
-            named = self.classes.direction[self.names[place]]
+            named = self.classes[self.names[place]].direction
             is_result = self._is_result(place)
             direction = self._direction(place, is_result=is_result) if named == "other" else named
             conversion = LibraryConversion(
@@ -224,13 +207,13 @@ class _Group:
             return None
         if not before or not after:
             return bool(before)
-        named = self.classes.direction[self.names[place]]
+        named = self.classes[self.names[place]].direction
         return self._is_next_to(before[-1], place) if named == "other" else named != self._reading_direction()
 
     def _reading_direction(self) -> ConversionDirection:
         """Which way this convolution converts what it reads: a channels_last model may run a contiguous one."""
         first = next(iter(self.mains), 0)
-        reads = [self.classes.direction[self.names[i]] for i in range(first) if self.is_conversion[i]]
+        reads = [self.classes[self.names[i]].direction for i in range(first) if self.is_conversion[i]]
         return reads[0] if reads else "to_channels_last"
 
     def _is_next_to(self, main: int, place: int) -> bool:
@@ -260,7 +243,7 @@ class _Group:
             return conversion
         conversion = replace(conversion, dtype=tensors.dtype, input_shape=_shape_of(tensors, "input"))
         part = sum(main < place for main in self.mains)
-        is_miopen = self.classes.library[self.names[place]] == "miopen"
+        is_miopen = self.classes[self.names[place]].library == "miopen"
         roles = self._roles(tensors, conversion, place, is_miopen=is_miopen)
         candidates = [tensors.of_role(role) for role in roles if (part, role) not in taken]
         to_channels_last = conversion.direction == "to_channels_last"
@@ -329,7 +312,7 @@ class _Group:
             return True
         grid = self.trace.grids[index]
         name = self.trace.names[int(self.trace.kernels.name[row])]
-        if self.classes.library[int(self.trace.kernels.name[row])] == "cudnn":
+        if self.classes[int(self.trace.kernels.name[row])].library == "cudnn":
             return cudnn_grid(tensor.shape) == grid
         return miopen_fits(name, tensor.shape, grid, to_channels_last=to_channels_last) is not False
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import ConversionDirection
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import KernelClasses
+    from layoutdoctor.examination.kernels.convolutions import KernelClass
     from layoutdoctor.recording.recording import RecordedTrace
 
 CopyKind = Literal["converted", "permuted", "generated"]
@@ -52,12 +52,7 @@ class TraceCopy:
 
 
 def stride_order_of(layout: Layout) -> tuple[int, ...] | None:
-    """
-    The dimensions larger than one, slowest first.
-
-    Args:
-        layout: A strided layout.
-    """
+    """The dimensions larger than one, slowest first."""
     return stride_order(layout.shape, layout.stride) if layout.stride is not None else None
 
 
@@ -66,7 +61,6 @@ def copied_layouts(trace: RecordedTrace, operation: int) -> tuple[Layout, Layout
     Layouts before and after an eager copy.
 
     Args:
-        trace: Any recorded trace.
         operation: Row of an ``aten::copy_``.
 
     Returns:
@@ -86,15 +80,8 @@ def copied_layouts(trace: RecordedTrace, operation: int) -> tuple[Layout, Layout
     return source, target
 
 
-def find_copies(trace: RecordedTrace, attribution: Attribution, classes: KernelClasses) -> list[TraceCopy]:
-    """
-    Every copy that changes strides, and every generated copy in two dimensions, in order.
-
-    Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-        classes: From ``trace_convolutions.classify``.
-    """
+def find_copies(trace: RecordedTrace, attribution: Attribution, classes: Sequence[KernelClass]) -> list[TraceCopy]:
+    """Every copy that changes strides, and every generated copy in two dimensions, in order."""
     found: list[TraceCopy] = []
     known: dict[int, tuple[Layout, Layout] | None] = {}
     operations = attribution.operation.tolist()
@@ -105,7 +92,7 @@ def find_copies(trace: RecordedTrace, attribution: Attribution, classes: KernelC
             continue
         if is_generated[name]:
             copy = _generated(trace, row, arguments[operation])
-        elif classes.roles[name] == "strided_copy":
+        elif classes[name].role == "strided_copy":
             if operation not in known:
                 known[operation] = copied_layouts(trace, operation)
             copy = _eager(row, known[operation])
@@ -133,13 +120,7 @@ def _is_expanded(layout: Layout) -> bool:
 
 
 def format_change(source: Layout, target: Layout) -> ConversionDirection:
-    """
-    The direction of a copy between the memory formats of 4-D and 5-D tensors; ``none`` for any other permutation.
-
-    Args:
-        source: Layout before.
-        target: Layout after.
-    """
+    """The direction of a copy between the memory formats of 4-D and 5-D tensors; ``none`` for any other permutation."""
     before, after = set(source.memory_formats), set(target.memory_formats)
     last = {"channels_last", "channels_last_3d"}
     if before & after:

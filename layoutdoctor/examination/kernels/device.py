@@ -18,10 +18,11 @@ from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.regions import same_format
 from layoutdoctor.examination.kernels.attribution import Places
-from layoutdoctor.examination.kernels.conversions import SECONDS_PER_NANOSECOND, Records
+from layoutdoctor.examination.kernels.conversions import Records
 from layoutdoctor.examination.kernels.convolutions import classify, groups_of, library_conversions
 from layoutdoctor.examination.kernels.host import is_backward
 from layoutdoctor.recording.recording import NONE
+from layoutdoctor.units import SECONDS_PER_NANOSECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph, Kernel, KernelSummary, SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.convolutions import LibraryConversion
-    from layoutdoctor.examination.kernels.host import HostOperation
+    from layoutdoctor.examination.kernels.host import HostOperation, Operation
     from layoutdoctor.examination.kernels.shapes import Role
-    from layoutdoctor.recording.operations import Operation
     from layoutdoctor.recording.recording import RecordedTrace
 
 _EAGER = "eager"  # the name of the graph whose nodes are the operations that really ran
@@ -40,12 +40,7 @@ _SEVERAL_RESULTS = "convolution_backward"
 
 
 class GraphLayouts:
-    """
-    The layouts that tensors of a graph's convolutions had.
-
-    Args:
-        graph: With nodes; a compiled one with buffers as well.
-    """
+    """The layouts that tensors of a graph's convolutions had."""
 
     def __init__(self, graph: Graph) -> None:
         self._nodes = {node.name: node for node in graph.nodes}
@@ -60,14 +55,7 @@ class GraphLayouts:
                     self._made_for[origin].append(buffer.layout)
 
     def of_argument(self, node: FxNode, index: int, operation: Operation) -> Layout | None:
-        """
-        The layout of an argument; None where it was not recorded, or has other sizes than the graph's value.
-
-        Args:
-            node: A convolution, forward or backward.
-            index: Which argument.
-            operation: What ran it, as profiled.
-        """
+        """The layout of an argument; None where it was not recorded, or has other sizes than the graph's value."""
         if index >= min(len(operation.shapes), len(operation.strides), len(node.inputs)):
             return None
         shape, stride = operation.shapes[index], operation.strides[index]
@@ -80,13 +68,7 @@ class GraphLayouts:
         return strided_layout(shape, stride)
 
     def of_result(self, node: FxNode, index: int) -> Layout | None:
-        """
-        The layout of a result; None where the graph does not say what it was.
-
-        Args:
-            node: A convolution, forward or backward.
-            index: Which result.
-        """
+        """The layout of a result; None where the graph does not say what it was."""
         holder: FxNode | None = node
         if base_name(node.target) == _SEVERAL_RESULTS:
             holder = self._items.get((node.name, index))
@@ -128,11 +110,7 @@ def summarize_device(
     The kernel list of an iteration on a GPU.
 
     Args:
-        trace: The profiler's trace of the iteration.
-        attribution: Its attribution.
         tree: From ``operation_tree``, with nodes joined; its operations know their rows in the trace.
-        graphs: The trial's graphs.
-        lacks: What could not be recorded.
     """
     entries = _entries(attribution, tree)
     classes = classify(trace)
@@ -163,13 +141,7 @@ def summarize_device(
 
 
 def device_seconds(trace: RecordedTrace, attribution: Attribution) -> dict[int, float]:
-    """
-    Time of the kernels that each operation launched itself, by its external id.
-
-    Args:
-        trace: The profiler's trace of the iteration.
-        attribution: Its attribution.
-    """
+    """Time of the kernels that each operation launched itself, by its external id."""
     seconds: dict[int, float] = {}
     columns = (attribution.operation.tolist(), trace.kernels.duration.tolist())
     for operation, duration in zip(*columns, strict=True):
@@ -194,21 +166,11 @@ class _GraphPlaces(Places):
         self._nodes = [_node(entry) for entry in entries]
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
-        """
-        The module of each kernel's node.
-
-        Args:
-            rows: Rows of kernels.
-        """
+        """The module of each kernel's node."""
         return [node.module if (node := self._nodes[row]) is not None else None for row in rows]
 
     def locations(self, rows: Sequence[int]) -> list[SourceLocation | None]:
-        """
-        The line of each kernel's node.
-
-        Args:
-            rows: Rows of kernels.
-        """
+        """The line of each kernel's node."""
         return [node.location if (node := self._nodes[row]) is not None else None for row in rows]
 
 

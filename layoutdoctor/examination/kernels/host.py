@@ -2,29 +2,129 @@
 The kernel list of one profiled iteration, merged from the profiler's operations and oneDNN's log, in order.
 
 A CPU has no kernels of its own: here a kernel is an executed oneDNN primitive, a generated Inductor kernel, or an ATen
-operation that computes and calls no other one that does. For a GPU see ``device_kernels``.
+operation that computes and calls no other one that does. For a GPU see ``device``.
 """
 
 from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary
-from layoutdoctor.examination.kernels.primitives import annotate_primitives, describe_primitive
-from layoutdoctor.recording.operations import GENERATED_PREFIX
+from layoutdoctor.examination.kernels.primitives import RESULTS, annotate_sequence, describe_primitive
+from layoutdoctor.examination.kernels.shapes import parse_shapes
+from layoutdoctor.recording.recording import NONE
+from layoutdoctor.units import SECONDS_PER_NANOSECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import FxNode
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
-    from layoutdoctor.recording.operations import Operation, ProfiledIteration
+    from layoutdoctor.recording.recording import RecordedTrace
 
-_RESULT_ROLES = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
-"""oneDNN's roles of what a backward convolution writes; a forward one writes ``dst``."""
+GENERATED_PREFIX = "layoutdoctor::"
+"""Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """
+    One operation or annotated range on the host.
+
+    Attributes:
+        name: Such as ``aten::convolution``.
+        start_seconds: Since the trace's base time, so that small differences keep their precision.
+        seconds: Duration, children included.
+        thread: Process and thread id, as text.
+        shapes: Sizes of its arguments; empty entries for what is no tensor.
+        strides: Strides of its arguments.
+        sequence_number: Links an operation with the autograd node it made.
+        external_id: Links device kernels with it.
+        is_annotation: True for a ``record_function`` range.
+        row: Its row among the operations of the trace that it was taken from; None for an annotated range.
+    """
+
+    name: str
+    start_seconds: float
+    seconds: float
+    thread: str
+    shapes: tuple[tuple[int, ...], ...] = ()
+    strides: tuple[tuple[int, ...], ...] = ()
+    sequence_number: int | None = None
+    external_id: int | None = None
+    is_annotation: bool = False
+    row: int | None = None
+
+    @property
+    def end_seconds(self) -> float:
+        """Its end, since the trace's base time."""
+        return self.start_seconds + self.seconds
+
+
+@dataclass
+class ProfiledIteration:
+    """
+    What the profiler recorded.
+
+    Attributes:
+        operations: Sorted by start, parents before their children.
+        base_seconds: Unix time the starts count from.
+        not_understood_count: Events that could not be read.
+    """
+
+    operations: list[Operation] = field(default_factory=list)
+    base_seconds: float = 0.0
+    not_understood_count: int = 0
+
+
+def iteration_of(trace: RecordedTrace) -> ProfiledIteration:
+    """The operations and annotated ranges of one iteration, which know their rows in it."""
+    # Numbers of nanoseconds until they are in order: two events within one may be a parent and its child.
+    found = [*_annotations(trace), *_operations(trace)]
+    found.sort(key=lambda item: (item[0], -item[1]))
+    lost = sum(problem.count for problem in trace.problems if problem.is_loss)
+    base = trace.metadata.get("baseTimeNanoseconds")
+    return ProfiledIteration(
+        operations=[operation for _, _, operation in found],
+        base_seconds=((base if isinstance(base, int) else 0) + trace.base_nanoseconds) * SECONDS_PER_NANOSECOND,
+        not_understood_count=lost,
+    )
+
+
+def _annotations(trace: RecordedTrace) -> Iterator[_Timed]:
+    ranges = trace.annotations
+    columns = (ranges.name, ranges.start, ranges.duration, ranges.thread)
+    for times in zip(*(column.tolist() for column in columns), strict=True):
+        yield _timed(trace, *times, is_annotation=True)
+
+
+def _operations(trace: RecordedTrace) -> Iterator[_Timed]:
+    sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
+    own = trace.operations
+    columns = (own.name, own.start, own.duration, own.thread, own.external, own.sequence, own.arguments)
+    for row, (*times, external, sequence, arguments) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        shapes, strides = sizes[arguments] if arguments != NONE else ((), ())
+        yield _timed(
+            trace,
+            *times,
+            shapes=shapes,
+            strides=strides,
+            sequence_number=sequence if sequence != NONE else None,
+            external_id=external if external != NONE else None,
+            row=row,
+        )
+
+
+_Timed = tuple[int, int, Operation]
+"""Start and duration in nanoseconds, and the operation."""
+
+
+def _timed(trace: RecordedTrace, name: int, start: int, duration: int, thread: int, **more: Any) -> _Timed:
+    seconds, moment = duration * SECONDS_PER_NANOSECOND, start * SECONDS_PER_NANOSECOND
+    return start, duration, Operation(trace.names[name], moment, seconds, " ".join(trace.threads[thread]), **more)
 
 
 def place_by_order(
@@ -37,7 +137,6 @@ def place_by_order(
 
     Args:
         are_backward: For each convolution operation that ran, in order, whether it is a backward one.
-        primitives: The log, in order.
 
     Returns:
         None where the two do not fit together.
@@ -78,7 +177,7 @@ def _reads_result(running: Sequence[Primitive], reorder: Primitive) -> bool:
     source = reorder.descriptor("src")
     if source is None or not (any(letter.isdigit() for letter in source.tag) or source.tag == "a"):
         return False
-    results = [last.descriptor(role) for role in _RESULT_ROLES.get(last.prop_kind, ("dst",))]
+    results = [last.descriptor(role) for role in RESULTS.get(last.prop_kind, ("dst",))]
     return any(result is not None and result.tag == source.tag for result in results)
 
 
@@ -139,28 +238,24 @@ class HostOperation:
         """Its duration without its children's."""
         return max(0.0, self.operation.seconds - sum(child.operation.seconds for child in self.children))
 
+    def around(self) -> Iterator[HostOperation]:
+        """This operation and those around it, from the inside out."""
+        here: HostOperation | None = self
+        while here is not None:
+            yield here
+            here = here.parent
+
     def joined(self) -> HostOperation | None:
         """This operation, or the nearest one around it, whose graph node is known."""
-        here: HostOperation | None = self
-        while here is not None and here.node is None:
-            here = here.parent
-        return here
+        return next((entry for entry in self.around() if entry.node is not None), None)
 
     def home(self) -> str | None:
         """Name of the graph that it ran in, where that is certain."""
-        here: HostOperation | None = self
-        while here is not None and here.graph is None:
-            here = here.parent
-        return here.graph if here is not None else None
+        return next((entry.graph for entry in self.around() if entry.graph is not None), None)
 
 
 def operation_tree(profile: ProfiledIteration) -> list[HostOperation]:
-    """
-    The operations with their nesting, sorted by start.
-
-    Args:
-        profile: What the profiler recorded.
-    """
+    """The operations with their nesting, sorted by start."""
     open_by_thread: dict[str, list[HostOperation]] = {}
     tree: list[HostOperation] = []
     for operation in profile.operations:
@@ -180,8 +275,6 @@ def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base_seconds
     Puts each primitive into the innermost operation that ran it.
 
     Args:
-        tree: From ``operation_tree``.
-        log: The parsed log.
         base_seconds: Unix time that the operations' starts count from.
 
     Returns:
@@ -204,10 +297,9 @@ _CLOCK_RESOLUTION_SECONDS = 1e-6
 
 def _innermost(tree: Sequence[HostOperation], starts: Sequence[float], moment: float) -> HostOperation | None:
     index = bisect.bisect_right(starts, moment) - 1
-    here: HostOperation | None = tree[index] if index >= 0 else None
-    while here is not None and (here.operation.end_seconds < moment or not here.name.startswith(_LAUNCHING)):
-        here = here.parent
-    return here
+    around = tree[index].around() if index >= 0 else ()
+    running = (entry for entry in around if entry.operation.end_seconds >= moment)
+    return next((entry for entry in running if entry.name.startswith(_LAUNCHING)), None)
 
 
 def _place_by_order(tree: Sequence[HostOperation], log: OnednnLog) -> list[Primitive]:
@@ -244,20 +336,15 @@ def summarize_host(
     The kernel list of an iteration on a CPU.
 
     Args:
-        profile: What the profiler recorded.
         log: oneDNN's log; None where it could not be had.
         tree: From ``operation_tree``, with primitives placed and nodes joined.
-        homeless: Primitives that no operation can be named for.
-        lacks: What could not be recorded.
     """
-    annotated = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
     kernels: list[Kernel] = []
     conversions: list[Conversion] = []
     origin = min((entry.operation.start_seconds for entry in tree), default=0.0)
-    items = iter(annotated)
     for entry in tree:
-        for _ in entry.primitives:
-            add_primitive(kernels, conversions, next(items), entry, profile.base_seconds + origin)
+        for item in annotate_sequence(entry.primitives):
+            add_primitive(kernels, conversions, item, entry, profile.base_seconds + origin)
         if not entry.primitives and _is_kernel(entry):
             kernels.append(_host_kernel(entry, origin))
     for primitive in homeless:
@@ -280,11 +367,7 @@ def summarize(
     Counts and sums of a kernel list.
 
     Args:
-        kernels: Every kernel, in order.
         conversions: The conversions among them, those without a change of layout included.
-        not_understood: How many records could not be read.
-        sources: Where the list comes from.
-        lacks: What could not be recorded.
     """
     real = [conversion for conversion in conversions if conversion.direction != "none"]
     seconds = sum(kernel.seconds for kernel in kernels)
@@ -343,27 +426,13 @@ def outermost_name(entry: HostOperation) -> str:
     Args:
         entry: Any operation; one that ran inside no other gives its own name.
     """
-    here, name = entry, entry.name
-    while here.parent is not None:
-        here = here.parent
-        if here.name.startswith(_LAUNCHING):
-            name = here.name
-    return name
+    return [entry.name, *(one.name for one in entry.around() if one.name.startswith(_LAUNCHING))][-1]
 
 
 def is_backward(entry: HostOperation) -> bool:
-    """
-    Whether autograd ran an operation.
-
-    Args:
-        entry: Any operation.
-    """
-    here: HostOperation | None = entry
-    while here is not None:
-        if here.name.startswith("autograd::engine::evaluate_function") or "Backward" in here.name:
-            return True
-        here = here.parent
-    return False
+    """Whether autograd ran an operation."""
+    marks = ("autograd::engine::evaluate_function", "Backward")
+    return any(one.name.startswith(marks[0]) or marks[1] in one.name for one in entry.around())
 
 
 def add_primitive(
@@ -377,29 +446,27 @@ def add_primitive(
     Puts a primitive into the kernel list, and a reorder among the conversions as well.
 
     Args:
-        kernels: The list so far.
-        conversions: The conversions among them.
-        item: The primitive with what it converts.
         entry: The operation that ran it; None where that is not known.
         origin_unix: Unix time in seconds that starts in the list count from.
     """
     primitive = item.primitive
     start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)
-    backward = entry is not None and is_backward(entry)
     joined = entry.joined() if entry is not None else None
     node = joined.node if joined is not None else None
+    op = entry.name if entry is not None else None
+    node_name, graph = (node.name if node is not None else None), (joined.graph if joined is not None else None)
     kernels.append(
         Kernel(
             name=primitive.kind,
             seconds=primitive.seconds,
             start_seconds=start if start is not None or entry is None else entry.operation.start_seconds,
-            op=entry.name if entry is not None else None,
+            op=op,
             library="onednn",
             problem=primitive.problem,
             implementation=primitive.implementation,
-            backward=backward,
-            node=node.name if node is not None else None,
-            graph=joined.graph if joined is not None else None,
+            backward=entry is not None and is_backward(entry),
+            node=node_name,
+            graph=graph,
         )
     )
     if primitive.kind != "reorder":
@@ -409,8 +476,8 @@ def add_primitive(
             id=f"reorder {len(conversions)}",
             owner="library",
             kernel=f"reorder {primitive.implementation}",
-            node=node.name if node is not None else None,
-            op=entry.name if entry is not None else None,
+            node=node_name,
+            op=op,
             location=node.location if node is not None else None,
             module=node.module if node is not None else None,
             source=item.source,
@@ -421,12 +488,10 @@ def add_primitive(
             bytes_moved=item.bytes_moved,
             start_seconds=start,
             dtype=item.dtype,
-            graph=joined.graph if joined is not None else None,
+            graph=graph,
             port=item.port if joined is not None else None,
-            cause=None
-            if node is None
-            else f"{entry.name if entry is not None else 'oneDNN'} runs in a format of its own",
-            required_by=() if node is None else (node.name,),
+            cause=f"{op} runs in a format of its own" if node is not None else None,
+            required_by=(node.name,) if node is not None else (),
             seconds_source="measured",
         )
     )

@@ -1,7 +1,7 @@
 """
 What a kernel is, as far as its name says: a layout conversion, a convolution, whose it is, between which data types.
 
-The names themselves stand in ``kernel_dictionary``; here they are looked up, whole or cut.
+First the names themselves, as patterns; then how one is looked up, whole or cut.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class KernelEntry:
             a copy in eager mode, its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``:
             it looks like a conversion and is none.
         direction: What it does to the layout; ``other`` where the name does not say, ``none`` where it does nothing.
-        proves: What one learns from the name.
-        evidence: Where it was seen.
         endings: How a whole name goes on from the point where a cut one tells which kernel it is; any end of an ending
             may complete a cut name. Empty: only a name that already matches counts.
     """
@@ -44,8 +42,6 @@ class KernelEntry:
     library: str
     role: Role
     direction: ConversionDirection
-    proves: str
-    evidence: str
     endings: tuple[str, ...] = ()
 
     @cached_property
@@ -81,220 +77,199 @@ def _cudnn(*words: str) -> str:
     )
 
 
-def _entry(
-    pattern: str,
-    library: str,
-    role: Role,
-    direction: ConversionDirection,
-    proves: str,
-    evidence: str,
-    *endings: str,
-) -> KernelEntry:
-    return KernelEntry(pattern, library, role, direction, proves, evidence, endings)
+def _entry(pattern: str, library: str, role: Role, direction: ConversionDirection, *endings: str) -> KernelEntry:
+    return KernelEntry(pattern, library, role, direction, endings)
 
 
-def _decoy(pattern: str, library: str, what: str, evidence: str, *endings: str) -> KernelEntry:
-    return _entry(pattern, library, "decoy", "none", what, evidence, *endings)
+def _decoy(pattern: str, library: str, *endings: str) -> KernelEntry:
+    return _entry(pattern, library, "decoy", "none", *endings)
 
 
-_CUDNN_SEEN = "cuDNN 7 (no namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled); recorded on V100, A100, H100"
-_ORION = "names in public post-processing of Nsight tables of cuDNN training"
-_RECORDED = "recorded in public PyTorch traces"
-_OPERANDS = "computes; a layout in its name is that of its operands"
-_ELEMENTS = "a scan, sort or transform over elements"
+# Above each entry: what one learns from the name; where it was seen.
 
 _CONVERSIONS = (
-    # cuDNN
-    _entry(_cudnn("nchwToNhwcKernel"), "cudnn", "conversion", "to_channels_last",
-           "contiguous to channels_last, of activations and of weights; casts as well where its two types differ",
-           _CUDNN_SEEN, "Kernel"),
-    _entry(_cudnn("nhwcToNchwKernel"), "cudnn", "conversion", "to_contiguous",
-           "channels_last to contiguous; casts as well where its two types differ", _CUDNN_SEEN, "Kernel"),
-    _entry(_cudnn("nchwToNhwc3To4Kernel"), "cudnn", "conversion", "to_channels_last",
-           "contiguous to channels_last, padding 3 channels to 4 on the way",
-           "cuDNN 7; README of apex.pyprof, ResNet-50", "3To4Kernel"),
-    _entry(_cudnn("nchwToFoldedNhwcKernel"), "cudnn", "conversion", "to_channels_last",
-           "contiguous to channels_last with few channels folded; the layout changes", "kernel table of HTA",
-           "NhwcKernel"),
-    # MIOpen
+    # contiguous to channels_last, of activations and of weights; casts as well where its two types differ; cuDNN 7
+    # (no namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled); recorded on V100, A100, H100
+    _entry(_cudnn("nchwToNhwcKernel"), "cudnn", "conversion", "to_channels_last", "Kernel"),
+    # channels_last to contiguous; casts as well where its two types differ; cuDNN 7 (no namespace), 8 (cudnn::ops), 9
+    # (cudnn::engines_precompiled); recorded on V100, A100, H100
+    _entry(_cudnn("nhwcToNchwKernel"), "cudnn", "conversion", "to_contiguous", "Kernel"),
+    # contiguous to channels_last, padding 3 channels to 4 on the way; cuDNN 7; README of apex.pyprof, ResNet-50
+    _entry(_cudnn("nchwToNhwc3To4Kernel"), "cudnn", "conversion", "to_channels_last", "3To4Kernel"),
+    # contiguous to channels_last with few channels folded; the layout changes; kernel table of HTA
+    _entry(_cudnn("nchwToFoldedNhwcKernel"), "cudnn", "conversion", "to_channels_last", "NhwcKernel"),
+    # a layout change; the direction shows only in the position around the convolution. half is any 16-bit type;
+    # recorded on MI300X; MIOpen batched_transpose_sol.cpp
     _entry(r"^batched_transpose_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)\b", "miopen", "conversion",
-           "other", "a layout change; the direction shows only in the position around the convolution. half is any "
-           "16-bit type", "recorded on MI300X; MIOpen batched_transpose_sol.cpp",
-           "32x32_pack_2x2_ediv_2x2_half", "32x32_half", "byte", "dword"),
-    _entry(r"^transpose_(?:NCHW2CNHW|CNHW2NCHW)_V\d", "miopen", "conversion", "other",
-           "contiguous to or from CNHW, around a 1x1 convolution that runs as a matrix product",
-           "recorded on MI300X; MIOpen MIOpenUtilKernels4", "NHW_V2", "CHW_V2"),
+           "other", "32x32_pack_2x2_ediv_2x2_half", "32x32_half", "byte", "dword"),
+    # contiguous to or from CNHW, around a 1x1 convolution that runs as a matrix product; recorded on MI300X; MIOpen
+    # MIOpenUtilKernels4
+    _entry(r"^transpose_(?:NCHW2CNHW|CNHW2NCHW)_V\d", "miopen", "conversion", "other", "NHW_V2", "CHW_V2"),
+    # order 0, 2, 3, 1: contiguous to channels_last; MIOpen tensor_reorder_sol.hpp (builds the name)
     _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0231\b", "miopen",
-           "conversion", "to_channels_last", "order 0, 2, 3, 1: contiguous to channels_last",
-           "MIOpen tensor_reorder_sol.hpp (builds the name)", "16x256_half_r0231", "byte_r0231", "dword_r0231"),
+           "conversion", "to_channels_last", "16x256_half_r0231", "byte_r0231", "dword_r0231"),
+    # order 0, 3, 1, 2: channels_last to contiguous; MIOpen tensor_reorder_sol.hpp (builds the name)
     _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0312\b", "miopen",
-           "conversion", "to_contiguous", "order 0, 3, 1, 2: channels_last to contiguous",
-           "MIOpen tensor_reorder_sol.hpp (builds the name)", "16x256_half_r0312", "byte_r0312", "dword_r0312"),
+           "conversion", "to_contiguous", "16x256_half_r0312", "byte_r0312", "dword_r0312"),
+    # the order of the four dimensions, as its last digits say; MIOpen tensor_reorder_sol.hpp (builds the name)
     _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r[0-3]{4}\b", "miopen",
-           "conversion", "other", "the order of the four dimensions, as its last digits say",
-           "MIOpen tensor_reorder_sol.hpp (builds the name)", "16x256_half_r3210", "byte_r3210", "dword_r3210"),
-    _entry(r"^transpose_NCHW2Vec\b", "miopen", "conversion", "other", "contiguous to or from groups of channels (int8)",
-           "MIOpen MIOpenUtilKernels5.cl", "ec"),
-    # oneDNN on Intel GPUs
-    _entry(r"^conv_reorder\b", "onednn", "conversion", "other",
-           "data or weights to or from the layout in which the convolution computes",
-           "oneDNN gen_convolution.cpp; torch-xpu-ops pull request 1355: 8 % of ResNet-50 in channels_last", "order"),
-    _entry(r"^(?:gen|generic|custom|simple|ref)_reorder\b", "onednn", "conversion", "other",
-           "a reorder primitive: a change of layout, often of the data type as well",
-           "oneDNN gpu/intel/reorder (gen_reorder.cpp, generic_reorder.hpp, ref_reorder.hpp)", "order"),
-    # TensorRT, cuTENSOR
+           "conversion", "other", "16x256_half_r3210", "byte_r3210", "dword_r3210"),
+    # contiguous to or from groups of channels (int8); MIOpen MIOpenUtilKernels5.cl
+    _entry(r"^transpose_NCHW2Vec\b", "miopen", "conversion", "other", "ec"),
+    # data or weights to or from the layout in which the convolution computes; oneDNN gen_convolution.cpp; torch-xpu-
+    # ops pull request 1355: 8 % of ResNet-50 in channels_last
+    _entry(r"^conv_reorder\b", "onednn", "conversion", "other", "order"),
+    # a reorder primitive: a change of layout, often of the data type as well; oneDNN gpu/intel/reorder
+    # (gen_reorder.cpp, generic_reorder.hpp, ref_reorder.hpp)
+    _entry(r"^(?:gen|generic|custom|simple|ref)_reorder\b", "onednn", "conversion", "other", "order"),
+    # contiguous to channels_last at the border of a layer; Nsight tables of TensorRT engines (FP32, FP16)
     _entry(_VOID + r"cuInt8::(?:nchwToNhwcKernel|nchwTonhwc)\b", "tensorrt", "conversion", "to_channels_last",
-           "contiguous to channels_last at the border of a layer", "Nsight tables of TensorRT engines (FP32, FP16)",
            "wcKernel", "hwc"),
-    _entry(_VOID + r"cuInt8::(?:nhwcToNchwKernel|nhwcTonchw)\b", "tensorrt", "conversion", "to_contiguous",
-           "channels_last to contiguous at the border of a layer", "Nsight tables of TensorRT engines (FP32, FP16)",
-           "wKernel", "hw"),
-    _entry(_VOID + r"cuInt8::nchwTo[nN]c[hq]hw\w*", "tensorrt", "conversion", "to_blocked",
-           "contiguous to channels in groups (CHW2, CHW4)", "nvprof tables of TensorRT engines (nchwToNchhw2)",
-           "hhw2", "qhw4"),
-    _entry(_VOID + r"cuInt8::nc[hq]hw\d*To[nN]chw\b", "tensorrt", "conversion", "from_blocked",
-           "channels in groups (CHW2, CHW4) to contiguous", "the way back of nchwToNchhw2", "ToNchw", "Tonchw"),
-    _entry(_VOID + r"CUTENSOR_NAMESPACE::permutationKernel\w*", "cutensor", "conversion", "other",
-           "a permutation of dimensions, of an image or of anything else", "Nsight tables of TensorRT engines: 14 % of "
-           "YOLOv8 (permutationKernelPLC3)", "Kernel"),
+    # channels_last to contiguous at the border of a layer; Nsight tables of TensorRT engines (FP32, FP16)
+    _entry(_VOID + r"cuInt8::(?:nhwcToNchwKernel|nhwcTonchw)\b", "tensorrt", "conversion", "to_contiguous", "wKernel",
+           "hw"),
+    # contiguous to channels in groups (CHW2, CHW4); nvprof tables of TensorRT engines (nchwToNchhw2)
+    _entry(_VOID + r"cuInt8::nchwTo[nN]c[hq]hw\w*", "tensorrt", "conversion", "to_blocked", "hhw2", "qhw4"),
+    # channels in groups (CHW2, CHW4) to contiguous; the way back of nchwToNchhw2
+    _entry(_VOID + r"cuInt8::nc[hq]hw\d*To[nN]chw\b", "tensorrt", "conversion", "from_blocked", "ToNchw", "Tonchw"),
+    # a permutation of dimensions, of an image or of anything else; Nsight tables of TensorRT engines: 14 % of YOLOv8
+    # (permutationKernelPLC3)
+    _entry(_VOID + r"CUTENSOR_NAMESPACE::permutationKernel\w*", "cutensor", "conversion", "other", "Kernel"),
 )  # fmt: skip
 
 _ALMOST = (
-    # cuDNN: the channels are padded, the layout stays
-    _entry(_cudnn("nhwcAddPaddingKernel", "nchwAddPaddingKernel"), "cudnn", "padding", "none",
-           "adds channels of zeros (3 to 4 or 8; 128 was reported); pad the channels in the model, no layout helps",
-           "Nsight tables of channels_last models, cuDNN 8 and 9", "PaddingKernel"),
-    _entry(_cudnn("nhwcToFoldedNhwcKernel", "foldedNhwcToNhwcKernel"), "cudnn", "padding", "none",
-           "folds or unfolds few channels within channels_last", _ORION, "NhwcKernel"),
-    _entry(_cudnn("generic4Channel_kernel"), "cudnn", "padding", "none", "pads the first layer's weights to 4 channels",
-           "cuDNN 7; README of apex.pyprof: its grid is that of the 9408 weights of ResNet-50's first layer", "nel"),
-    # only the data type changes
-    _entry(_cudnn("convertTensor_kernel"), "cudnn", "cast", "none",
-           "data type or scale of packed data: one size, no strides; it is often taken for a layout conversion",
-           "TensorFlow profiles of cuDNN 8", "_kernel"),
-    _entry(r"^SubTensorOpWithCastTensor\dd", "miopen", "cast", "none", "float32 to 16 bits of a weight gradient",
-           "recorded on MI300X; MIOpen MIOpenSubTensorOpWithCastTensorKernel", "CastTensor1d"),
-    _entry(_UNROLLED + r"OffsetCalculator<", "aten", "strided_copy", "other", "a copy, the strides decide",
-           "recorded on V100, torch 1.8", ", OffsetCalculator<"),
-    _entry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none", "a cast of data that stays as it lies",
-           "recorded on A100, H100: 198 in a particle transformer", ", TrivialOffsetCalculator<"),
-    _entry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none",
-           "a cast of data that stays as it lies", _RECORDED, "_copy_kernel_cuda"),
-    # eager copies
+    # adds channels of zeros (3 to 4 or 8; 128 was reported); pad the channels in the model, no layout helps; Nsight
+    # tables of channels_last models, cuDNN 8 and 9
+    _entry(_cudnn("nhwcAddPaddingKernel", "nchwAddPaddingKernel"), "cudnn", "padding", "none", "PaddingKernel"),
+    # folds or unfolds few channels within channels_last; names in public post-processing of Nsight tables of cuDNN
+    # training
+    _entry(_cudnn("nhwcToFoldedNhwcKernel", "foldedNhwcToNhwcKernel"), "cudnn", "padding", "none", "NhwcKernel"),
+    # pads the first layer's weights to 4 channels; cuDNN 7; README of apex.pyprof: its grid is that of the 9408
+    # weights of ResNet-50's first layer
+    _entry(_cudnn("generic4Channel_kernel"), "cudnn", "padding", "none", "nel"),
+    # data type or scale of packed data: one size, no strides; it is often taken for a layout conversion; TensorFlow
+    # profiles of cuDNN 8
+    _entry(_cudnn("convertTensor_kernel"), "cudnn", "cast", "none", "_kernel"),
+    # float32 to 16 bits of a weight gradient; recorded on MI300X; MIOpen MIOpenSubTensorOpWithCastTensorKernel
+    _entry(r"^SubTensorOpWithCastTensor\dd", "miopen", "cast", "none", "CastTensor1d"),
+    # a copy, the strides decide; recorded on V100, torch 1.8
+    _entry(_UNROLLED + r"OffsetCalculator<", "aten", "strided_copy", "other", ", OffsetCalculator<"),
+    # a cast of data that stays as it lies; recorded on A100, H100: 198 in a particle transformer
+    _entry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none", ", TrivialOffsetCalculator<"),
+    # a cast of data that stays as it lies; recorded in public PyTorch traces
+    _entry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none", "_copy_kernel_cuda"),
+    # copy_, contiguous, clone or to; only the strides tell a conversion from an attention permute; recorded in public
+    # PyTorch traces
     _entry(_VOID + r"at::native::elementwise_kernel(?:_manual_unroll)?" + _STRIDED, "aten", "strided_copy", "other",
-           "copy_, contiguous, clone or to; only the strides tell a conversion from an attention permute", _RECORDED,
            "_kernel_cuda"),
+    # the same, with a mangled name; names on ROCm are often mangled
     _entry(r"^_ZN2at6native(?:18elementwise_kernel|32elementwise_kernel_manual_unroll)I\w{0,120}?23direct_copy_kernel_cuda",
-           "aten", "strided_copy", "other", "the same, with a mangled name", "names on ROCm are often mangled",
-           "_kernel_cuda"),
-    # may convert
-    _entry(_cudnn("tensorTransformGeneric"), "cudnn", "possible", "other",
-           "cudnnTransformTensor between any two strides", "recorded on H100 inside a Conv3d", "Generic"),
-    _entry(_cudnn("genericTranspose_kernel", "transposeBlock_kernel", "transposeWarp_kernel"), "cudnn",
-           "possible", "other", "a transpose, of what the name does not say", "kernel table of HTA", "ranspose_kernel",
-           "_kernel"),
-    _entry(r"^transpose_packed_MN2NM\b", "miopen", "possible", "other",
-           "a matrix transpose for int8 convolutions as GEMM", "MIOpen MIOpenUtilKernels4, gemm.cpp", "MN2NM"),
-    _entry(r"^SubTensorOpWithTransform\dd", "miopen", "possible", "other",
-           "alpha * source + beta between any two strides", "MIOpen tensor.cpp (TransformTensor)", "Transform4d"),
+           "aten", "strided_copy", "other", "_kernel_cuda"),
+    # cudnnTransformTensor between any two strides; recorded on H100 inside a Conv3d
+    _entry(_cudnn("tensorTransformGeneric"), "cudnn", "possible", "other", "Generic"),
+    # a transpose, of what the name does not say; kernel table of HTA
+    _entry(_cudnn("genericTranspose_kernel", "transposeBlock_kernel", "transposeWarp_kernel"), "cudnn", "possible",
+           "other", "ranspose_kernel", "_kernel"),
+    # a matrix transpose for int8 convolutions as GEMM; MIOpen MIOpenUtilKernels4, gemm.cpp
+    _entry(r"^transpose_packed_MN2NM\b", "miopen", "possible", "other", "MN2NM"),
+    # alpha * source + beta between any two strides; MIOpen tensor.cpp (TransformTensor)
+    _entry(r"^SubTensorOpWithTransform\dd", "miopen", "possible", "other", "Transform4d"),
+    # contiguous to channels_last and back around some grouped convolutions; or a cast; composable_kernel
+    # device_grouped_conv_fwd_multiple_abd_xdl_cshuffle_v3.hpp
     _entry("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)(?=[I<])",
-           "composable_kernel", "possible", "other",
-           "contiguous to channels_last and back around some grouped convolutions; or a cast",
-           "composable_kernel device_grouped_conv_fwd_multiple_abd_xdl_cshuffle_v3.hpp", "_dualI", "wiseI", "wise<"),
+           "composable_kernel", "possible", "other", "_dualI", "wiseI", "wise<"),
+    # TensorRT's reformat: a change of layout, of data type, or a plain copy; Nsight tables of TensorRT engines
     _entry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other",
-           "TensorRT's reformat: a change of layout, of data type, or a plain copy",
-           "Nsight tables of TensorRT engines", "PackedKernel", "VectorizedKernel"),
-    # the compiler's own: a template is a matrix product or a convolution
-    _decoy(r"^triton_tem_", "inductor", "a template: GEMM, convolution or attention", "Inductor names", "tem_"),
-    _entry(r"^triton_", "inductor", "generated", "other",
-           "nothing: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another",
-           "recorded on A100, MI300X; the strides of the launch or the output code decide"),
+           "PackedKernel", "VectorizedKernel"),
+    # a template: GEMM, convolution or attention; Inductor names
+    _decoy(r"^triton_tem_", "inductor", "tem_"),
+    # nothing: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
+    # MI300X; the strides of the launch or the output code decide
+    _entry(r"^triton_", "inductor", "generated", "other"),
 )  # fmt: skip
 
 _DECOYS = (
-    # matrix products and convolutions with a layout in their names
-    _decoy(_VOID + r"cutlass\w{0,40}::Kernel\d?<", "cutlass", _OPERANDS, _RECORDED),
-    _decoy(r"^_ZN\d+cutlass", "cutlass", _OPERANDS, "recorded on A100"),
-    _decoy(r"^cutlass\d?x?_", "cutlass", _OPERANDS, "key_averages tables"),
-    _decoy(r"^sm\d+_xmma_", "cudnn", "computes; nhwckrsc_nchw reads channels_last and writes contiguous by itself",
-           "recorded on A100, H100"),
-    _decoy(rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}cudnn_", "cudnn",
-           _OPERANDS, "recorded on V100, A100"),
-    _decoy(_VOID + r"xmma_(?:cudnn|new)::", "cudnn", "computes", "nvprof tables of cuDNN 8 on V100"),
+    # computes; a layout in its name is that of its operands; recorded in public PyTorch traces
+    _decoy(_VOID + r"cutlass\w{0,40}::Kernel\d?<", "cutlass"),
+    # computes; a layout in its name is that of its operands; recorded on A100
+    _decoy(r"^_ZN\d+cutlass", "cutlass"),
+    # computes; a layout in its name is that of its operands; key_averages tables
+    _decoy(r"^cutlass\d?x?_", "cutlass"),
+    # computes; nhwckrsc_nchw reads channels_last and writes contiguous by itself; recorded on A100, H100
+    _decoy(r"^sm\d+_xmma_", "cudnn"),
+    # computes; a layout in its name is that of its operands; recorded on V100, A100
+    _decoy(rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}cudnn_", "cudnn"),
+    # computes; nvprof tables of cuDNN 8 on V100
+    _decoy(_VOID + r"xmma_(?:cudnn|new)::", "cudnn"),
+    # a direct convolution; c1_k1_nhwc is that for depthwise layers; cuDNN 8 and 9, recorded on V100
     _decoy(_IS_CUDNN + r"(?:(?:conv[123N]d|[dw]grad[123N]d)_(?:c1_k1|grouped_direct|alg)|[dw]grad_(?:alg|engine))\w*",
-           "cudnn", "a direct convolution; c1_k1_nhwc is that for depthwise layers", "cuDNN 8 and 9, recorded on V100"),
-    _decoy(_VOID + r"convolve_common_engine_\w+", "cudnn", "a convolution", "Nsight tables of XLA"),
-    _decoy(_IS_CUDNN + r"reduce_wgrad_nchw_helper\b", "cudnn", "sums parts of a weight gradient",
-           "recorded on V100, A100"),
-    _decoy(r"^igemm_(?:fwd|bwd|wrw)_gtc\w*", "miopen", _OPERANDS,
-           "recorded on MI300X", "tc"),
-    _decoy(r"^naive_conv_\w*", "miopen", "a convolution", "MIOpen naive_conv.cpp; rocprof tables"),
-    _decoy(r"^Im[23]d2Col\w*|^Col2Im[23]d\w*|^Im2Col\w*", "miopen", "unfolds the input for a matrix product",
-           "recorded on MI300X"),
-    _decoy("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_|batched_)?(?:conv|gemm)\w*", "composable_kernel",
-           "computes; its mangled name contains transform, mul and add", "recorded on MI300X"),
-    _decoy(r"^Cijk_", "hipblaslt", "a matrix product of hipBLASLt or rocBLAS", "recorded on MI300X"),
-    # helpers of convolutions
-    _decoy(_VOID + r"cask\w{0,30}::compute\w{0,40}OffsetsKernel\b", "cudnn", "offsets for an implicit GEMM",
-           "recorded on V100, A100, H100"),
+           "cudnn"),
+    # a convolution; Nsight tables of XLA
+    _decoy(_VOID + r"convolve_common_engine_\w+", "cudnn"),
+    # sums parts of a weight gradient; recorded on V100, A100
+    _decoy(_IS_CUDNN + r"reduce_wgrad_nchw_helper\b", "cudnn"),
+    # computes; a layout in its name is that of its operands; recorded on MI300X
+    _decoy(r"^igemm_(?:fwd|bwd|wrw)_gtc\w*", "miopen", "tc"),
+    # a convolution; MIOpen naive_conv.cpp; rocprof tables
+    _decoy(r"^naive_conv_\w*", "miopen"),
+    # unfolds the input for a matrix product; recorded on MI300X
+    _decoy(r"^Im[23]d2Col\w*|^Col2Im[23]d\w*|^Im2Col\w*", "miopen"),
+    # computes; its mangled name contains transform, mul and add; recorded on MI300X
+    _decoy("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_|batched_)?(?:conv|gemm)\w*", "composable_kernel"),
+    # a matrix product of hipBLASLt or rocBLAS; recorded on MI300X
+    _decoy(r"^Cijk_", "hipblaslt"),
+    # offsets for an implicit GEMM; recorded on V100, A100, H100
+    _decoy(_VOID + r"cask\w{0,30}::compute\w{0,40}OffsetsKernel\b", "cudnn"),
+    # prepares a convolution; recorded in public PyTorch traces
     _decoy(_cudnn("im2col4d_kernel", "padFilterWeights", "kern_precompute_indices", "computeOffsetsKernel",
-                  "computeBOffsetsKernel", "scalePackedTensor_kernel", "flip_filter"), "cudnn",
-           "prepares a convolution", _RECORDED),
-    _decoy(_VOID + r"cudnn::(?:winograd\w*|gemm)::\w+", "cudnn", "a step of a convolution (Winograd, implicit GEMM)",
-           "recorded on V100, A100"),
-    _decoy(r"^SubTensorOpWithScalar\dd", "miopen", "fills the output or the workspace, mostly with zeros",
-           "recorded on MI300X"),
-    # cuBLAS
-    _decoy(_VOID + r"transpose_readWrite_alignment_kernel\b", "cublas",
-           "a matrix transpose inside FFT convolutions (complex float2), no layout of tensors",
-           "recorded on V100, A100", "_kernel"),
-    _decoy(_VOID + r"scal_kernel<.{0,200}?cublasTransposeParams", "cublas", "scales a matrix", "recorded on V100",
-           "cublasTransposeParams"),
-    # normalization, pooling, upsampling: the name tells in which layout the operation ran
-    _decoy(_IS_CUDNN + r"bn_(?:fw|bw)_\w+", "cudnn", "batch norm; tells the layout it ran in",
-           _RECORDED),
-    _decoy(_IS_CUDNN + r"pooling_(?:fw|bw)_\w+", "cudnn", "pooling", "TensorFlow profiles"),
-    _decoy(_IS_CUDNN + r"sumChannelsN\w*", "cudnn", "the gradient of a bias", "Nsight tables"),
-    _decoy(_VOID + r"(?:at::native::" + _ANONYMOUS + r")?max_pool_(?:forward|backward)_n(?:chw|hwc)\b", "aten",
-           "pooling; tells the layout it ran in", _RECORDED, "_nhwc", "_nchw"),
-    _decoy(_ATEN + r"(?:upsample|adaptive_average_pool|avg_pool2d|adaptive_max_pool)\w*", "aten",
-           "pooling or upsampling; tells the layout it ran in", _RECORDED),
-    _decoy(_ATEN + r"batch_norm_\w+", "aten", "batch norm; transform_input is its second half", _RECORDED),
-    _decoy(_VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*", "custom", "group norm in one layout", "public kernels"),
-    _decoy(r"^(?:gen9_bnorm|nhwc_reusable)_\w+", "onednn", "batch norm in one layout", "oneDNN gpu/ocl/bnorm"),
-    _decoy(_VOID + r"cuSoftMaxLayer::\w+", "tensorrt", "softmax (nchwSoftmax)", "Nsight tables of TensorRT engines"),
-    # transform, permute and copy in another sense
-    _decoy(_ATEN + r"distribution_\w+", "aten", "random numbers (uniform_and_transform)", _RECORDED),
-    _decoy(_VOID + r"(?:rocprim|hipcub)::", "rocprim", _ELEMENTS, "recorded on MI300X"),
-    _decoy(_VOID + r"(?:at_cuda_detail::)?(?:cub|thrust)::", "cub", _ELEMENTS, _RECORDED),
-    _decoy(_VOID + r"(?:fbgemm_gpu::)?(?:permute_(?:pooled_embs|indices_weights|[12]D)\w*|linearize_\w+)", "fbgemm",
-           "reorders embeddings", "recommendation models; kernel table of HTA"),
-    _decoy(_ATEN + r"CatArrayBatchedCopy\w*", "aten", "torch.cat", _RECORDED),
-    _decoy(_VECTORIZED + r"direct_copy_kernel_cuda\b", "aten", "a copy that keeps the layout",
-           "ATen CUDALoops.cuh: the vectorized path needs equal, dense strides", "_kernel_cuda"),
+                  "computeBOffsetsKernel", "scalePackedTensor_kernel", "flip_filter"),
+           "cudnn"),
+    # a step of a convolution (Winograd, implicit GEMM); recorded on V100, A100
+    _decoy(_VOID + r"cudnn::(?:winograd\w*|gemm)::\w+", "cudnn"),
+    # fills the output or the workspace, mostly with zeros; recorded on MI300X
+    _decoy(r"^SubTensorOpWithScalar\dd", "miopen"),
+    # a matrix transpose inside FFT convolutions (complex float2), no layout of tensors; recorded on V100, A100
+    _decoy(_VOID + r"transpose_readWrite_alignment_kernel\b", "cublas", "_kernel"),
+    # scales a matrix; recorded on V100
+    _decoy(_VOID + r"scal_kernel<.{0,200}?cublasTransposeParams", "cublas", "cublasTransposeParams"),
+    # batch norm; tells the layout it ran in; recorded in public PyTorch traces
+    _decoy(_IS_CUDNN + r"bn_(?:fw|bw)_\w+", "cudnn"),
+    # pooling; TensorFlow profiles
+    _decoy(_IS_CUDNN + r"pooling_(?:fw|bw)_\w+", "cudnn"),
+    # the gradient of a bias; Nsight tables
+    _decoy(_IS_CUDNN + r"sumChannelsN\w*", "cudnn"),
+    # pooling; tells the layout it ran in; recorded in public PyTorch traces
+    _decoy(_VOID + r"(?:at::native::" + _ANONYMOUS + r")?max_pool_(?:forward|backward)_n(?:chw|hwc)\b", "aten", "_nhwc",
+           "_nchw"),
+    # pooling or upsampling; tells the layout it ran in; recorded in public PyTorch traces
+    _decoy(_ATEN + r"(?:upsample|adaptive_average_pool|avg_pool2d|adaptive_max_pool)\w*", "aten"),
+    # batch norm; transform_input is its second half; recorded in public PyTorch traces
+    _decoy(_ATEN + r"batch_norm_\w+", "aten"),
+    # group norm in one layout; public kernels
+    _decoy(_VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*", "custom"),
+    # batch norm in one layout; oneDNN gpu/ocl/bnorm
+    _decoy(r"^(?:gen9_bnorm|nhwc_reusable)_\w+", "onednn"),
+    # softmax (nchwSoftmax); Nsight tables of TensorRT engines
+    _decoy(_VOID + r"cuSoftMaxLayer::\w+", "tensorrt"),
+    # random numbers (uniform_and_transform); recorded in public PyTorch traces
+    _decoy(_ATEN + r"distribution_\w+", "aten"),
+    # a scan, sort or transform over elements; recorded on MI300X
+    _decoy(_VOID + r"(?:rocprim|hipcub)::", "rocprim"),
+    # a scan, sort or transform over elements; recorded in public PyTorch traces
+    _decoy(_VOID + r"(?:at_cuda_detail::)?(?:cub|thrust)::", "cub"),
+    # reorders embeddings; recommendation models; kernel table of HTA
+    _decoy(_VOID + r"(?:fbgemm_gpu::)?(?:permute_(?:pooled_embs|indices_weights|[12]D)\w*|linearize_\w+)", "fbgemm"),
+    # torch.cat; recorded in public PyTorch traces
+    _decoy(_ATEN + r"CatArrayBatchedCopy\w*", "aten"),
+    # a copy that keeps the layout; ATen CUDALoops.cuh: the vectorized path needs equal, dense strides
+    _decoy(_VECTORIZED + r"direct_copy_kernel_cuda\b", "aten", "_kernel_cuda"),
 )  # fmt: skip
 
 KERNELS = (*_CONVERSIONS, *_ALMOST, *_DECOYS)
 
 
-__all__ = [
-    "CONVERSION_KERNELS",
-    "KERNELS",
-    "KernelEntry",
-    "KernelMatch",
-    "Role",
-    "conversion_kernel",
-    "dtypes_of",
-    "is_convolution_kernel",
-    "kernel_entry",
-    "library_of",
-    "output_layout_of",
-]
-
 # A trace has some hundred distinct names of up to some thousand characters; remembering more would only cost memory.
 _REMEMBERED_NAMES = 4096
-
-CONVERSION_KERNELS = tuple(entry for entry in KERNELS if entry.role == "conversion")
 
 
 @dataclass(frozen=True)
@@ -317,7 +292,6 @@ def kernel_entry(name: str, *, is_cut: bool = False) -> KernelMatch | None:
     The dictionary entry for a kernel name.
 
     Args:
-        name: As in a trace, a profile or a table; demangled or mangled.
         is_cut: The table cut names at its column's edge. A name that ends in an ellipsis is always taken as cut.
 
     Returns:
@@ -331,25 +305,9 @@ def kernel_entry(name: str, *, is_cut: bool = False) -> KernelMatch | None:
     return KernelMatch(entry, is_certain=False) if entry is not None else None
 
 
-def conversion_kernel(name: str) -> KernelEntry | None:
-    """
-    The dictionary entry of a layout conversion; None where the name, taken as whole, proves none.
-
-    Args:
-        name: As in a trace or profile.
-    """
-    found = kernel_entry(name)
-    return found.entry if found is not None and found.is_certain and found.entry.role == "conversion" else None
-
-
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def library_of(name: str) -> str | None:
-    """
-    Whose kernel a device kernel is, as far as its name says.
-
-    Args:
-        name: As in a trace or profile.
-    """
+    """Whose kernel a device kernel is, as far as its name says."""
     found = kernel_entry(name)
     if found is not None and found.entry.library not in _BUILT_ON:
         return found.entry.library
@@ -366,9 +324,6 @@ def library_of(name: str) -> str | None:
 def dtypes_of(name: str) -> tuple[str, str] | None:
     """
     Between which data types a conversion, a padding or a cast runs, from its template arguments.
-
-    Args:
-        name: As in a trace or profile.
 
     Returns:
         Before and after, as torch names them (``float16``); None where the name does not give both.
@@ -404,9 +359,6 @@ def is_convolution_kernel(name: str) -> bool:
 def output_layout_of(name: str) -> Literal["contiguous", "channels_last"] | None:
     """
     The layout a convolution kernel writes, by its name.
-
-    Args:
-        name: As in a trace or profile.
 
     Returns:
         For a weight gradient the layout of the weights. None where the name does not say, or is no convolution's.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Confidence, ConversionDirection
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import KernelClasses, LibraryConversion
+    from layoutdoctor.examination.kernels.convolutions import KernelClass, LibraryConversion
     from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.recording import RecordedTrace
 
@@ -89,20 +89,11 @@ class TracePair:
 def find_pairs(
     trace: RecordedTrace,
     attribution: Attribution,
-    classes: KernelClasses,
+    classes: Sequence[KernelClass],
     groups: Sequence[int],
     conversions: Sequence[LibraryConversion],
 ) -> list[TracePair]:
-    """
-    Every round trip between two convolutions of one stream.
-
-    Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-        classes: From ``trace_convolutions.classify``.
-        groups: From ``trace_convolutions.groups_of``.
-        conversions: From ``library_conversions``, by row.
-    """
+    """Every round trip between two convolutions of one stream."""
     walks: dict[tuple[int, int, int], _Walk] = {}
     walker = _Walker(trace, attribution, classes, groups, conversions)
     kernels = trace.kernels
@@ -141,7 +132,7 @@ class _Walker:
         self,
         trace: RecordedTrace,
         attribution: Attribution,
-        classes: KernelClasses,
+        classes: Sequence[KernelClass],
         groups: Sequence[int],
         conversions: Sequence[LibraryConversion],
     ) -> None:
@@ -154,7 +145,7 @@ class _Walker:
         self.backward_groups = {
             group
             for group, name in zip(groups, self.kernel_names, strict=True)
-            if group < NONE and classes.is_main[name] and _GRADIENT.search(trace.names[name])
+            if group < NONE and classes[name].is_main and _GRADIENT.search(trace.names[name])
         }
 
     def step(self, walk: _Walk, row: int) -> TracePair | None:
@@ -185,7 +176,7 @@ class _Walker:
 
     def _prepares(self, row: int) -> bool:
         """Whether a kernel of a convolution comes before it computes: a fill, or the cast of a weight or an input."""
-        return self.classes.is_helper[self.kernel_names[row]] or self._agnostic(row) is not None
+        return self.classes[self.kernel_names[row]].is_helper or self._agnostic(row) is not None
 
     def _is_result(self, conversion: LibraryConversion) -> bool:
         """
@@ -309,22 +300,12 @@ class _Walker:
 
 
 def base_name_of(name: str) -> str:
-    """
-    An operation's name without namespace and in-place underscore.
-
-    Args:
-        name: As recorded, such as ``aten::relu_``.
-    """
+    """An operation's name without namespace and in-place underscore."""
     return base_name(name.replace("::", ".", 1))
 
 
 def is_agnostic_operation(name: str) -> bool:
-    """
-    Whether an operation takes a value in either memory format and returns one in the same.
-
-    Args:
-        name: As recorded, such as ``aten::relu_``.
-    """
+    """Whether an operation takes a value in either memory format and returns one in the same."""
     if name in OTHER_OPERATIONS:
         return True
     if not name.startswith("aten::"):

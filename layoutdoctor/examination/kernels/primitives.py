@@ -7,6 +7,8 @@ needs its target, or after the one whose result it reads; shape and format then 
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import ConversionDirection, TensorKind
     from layoutdoctor.recording.onednn import Primitive
-    from layoutdoctor.recording.operations import Operation
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,6 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
     """
     What kind of change leads from one layout to another.
 
-    Args:
-        source: Before.
-        target: After.
-
     Returns:
         ``none`` where nothing changes: equal formats, or strides that differ over size-1 dimensions only.
     """
@@ -85,16 +82,6 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
     return "to_contiguous" if "contiguous_format" in target.memory_formats else "other"
 
 
-def annotate_primitives(operations: Sequence[tuple[Operation, Sequence[Primitive]]]) -> list[AnnotatedPrimitive]:
-    """
-    Every primitive with what it converts, in the same order.
-
-    Args:
-        operations: Each operation with the primitives that ran in it, in order.
-    """
-    return [item for _, primitives in operations for item in annotate_sequence(primitives)]
-
-
 def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitive]:
     """
     The primitives of one operation with what they convert, in the same order.
@@ -112,12 +99,7 @@ def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitiv
 
 
 def describe_primitive(primitive: Primitive) -> AnnotatedPrimitive:
-    """
-    A primitive on its own: what a reorder changes, though not which tensor it converts.
-
-    Args:
-        primitive: Any.
-    """
+    """A primitive on its own: what a reorder changes, though not which tensor it converts."""
     if primitive.kind != "reorder":
         return AnnotatedPrimitive(primitive, "unknown")
     return _described(primitive, _Place("unknown", None))
@@ -128,16 +110,13 @@ def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
     if shape is None or source is None or target is None:
         return AnnotatedPrimitive(reorder, place.tensor, "other")
     before, after = source.layout(shape), target.layout(shape)
-    elements = 1
-    for size in shape:
-        elements *= size
     sizes = (source.item_bytes(), target.item_bytes())
-    moved = None if sizes[0] is None or sizes[1] is None else elements * (sizes[0] + sizes[1])
+    moved = None if sizes[0] is None or sizes[1] is None else math.prod(shape) * (sizes[0] + sizes[1])
     direction = conversion_direction(before, after) if len(shape) > 1 else "none"
     return AnnotatedPrimitive(reorder, place.tensor, direction, before, after, moved, source.dtype, place.port)
 
 
-_RESULTS: dict[str, tuple[str, ...]] = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
+RESULTS: dict[str, tuple[str, ...]] = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
 _ARGUMENTS: dict[str, tuple[str, ...]] = {"backward_data": ("dst", "wei"), "backward_weights": ("dst", "src")}
 """oneDNN's roles of what a backward primitive writes and reads, in the order PyTorch's bridge converts them."""
 
@@ -199,7 +178,7 @@ def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate
     before = next((i for i in range(index - 1, -1, -1) if primitives[i].kind != "reorder"), None)
     after = next((i for i in range(index + 1, len(primitives)) if primitives[i].kind != "reorder"), None)
     for position, table, usual, side in (
-        (before, _RESULTS, ("dst",), "src"),
+        (before, RESULTS, ("dst",), "src"),
         (after, _ARGUMENTS, ("src", "wei", "bia"), "dst"),
     ):
         if position is not None:
@@ -286,21 +265,11 @@ def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
     }
 
 
+_VALUE = re.compile(r"([^\W\d_]+)([0-9]+)")
 _MOST_DIGITS = 18
 """Of a size; more of them are a damaged line."""
 
 
 def _problem_values(problem: str) -> dict[str, int]:
     """``mb4_ic3oc64_...`` as {"mb": 4, "ic": 3, "oc": 64, ...}."""
-    values: dict[str, int] = {}
-    name, digits = "", ""
-    for character in problem + "_":
-        if character in "0123456789" and name:
-            digits += character
-            continue
-        if digits:
-            if len(digits) <= _MOST_DIGITS:
-                values[name] = int(digits)
-            name, digits = "", ""
-        name = name + character if character.isalpha() else ""
-    return values
+    return {name: int(digits) for name, digits in _VALUE.findall(problem) if len(digits) <= _MOST_DIGITS}

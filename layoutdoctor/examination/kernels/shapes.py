@@ -58,6 +58,8 @@ _PLAIN = Signature(input=0, weight=1, stride=3, padding=4, dilation=5, groups=6)
 _GENERAL = Signature(input=0, weight=1, stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8)
 _LIBRARY = Signature(input=0, weight=1, padding=2, stride=3, dilation=4, groups=5)
 _WITH_BIAS = Signature(input=0, weight=1, padding=3, stride=4, dilation=5, groups=6)
+_TRANSPOSED = Signature(input=0, weight=1, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True)
+_BACKWARD = Signature(grad_output=1, input=0, weight=2, padding=3, stride=4, dilation=5, groups=6)
 
 SIGNATURES: dict[str, Signature] = {
     "aten::conv1d": _PLAIN,
@@ -67,7 +69,7 @@ SIGNATURES: dict[str, Signature] = {
     "aten::_convolution": _GENERAL,
     "aten::convolution_overrideable": _GENERAL,
     "aten::cudnn_convolution": _LIBRARY,
-    "aten::cudnn_convolution_relu": Signature(input=0, weight=1, stride=3, padding=4, dilation=5, groups=6),
+    "aten::cudnn_convolution_relu": _PLAIN,
     "aten::cudnn_convolution_transpose": Signature(
         input=0, weight=1, padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True
     ),
@@ -77,24 +79,14 @@ SIGNATURES: dict[str, Signature] = {
         input=0, weight=1, padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True
     ),
     "aten::mkldnn_convolution": _WITH_BIAS,
-    "aten::conv_transpose1d": Signature(
-        input=0, weight=1, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True
-    ),
-    "aten::conv_transpose2d": Signature(
-        input=0, weight=1, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True
-    ),
-    "aten::conv_transpose3d": Signature(
-        input=0, weight=1, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True
-    ),
+    "aten::conv_transpose1d": _TRANSPOSED,
+    "aten::conv_transpose2d": _TRANSPOSED,
+    "aten::conv_transpose3d": _TRANSPOSED,
     "aten::convolution_backward": Signature(
         grad_output=0, input=1, weight=2, stride=4, padding=5, dilation=6, transposed=7, output_padding=8, groups=9
     ),
-    "aten::cudnn_convolution_backward": Signature(
-        grad_output=1, input=0, weight=2, padding=3, stride=4, dilation=5, groups=6
-    ),
-    "aten::miopen_convolution_backward": Signature(
-        grad_output=1, input=0, weight=2, padding=3, stride=4, dilation=5, groups=6
-    ),
+    "aten::cudnn_convolution_backward": _BACKWARD,
+    "aten::miopen_convolution_backward": _BACKWARD,
     "aten::cudnn_convolution_backward_input": Signature(
         grad_output=1, input=None, weight=2, padding=3, stride=4, dilation=5, groups=6
     ),
@@ -138,12 +130,7 @@ class ConvolutionTensors:
     dtype: str | None = None
 
     def of_role(self, role: Role) -> Tensor | None:
-        """
-        The tensor of a role; None where its sizes are not known.
-
-        Args:
-            role: Such as ``output``.
-        """
+        """The tensor of a role; None where its sizes are not known."""
         return next((tensor for tensor in (*self.read, *self.written) if tensor.role == role), None)
 
 
@@ -151,21 +138,18 @@ def parse_shapes(text: bytes) -> tuple[Shape, ...]:
     """
     Sizes or strides of every argument, ``()`` for what is no tensor, or a list of tensors.
 
-    Args:
-        text: ``Input Dims`` or ``Input Strides`` as JSON.
-
     Returns:
         Empty where the text is no such list.
     """
-    if not text:
-        return ()
+    return tuple(_shape(item) for item in _list(text))
+
+
+def _list(text: bytes) -> list[object]:
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ()
-    if not isinstance(found, list):
-        return ()
-    return tuple(_shape(item) for item in found)
+        return []
+    return found if isinstance(found, list) else []
 
 
 def _shape(item: object) -> Shape:
@@ -181,28 +165,15 @@ def parse_texts(text: bytes) -> tuple[str, ...]:
     """
     A list of texts: ``Concrete Inputs`` or ``Input type``.
 
-    Args:
-        text: JSON.
-
     Returns:
         Empty where it is no list; an entry that is no text is empty.
     """
-    if not text:
-        return ()
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ()
-    return tuple(item if isinstance(item, str) else "" for item in found) if isinstance(found, list) else ()
+    return tuple(item if isinstance(item, str) else "" for item in _list(text))
 
 
 def convolution_tensors(name: str, arguments: OperationArguments) -> ConvolutionTensors | None:
     """
     The tensors of a convolution.
-
-    Args:
-        name: The operation's name.
-        arguments: What was recorded of its arguments.
 
     Returns:
         None where the operation is not known here, or its sizes were not recorded.
@@ -247,8 +218,6 @@ def output_shape(input_: Shape, weight: Shape, signature: Signature, values: Seq
     Args:
         input_: ``[N, C, ...]``.
         weight: ``[C_out, C_in / groups, ...]``, or ``[C_in, C_out / groups, ...]`` where transposed.
-        signature: Where the operation's arguments stand.
-        values: ``Concrete Inputs``.
 
     Returns:
         Empty where a value is needed that was not recorded.
@@ -268,24 +237,12 @@ def output_shape(input_: Shape, weight: Shape, signature: Signature, values: Seq
         return ()
     reach = [d * (k - 1) for d, k in zip(dilation, weight[2:], strict=True)]
     terms = list(zip(spatial, stride, padding, reach, extra, strict=True))
-    if is_transposed(signature, values):
+    flag = signature.transposed
+    if flag if isinstance(flag, bool) else flag < len(values) and values[flag] == "True":
         sizes = [(n - 1) * s - 2 * p + r + e + 1 for n, s, p, r, e in terms]
         return (*batch, weight[1] * groups[0], *sizes) if min(sizes) > 0 else ()
     sizes = [(n + 2 * p - r - 1) // s + 1 for n, s, p, r, e in terms]
     return (*batch, weight[0], *sizes) if min(sizes) > 0 else ()
-
-
-def is_transposed(signature: Signature, values: Sequence[str]) -> bool:
-    """
-    Whether the convolution is a transposed one.
-
-    Args:
-        signature: Where the operation's arguments stand.
-        values: ``Concrete Inputs``.
-    """
-    if isinstance(signature.transposed, bool):
-        return signature.transposed
-    return signature.transposed < len(values) and values[signature.transposed] == "True"
 
 
 def _numbers(values: Sequence[str], index: int | None, count: int) -> tuple[int, ...] | None:
@@ -321,10 +278,8 @@ def miopen_fits(name: str, shape: Shape, grid: tuple[int, int, int], *, to_chann
     Whether the grid of one of MIOpen's ``batched_transpose`` kernels is that of a tensor, in a direction.
 
     Args:
-        name: The kernel's name, which holds its tile.
         shape: ``[N, C, ...]``.
         grid: As recorded: threads on ROCm.
-        to_channels_last: From contiguous to channels_last, or the other way.
 
     Returns:
         None where the name holds no tile.

@@ -9,7 +9,7 @@ what it was for.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,10 +20,10 @@ from layoutdoctor.examination.kernels.host import add_primitive, summarize
 from layoutdoctor.examination.kernels.names import dtypes_of, is_convolution_kernel, kernel_entry, library_of
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive, problem_shapes
 from layoutdoctor.recording.recording import NONE
-from layoutdoctor.units import format_seconds
+from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -67,11 +67,18 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
     own = [primitive for primitive, is_own in zip(log.primitives, of_convolutions, strict=True) if is_own]
     unplaced = sum(conversion.tensor == "unknown" and conversion.direction != "none" for conversion in conversions)
     summary = summarize(kernels, conversions, not_understood, ("oneDNN verbose log",), _logged_lacks(log, unplaced))
+    named = sorted(annotated, key=lambda item: item.primitive.kind)
     return msgspec.structs.replace(
         summary,
         convolution_count=len(own),
         convolution_seconds=sum(primitive.seconds for primitive in own),
-        totals=_logged_totals(annotated),
+        totals=tuple(
+            _sums(
+                "kernel",
+                [_Share(item.primitive.kind, 1, item.primitive.seconds, _converts(item)) for item in named],
+                library="onednn",
+            )
+        ),
     )
 
 
@@ -140,29 +147,6 @@ def _ran_in_turn(primitives: Sequence[Primitive]) -> bool:
     )
 
 
-def _logged_totals(annotated: Sequence[AnnotatedPrimitive]) -> tuple[Total, ...]:
-    """Sums by kind of primitive, longest first."""
-    by_kind: dict[str, list[AnnotatedPrimitive]] = {}
-    for item in annotated:
-        by_kind.setdefault(item.primitive.kind, []).append(item)
-    totals = (_total(kind, items) for kind, items in by_kind.items())
-    return tuple(sorted(totals, key=lambda total: (-total.seconds, total.name)))
-
-
-def _total(kind: str, items: Sequence[AnnotatedPrimitive]) -> Total:
-    converting = [item for item in items if kind == "reorder" and item.direction != "none"]
-    return Total(
-        kind="kernel",
-        name=kind,
-        count=len(items),
-        seconds=sum(item.primitive.seconds for item in items),
-        conversion_count=len(converting),
-        conversion_seconds=sum(item.primitive.seconds for item in converting),
-        library="onednn",
-    )
-
-
-_TABLE_SECONDS = 1e-9
 _LACKS = (
     "a table of totals holds no order, shapes or lines, so round trips cannot be found in it; a trace of "
     "torch.profiler (export_chrome_trace) does"
@@ -170,12 +154,7 @@ _LACKS = (
 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
-    """
-    The kernel list of a table of totals; each conversion in it stands for all launches of one row.
-
-    Args:
-        table: Any table.
-    """
+    """The kernel list of a table of totals; each conversion in it stands for all launches of one row."""
     rows = table.rows
     conversions = [(row, conversion) for number, row in enumerate(rows) if (conversion := _conversion(number, row))]
     real = [conversion for _, conversion in conversions if conversion.direction != "none"]
@@ -186,17 +165,20 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
     lost = sum(problem.count for problem in table.problems if problem.is_loss)
     return KernelSummary(
         count=sum(row.count for row in rows),
-        seconds=whole * _TABLE_SECONDS,
+        seconds=whole * SECONDS_PER_NANOSECOND,
         conversion_count=sum(conversion.count for conversion in real),
-        conversion_seconds=spent * _TABLE_SECONDS,
+        conversion_seconds=spent * SECONDS_PER_NANOSECOND,
         share=spent / whole if whole else None,
         conversions=tuple(conversion for _, conversion in conversions),
         not_understood_count=lost + sum(row.count for row in unclear),
         sources=("table of kernel totals", table.source),
         lacks=tuple(_lacks(table, unclear)),
         convolution_count=sum(row.count for row in own),
-        convolution_seconds=sum(row.nanoseconds for row in own) * _TABLE_SECONDS,
-        totals=(*_sums("kernel", rows, lambda row: row.name), *_sums("operation", rows, lambda row: row.operation)),
+        convolution_seconds=sum(row.nanoseconds for row in own) * SECONDS_PER_NANOSECOND,
+        totals=(
+            *_sums("kernel", [_share(row.name, row) for row in rows], SECONDS_PER_NANOSECOND),
+            *_sums("operation", [_share(row.operation, row) for row in rows], SECONDS_PER_NANOSECOND),
+        ),
     )
 
 
@@ -217,7 +199,7 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
         target=None,
         direction=match.entry.direction if match.entry.role == "conversion" else "none",
         tensor="unknown",
-        seconds=row.nanoseconds * _TABLE_SECONDS,
+        seconds=row.nanoseconds * SECONDS_PER_NANOSECOND,
         bytes_moved=None,
         dtype=dtypes[0] if dtypes else None,
         target_dtype=dtypes[1] if dtypes and dtypes[1] != dtypes[0] else None,
@@ -246,7 +228,7 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]
         return
     yield _LACKS
     if unclear:
-        seconds = sum(row.nanoseconds for row in unclear) * _TABLE_SECONDS
+        seconds = sum(row.nanoseconds for row in unclear) * SECONDS_PER_NANOSECOND
         yield (
             f"{sum(row.count for row in unclear)} kernels ({format_seconds(seconds)}) may convert a layout, their "
             f"names do not say: {unclear[0].name[:60]}"
@@ -256,43 +238,53 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]
         yield f"{cut} names are cut short, so kernels are known by their beginning only"
 
 
-def _sums(kind: TotalKind, rows: Sequence[KernelTotal], key: Callable[[KernelTotal], str | None]) -> list[Total]:
-    groups: dict[str, list[KernelTotal]] = {}
-    for row in rows:
-        name = key(row)
-        if name is not None:
-            groups.setdefault(name, []).append(row)
-    found = []
-    for name, members in groups.items():
-        converting = [row for row in members if (c := _conversion(0, row)) is not None and c.direction != "none"]
-        found.append(
-            Total(
-                kind=kind,
-                name=name,
-                count=sum(row.count for row in members),
-                seconds=sum(row.nanoseconds for row in members) * _TABLE_SECONDS,
-                conversion_count=sum(row.count for row in converting),
-                conversion_seconds=sum(row.nanoseconds for row in converting) * _TABLE_SECONDS,
-                library=library_of(name) if kind == "kernel" else None,
-            )
+class _Share(NamedTuple):
+    """What one line adds to the total of its name; None where it has no such name."""
+
+    name: str | None
+    launches: int
+    time: float
+    converts: bool
+
+
+def _share(name: str | None, row: KernelTotal) -> _Share:
+    conversion = _conversion(0, row)
+    return _Share(name, row.count, row.nanoseconds, conversion is not None and conversion.direction != "none")
+
+
+def _converts(item: AnnotatedPrimitive) -> bool:
+    return item.primitive.kind == "reorder" and item.direction != "none"
+
+
+def _sums(
+    kind: TotalKind, shares: Sequence[_Share], unit_seconds: float = 1.0, library: str | None = None
+) -> list[Total]:
+    """Sums by name, longest first."""
+    groups: dict[str, list[_Share]] = {}
+    for share in shares:
+        if share.name is not None:
+            groups.setdefault(share.name, []).append(share)
+    found = [
+        Total(
+            kind=kind,
+            name=name,
+            count=sum(share.launches for share in own),
+            seconds=sum(share.time for share in own) * unit_seconds,
+            conversion_count=sum(share.launches for share in own if share.converts),
+            conversion_seconds=sum(share.time for share in own if share.converts) * unit_seconds,
+            library=library or (library_of(name) if kind == "kernel" else None),
         )
+        for name, own in groups.items()
+    ]
     return sorted(found, key=lambda total: -total.seconds)
 
 
 MOST_KERNELS_LISTED = 20_000
 """A longer list would only make the saved diagnosis large; sums and conversions are complete all the same."""
 
-_SECONDS_PER_NANOSECOND = 1e-9
-
 
 def convolution_sums(trace: RecordedTrace, groups: Sequence[int]) -> tuple[int | None, int | None]:
-    """
-    Kernels that ran for convolutions, and their nanoseconds; None where the trace has no kernels.
-
-    Args:
-        trace: Any recorded trace.
-        groups: From ``trace_convolutions.groups_of``.
-    """
+    """Kernels that ran for convolutions, and their nanoseconds; None where the trace has no kernels."""
     if not len(trace.kernels):
         return None, None
     is_own = np.array(groups, np.int64) != NONE
@@ -300,13 +292,7 @@ def convolution_sums(trace: RecordedTrace, groups: Sequence[int]) -> tuple[int |
 
 
 def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kernel, ...]:
-    """
-    The kernel list, cut to a length that a saved diagnosis can hold.
-
-    Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
-    """
+    """The kernel list, cut to a length that a saved diagnosis can hold."""
     kernels, names = trace.kernels, trace.names
     libraries = {index: library_of(names[index]) for index in sorted(set(kernels.name.tolist()))}
     most = MOST_KERNELS_LISTED
@@ -315,8 +301,8 @@ def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kern
     return tuple(
         Kernel(
             name=names[name],
-            seconds=duration * _SECONDS_PER_NANOSECOND,
-            start_seconds=start * _SECONDS_PER_NANOSECOND,
+            seconds=duration * SECONDS_PER_NANOSECOND,
+            start_seconds=start * SECONDS_PER_NANOSECOND,
             op=names[operation_names[operation]] if operation != NONE else None,
             library=libraries[name],
             stream=stream,
@@ -335,8 +321,6 @@ def totals_of(
     Sums by kernel name, outermost operation, module and step; longest first within each kind.
 
     Args:
-        trace: Any recorded trace.
-        attribution: Its attribution.
         modules: Of each kernel; None where not known.
         is_conversion: Of each kernel, whether a library converts a layout in it.
     """
@@ -375,9 +359,9 @@ def _totals(
             kind=kind,
             name=names[key],
             count=int(counts[key]),
-            seconds=int(spent[key]) * _SECONDS_PER_NANOSECOND,
+            seconds=int(spent[key]) * SECONDS_PER_NANOSECOND,
             conversion_count=int(conversions[key]),
-            conversion_seconds=int(in_conversions[key]) * _SECONDS_PER_NANOSECOND,
+            conversion_seconds=int(in_conversions[key]) * SECONDS_PER_NANOSECOND,
             library=library_of(names[key]) if kind == "kernel" else None,
         )
         for key in np.argsort(-spent, kind="stable").tolist()

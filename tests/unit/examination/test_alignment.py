@@ -6,8 +6,7 @@ import pytest
 from builders import a_graph, a_node, a_placeholder
 
 from layoutdoctor.examination.graphs.join import align_eager, operation_name
-from layoutdoctor.examination.kernels.host import HostOperation, operation_tree
-from layoutdoctor.recording.operations import Operation, ProfiledIteration
+from layoutdoctor.examination.kernels.host import HostOperation, Operation, ProfiledIteration, operation_tree
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import FxNode, Graph

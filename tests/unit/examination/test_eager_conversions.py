@@ -11,8 +11,7 @@ from loops import for_each
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph
 from layoutdoctor.examination.graphs.conversions import with_copies_in_calls, with_eager_conversions
-from layoutdoctor.examination.kernels.host import HostOperation, operation_tree
-from layoutdoctor.recording.operations import Operation, ProfiledIteration
+from layoutdoctor.examination.kernels.host import HostOperation, Operation, ProfiledIteration, operation_tree
 
 IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)

@@ -7,7 +7,7 @@ from builders import a_buffer, a_graph, a_node, a_placeholder, channels_last, co
 
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.examination.kernels.device import GraphLayouts
-from layoutdoctor.recording.operations import Operation
+from layoutdoctor.examination.kernels.host import Operation
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Buffer, Graph

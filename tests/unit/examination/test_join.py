@@ -7,8 +7,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.records import Buffer
 from layoutdoctor.examination.graphs.join import is_convolution, join_compiled, join_eager, scheduled_convolutions
-from layoutdoctor.examination.kernels.host import operation_tree
-from layoutdoctor.recording.operations import Operation, ProfiledIteration
+from layoutdoctor.examination.kernels.host import Operation, ProfiledIteration, operation_tree
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import FxNode, Graph

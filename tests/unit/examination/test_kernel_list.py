@@ -7,10 +7,16 @@ import pytest
 import torch
 from builders import a_location, a_node
 
-from layoutdoctor.examination.kernels.host import operation_tree, place_primitives, summarize_host
+from layoutdoctor.examination.kernels.host import (
+    Operation,
+    ProfiledIteration,
+    iteration_of,
+    operation_tree,
+    place_primitives,
+    summarize_host,
+)
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import OnednnLog, read_onednn_log
-from layoutdoctor.recording.operations import Operation, ProfiledIteration, iteration_of
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import KernelSummary
@@ -100,20 +106,6 @@ def test_operations_nest_by_time_on_each_thread() -> None:
     assert [child.name for child in tree[1].children] == ["c", "d"]
 
 
-def test_the_time_of_an_operation_itself_is_what_its_children_leave() -> None:
-    tree = operation_tree(profile(operation("a", 0, 10), operation("b", 1, 3), operation("c", 5, 3)))
-
-    assert tree[0].self_seconds() == pytest.approx(4 * MICROSECOND)
-
-
-def test_primitives_go_to_the_innermost_operation_by_their_time() -> None:
-    tree = operation_tree(profile(*ONE_CONVOLUTION))
-    homeless = place_primitives(tree, log(*ITS_LOG), BASE)
-
-    assert homeless == []
-    assert {entry.name: len(entry.primitives) for entry in tree if entry.primitives} == {"aten::mkldnn_convolution": 4}
-
-
 def test_a_primitive_outside_of_all_operations_is_listed_without_one() -> None:
     found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder(at=500)))
 
@@ -121,19 +113,6 @@ def test_a_primitive_outside_of_all_operations_is_listed_without_one() -> None:
     assert found.conversions[-1].op is None
     assert found.conversions[-1].direction == "to_blocked"
     assert (found.conversions[-1].tensor, found.conversions[-1].port) == ("unknown", None)
-
-
-def test_without_timestamps_primitives_go_by_order() -> None:
-    twice = (
-        operation("aten::mkldnn_convolution", 0, 100),
-        operation("aten::relu", 100, 10),
-        operation("aten::mkldnn_convolution", 110, 100),
-    )
-    lines = (reorder(), reorder("abcd", "ABcd16b16a", "32x32x3x3"), convolution(), reorder("aBcd16b", "abcd"))
-    tree = operation_tree(profile(*twice))
-
-    assert place_primitives(tree, log(*lines, *lines), BASE) == []
-    assert [[p.line_number for p in entry.primitives] for entry in tree] == [[1, 2, 3, 4], [], [5, 6, 7, 8]]
 
 
 def test_without_timestamps_a_log_of_other_counts_is_assigned_to_nothing() -> None:
@@ -166,12 +145,6 @@ def test_without_timestamps_the_reorders_of_another_primitive_go_to_no_convoluti
 
     assert [item.line_number for item in homeless] == [1, 2]
     assert [item.line_number for item in tree[0].primitives] == [3, 4]
-
-
-def test_without_timestamps_a_forward_primitive_is_not_placed_in_a_backward_operation() -> None:
-    tree = operation_tree(profile(operation("aten::convolution_backward", 0, 9)))
-
-    assert len(place_primitives(tree, log(convolution()), BASE)) == 1
 
 
 def test_without_timestamps_a_log_with_transposed_convolutions_is_assigned_to_nothing() -> None:
@@ -221,23 +194,6 @@ def test_the_list_has_each_primitive_and_the_conversions_among_them() -> None:
     assert (first.node, first.graph, first.module, first.location) == ("conv", "graph 0", "body.0", a_location(3))
     assert (first.owner, first.op, first.kernel) == ("library", "aten::mkldnn_convolution", "reorder jit:any")
     assert found.sources == ("torch.profiler", "oneDNN verbose log")
-
-
-def test_sums_and_share_come_from_the_list() -> None:
-    found = summary(profile(*ONE_CONVOLUTION, operation("aten::relu", 200, 8)), log(*ITS_LOG))
-
-    assert found.count == len(found.kernels) == 5
-    assert found.seconds == pytest.approx(4 * 2e-6 + 8e-6)
-    assert found.conversion_seconds == pytest.approx(3 * 2e-6)
-    assert found.share == pytest.approx(6 / 16)
-
-
-def test_a_reorder_that_changes_no_layout_is_listed_and_not_counted() -> None:
-    found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder("a", "a", "32", 60)))
-
-    assert (len(found.conversions), found.conversion_count, found.count) == (4, 3, 5)
-    assert found.conversions[-1].direction == "none"
-    assert found.conversion_seconds == pytest.approx(3 * 2e-6)
 
 
 def test_the_list_is_sorted_by_start_which_counts_from_the_first_operation() -> None:
@@ -299,19 +255,6 @@ def test_what_autograd_runs_is_marked_as_backward() -> None:
     )
 
     assert [(k.name, k.backward) for k in found.kernels] == [("aten::relu", False), ("aten::threshold_backward", True)]
-
-
-def test_without_a_log_a_convolution_is_one_kernel_of_its_operation() -> None:
-    found = summary(profile(*ONE_CONVOLUTION), None, lacks=("no log",))
-
-    assert [kernel.name for kernel in found.kernels] == ["aten::mkldnn_convolution"]
-    assert (found.sources, found.lacks) == (("torch.profiler",), ("no log",))
-
-
-def test_an_empty_profile_is_an_empty_list() -> None:
-    found = summary(profile(), log())
-
-    assert (found.count, found.seconds, found.conversion_count, found.share) == (0, 0, 0, None)
 
 
 def test_what_could_not_be_read_is_counted() -> None:

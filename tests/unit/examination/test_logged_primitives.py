@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from layoutdoctor.examination.kernels.host import operation_tree, place_primitives
-from layoutdoctor.examination.kernels.primitives import annotate_primitives
+from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
+from layoutdoctor.examination.kernels.primitives import annotate_sequence
 from layoutdoctor.examination.kernels.summaries import summarize_log
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import read_onednn_log
-from layoutdoctor.recording.operations import iteration_of
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import KernelSummary
@@ -100,13 +99,6 @@ def test_a_reorder_beside_no_convolution_keeps_its_layouts_and_nothing_else() ->
     assert any("which tensor 1 of the reorders convert" in lack for lack in found.lacks)
 
 
-def test_a_reorder_of_another_size_than_the_convolution_beside_it_is_not_its_own() -> None:
-    found = summary(reorder("abcd", "aBcd16b", "4x32x16x16"), convolution())
-
-    assert tensors(found) == ["unknown"]
-    assert found.convolution_count == 1
-
-
 @pytest.mark.parametrize(
     "problem",
     [
@@ -144,36 +136,6 @@ def test_kernels_stand_in_the_order_they_started_where_the_log_says_when() -> No
     assert [kernel.name for kernel in found.kernels] == ["convolution", "eltwise"]
     assert [kernel.start_seconds for kernel in found.kernels] == pytest.approx([0.0, 10 * MILLISECOND], abs=1e-6)
     assert not any("TIMESTAMP" in lack for lack in found.lacks)
-
-
-def test_without_timestamps_the_order_of_the_log_stays_and_is_said_to_be_all_there_is() -> None:
-    found = summary(relu(), convolution(), INPUT)
-
-    assert [kernel.name for kernel in found.kernels] == ["eltwise", "convolution", "reorder"]
-    assert {kernel.start_seconds for kernel in found.kernels} == {None}
-    assert any("ONEDNN_VERBOSE_TIMESTAMP=1" in lack for lack in found.lacks)
-
-
-def test_only_what_was_executed_counts() -> None:
-    created = convolution().replace(",exec,", ",create:cache_miss,")
-    unread = convolution().rsplit(",", 1)[0] + ",soon"
-
-    found = summary("hello", created, unread, convolution())
-
-    assert (found.count, found.not_understood_count) == (1, 1)
-
-
-def test_a_reorder_whose_sizes_could_not_be_read_proves_no_direction() -> None:
-    unread = INPUT.replace(INPUT.split(",")[-2], "runtime")
-
-    (conversion,) = summary(unread).conversions
-    assert (conversion.direction, conversion.confidence) == ("other", None)
-
-
-def test_a_log_without_primitives_has_an_empty_list() -> None:
-    found = summary("hello")
-
-    assert (found.count, found.seconds, found.share, found.totals) == (0, 0, None, ())
 
 
 @pytest.mark.thorough
@@ -226,7 +188,7 @@ def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
         pytest.skip("this processor runs no convolution through oneDNN")
     tree = operation_tree(profile)
     homeless = place_primitives(tree, recording.log, profile.base_seconds)
-    beside = annotate_primitives([(entry.operation, entry.primitives) for entry in tree if entry.primitives])
+    beside = [item for entry in tree for item in annotate_sequence(entry.primitives)]
     expected = {item.primitive.line_number: item.tensor for item in beside}
 
     found = summarize_log(recording.log)
@@ -238,3 +200,17 @@ def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
         assert conversion.tensor == expected[primitive.line_number], primitive
     kinds = Counter(primitive.kind for primitive in recording.log.primitives)
     assert {total.name: total.count for total in found.totals} == kinds
+
+
+def test_a_reorder_of_another_size_than_the_convolution_beside_it_is_not_its_own() -> None:
+    found = summary(reorder("abcd", "aBcd16b", "4x32x16x16"), convolution())
+
+    assert tensors(found) == ["unknown"]
+    assert found.convolution_count == 1
+
+
+def test_a_reorder_whose_sizes_could_not_be_read_proves_no_direction() -> None:
+    unread = INPUT.replace(INPUT.split(",")[-2], "runtime")
+
+    (conversion,) = summary(unread).conversions
+    assert (conversion.direction, conversion.confidence) == ("other", None)

@@ -126,22 +126,6 @@ def test_without_shapes_in_one_trace_round_trips_are_not_judged() -> None:
     assert any("round trips are proved by shapes" in note for note in comparison.notes)
 
 
-def test_a_trace_without_conversions_lacks_nothing_to_compare_by() -> None:
-    comparison = compared(a_run(*several(2, source=None, target=None)), a_run())
-
-    assert [change.change for change in comparison.conversions] == ["went"]
-    assert not [note for note in comparison.notes if "one of the two" in note]
-
-
-def test_launches_of_a_table_of_totals_count_as_many() -> None:
-    comparison = compared(a_run(to_nhwc(0, count=7)), a_run(to_nhwc(0, count=5)))
-
-    assert comparison.difference.conversion_count == -2
-    assert comparison.old.costs.conversion_count == 7
-    assert comparison.conversions[0].old is not None
-    assert comparison.conversions[0].old.count == 7
-
-
 def test_fused_conversions_and_those_that_change_no_layout_are_left_out() -> None:
     comparison = compared(a_run(to_nhwc(0, fused=True), to_nhwc(1, direction="none")), a_run())
 
@@ -188,12 +172,6 @@ def test_a_conversion_in_two_round_trips_is_paid_once() -> None:
     assert comparison.old.costs.exposed_redundant_pair_seconds == pytest.approx(3 * 50e-6)
 
 
-def test_round_trips_whose_conversions_are_not_listed_cost_what_they_say() -> None:
-    comparison = compared(a_run(pairs=(a_pair("x", "y", seconds=2e-3),)), a_run())
-
-    assert comparison.old.costs.redundant_pair_seconds == pytest.approx(2e-3)
-
-
 def test_the_share_of_convolution_time_is_that_of_the_libraries_conversions() -> None:
     comparison = compared(a_run(*several(4), convolution_seconds=1.608e-3), a_run(*several(4)))
 
@@ -238,12 +216,6 @@ def test_kernel_time_outside_of_the_steps_is_named() -> None:
     assert not [note for note in comparison.notes if "new one's kernel time" in note]
 
 
-def test_steps_without_any_kernel_time_have_nothing_outside() -> None:
-    empty = a_run(totals=totals(steps=1), seconds=0.0)
-
-    assert not [note for note in compared(empty, empty).notes if "is outside of its steps" in note]
-
-
 def test_more_steps_without_their_marks_are_unequal_work() -> None:
     comparison = compared(a_run(*several(6), totals=totals(count=30)), a_run(*several(10), totals=totals(count=50)))
 
@@ -251,29 +223,6 @@ def test_more_steps_without_their_marks_are_unequal_work() -> None:
     assert "30 kernels ran in the old one and 50 in the new one" in comparison.unequal_work
     assert CONVOLUTION in comparison.unequal_work
     assert comparison.regression.not_judged is not None
-
-
-def test_conversions_inside_the_convolutions_are_no_unequal_work() -> None:
-    def run(conversion_count: int) -> Diagnosis:
-        convolution = a_total("operation", CONVOLUTION, count=10 + conversion_count, conversion_count=conversion_count)
-        return a_run(*several(conversion_count), totals=(convolution,))
-
-    assert compared(run(20), run(0)).unequal_work is None
-
-
-def test_another_algorithm_for_convolutions_is_no_unequal_work() -> None:
-    others = tuple(a_total("operation", name) for name in OPERATIONS)
-    old = a_run(totals=(a_total("operation", CONVOLUTION, count=10), *others))
-    new = a_run(totals=(a_total("operation", CONVOLUTION, count=18), *others))
-
-    assert compared(old, new).unequal_work is None
-
-
-def test_without_other_operations_a_changed_count_of_convolution_kernels_is_unequal_work() -> None:
-    old = a_run(totals=(a_total("operation", CONVOLUTION, count=10),))
-    new = a_run(totals=(a_total("operation", CONVOLUTION, count=18),))
-
-    assert compared(old, new).unequal_work is not None
 
 
 @pytest.mark.parametrize(("kind", "words"), [("operation", "operations"), ("kernel", "kernels")])
@@ -286,13 +235,6 @@ def test_without_convolutions_other_counts_of_all_others_are_unequal_work(kind: 
     assert compared(run(10), run(20)).unequal_work == (
         f"for the {words} that both have 40 kernels ran in the old one and 80 in the new one, conversions left out"
     )
-
-
-def test_without_operations_the_work_is_told_by_kernels() -> None:
-    old = a_run(totals=(a_total("kernel", "volta_scudnn_conv_nn", count=10),))
-    new = a_run(totals=(a_total("kernel", "ampere_scudnn_conv_nn", count=20),))
-
-    assert compared(old, new).unequal_work is not None
 
 
 def test_operations_kernels_and_modules_are_joined_by_name_and_sorted_by_what_changed() -> None:
@@ -333,34 +275,6 @@ def test_two_runs_of_different_models_are_called_so() -> None:
     assert comparison.regression.not_judged == "the two seem to be different runs"
 
 
-def test_a_compiled_model_with_few_names_in_common_and_much_time_is_the_same_run() -> None:
-    eager = (a_total("operation", CONVOLUTION, seconds=1.0), *(a_total("operation", f"aten::op_{n}") for n in range(9)))
-    compiled = (a_total("operation", CONVOLUTION, seconds=1.0), a_total("operation", "triton_poi_fused_0"))
-
-    assert not compared(a_run(totals=eager), a_run(totals=compiled)).overlap.is_small
-
-
-def test_two_runs_with_nothing_in_common_are_empty_of_anything_to_compare() -> None:
-    new = a_run(totals=(a_total("operation", "aten::mm"), a_total("kernel", "gemm"), a_total("module", "block")))
-
-    assert compared(a_run(totals=totals()), new).overlap.is_empty
-
-
-@pytest.mark.parametrize("common", [("kernel", "aten::relu_kernel"), ("module", "layer1")])
-def test_one_kernel_or_module_in_common_is_something(common: tuple[str, str]) -> None:
-    old = a_run(totals=totals(a_total("module", "layer1")))
-    new = a_run(totals=(a_total("operation", "aten::mm"), a_total(*common)))
-
-    assert not compared(old, new).overlap.is_empty
-
-
-def test_without_totals_by_name_nothing_is_said_about_what_they_have_in_common() -> None:
-    overlap = compared(a_run(totals=()), a_run(totals=totals())).overlap
-
-    assert not overlap.is_small
-    assert not overlap.is_empty
-
-
 def test_a_trace_without_kernels_cannot_be_judged() -> None:
     empty = a_trace(recorded(seconds=None, count=0, conversion_seconds=None, lacks=("no device events",)))
     comparison = compared(a_run(*several(2)), empty)
@@ -390,10 +304,6 @@ def test_the_same_trace_twice_is_the_same() -> None:
     assert compared(trace, msgspec.structs.replace(trace, created_at="2027-01-01T00:00:00Z")).is_same
 
 
-def test_one_microsecond_is_a_difference() -> None:
-    assert not compared(a_run(*several(3)), a_run(*several(2), to_nhwc(2, seconds=101.5e-6))).is_same
-
-
 def test_versions_and_devices_that_differ_are_listed() -> None:
     old = a_run(environment={"torch": "2.12.0", "device_name": "NVIDIA A100", "settings": {"A": "1"}})
     new = a_run(environment={"torch": "2.13.0", "device_name": "NVIDIA H100", "settings": {}})
@@ -407,65 +317,6 @@ def test_versions_and_devices_that_differ_are_listed() -> None:
     assert any("different devices" in note for note in comparison.notes)
 
 
-def test_a_device_that_one_does_not_name_is_no_other_device() -> None:
-    (loss,) = losses(a_run(environment={"device_name": None}), a_run(*several(30)))
-
-    assert loss.startswith("layout conversions take 3.0")
-
-
-def losses(old: Diagnosis, new: Diagnosis) -> tuple[str, ...]:
-    return compared(old, new).regression.losses
-
-
-def test_more_conversion_time_than_the_tolerance_is_a_regression() -> None:
-    assert losses(a_run(*several(10)), a_run(*several(12))) == ("layout conversions take 1.21 ms instead of 1.01 ms",)
-
-
-def test_the_same_conversions_at_another_clock_rate_are_no_regression() -> None:
-    assert losses(a_run(*several(10)), a_run(*several(10, seconds=109.5e-6))) == ()
-
-
-def test_the_same_conversions_taking_much_longer_are_a_regression() -> None:
-    assert losses(a_run(*several(10)), a_run(*several(10, seconds=150.5e-6))) != ()
-
-
-def test_conversion_time_that_nobody_would_miss_is_no_regression() -> None:
-    assert losses(a_run(seconds=1.0), a_run(to_nhwc(0, seconds=0.9e-3), seconds=1.0)) == ()
-    assert losses(a_run(seconds=1.0), a_run(to_nhwc(0, seconds=1.1e-3), seconds=1.0)) != ()
-
-
-def test_a_longer_kernel_time_alone_is_no_regression_of_layouts() -> None:
-    assert losses(a_run(*several(10), seconds=40e-3), a_run(*several(10), seconds=90e-3)) == ()
-
-
-def test_whole_microseconds_may_be_off_by_one_each() -> None:
-    old, new = several(1000, seconds=3.0e-6), several(1000, seconds=3.9e-6)
-
-    assert losses(a_run(*old), a_run(*new)) == ()
-    assert losses(a_run(*several(1000, seconds=3.1e-6)), a_run(*new)) != ()
-
-
-def test_one_more_round_trip_is_a_regression() -> None:
-    old, new = a_run(*several(4)), a_run(*several(4), pairs=(a_pair("c0", "c1"),))
-
-    assert losses(old, new) == ("1 round trip instead of 0",)
-    assert losses(new, old) == ()
-
-
-def test_a_round_trip_of_a_step_recorded_in_part_is_no_regression() -> None:
-    old = a_run(*several(10), totals=totals(count=50, steps=5))
-    new = a_run(*several(10), totals=totals(count=50, steps=5), pairs=(a_pair("c0", "c1"),))
-
-    assert losses(old, new) == ()
-
-
-def test_between_devices_conversions_are_counted_and_not_timed() -> None:
-    h200 = {"device_name": "NVIDIA H200"}
-
-    assert losses(a_run(*several(4)), a_run(*several(4, seconds=1.0), seconds=9.0, environment=h200)) == ()
-    assert losses(a_run(*several(4)), a_run(*several(6), environment=h200)) == ("6 layout conversions instead of 4",)
-
-
 def test_the_json_has_its_kind_and_every_number() -> None:
     comparison = compared(a_run(*several(4)), a_run(*several(1)))
     data = comparison_to_json(comparison)
@@ -473,3 +324,96 @@ def test_the_json_has_its_kind_and_every_number() -> None:
     assert msgspec.json.decode(data)["kind"] == "trace-comparison"
     assert msgspec.json.decode(data)["schema_version"] == 1
     assert msgspec.json.decode(data, type=TraceComparison) == comparison
+
+
+TRIP = a_pair("c0", "c1")
+LESS = "layout conversions take 1.21 ms instead of 1.01 ms"
+H200 = {"device_name": "NVIDIA H200"}
+STEPS = totals(count=50, steps=5)
+
+
+@for_each(
+    ("why", "old", "new", "losses"),
+    [
+        ("more than the tolerance", a_run(*several(10)), a_run(*several(12)), [LESS]),
+        ("another clock rate", a_run(*several(10)), a_run(*several(10, seconds=109.5e-6)), []),
+        ("much longer", a_run(*several(10)), a_run(*several(10, seconds=150.5e-6)), ["layout conversions take"]),
+        ("what nobody would miss", a_run(seconds=1.0), a_run(to_nhwc(0, seconds=0.9e-3), seconds=1.0), []),
+        ("a little more", a_run(seconds=1.0), a_run(to_nhwc(0, seconds=1.1e-3), seconds=1.0), ["layout conversions"]),
+        ("kernel time alone", a_run(*several(10), seconds=40e-3), a_run(*several(10), seconds=90e-3), []),
+        (
+            "whole microseconds may be off by one each",
+            a_run(*several(1000, seconds=3.0e-6)),
+            a_run(*several(1000, seconds=3.9e-6)),
+            [],
+        ),
+        (
+            "others may not",
+            a_run(*several(1000, seconds=3.1e-6)),
+            a_run(*several(1000, seconds=3.9e-6)),
+            ["layout conversions take"],
+        ),
+        ("a round trip", a_run(*several(4)), a_run(*several(4), pairs=(TRIP,)), ["1 round trip instead of 0"]),
+        ("one that went", a_run(*several(4), pairs=(TRIP,)), a_run(*several(4)), []),
+        (
+            "one of a step recorded in part",
+            a_run(*several(10), totals=STEPS),
+            a_run(*several(10), totals=STEPS, pairs=(TRIP,)),
+            [],
+        ),
+        (
+            "between devices nothing is timed",
+            a_run(*several(4)),
+            a_run(*several(4, seconds=1.0), seconds=9.0, environment=H200),
+            [],
+        ),
+        (
+            "but counted",
+            a_run(*several(4)),
+            a_run(*several(6), environment=H200),
+            ["6 layout conversions instead of 4"],
+        ),
+        (
+            "a device that one does not name is no other",
+            a_run(environment={"device_name": None}),
+            a_run(*several(30)),
+            ["layout conversions take 3.0"],
+        ),
+    ],
+)
+def test_what_counts_as_a_regression(why: str, old: Diagnosis, new: Diagnosis, losses: list[str]) -> None:
+    found = compared(old, new).regression.losses
+
+    assert len(found) == len(losses)
+    assert all(own.startswith(expected) for own, expected in zip(found, losses, strict=True))
+
+
+def convolving(count: int, *others: Total, conversion_count: int = 0) -> Diagnosis:
+    own = a_total("operation", CONVOLUTION, count=count, conversion_count=conversion_count)
+    return a_run(*several(conversion_count), totals=(own, *others))
+
+
+def test_only_work_that_no_layout_explains_is_unequal() -> None:
+    others = tuple(a_total("operation", name) for name in OPERATIONS)
+
+    assert compared(convolving(30, conversion_count=20), convolving(10)).unequal_work is None
+    assert compared(convolving(10, *others), convolving(18, *others)).unequal_work is None  # another algorithm
+    assert compared(convolving(10), convolving(18)).unequal_work is not None
+    kernels = [(a_total("kernel", f"{arch}_scudnn_conv_nn", count=n),) for arch, n in (("volta", 10), ("ampere", 20))]
+    assert compared(a_run(totals=kernels[0]), a_run(totals=kernels[1])).unequal_work is not None
+
+
+def test_what_two_runs_have_in_common() -> None:
+    eager = (a_total("operation", CONVOLUTION, seconds=1.0), *(a_total("operation", f"aten::op_{n}") for n in range(9)))
+    compiled = (a_total("operation", CONVOLUTION, seconds=1.0), a_total("operation", "triton_poi_fused_0"))
+    known = totals(a_total("module", "layer1"))
+
+    def overlap(old: tuple[Total, ...], *new: Total) -> tuple[bool, bool]:
+        found = compared(a_run(totals=old), a_run(totals=new)).overlap
+        return found.is_small, found.is_empty
+
+    assert not overlap(eager, *compiled)[0]  # few names, much time
+    assert overlap((), *known) == (False, False)
+    assert overlap(known, a_total("operation", "aten::mm"), a_total("kernel", "gemm"))[1]
+    for common in (("kernel", "aten::relu_kernel"), ("module", "layer1")):
+        assert not overlap(known, a_total("operation", "aten::mm"), a_total(*common))[1]

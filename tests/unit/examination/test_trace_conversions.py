@@ -7,7 +7,6 @@ from builders import channels_last, contiguous
 from recorded_builders import (
     DATA_GRADIENT,
     FORWARD,
-    GEMM,
     MIOPEN_FORWARD,
     MIOPEN_WEIGHT_GRADIENT,
     POINTWISE,
@@ -75,26 +74,6 @@ def test_a_conversion_has_layouts_bytes_and_types() -> None:
     assert image.seconds == pytest.approx(1e-6)
 
 
-def test_a_volume_is_converted_to_the_format_of_its_rank() -> None:
-    record = Recorder()
-    record.convolution((1, 8, 4, 6, 6), (16, 8, 3, 3, 3), *ALL)
-
-    target = library(record)[0].target
-
-    assert target is not None
-    assert target.memory_formats == ("channels_last_3d",)
-
-
-def test_a_cast_in_the_kernel_travels_with_the_conversion() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, WEIGHT, CAST, FORWARD)
-
-    (found,) = library(record)
-
-    assert (found.dtype, found.target_dtype) == ("float32", "float16")
-    assert found.bytes_moved is None  # without a grid that says which tensor it is
-
-
 def test_a_cast_moves_the_bytes_of_both_types() -> None:
     record = Recorder()
     with record.operation("aten::conv2d", shapes=[IMAGE, WEIGHT]):
@@ -118,76 +97,6 @@ def test_where_the_name_has_no_types_the_operation_tells_them(
 
     assert (found.dtype, found.target_dtype) == (dtype, None)
     assert found.bytes_moved == (None if item_bytes is None else 2 * item_bytes * size(IMAGE))
-
-
-def test_a_buffer_of_the_result_says_why_it_is_converted() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, SQUARE, TRANSPOSE, TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE)
-
-    assert [c.cause for c in library(record)] == [
-        None,
-        None,
-        "the library converts the buffer of its result before it writes it",
-        None,
-    ]
-
-
-def test_without_shapes_layouts_and_tensor_are_not_known() -> None:
-    record = Recorder(has_shapes=False)
-    record.convolution(IMAGE, WEIGHT, *ALL)
-
-    found = library(record)
-
-    assert {(c.source, c.target, c.tensor, c.bytes_moved, c.confidence) for c in found} == {
-        (None, None, "unknown", None, "grid")
-    }
-
-
-def test_the_summary_adds_up() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, WEIGHT, *ALL)
-    record.pointwise("aten::relu", WIDE)
-
-    kernels = facts(record).kernels
-
-    assert (kernels.count, kernels.conversion_count, kernels.convolution_count) == (5, 3, 4)
-    assert kernels.seconds == pytest.approx(5e-6)
-    assert kernels.conversion_seconds == pytest.approx(3e-6)
-    assert kernels.convolution_seconds == pytest.approx(4e-6)
-    assert kernels.exposed_conversion_seconds == pytest.approx(3e-6)
-    assert kernels.share == pytest.approx(0.6)
-    assert kernels.sources == ("Kineto trace",)
-    assert len(kernels.kernels) == 5
-
-
-def test_what_runs_beside_is_told_of_each_conversion_and_of_all() -> None:
-    record = Recorder()
-    with record.operation("aten::conv2d"):
-        record.kernel(TO_NHWC, at=1000, takes=1000)
-        record.kernel(FORWARD, at=2000, takes=1000)
-    record.kernel(GEMM, at=1400, takes=200, stream=8)
-
-    found = facts(record)
-
-    assert found.kernels.exposed_conversion_seconds == pytest.approx(800e-9)
-    assert found.kernels.conversions[0].exposed_seconds == pytest.approx(800e-9)
-
-
-def test_padding_is_listed_beside_the_conversions_and_not_counted() -> None:
-    record = Recorder()
-    with record.operation("aten::conv2d"):
-        record.kernel(PADDING)
-        record.kernel(TO_NHWC)
-        record.kernel(FORWARD)
-
-    kernels = facts(record).kernels
-
-    assert [(c.id, c.direction) for c in kernels.conversions] == [
-        ("padding 0", "none"),
-        ("conversion 0", "to_channels_last"),
-    ]
-    assert kernels.conversion_count == 1
-    assert kernels.conversions[0].cause == "channels are padded or folded, which changes no layout"
 
 
 def test_what_could_not_be_read_or_understood_is_counted() -> None:
@@ -247,13 +156,6 @@ def test_what_forward_and_backward_convert_alike_is_one_value() -> None:
     }
 
 
-def test_what_a_convolution_writes_has_no_label() -> None:
-    record = Recorder()
-    record.convolution(IMAGE, WEIGHT, *ALL)
-
-    assert values(record) == ["input of aten::conv2d (0)", "weight of aten::conv2d (0)", None]
-
-
 def test_a_value_of_one_step_is_none_of_another() -> None:
     record = Recorder()
     training(record, 5)
@@ -272,36 +174,6 @@ def test_a_backward_reads_what_was_recomputed_for_it() -> None:
 
     assert found[:2] == ["input of aten::conv2d (0)", "weight of aten::conv2d (0)"]
     assert [value for value in found if value is not None].count("input of aten::conv2d (1)") == 2
-
-
-def test_a_forward_of_other_sizes_is_not_the_one_of_a_backward() -> None:
-    record = Recorder()
-    training(record, 5, (8, 64, 28, 28))
-
-    assert [value for value in values(record) if value is not None and value.startswith("input")] == [
-        "input of aten::conv2d (0)"
-    ]
-
-
-def test_a_backward_whose_forward_is_not_in_the_trace_has_no_label_of_it() -> None:
-    record = Recorder()
-    with (
-        record.operation(GRADIENT, sequence=5, forward_thread=1),
-        record.operation(OPERATION, shapes=[WIDE, IMAGE, WEIGHT, (), (), (), ()]),
-    ):
-        record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE))
-        record.kernel(WEIGHT_GRADIENT)
-
-    assert values(record) == [None]
-
-
-def test_what_only_the_order_tells_has_no_label() -> None:
-    record = Recorder()
-    with record.operation(OPERATION, shapes=[IMAGE, IMAGE, SQUARE, (), (), (), ()]):
-        for name in (TRANSPOSE, TRANSPOSE, MIOPEN_WEIGHT_GRADIENT):
-            record.kernel(name)
-
-    assert values(record) == [None, None]
 
 
 def test_a_round_trip_is_the_sum_of_its_conversions() -> None:
@@ -325,14 +197,6 @@ def test_a_round_trip_is_the_sum_of_its_conversions() -> None:
         "both are of the same sizes by the arguments of their operations, and only operations that work in either "
         "format ran between; a sibling of the same sizes cannot be excluded"
     )
-
-
-def test_a_round_trip_with_nothing_between_is_adjacent() -> None:
-    record = Recorder()
-    record.convolution((4, 32, 28, 28), (64, 32, 3, 3), *ALL)
-    record.convolution(IMAGE, SQUARE, *ALL)
-
-    assert [(pair.kind, pair.between) for pair in facts(record).pairs] == [("adjacent", ())]
 
 
 @pytest.mark.parametrize("name", ["aten::native_group_norm", "aiter::_groupnorm_run"])
@@ -416,15 +280,6 @@ def test_a_generated_copy_is_the_compilers() -> None:
     assert found.cause == "the generated kernel walks two dimensions apart, as one between two layouts does"
 
 
-def test_copies_are_no_library_conversions() -> None:
-    record = Recorder()
-    copy(record, "aten::contiguous")
-
-    kernels = facts(record).kernels
-
-    assert (kernels.conversion_count, kernels.conversions, kernels.conversion_seconds) == (0, (), 0.0)
-
-
 def test_an_empty_trace_says_what_it_lacks() -> None:
     found = facts(Recorder())
 
@@ -433,3 +288,33 @@ def test_an_empty_trace_says_what_it_lacks() -> None:
     assert (kernels.count, kernels.conversion_count, kernels.share, kernels.convolution_count) == (0, 0, None, None)
     assert kernels.convolution_seconds is None
     assert len(kernels.lacks) == 1
+
+
+def test_a_forward_of_other_sizes_is_not_the_one_of_a_backward() -> None:
+    record = Recorder()
+    training(record, 5, (8, 64, 28, 28))
+
+    assert [value for value in values(record) if value is not None and value.startswith("input")] == [
+        "input of aten::conv2d (0)"
+    ]
+
+
+def test_a_backward_whose_forward_is_not_in_the_trace_has_no_label_of_it() -> None:
+    record = Recorder()
+    with (
+        record.operation(GRADIENT, sequence=5, forward_thread=1),
+        record.operation(OPERATION, shapes=[WIDE, IMAGE, WEIGHT, (), (), (), ()]),
+    ):
+        record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE))
+        record.kernel(WEIGHT_GRADIENT)
+
+    assert values(record) == [None]
+
+
+def test_what_only_the_order_tells_has_no_label() -> None:
+    record = Recorder()
+    with record.operation(OPERATION, shapes=[IMAGE, IMAGE, SQUARE, (), (), (), ()]):
+        for name in (TRANSPOSE, TRANSPOSE, MIOPEN_WEIGHT_GRADIENT):
+            record.kernel(name)
+
+    assert values(record) == [None, None]

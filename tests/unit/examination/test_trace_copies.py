@@ -3,12 +3,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from loops import for_each
 from recorded_builders import GEMM, POINTWISE, STRIDED_COPY, Recorder
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.convolutions import classify
-from layoutdoctor.examination.kernels.copies import TraceCopy, copied_layouts, find_copies, format_change
+from layoutdoctor.examination.kernels.copies import TraceCopy, copied_layouts, find_copies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,78 +63,6 @@ def test_a_copy_between_memory_formats_is_a_conversion(shape: Shape) -> None:
     assert told(back) == [("converted", "to_contiguous")]
     assert there[0].source == strided_layout(shape, contiguous_stride(shape))
     assert there[0].target == strided_layout(shape, last(shape))
-
-
-def test_a_permuted_attention_is_no_change_between_memory_formats() -> None:
-    heads_inside = dense_stride(HEADS, (0, 2, 1, 3))
-
-    assert told(eager(HEADS, heads_inside, contiguous_stride(HEADS))) == [("permuted", "none")]
-
-
-def test_every_kernel_of_one_copy_is_listed() -> None:
-    record = Recorder()
-    strides = [last(IMAGE), contiguous_stride(IMAGE)]
-    with record.operation("aten::copy_", shapes=[IMAGE, IMAGE], strides=strides):
-        record.kernel(STRIDED_COPY)
-        record.kernel(STRIDED_COPY)
-
-    assert [(copy.row, copy.direction) for copy in copies_of(record)] == [
-        (0, "to_channels_last"),
-        (1, "to_channels_last"),
-    ]
-
-
-def test_between_layouts_that_share_a_format_nothing_changes() -> None:
-    both = strided_layout((2, 16, 1, 1), (16, 1, 1, 1))
-
-    assert format_change(both, strided_layout((2, 16, 1, 1), (16, 1, 16, 16))) == "none"
-
-
-def test_a_permutation_of_three_dimensions_is_none_either() -> None:
-    assert told(eager((2, 3, 4), (12, 1, 3), (12, 4, 1))) == [("permuted", "none")]
-
-
-def test_a_cast_that_changes_the_strides_is_a_conversion() -> None:
-    assert told(eager(IMAGE, last(IMAGE), contiguous_stride(IMAGE), kernel=CAST_WITH_STRIDES)) == [
-        ("converted", "to_contiguous")
-    ]
-
-
-def test_a_copy_that_keeps_the_order_of_strides_is_none() -> None:
-    assert eager(IMAGE, contiguous_stride(IMAGE), contiguous_stride(IMAGE)) == []
-
-
-def test_a_slice_made_dense_keeps_the_order_of_strides() -> None:
-    assert eager(IMAGE, contiguous_stride((2, 32, 8, 9)), contiguous_stride(IMAGE)) == []
-
-
-def test_an_expanded_source_is_no_conversion() -> None:
-    assert eager(IMAGE, (0, 0, 9, 1), contiguous_stride(IMAGE)) == []
-    assert eager(IMAGE, (1, 0, 0, 0), contiguous_stride(IMAGE)) == []
-
-
-@pytest.mark.parametrize("shape", [(2, 1, 8, 9), (2, 16, 1, 1), (1, 16, 1, 1)])
-def test_strides_of_dimensions_of_size_one_say_nothing(shape: Shape) -> None:
-    assert eager(shape, contiguous_stride(shape), last(shape)) == []
-
-
-def test_a_batch_of_one_may_have_any_stride() -> None:
-    shape = (1, 512, 16, 16)
-
-    assert told(eager(shape, (512, 1, 8192, 512), contiguous_stride(shape))) == [("converted", "to_contiguous")]
-
-
-def test_a_broadcast_copy_is_not_understood() -> None:
-    assert eager(IMAGE, (1,), contiguous_stride(IMAGE), from_shape=(9,)) == []
-
-
-@pytest.mark.parametrize("kernel", [POINTWISE, GEMM])
-def test_a_kernel_that_does_not_copy_with_strides_is_none(kernel: str) -> None:
-    assert eager(IMAGE, contiguous_stride(IMAGE), last(IMAGE), kernel=kernel) == []
-
-
-def test_another_operation_than_a_copy_is_none() -> None:
-    assert eager(IMAGE, contiguous_stride(IMAGE), last(IMAGE), name="aten::index") == []
 
 
 def test_without_strides_nothing_is_said() -> None:
@@ -200,21 +129,38 @@ def test_a_generated_kernel_whose_layouts_do_not_tell_has_no_direction(
     assert (found[0].source, found[0].target) == (None, None)
 
 
-def test_a_generated_kernel_of_no_recorded_launch_is_none() -> None:
-    record = Recorder()
-    record.kernel("triton_poi_fused_0")
-    with record.operation("triton_poi_fused_1"):
-        record.kernel("triton_poi_fused_1")
-
-    assert copies_of(record) == []
-
-
 def test_a_template_is_no_generated_copy() -> None:
     assert copies_of(generated([], [], "YBLOCK=32", name="triton_tem_fused_mm_0")) == []
 
 
-def test_a_change_to_or_from_no_named_format_has_no_direction() -> None:
-    strange = strided_layout(IMAGE, dense_stride(IMAGE, (3, 0, 1, 2)))
+DENSE, NARROW = contiguous_stride(IMAGE), (1, 512, 16, 16)
+STRANGE = dense_stride(IMAGE, (3, 0, 1, 2))
 
-    assert format_change(strange, strided_layout(IMAGE, last(IMAGE))) == "none"
-    assert format_change(strided_layout(IMAGE, last(IMAGE)), strange) == "none"
+
+@for_each(
+    ("why", "found", "expected"),
+    [
+        ("attention", eager(HEADS, dense_stride(HEADS, (0, 2, 1, 3)), contiguous_stride(HEADS)), ("permuted", "none")),
+        ("three dimensions", eager((2, 3, 4), (12, 1, 3), (12, 4, 1)), ("permuted", "none")),
+        ("to no named format", eager(IMAGE, last(IMAGE), STRANGE), ("permuted", "none")),
+        ("from no named format", eager(IMAGE, STRANGE, last(IMAGE)), ("permuted", "none")),
+        ("a cast with it", eager(IMAGE, last(IMAGE), DENSE, kernel=CAST_WITH_STRIDES), ("converted", "to_contiguous")),
+        (
+            "a batch of one may have any stride",
+            eager(NARROW, (512, 1, 8192, 512), contiguous_stride(NARROW)),
+            ("converted", "to_contiguous"),
+        ),
+        ("the order stays", eager(IMAGE, DENSE, DENSE), None),
+        ("a slice made dense", eager(IMAGE, contiguous_stride((2, 32, 8, 9)), DENSE), None),
+        *(("an expanded source", eager(IMAGE, strides, DENSE), None) for strides in ((0, 0, 9, 1), (1, 0, 0, 0))),
+        *(
+            ("strides of sizes of one say nothing", eager(shape, contiguous_stride(shape), last(shape)), None)
+            for shape in ((2, 1, 8, 9), (2, 16, 1, 1), (1, 16, 1, 1))
+        ),
+        ("broadcast", eager(IMAGE, (1,), DENSE, from_shape=(9,)), None),
+        *(("no strided copy", eager(IMAGE, DENSE, last(IMAGE), kernel=kernel), None) for kernel in (POINTWISE, GEMM)),
+        ("another operation", eager(IMAGE, DENSE, last(IMAGE), name="aten::index"), None),
+    ],
+)
+def test_what_an_eager_copy_is_told_as(why: str, found: list[TraceCopy], expected: tuple[str, str] | None) -> None:
+    assert told(found) == ([expected] if expected else [])

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
+from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, Recorder
 
 from layoutdoctor.examination.kernels import conversions as trace_lacks
 from layoutdoctor.examination.kernels.attribution import Places, attribute
 from layoutdoctor.examination.kernels.conversions import describe_lacks
 
+if TYPE_CHECKING:
+    import pytest
+
 IMAGE = (4, 64, 28, 28)
 POSSIBLE = "void tensorTransformGeneric<float, float, float, true, false, false, (cudnnKernelDataType_t)0>(x)"
 
+NO_KERNELS = "device kernels were not recorded (ProfilerActivity.CUDA), so nothing can be said of conversions"
 NO_SHAPES = (
     "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid or the "
     "order of kernels"
@@ -39,127 +44,106 @@ def lacks_of(record: Recorder, **changes: Any) -> tuple[str, ...]:
     trace = record.trace(**changes)
     attribution = attribute(trace)
     is_possible = np.array([trace.names[name] == POSSIBLE for name in trace.kernels.name.tolist()], bool)
-    return describe_lacks(trace, attribution, Places(trace, attribution), is_possible)
+    return tuple(describe_lacks(trace, attribution, Places(trace, attribution), is_possible))
 
 
-def test_a_complete_trace_lacks_nothing() -> None:
-    assert lacks_of(complete()) == ()
+def one_kernel(takes: int = 1234, name: str = GEMM, **changes: Any) -> Recorder:
+    record = Recorder()
+    record.kernel(name, takes=takes, **changes)
+    return record
 
 
-def test_no_kernels() -> None:
+def relu(*takes: int, frame: str | None = "net.py(3): forward", has_strides: bool = True, **fields: Any) -> Recorder:
+    """Kernels of one operation of these lengths."""
+    record = Recorder()
+    fields |= {"strides": [(784, 1)]} if has_strides else {}
+    with (
+        record.frame(frame) if frame else nullcontext(),
+        record.operation("aten::relu", shapes=[IMAGE], **fields),
+    ):
+        for one in takes or (1234,):
+            record.kernel(POINTWISE, takes=one)
+    return record
+
+
+def no_kernels() -> Recorder:
     record = Recorder()
     with record.operation("aten::relu"):
         pass
-
-    assert lacks_of(record) == (
-        "device kernels were not recorded (ProfilerActivity.CUDA), so nothing can be said of conversions",
-    )
+    return record
 
 
-def test_no_operations() -> None:
-    record = Recorder()
-    record.kernel(GEMM, takes=1234)
-
-    assert lacks_of(record) == (NO_OPERATIONS,)
-
-
-def test_no_shapes() -> None:
-    assert lacks_of(complete(has_shapes=False)) == (NO_SHAPES,)
-
-
-def test_no_strides() -> None:
-    record = Recorder()
-    with record.frame("nn.Module: Conv2d_0"), record.operation("aten::relu", shapes=[IMAGE]):
-        record.kernel(POINTWISE, takes=1234)
-
-    assert lacks_of(record) == (NO_STRIDES,)
-
-
-def test_operations_without_arguments_beside_others_lack_nothing() -> None:
+def beside_others() -> Recorder:
+    """Operations without arguments beside others."""
     record = complete()
     record.pointwise("aten::add", IMAGE)
     with record.operation("triton_poi_fused_0", kernel_file="abc.py"):
         record.kernel("triton_poi_fused_0")
+    return record
 
-    assert lacks_of(record) == ()
 
-
-def test_shapes_of_operations_that_ran_no_kernel_were_recorded_all_the_same() -> None:
-    record = complete()
-    trace = record.trace()
-    assert lacks_of(record) == ()
-
-    alone = Recorder()
+def replays() -> Recorder:
+    """Shapes of an operation that ran no kernel were recorded all the same."""
+    record = Recorder()
     with (
-        alone.frame("nn.Module: Conv2d_0"),
-        alone.operation("aten::empty", shapes=[IMAGE], strides=[(50176, 784, 28, 1)]),
+        record.frame("nn.Module: Conv2d_0"),
+        record.operation("aten::empty", shapes=[IMAGE], strides=[(50176, 784, 28, 1)]),
     ):
         pass
-    alone.replay(FORWARD, POINTWISE)
-    alone.kernel(GEMM, takes=1234)
-
-    assert lacks_of(alone) == ("2 of 3 kernels were launched by graph replays, so their operations are not known",)
-    assert len(trace.kernels) == 2
+    record.replay(FORWARD, POINTWISE)
+    record.kernel(GEMM, takes=1234)
+    return record
 
 
-def test_no_stack() -> None:
-    record = Recorder()
-    with record.operation("aten::relu", shapes=[IMAGE], strides=[(50176, 784, 28, 1)]):
-        record.kernel(POINTWISE, takes=1234)
-
-    assert lacks_of(record) == (NO_STACK,)
-    assert lacks_of(record, has_stack=True) == ()
-
-
-def test_a_call_stack_of_torch_1_9_is_a_stack() -> None:
-    record = Recorder()
-    with record.operation("aten::relu", shapes=[IMAGE], strides=[(784, 1)], call_stack="net.py(17): forward"):
-        record.kernel(POINTWISE, takes=1234)
-
-    assert lacks_of(record) == ()
-
-
-def test_kernels_without_a_launch() -> None:
+def unlaunched() -> Recorder:
     record = complete()
     record.kernel(GEMM, is_launched=False, correlation=9)
-
-    assert lacks_of(record) == (
-        "1 of 3 kernels have no launch in the trace (queued before the recording began, or not recorded), so their "
-        "operations are not known",
-    )
+    return record
 
 
-def test_without_operations_missing_launches_are_no_loss() -> None:
-    record = Recorder()
-    record.kernel(GEMM, is_launched=False, takes=1234)
-
-    assert lacks_of(record) == (NO_OPERATIONS,)
-
-
-@pytest.mark.parametrize(("second", "expected"), [(2000, (WHOLE_MICROSECONDS,)), (2001, ())])
-def test_whole_microseconds(second: int, expected: tuple[str, ...]) -> None:
-    record = Recorder()
-    with record.frame("net.py(3): forward"), record.operation("aten::relu", shapes=[IMAGE], strides=[(784, 1)]):
-        record.kernel(POINTWISE, takes=1000)
-        record.kernel(POINTWISE, takes=second)
-
-    assert lacks_of(record) == expected
-
-
-def test_one_kernel_of_a_whole_microsecond_is_no_rule() -> None:
-    record = Recorder()
-    record.kernel(GEMM, takes=1000)
-
-    assert lacks_of(record) == (NO_OPERATIONS,)
-
-
-def test_kernels_whose_names_do_not_say_whether_they_convert() -> None:
+def possible() -> Recorder:
     record = complete()
     with record.operation("aten::conv3d"):
         record.kernel(POSSIBLE, takes=2000)
         record.kernel(POSSIBLE, takes=3000)
+    return record
 
-    assert lacks_of(record) == ("2 kernels (5.00 us) may convert a layout, their names do not say: " + POSSIBLE[:60],)
+
+@for_each(
+    ("record", "lacks"),
+    [
+        (complete(), ()),
+        (
+            no_kernels(),
+            ("device kernels were not recorded (ProfilerActivity.CUDA), so nothing can be said of conversions",),
+        ),
+        (one_kernel(), (NO_OPERATIONS,)),
+        (one_kernel(1000), (NO_OPERATIONS,)),  # one kernel of a whole microsecond is no rule
+        (one_kernel(is_launched=False), (NO_OPERATIONS,)),  # without operations missing launches are no loss
+        (complete(has_shapes=False), (NO_SHAPES,)),
+        (relu(has_strides=False), (NO_STRIDES,)),
+        (relu(frame=None), (NO_STACK,)),
+        (relu(frame=None, call_stack="net.py(17): forward"), ()),  # as torch 1.9 wrote it
+        (relu(1000, 2000), (WHOLE_MICROSECONDS,)),
+        (relu(1000, 2001), ()),
+        (beside_others(), ()),
+        (replays(), ("2 of 3 kernels were launched by graph replays, so their operations are not known",)),
+        (
+            unlaunched(),
+            (
+                "1 of 3 kernels have no launch in the trace (queued before the recording began, or not recorded), so "
+                "their operations are not known",
+            ),
+        ),
+        (possible(), (f"2 kernels (5.00 us) may convert a layout, their names do not say: {POSSIBLE[:60]}",)),
+    ],
+)
+def test_what_a_trace_lacks(record: Recorder, lacks: tuple[str, ...]) -> None:
+    assert lacks_of(record) == lacks
+
+
+def test_a_stack_of_torchs_own_frames_alone_is_a_stack() -> None:
+    assert lacks_of(relu(frame=None), has_stack=True) == ()
 
 
 def test_a_list_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
-from recorded_builders import DATA_GRADIENT, FORWARD, GEMM, Recorder, name_of_operation
+from recorded_builders import DATA_GRADIENT, FORWARD, GEMM, Recorder
 
 from layoutdoctor.examination.kernels.attribution import Places, attribute
-from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,30 +64,12 @@ def test_the_innermost_module_and_the_innermost_line_of_the_user() -> None:
     assert where(record) == [("Conv2d_1", "models/net.py:1")]
 
 
-def test_what_runs_outside_of_any_frame_has_no_place() -> None:
-    record = Recorder()
-    with layer(record, 1):
-        pass
-    with record.operation("aten::relu"):
-        record.kernel(GEMM)
-
-    assert where(record) == [(None, None)]
-
-
 def test_frames_of_another_thread_say_nothing() -> None:
     record = Recorder()
     with layer(record, 1):
         record.on_thread("worker")
         record.kernel(GEMM)
         record.on_thread("main")
-
-    assert where(record) == [(None, None)]
-
-
-def test_a_line_of_torch_alone_is_none() -> None:
-    record = Recorder()
-    with record.frame(TORCH), record.frame("<built-in method conv2d>"), forward(record, 1):
-        record.kernel(FORWARD)
 
     assert where(record) == [(None, None)]
 
@@ -162,18 +142,6 @@ def test_the_backward_of_a_step_belongs_to_the_forward_of_that_step() -> None:
     assert [module for module, _ in where(record)] == ["Conv2d_1", "Conv2d_1", "Conv2d_2", "Conv2d_2"]
 
 
-def test_the_last_operation_of_a_sequence_number_is_the_one_that_counted_it() -> None:
-    record = Recorder()
-    with layer(record, 1), record.operation("aten::size", sequence=5, forward_thread=0):
-        pass
-    with layer(record, 2), forward(record, 5):
-        pass
-    with backward(record, 5):
-        record.kernel(DATA_GRADIENT)
-
-    assert where(record) == [("Conv2d_2", "models/net.py:2")]
-
-
 def test_each_thread_counts_its_forward_operations_for_itself() -> None:
     """The first layer is not recomputed; what a recomputed one counts on the thread of autograd is another number."""
     record = Recorder()
@@ -216,29 +184,6 @@ def test_a_thread_of_another_process_is_not_searched() -> None:
     assert [module for module, _ in where(record)] == [None, "Conv2d_2"]
 
 
-def test_what_runs_in_the_forward_has_no_forward_operation() -> None:
-    record = Recorder()
-    with forward(record, 1):
-        record.kernel(FORWARD)
-    _, places = places_of(record)
-
-    assert places.forward_of(0) == NONE
-    assert places.forward_of(NONE) == NONE
-
-
-def test_the_forward_of_what_a_backward_operation_calls_is_the_same() -> None:
-    record = Recorder()
-    with forward(record, 1):
-        pass
-    with backward(record, 1):
-        record.kernel(DATA_GRADIENT)
-    trace, places = places_of(record)
-
-    inner = int(attribute(trace).operation[0])
-    assert name_of_operation(trace, inner) == "aten::convolution_backward"
-    assert places.forward_of(inner) == 0
-
-
 STACK = "torch/nn/functional.py(2282): batch_norm;torch/nn/modules/batchnorm.py(140): forward;net.py(17): forward"
 
 
@@ -253,36 +198,6 @@ def test_the_call_stack_of_torch_1_9_tells_the_line() -> None:
     assert where(record) == [(None, "net.py:17"), (None, None)]
     assert places.has_frames
     assert len(trace.frames) == 0
-
-
-def test_a_backward_of_torch_1_9_has_the_line_of_its_forward() -> None:
-    record = Recorder()
-    with record.operation("aten::conv2d", sequence=1, forward_thread=0, call_stack=STACK):
-        pass
-    with backward(record, 1):
-        record.kernel(DATA_GRADIENT)
-
-    assert where(record) == [(None, "net.py:17")]
-
-
-@pytest.mark.parametrize(("has_stack", "expected"), [(False, False), (True, True)])
-def test_a_stack_whose_frames_all_are_torchs_own_was_recorded_all_the_same(has_stack: bool, expected: bool) -> None:
-    record = Recorder()
-    record.kernel(GEMM)
-    trace = record.trace(has_stack=has_stack)
-
-    assert Places(trace, attribute(trace)).has_frames is expected
-
-
-def test_a_frame_that_ends_before_the_launch_gives_way_to_the_one_around_it() -> None:
-    record = Recorder()
-    with record.frame("nn.Module: Net_0"), record.frame("net.py(3): forward"):
-        with record.frame("nn.Module: Conv2d_0"), record.frame("net.py(5): helper"):
-            pass
-        with record.operation("aten::add"):
-            record.kernel(GEMM)
-
-    assert where(record) == [("Net_0", "net.py:3")]
 
 
 def test_the_innermost_module_agrees_with_looking_at_every_frame() -> None:
@@ -328,3 +243,25 @@ def test_a_frame_at_whose_edge_everything_was_launched_is_found() -> None:
         record.rows["launches"][0].values["start"] = frame["start"] + edge * frame["duration"]
 
         assert where(record) == [("Conv2d_0", None)]
+
+
+def test_the_last_operation_of_a_sequence_number_is_the_one_that_counted_it() -> None:
+    record = Recorder()
+    with layer(record, 1), record.operation("aten::size", sequence=5, forward_thread=0):
+        pass
+    with layer(record, 2), forward(record, 5):
+        pass
+    with backward(record, 5):
+        record.kernel(DATA_GRADIENT)
+
+    assert where(record) == [("Conv2d_2", "models/net.py:2")]
+
+
+def test_a_backward_of_torch_1_9_has_the_line_of_its_forward() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d", sequence=1, forward_thread=0, call_stack=STACK):
+        pass
+    with backward(record, 1):
+        record.kernel(DATA_GRADIENT)
+
+    assert where(record) == [(None, "net.py:17")]

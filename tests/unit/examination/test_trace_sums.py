@@ -7,7 +7,6 @@ import pytest
 from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, TO_NHWC, Recorder
 
-from layoutdoctor.examination.kernels import summaries as trace_sums
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.summaries import convolution_sums, kernel_records, totals_of
 from layoutdoctor.recording.recording import NONE, RecordedTrace
@@ -46,40 +45,6 @@ def of_kind(trace: RecordedTrace, kind: str) -> dict[str, tuple[int, float, int,
     }
 
 
-def test_kernels_are_added_up_by_name_longest_first() -> None:
-    found = of_kind(a_run().trace(), "kernel")
-
-    assert found == {
-        FORWARD: (2, 2000, 0, 0),
-        POINTWISE: (2, 2000, 0, 0),
-        TO_NHWC: (2, 300, 2, 300),
-        GEMM: (1, 7, 0, 0),
-    }
-    assert [seconds for _, seconds, _, _ in found.values()] == [2000, 2000, 300, 7]
-
-
-def test_by_outermost_operation_where_one_is_known() -> None:
-    assert of_kind(a_run().trace(), "operation") == {"aten::conv2d": (4, 2300, 2, 300), "aten::relu": (2, 2000, 0, 0)}
-
-
-def test_by_module_where_one_is_known() -> None:
-    assert of_kind(a_run().trace(), "module") == {"Conv2d_0": (2, 2000, 0, 0)}
-
-
-def test_by_step() -> None:
-    assert of_kind(a_run().trace(), "step") == {
-        "ProfilerStep#2": (3, 2200, 1, 200),
-        "ProfilerStep#1": (3, 2100, 1, 100),
-    }
-
-
-def test_kernels_alone_are_said_to_be_somebodys() -> None:
-    found = {(t.kind, t.name): t.library for t in totals(a_run().trace())}
-
-    assert found["kernel", TO_NHWC] == "cudnn"
-    assert found["operation", "aten::conv2d"] is None
-
-
 @for_each("seed", range(20))
 def test_the_sums_by_kernel_are_the_whole(seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -99,24 +64,6 @@ def test_the_sums_by_kernel_are_the_whole(seed: int) -> None:
         assert sum(spent for _, _, _, spent in rows) == int(trace.kernels.duration[is_own].sum())
 
 
-def test_the_kernels_of_convolutions_are_counted_with_their_conversions() -> None:
-    trace = a_run().trace()
-    groups = attribute(trace).convolution.tolist()
-
-    assert convolution_sums(trace, groups) == (4, 2300)
-
-
-def test_without_kernels_nothing_is_known_of_convolutions() -> None:
-    assert convolution_sums(Recorder().trace(), []) == (None, None)
-
-
-def test_without_convolutions_their_time_is_zero() -> None:
-    record = Recorder()
-    record.kernel(GEMM)
-
-    assert convolution_sums(record.trace(), [NONE]) == (0, 0)
-
-
 def test_a_kernel_of_the_list() -> None:
     trace = a_run().trace()
 
@@ -127,8 +74,24 @@ def test_a_kernel_of_the_list() -> None:
     assert (last.name, last.op) == (GEMM, None)
 
 
-def test_the_list_ends_where_it_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_sums, "MOST_KERNELS_LISTED", 3)
+def test_sums_by_kernel_outermost_operation_module_and_step_longest_first() -> None:
+    trace = a_run().trace()
+    kinds = {kind: of_kind(trace, kind) for kind in ("kernel", "operation", "module", "step")}
+
+    assert kinds == {
+        "kernel": {FORWARD: (2, 2000, 0, 0), POINTWISE: (2, 2000, 0, 0), TO_NHWC: (2, 300, 2, 300), GEMM: (1, 7, 0, 0)},
+        "operation": {"aten::conv2d": (4, 2300, 2, 300), "aten::relu": (2, 2000, 0, 0)},
+        "module": {"Conv2d_0": (2, 2000, 0, 0)},
+        "step": {"ProfilerStep#2": (3, 2200, 1, 200), "ProfilerStep#1": (3, 2100, 1, 100)},
+    }
+    assert all(list(rows.values()) == sorted(rows.values(), key=lambda row: -row[1]) for rows in kinds.values())
+    libraries = {(t.kind, t.name): t.library for t in totals(trace)}
+    assert (libraries["kernel", TO_NHWC], libraries["operation", "aten::conv2d"]) == ("cudnn", None)
+
+
+def test_the_kernels_of_convolutions_are_counted_with_their_conversions() -> None:
     trace = a_run().trace()
 
-    assert len(kernel_records(trace, attribute(trace))) == 3
+    assert convolution_sums(trace, attribute(trace).convolution.tolist()) == (4, 2300)
+    assert convolution_sums(trace, [NONE] * len(trace.kernels)) == (0, 0)
+    assert convolution_sums(Recorder().trace(), []) == (None, None)

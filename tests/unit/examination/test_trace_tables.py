@@ -43,12 +43,6 @@ def test_each_conversion_stands_for_all_launches_of_its_row() -> None:
     assert (found.conversion_count, nanoseconds(found.conversion_seconds), found.share) == (25, 4000, 0.25)
 
 
-def test_convolutions_are_known_by_their_names_and_count_their_conversions() -> None:
-    found = summary(a_row(TO_NHWC, 20, 3000), a_row(FORWARD, 10, 8000), a_row(GEMM, 1, 4000))
-
-    assert (found.convolution_count, nanoseconds(found.convolution_seconds)) == (30, 11_000)
-
-
 def test_the_operation_that_a_table_names_says_it_better() -> None:
     found = summary(
         a_row(GEMM, 3, 500, operation="aten::conv2d"),
@@ -93,12 +87,6 @@ def test_a_kernel_that_may_convert_is_not_understood() -> None:
     )
 
 
-def test_lines_that_were_lost_are_not_understood() -> None:
-    lost = (Problem("rows that could not be read", 4, is_loss=True), Problem("mended", 9))
-
-    assert summary(a_row(GEMM), problems=lost).not_understood_count == 4
-
-
 def test_an_empty_table_says_nothing() -> None:
     found = summary()
 
@@ -120,7 +108,3 @@ def test_rows_of_one_name_are_added_up_and_the_longest_stands_first() -> None:
         ("operation", "aten::conv2d", 2, 100, 2),
     ]
     assert [t.library for t in found.totals] == ["cublas", "cudnn", None, None]
-
-
-def test_the_source_is_named() -> None:
-    assert summary(a_row(GEMM)).sources == ("table of kernel totals", "nsys stats")

@@ -13,6 +13,7 @@ from builders import a_graph
 from recorded_builders import Recorder
 
 from layoutdoctor.capture.session import CapturedGraph
+from layoutdoctor.examination.kernels.host import iteration_of
 from layoutdoctor.measure import profiling
 from layoutdoctor.measure.profiling import (
     named_kernels,
@@ -21,7 +22,6 @@ from layoutdoctor.measure.profiling import (
     record_iterations,
     verbose_onednn,
 )
-from layoutdoctor.recording.operations import iteration_of
 from layoutdoctor.recording.recording import Iteration, unrest
 
 if TYPE_CHECKING:

@@ -21,22 +21,6 @@ def between(damaged: bytes) -> Saved:
 
 
 @pytest.mark.parametrize(
-    "event",
-    [
-        b"{}",
-        b'{"unknown": {"first": "key"}}',
-        b'{"ph": "X", "args": {"list": [{"ph": "X", "ts": 1}, {"ph": "X", "ts": 2}]}}',
-        b'{"ph": "X", "args": {"list": [{"name": 1}, {"name": 2}, {"name": 3}]}}',
-        b'{"ph": "X", "name": "a \\"b\\", \\"c\\": }", "args": ["x\\"]", "\\\\"], "ts": -1.5e-3}',
-        b'{"ph": "X", "ts": 1, "args": {"Comms Id": 10159970886766084423000000000000}}',
-        b'{\n    "ph": "X", "cat": "cpu_op",\n    "args": {\n      "Input Dims": [[2, 3], []]\n    }\n  }',
-    ],
-)
-def test_an_event_that_is_valid_comes_out_as_it_stands(event: bytes) -> None:
-    assert save_events(BETWEEN.join((GOOD, event, BEFORE, event))) == ([GOOD, event, BEFORE, event], 0, {}, b"")
-
-
-@pytest.mark.parametrize(
     ("damaged", "mended", "kind"),
     [
         *(
@@ -46,7 +30,6 @@ def test_an_event_that_is_valid_comes_out_as_it_stands(event: bytes) -> None:
         ),
         (b'{"ph": "X", "name": "nan, [inf]", "a": NaN}', b'{"ph": "X", "name": "nan, [inf]", "a": null}', None),
         (b'{"ph": "X", "name": "caf\xe9 \xff"}', '{"ph": "X", "name": "caf\ufffd \ufffd"}'.encode(), None),
-        (rb'{"ph": "X", "name": "\ud800 \\ud800 \ud83d\ude00 \udc00"}', None, "half of a surrogate pair"),
         *(
             (
                 b'{"ph": "X", "name": "%b", "pid": 1, "args": {"kernel": "%b"}}' % (text, text),
@@ -64,15 +47,13 @@ def test_an_event_that_is_valid_comes_out_as_it_stands(event: bytes) -> None:
     ],
 )
 def test_the_known_kinds_of_damage_are_mended_and_nothing_else_is_touched(
-    damaged: bytes, mended: bytes | None, kind: str | None
+    damaged: bytes, mended: bytes, kind: str | None
 ) -> None:
     saved = between(damaged)
 
     assert (len(saved.events), saved.lost_count) == (3, 0)
     if kind is not None:
         assert saved.kinds == {kind: 1}
-    if mended is None:
-        mended = rb'{"ph": "X", "name": "\ufffd \\ud800 \ud83d\ude00 \ufffd"}'
     assert saved.events[1] == mended
     assert isinstance(json.loads(mended), dict)
 
@@ -84,6 +65,7 @@ def test_the_known_kinds_of_damage_are_mended_and_nothing_else_is_touched(
         b'{"ph": "X", "name": "a", "args": {"a": ["x "y", "z"]}}',
         b'{"ph": "X", "name": "{"b": 1, "c": 2}", "d": 2}',
         b'{"ph": "X", "name": "a\nb"}',
+        rb'{"ph": "X", "name": "\ud800x"}',
         b'{"ph": "X", "name": "C:\\Users\\x"}',
         b'{"ph": "X", "dur": 01}',
         b'{"ph": "X", "dur": , "ts": 1}',
@@ -127,18 +109,6 @@ def test_a_damaged_event_is_mended_the_same_wherever_the_stretch_was_cut() -> No
 
         assert first.events + second.events == whole.events
         assert first.lost_count == second.lost_count == 0
-
-
-def test_separators_that_are_missing_or_too_many_lose_nothing() -> None:
-    assert save_events(GOOD + b"\n" + BEFORE + b",," + GOOD + b",\n]") == ([GOOD, BEFORE, GOOD], 0, {}, b"")
-    assert save_events(GOOD + b"," + b"\0" * 4096 + b"\n" + BEFORE)[:2] == ([GOOD, BEFORE], 1)
-
-
-@pytest.mark.parametrize("text", [b"", b" \n", b",", b"hello", b"\0\0", b"}}}]", b'"', b"\\", b"\xff\xfe"])
-def test_text_without_events_gives_none(text: bytes) -> None:
-    saved = save_events(text)
-
-    assert (saved.events, saved.rest) == ([], b"")
 
 
 def test_thousands_of_unreadable_events_hide_no_good_one() -> None:

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import gzip
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from loops import for_each
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.recording import KernelTotal
-from layoutdoctor.recording.table import LONGEST_LINE, has_kernel_table, read_kernel_csv, read_lines
+from layoutdoctor.recording.table import LONGEST_LINE, read_kernel_csv, read_lines
 
 if TYPE_CHECKING:
     from layoutdoctor.recording.recording import KernelTotals
@@ -57,13 +56,6 @@ def test_the_conversions_of_a_recorded_video_vae_are_all_there() -> None:
     assert not any(row.is_cut for row in totals.rows)
 
 
-def test_the_summary_of_nsys_is_found_behind_what_nsys_prints_before(tmp_path: Path) -> None:
-    totals = read(tmp_path, PREAMBLE + SUMMARY)
-
-    assert totals.rows == EXPECTED
-    assert (totals.source, totals.problems) == ("Nsight Systems kernel summary", [])
-
-
 @pytest.mark.parametrize("line", ["\n", "Processing [run.sqlite] with [cuda_gpu_kern_sum.py]... \n", ""])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_of_several_tables_the_one_of_kernels_is_read(tmp_path: Path, line: str, is_first: bool) -> None:
@@ -98,61 +90,6 @@ def test_every_unit_becomes_nanoseconds(tmp_path: Path, title: str, value: str, 
     totals = read(tmp_path, f'Time(%),{title},Instances,Name\n50.0,"{value}",3,f(int)\n')
 
     assert totals.rows == [KernelTotal("f(int)", 3, nanoseconds)]
-
-
-def test_a_name_without_quotes_keeps_its_commas(tmp_path: Path) -> None:
-    totals = read(tmp_path, "Time (%),Total Time (ns),Instances,Name\n10,20,3,void f<int, 4>(int*, float)\n")
-
-    assert totals.rows == [KernelTotal("void f<int,4>(int*,float)", 3, 20)]
-
-
-def test_rows_of_one_kernel_with_different_grids_are_added(tmp_path: Path) -> None:
-    totals = read(
-        tmp_path,
-        "Time (%),Total Time (ns),Instances,Avg (ns),GridXYZ,BlockXYZ,Name\n"
-        "50,10,1,10,   1    1    1,  32    1    1,f\n50,30,2,15,   2    1    1,  32    1    1,f\n",
-    )
-
-    assert totals.rows == [KernelTotal("f", 3, 40)]
-
-
-def test_a_list_of_kernels_is_added_up_without_copies(tmp_path: Path) -> None:
-    totals = read(
-        tmp_path,
-        "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),"
-        "Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name\n"
-        "1134711990,661398,123,,,,,,,,,,4.194,6337.593,Pinned,Device,NVIDIA H100 (0),1,,13,[CUDA memcpy HtoD]\n"
-        f'1136125733,7072,128,98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"\n'
-        f'1136225733,7000,129,98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"\n',
-    )
-
-    assert totals.rows == [KernelTotal(TO_CHANNELS_LAST, 2, 14_072)]
-    assert totals.source == "Nsight Systems list of kernels"
-
-
-def test_the_summary_of_kernels_and_copies_gives_the_kernels(tmp_path: Path) -> None:
-    totals = read(
-        tmp_path,
-        "Time (%),Total Time (ns),Instances,Avg (ns),Category,Operation\n"
-        "74.6,3070579,1,3070579.0,CUDA_KERNEL,f(int)\n"
-        "17.1,703395,48,14654.1,MEMORY_OPER,[CUDA memcpy Unified Host-to-Device]\n",
-    )
-
-    assert totals.rows == [KernelTotal("f(int)", 1, 3_070_579)]
-
-
-def test_the_output_of_nvprof_has_its_units_in_a_row_of_their_own(tmp_path: Path) -> None:
-    totals = read(
-        tmp_path,
-        "==2119== NVPROF is profiling process 2119, command: python run.py\n==2119== Profiling result:\n"
-        '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,ms,ms,ms,\n'
-        f'"GPU activities",60.0,1.25,3,0.4,0.4,0.5,"{TO_CONTIGUOUS}"\n'
-        '"GPU activities",20.0,0.5,1,0.5,0.5,0.5,"[CUDA memcpy HtoD]"\n'
-        '"API calls",78.0,7570.5,11,688.2,684.1,693.1,"cudaMemcpyAsync"\n',
-    )
-
-    assert totals.rows == [KernelTotal(TO_CONTIGUOUS, 3, 1_250_000)]
-    assert totals.problems == []
 
 
 def test_aligned_text_of_nsys_is_read_with_its_cut_names(tmp_path: Path) -> None:
@@ -224,12 +161,6 @@ def test_a_bad_row_is_counted_and_the_next_one_read(tmp_path: Path, row: str) ->
     assert problems(totals) == {"rows of the kernel table that could not be read": 1}
 
 
-def test_a_quote_that_is_never_closed_does_not_swallow_the_next_rows(tmp_path: Path) -> None:
-    totals = read(tmp_path, 'Time (%),Total Time (ns),Instances,Name\n60,1200,2,"f\n40,800,4,g\n')
-
-    assert totals.rows == [KernelTotal("f", 2, 1200), KernelTotal("g", 4, 800)]
-
-
 def test_a_line_without_end_is_counted_and_not_kept(tmp_path: Path) -> None:
     header, rest = SUMMARY.split("\n", 1)
     totals = read(tmp_path, f"{header}\n1,2,3,{'x' * 3_000_000}\n{rest}")
@@ -241,21 +172,6 @@ def test_a_line_without_end_is_counted_and_not_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path, encoding: str) -> None:
     assert read(tmp_path, SUMMARY.replace("\n", "\r\n"), encoding).rows == EXPECTED
-
-
-def test_a_packed_file_is_unpacked_on_the_way(tmp_path: Path) -> None:
-    path = tmp_path / "kernels.csv.gz"
-    path.write_bytes(gzip.compress(SUMMARY.encode()))
-
-    assert read_kernel_csv(path).rows == EXPECTED
-
-
-def test_a_file_above_the_limit_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "kernels.csv"
-    path.write_text(SUMMARY, encoding="utf-8")
-
-    with pytest.raises(TraceError, match="raise the limit"):
-        read_kernel_csv(path, most_bytes=100)
 
 
 def test_a_table_without_rows_says_so(tmp_path: Path) -> None:
@@ -283,36 +199,6 @@ def test_a_file_without_kernels_is_refused_with_what_was_found(tmp_path: Path, t
     assert expected in str(error.value)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no such file"):
-        read_kernel_csv(tmp_path / "missing.csv")
-
-
-def test_bytes_changed_at_random_end_in_totals_or_a_trace_error(tmp_path: Path) -> None:
-    data = (PREAMBLE + SUMMARY + "\n" + API).encode()
-    chance = random.Random(3)
-    path = tmp_path / "changed.csv"
-    read_count = 0
-    for _ in range(1000):
-        changed = bytearray(data)
-        for _ in range(chance.choice((1, 4, 50))):
-            changed[chance.randrange(len(changed))] = chance.randrange(256)
-        path.write_bytes(changed)
-        try:
-            totals = read_kernel_csv(path)
-        except TraceError:
-            continue
-        read_count += 1
-        assert all(row.count > 0 and row.nanoseconds >= 0 for row in totals.rows)
-    assert 0 < read_count < 1000
-
-
-def test_the_title_line_is_enough_to_know_the_table() -> None:
-    assert has_kernel_table(PREAMBLE + SUMMARY.split("\n", 1)[0])
-    assert not has_kernel_table(API)
-    assert not has_kernel_table("")
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_lines_do_not_depend_on_where_the_pieces_end(size: int) -> None:
     data = "é1\r\n\n2é\n".encode("utf-16")
@@ -324,3 +210,59 @@ def test_a_line_of_the_greatest_length_is_kept_and_a_longer_one_is_none() -> Non
     lines = [b"a" * LONGEST_LINE, b"b" * (LONGEST_LINE + 1), b"c"]
 
     assert list(read_lines([b"\n".join(lines)])) == ["a" * LONGEST_LINE, None, "c"]
+
+
+TITLES = "Time (%),Total Time (ns),Instances,"
+ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"'
+
+
+@for_each(
+    ("source", "text", "rows"),
+    [
+        ("kernel summary", PREAMBLE + SUMMARY, EXPECTED),
+        (
+            "kernel summary",  # a name without quotes keeps its commas
+            f"{TITLES}Name\n10,20,3,void f<int, 4>(int*, float)\n",
+            [KernelTotal("void f<int,4>(int*,float)", 3, 20)],
+        ),
+        (
+            "kernel summary",  # a quote that is never closed
+            f'{TITLES}Name\n60,1200,2,"f\n40,800,4,g\n',
+            [KernelTotal("f", 2, 1200), KernelTotal("g", 4, 800)],
+        ),
+        (
+            "kernel summary",  # one kernel with different grids
+            f"{TITLES}Avg (ns),GridXYZ,BlockXYZ,Name\n"
+            "50,10,1,10,   1    1    1,  32    1    1,f\n50,30,2,15,   2    1    1,  32    1    1,f\n",
+            [KernelTotal("f", 3, 40)],
+        ),
+        (
+            "list of kernels",
+            "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),"
+            "Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name\n"
+            "11347,661398,123,,,,,,,,,,4.194,6337.593,Pinned,Device,NVIDIA H100 (0),1,,13,[CUDA memcpy HtoD]\n"
+            f"11361,7072,128,{ROW}\n11362,7000,129,{ROW}\n",
+            [KernelTotal(TO_CHANNELS_LAST, 2, 14_072)],
+        ),
+        (
+            "summary of kernels and copies",
+            f"{TITLES}Avg (ns),Category,Operation\n74.6,3070579,1,3070579.0,CUDA_KERNEL,f(int)\n"
+            "17.1,703395,48,14654.1,MEMORY_OPER,[CUDA memcpy Unified Host-to-Device]\n",
+            [KernelTotal("f(int)", 1, 3_070_579)],
+        ),
+        (
+            "nvprof summary",
+            "==2119== NVPROF is profiling process 2119, command: python run.py\n==2119== Profiling result:\n"
+            '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,ms,ms,ms,\n'
+            f'"GPU activities",60.0,1.25,3,0.4,0.4,0.5,"{TO_CONTIGUOUS}"\n'
+            '"GPU activities",20.0,0.5,1,0.5,0.5,0.5,"[CUDA memcpy HtoD]"\n'
+            '"API calls",78.0,7570.5,11,688.2,684.1,693.1,"cudaMemcpyAsync"\n',
+            [KernelTotal(TO_CONTIGUOUS, 3, 1_250_000)],
+        ),
+    ],
+)
+def test_a_table_of_each_program_is_read(tmp_path: Path, source: str, text: str, rows: list[KernelTotal]) -> None:
+    totals = read(tmp_path, text)
+
+    assert (totals.rows, totals.problems) == (rows, [])
+    assert totals.source.endswith(source)

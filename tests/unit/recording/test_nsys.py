@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.nsys import read_nsys_export, read_range_text
-from layoutdoctor.recording.nsys_database import Database
+from layoutdoctor.recording.nsys import Database, read_nsys_export, read_range_text
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def trace(tmp_path: Path) -> RecordedTrace:
     return read_nsys_export(export(tmp_path / "run.sqlite"))
 
 
-def test_kernels_come_in_order_with_times_from_the_first_event_on(trace: RecordedTrace) -> None:
+def test_an_export_is_read_with_all_that_it_says(trace: RecordedTrace) -> None:
     assert names(trace, trace.kernels.name) == [STRINGS[1], STRINGS[3]]
     assert trace.kernels.start.tolist() == [400, 900]
     assert trace.kernels.duration.tolist() == [300, 600]
@@ -162,21 +161,12 @@ def test_kernels_come_in_order_with_times_from_the_first_event_on(trace: Recorde
     assert (trace.kernels.process.tolist(), trace.processes) == ([0, 0], ["4242"])
     assert (trace.source, trace.problems, trace.is_truncated) == ("Nsight Systems export", [], False)
     assert trace.event_count == 10
-
-
-def test_a_launch_is_found_by_the_correlation_of_its_kernel(trace: RecordedTrace) -> None:
     assert trace.launches.correlation.tolist() == [90, 91] == trace.kernels.correlation.tolist()
     assert names(trace, trace.launches.name) == ["cudaLaunchKernel", "cuLaunchKernelEx"]
     assert trace.launches.start.tolist() == [110, 150]
     assert [trace.threads[index] for index in trace.launches.thread] == [("4242", "4300")] * 2
-
-
-def test_copies_and_fills_are_transfers(trace: RecordedTrace) -> None:
     assert names(trace, trace.transfers.name) == ["Memcpy HtoD", "Memset (Device)"]
     assert trace.transfers.duration.tolist() == [50, 5]
-
-
-def test_ranges_of_emit_nvtx_are_operations_with_sequence_and_sizes(trace: RecordedTrace) -> None:
     operations = trace.operations
 
     assert names(trace, operations.name) == ["aten::cudnn_convolution", "aten::relu"]
@@ -187,21 +177,12 @@ def test_ranges_of_emit_nvtx_are_operations_with_sequence_and_sizes(trace: Recor
         [[4, 64, 56, 56]],
     ]
     assert operations.thread.tolist() == trace.launches.thread.tolist()
-
-
-def test_a_range_that_somebody_named_is_an_annotation(trace: RecordedTrace) -> None:
     assert names(trace, trace.annotations.name) == ["forward"]
     assert trace.annotations.duration.tolist() == [1000]
-
-
-def test_the_device_is_named_by_its_cuda_number_and_the_command_line_stays_out(trace: RecordedTrace) -> None:
     assert trace.metadata == {
         "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
         "nsysExport": {"EXPORT_SCHEMA_VERSION": "3.11.0"},
     }
-
-
-def test_a_string_that_nothing_refers_to_is_not_kept(trace: RecordedTrace) -> None:
     assert STRINGS[6] not in trace.names
 
 
@@ -332,15 +313,6 @@ def test_graphs_recorded_as_a_whole_are_a_problem(tmp_path: Path) -> None:
     assert [(count, "--cuda-graph-trace=node" in what) for what, count in problems(trace).items()] == [(2, True)]
 
 
-def test_a_graph_that_ends_before_it_starts_is_counted_as_such(tmp_path: Path) -> None:
-    schema = SCHEMA + "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, end INT, graphId INT);"
-    run = {**RUN, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [{"start": 5, "end": 2}]}
-
-    assert problems(read_nsys_export(export(tmp_path / "run.sqlite", run, schema))) == {
-        "CUDA graph launches that end before they start": 1
-    }
-
-
 def test_a_call_that_launched_nothing_is_no_launch(tmp_path: Path) -> None:
     idle = {**call(BASE + 120, 0, 5), "correlationId": None}
     run = {**RUN, "CUPTI_ACTIVITY_KIND_RUNTIME": [idle, *RUN["CUPTI_ACTIVITY_KIND_RUNTIME"]]}
@@ -378,40 +350,6 @@ def test_text_that_is_no_utf_8_is_kept_as_far_as_it_goes(tmp_path: Path) -> None
     assert names(trace, trace.kernels.name)[0] == "kernel\ufffd"
 
 
-def test_a_name_that_is_no_text_is_none(tmp_path: Path) -> None:
-    path = export(tmp_path / "run.sqlite")
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE StringIds SET value = x'6b65726e656c' WHERE id = 1")
-        connection.commit()
-
-    trace = read_nsys_export(path)
-
-    assert names(trace, trace.kernels.name) == ["(name not recorded)", STRINGS[3]]
-    assert problems(trace) == {"device kernels without a name": 1}
-
-
-class OldConnection:
-    """A connection as Python 3.10 has it, which knows no limits."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.__dict__["connection"] = connection
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "setlimit":
-            raise AttributeError(name)
-        return getattr(self.__dict__["connection"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.__dict__["connection"], name, value)
-
-
-def test_an_old_python_reads_without_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, connect = export(tmp_path / "run.sqlite"), sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: OldConnection(connect(*args, **options)))
-
-    assert len(read_nsys_export(path).kernels) == 2
-
-
 def test_a_view_is_never_run(tmp_path: Path) -> None:
     schema = SCHEMA.replace("CUPTI_ACTIVITY_KIND_KERNEL", "REAL_KERNELS") + (
         "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
@@ -422,16 +360,6 @@ def test_a_view_is_never_run(tmp_path: Path) -> None:
 
     assert len(trace.kernels) == 0
     assert any("is missing" in what for what in problems(trace))
-
-
-def test_a_virtual_table_is_no_table(tmp_path: Path) -> None:
-    schema = SCHEMA.replace("CUPTI_ACTIVITY_KIND_KERNEL", "REAL_KERNELS") + (
-        "CREATE VIRTUAL TABLE CUPTI_ACTIVITY_KIND_KERNEL USING fts5(start, end);"
-    )
-
-    trace = read_nsys_export(export(tmp_path / "run.sqlite", {}, schema))
-
-    assert len(trace.kernels) == 0
 
 
 def test_the_file_is_left_alone_whatever_its_name(tmp_path: Path) -> None:
@@ -455,22 +383,6 @@ def test_a_file_that_was_cut_off_is_refused_with_both_sizes(tmp_path: Path) -> N
         read_nsys_export(path)
 
 
-def test_a_header_alone_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.sqlite"
-    path.write_bytes(b"SQLite format 3\0")
-
-    with pytest.raises(TraceError, match="cut off"):
-        read_nsys_export(path)
-
-
-def test_random_bytes_behind_the_magic_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.sqlite"
-    path.write_bytes(b"SQLite format 3\0" + random.Random(0).randbytes(100_000))
-
-    with pytest.raises(TraceError, match=r"damaged|cut off"):
-        read_nsys_export(path)
-
-
 def test_a_damaged_page_ends_its_table_only(tmp_path: Path) -> None:
     many = {**RUN, "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(index, index + 1) for index in range(2000)]}
     path = export(tmp_path / "run.sqlite", many)
@@ -487,24 +399,6 @@ def test_a_damaged_page_ends_its_table_only(tmp_path: Path) -> None:
     assert trace.is_truncated
     assert "the table CUPTI_ACTIVITY_KIND_KERNEL is damaged and ends early" in problems(trace)
     assert names(trace, trace.annotations.name) == ["forward"]
-
-
-def test_bytes_changed_at_random_end_in_a_trace_or_a_trace_error(tmp_path: Path) -> None:
-    data = export(tmp_path / "run.sqlite").read_bytes()
-    chance = random.Random(2)
-    path = tmp_path / "changed.sqlite"
-    read = 0
-    for _ in range(300):
-        changed = bytearray(data)
-        for _ in range(chance.choice((1, 4, 50))):
-            changed[chance.randrange(16, len(changed))] = chance.randrange(256)
-        path.write_bytes(changed)
-        try:
-            read_nsys_export(path)
-            read += 1
-        except TraceError:
-            continue
-    assert 0 < read < 300
 
 
 @pytest.mark.parametrize(
@@ -529,23 +423,6 @@ def test_a_database_of_another_program_is_named(tmp_path: Path, schema: str, exp
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"), [(b"{}", "no SQLite database"), (b"", "no SQLite database"), (b"\x1f\x8b\x08", "gunzip")]
-)
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path, data: bytes, expected: str) -> None:
-    path = tmp_path / "run.sqlite"
-    path.write_bytes(data)
-
-    with pytest.raises(TraceError, match=expected):
-        read_nsys_export(path)
-
-
-def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing.sqlite", tmp_path, tmp_path / "nul\0"):
-        with pytest.raises(TraceError, match="cannot read"):
-            read_nsys_export(path)
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("aten::mm, op_id = 3", ("aten::mm", True, NONE, b"")),
@@ -566,6 +443,23 @@ def test_a_range_text_is_taken_apart(text: str, expected: tuple[str, bool, int, 
     assert (said.name, said.is_operation, said.sequence, said.shapes) == expected
 
 
-def test_a_number_without_end_is_no_sequence_number() -> None:
-    assert read_range_text(f"aten::mm, seq = {'9' * 5000}").sequence == NONE
-    assert read_range_text(f"aten::mm, sizes = [[{'9' * 5000}]]").has_unread_sizes
+def test_a_name_that_is_no_text_is_none(tmp_path: Path) -> None:
+    path = export(tmp_path / "run.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE StringIds SET value = x'6b65726e656c' WHERE id = 1")
+        connection.commit()
+
+    trace = read_nsys_export(path)
+
+    assert names(trace, trace.kernels.name) == ["(name not recorded)", STRINGS[3]]
+    assert problems(trace) == {"device kernels without a name": 1}
+
+
+def test_a_virtual_table_is_no_table(tmp_path: Path) -> None:
+    schema = SCHEMA.replace("CUPTI_ACTIVITY_KIND_KERNEL", "REAL_KERNELS") + (
+        "CREATE VIRTUAL TABLE CUPTI_ACTIVITY_KIND_KERNEL USING fts5(start, end);"
+    )
+
+    trace = read_nsys_export(export(tmp_path / "run.sqlite", {}, schema))
+
+    assert len(trace.kernels) == 0

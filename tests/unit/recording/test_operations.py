@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from recorded_builders import Recorder
 
+from layoutdoctor.examination.kernels.host import ProfiledIteration, iteration_of
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
-from layoutdoctor.recording.operations import ProfiledIteration, iteration_of
 from layoutdoctor.recording.recording import NONE, Problem
 
 
@@ -46,42 +46,6 @@ def test_an_operation_has_its_times_in_seconds_and_its_arguments() -> None:
     assert profile.base_seconds == pytest.approx(1_700_000_000.00150025, abs=5e-7)  # its first operation
 
 
-def test_sizes_that_are_none_are_left_out() -> None:
-    (found,) = read(operation(args={"Input Dims": "many", "Input Strides": {"a": 1}})).operations
-
-    assert (found.shapes, found.strides) == ((), ())
-
-
-def test_operations_are_sorted_by_start_and_parents_stand_before_their_children() -> None:
-    profile = read(operation("c", ts=5, dur=1), operation("child", ts=1, dur=1), operation("parent", ts=1, dur=4))
-
-    assert [item.name for item in profile.operations] == ["parent", "child", "c"]
-
-
-def test_a_range_of_the_user_is_an_annotation() -> None:
-    (found,) = read(operation("step", cat="user_annotation")).operations
-
-    assert found.is_annotation
-
-
-def test_events_of_other_kinds_are_left_out() -> None:
-    profile = read(
-        operation(ph="i"),
-        operation(ph="M"),
-        operation(cat="python_function"),
-        operation(cat="cuda_runtime"),
-        operation(cat="gpu_memset"),
-        operation(cat="kernel"),
-        {"ph": "f"},
-    )
-
-    assert profile.operations == []
-
-
-def test_an_empty_trace_is_an_empty_iteration() -> None:
-    assert read() == ProfiledIteration()
-
-
 def test_operations_of_a_whole_trace_know_their_rows_and_stand_behind_the_ranges_around_them() -> None:
     recorder = Recorder()
     with recorder.annotation("step"), recorder.operation("aten::add", shapes=[(2, 3)], strides=[(3, 1)], sequence=4):
@@ -102,9 +66,3 @@ def test_operations_of_a_whole_trace_know_their_rows_and_stand_behind_the_ranges
     ]
     assert {o.thread for o in found.operations} == {"1 main"}
     assert (found.base_seconds, found.not_understood_count) == (0.0, 2)
-
-
-def test_the_base_of_a_whole_trace_is_that_of_its_document() -> None:
-    trace = Recorder().trace(metadata={"baseTimeNanoseconds": 1_700_000_000_000_000_000}, base_nanoseconds=500_000_000)
-
-    assert iteration_of(trace).base_seconds == pytest.approx(1_700_000_000.5)

@@ -22,21 +22,10 @@ def a_trace(metadata: dict[str, Any], *devices: int) -> RecordedTrace:
     return record.trace(metadata=metadata)
 
 
-def test_the_device_is_named_that_ran_the_kernels() -> None:
+def test_the_devices_that_ran_the_kernels_are_named() -> None:
     assert describe_environment(a_trace({"deviceProperties": GPUS}, 1)).device_name == "NVIDIA H100"
-
-
-def test_equal_devices_are_named_once_and_different_ones_all() -> None:
     assert describe_environment(a_trace({"deviceProperties": GPUS}, 1, 2)).device_name == "NVIDIA H100"
     assert describe_environment(a_trace({"deviceProperties": GPUS}, 0, 2)).device_name == "NVIDIA A100, NVIDIA H100"
-
-
-def test_a_device_that_is_not_listed_is_taken_for_the_first() -> None:
-    assert describe_environment(a_trace({"deviceProperties": GPUS}, 7)).device_name == "NVIDIA A100"
-
-
-def test_without_kernels_all_devices_are_named() -> None:
-    assert describe_environment(a_trace({"deviceProperties": GPUS})).device_name == "NVIDIA A100, NVIDIA H100"
 
 
 @for_each(
@@ -81,13 +70,6 @@ def test_what_was_recorded_with_which_settings_is_kept_and_nothing_else() -> Non
     found = describe_environment(a_trace(metadata, 0))
 
     assert found == Environment(torch=None, settings={"record_shapes": "1", "with_stack": "0", "schemaVersion": "1"})
-
-
-def test_a_text_of_any_length_is_cut() -> None:
-    found = describe_environment(a_trace({"torch_version": "2" * 5000, "with_stack": ["x"] * 5000}, 0))
-
-    assert len(found.torch or "") == 200
-    assert len(found.settings["with_stack"]) == 200
 
 
 def test_the_device_type_is_torchs_word_for_it() -> None:

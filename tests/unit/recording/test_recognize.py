@@ -3,14 +3,11 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import json
 import lzma
 import pickle
-import random
-import sqlite3
 import time
 import zipfile
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +15,7 @@ import pytest
 import torch
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.recognize import recognize
+from layoutdoctor.recording.reading import recognize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,29 +57,6 @@ def test_a_chrome_trace_is_known_by_its_beginning(text: str) -> None:
     assert recognize(text.encode(), "trace.json") == "chrome"
 
 
-def test_a_recorded_trace_is_one() -> None:
-    with gzip.open(TESTS / "traces" / "h100_vit_patch_embed.json.gz") as stream:
-        assert recognize(stream.read(1 << 16), "trace.json.gz") == "chrome"
-
-
-def test_events_that_come_late_are_waited_for() -> None:
-    head = json.dumps({"metadata": {str(index): "x" * 100 for index in range(2000)}, "traceEvents": []}).encode()
-
-    assert recognize(head[: 1 << 16], "trace.json") == "chrome"
-
-
-def test_a_bad_character_is_no_reason_to_refuse_a_trace() -> None:
-    assert recognize(b'{"traceEvents": [{"name": "caf\xe9 \xff"}]}', "trace.json") == "chrome"
-
-
-def test_a_database_is_left_to_its_reader(tmp_path: Path) -> None:
-    path = tmp_path / "run.sqlite"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE StringIds (id INTEGER)")
-
-    assert recognize(path.read_bytes(), "run.nsys-rep") == "nsys_sqlite"
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -96,12 +70,6 @@ def test_a_database_is_left_to_its_reader(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_a_table_of_kernels_is_known_by_its_titles(text: str, encoding: str) -> None:
     assert recognize(text.encode(encoding), "kernels.csv") == "kernel_csv"
-
-
-def test_a_summary_of_tracelens_is_a_table_of_kernels() -> None:
-    head = (TESTS / "traces" / "h100_wan21_kernel_summary.csv").read_bytes()
-
-    assert recognize(head, "kernel_summary.csv") == "kernel_csv"
 
 
 @pytest.mark.parametrize("marker", ["onednn", "dnnl", "mkldnn"])
@@ -123,7 +91,6 @@ def test_a_diagnosis_of_ours_is_known() -> None:
         (bz2.compress, "packed with bzip2"),
         (lzma.compress, "packed with xz"),
         (lambda data: b"\x28\xb5\x2f\xfd" + data, "packed with zstd"),
-        (lambda data: b"\x04\x22\x4d\x18" + data, "packed with lz4"),
     ],
 )
 def test_a_packed_trace_is_to_be_unpacked_first(pack: Callable[[bytes], bytes], expected: str) -> None:
@@ -164,9 +131,6 @@ def test_a_pickle_is_not_opened() -> None:
         (b"\x0a\x40\x00\x01" * 40, "run.pftrace", "a Perfetto trace in protobuf"),
         (b"\x0a\x40\x00\x01" * 40, "host.xplane.pb", "an XPlane"),
         (b"\x0a\x40\x00\x01" * 40, "unknown", "protobuf, such as"),
-        (b"PERFILE2\x68\x00\x00", "perf.data", "Linux perf"),
-        (b"\x7fELF\x02\x01\x01", "a.out", "a program"),
-        (b"\x89PNG\r\n\x1a\n", "view.png", "a picture (PNG)"),
         (b"\x89HDF\r\n\x1a\n", "run.h5", "nsys export --type sqlite"),
         (b"\x00\x01\x02\x03" * 40, "what", "binary data of an unknown kind"),
         (b"x" * 257 + b"ustar\x00" + b"\x00" * 200, "traces.tar", "a tar archive"),
@@ -185,15 +149,12 @@ def test_a_file_of_another_kind_is_named(head: bytes, name: str, expected: str) 
     ("text", "expected"),
     [
         ("<!DOCTYPE html>\n<html>", "a web page (HTML)"),
-        ("<?xml version='1.0'?>", "XML"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         (ROCPROF + "\n", "a CSV of rocprofiler"),
         ('"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n', "a CSV of rocprofiler"),
-        ("# ========\n# captured on    : Fri Nov 21\n", "perf script"),
-        ("python  1234 [001]  1234.567890:     250000 cycles:u:  7f00 f (/lib/libc.so)\n", "perf script"),
         ("Time (%),Total Time (ns),Num Calls,Avg (ns),Name\n", "a table of nsys stats without kernels"),
         ("once upon a time\nthere was", "it begins 'once upon a time'"),
-        ("MZ is where this line of text begins", "it begins 'MZ is where"),
+        ("BZh is where this line of text begins", "it begins 'BZh is where"),
         ('"text"', "text of another kind"),
         ('{"a": 1}', "JSON without traceEvents (its keys: a)"),
         ("{}", "JSON without traceEvents (its keys: none)"),
@@ -228,23 +189,3 @@ def test_no_beginning_takes_long(text: str) -> None:
     with suppress(TraceError):
         recognize(text.encode(), "file")
     assert time.process_time() - started < 2
-
-
-def test_random_bytes_end_in_a_kind_or_a_trace_error() -> None:
-    chance = random.Random(4)
-    kinds = ("chrome", "nsys_sqlite", "kernel_csv", "onednn_log", "diagnosis")
-    starts = (
-        b"",
-        b"{",
-        b"[",
-        b"PK\x03\x04",
-        b"SQLite format 3",
-        b"onednn_verbose",
-        b"\xff\xfe",
-        b"\xef\xbb\xbf{",
-        b"\n",
-    )
-    for _ in range(2000):
-        head = chance.choice(starts) + chance.randbytes(chance.randrange(200))
-        with suppress(TraceError):
-            assert recognize(head, "file") in kinds
