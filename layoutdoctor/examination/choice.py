@@ -26,7 +26,6 @@ def how_to_apply(
     Code that applies a configuration to ``model`` and its input ``x``, one statement a line.
 
     Args:
-        configuration: The configuration to apply.
         parameter_ranks: Dimensions that occur among the model's parameters and buffers; 4 and 5 matter.
         input_ranks: Dimensions that occur among its inputs; as the parameters' where None.
 
@@ -49,9 +48,6 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
     What to pass as ``torch.compile(options=...)``.
 
-    Args:
-        configuration: Any configuration; an eager one has no options.
-
     Returns:
         Inductor's option names and values. Freezing is never among them: dynamo reads it from the global setting
         before options apply, so it goes through ``global_options``.
@@ -70,9 +66,6 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
 def global_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
     What has to be patched into Inductor's global settings around the first call.
-
-    Args:
-        configuration: Any configuration.
 
     Source:
         ``is_parameter_freezing`` in torch/_dynamo reads ``torch._inductor.config.freezing`` while tracing, torch 2.13:
@@ -144,7 +137,6 @@ def choose_baseline(configurations: Sequence[Configuration], measurable: Collect
     The configuration that ratios refer to: torch.compile's default where it ran, else the first that did.
 
     Args:
-        configurations: In the order of the report.
         measurable: Names of those that ran; at least one.
     """
     if BASELINE in measurable:
@@ -153,12 +145,7 @@ def choose_baseline(configurations: Sequence[Configuration], measurable: Collect
 
 
 def eligible_names(trials: Sequence[Trial]) -> frozenset[str]:
-    """
-    The trials that may be recommended: those that ran and whose outputs are not known to differ.
-
-    Args:
-        trials: All of them.
-    """
+    """The trials that may be recommended: those that ran and whose outputs are not known to differ."""
     return frozenset(
         trial.name
         for trial in trials
@@ -173,10 +160,8 @@ def recommend(
     The recommendation, from the comparison and from rounds measured after the choice was made.
 
     Args:
-        trials: All trials.
         comparison: Of the first rounds; None where fewer than two trials were measured.
         confirmed: The chosen configuration against the baseline once more; None where there was nothing to confirm.
-        ranks: Of parameters and inputs.
     """
     if comparison is None or not comparison.fastest:
         return _none(_why_nothing(trials, comparison))

@@ -129,9 +129,6 @@ def conversion_share(trial: Trial | None) -> float | None:
     """
     Time of all counted conversions over the time of all kernels.
 
-    Args:
-        trial: Any trial.
-
     Returns:
         None unless kernels were recorded in full and every counted conversion has a time: an unknown is no zero.
     """
@@ -147,9 +144,6 @@ def convolution_count(diagnosis: Diagnosis) -> int | None:
     """
     How many convolutions the model has, as far as was recorded: in a graph, else as modules.
 
-    Args:
-        diagnosis: Any diagnosis.
-
     Returns:
         The most that any trial shows; None where nothing was recorded that could tell.
     """
@@ -161,12 +155,7 @@ def convolution_count(diagnosis: Diagnosis) -> int | None:
 
 
 def irrelevance(diagnosis: Diagnosis) -> str | None:
-    """
-    Why layouts do not matter to this model; None where they may, or where too little was recorded to say so.
-
-    Args:
-        diagnosis: Any diagnosis. With convolutions, times too noisy to exclude a gain say nothing either.
-    """
+    """Why layouts do not matter to this model; None where they may, or where too little was recorded to say so."""
     comparison = diagnosis.comparison
     if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
         return None
@@ -185,12 +174,7 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
 
 
 def may_hide_gain(ratio: RatioInterval) -> bool:
-    """
-    Whether "no measurable difference" rests on times too noisy to exclude a gain that matters.
-
-    Args:
-        ratio: Against the baseline.
-    """
+    """Whether "no measurable difference" rests on times too noisy to exclude a gain that matters."""
     return ratio.verdict == NO_DIFFERENCE and ratio.high > 1 + HIDDEN_GAIN
 
 
@@ -208,7 +192,6 @@ def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None)
     A compiled graph whose conversions know what they cost.
 
     Args:
-        graph: With buffers and conversions.
         kernels: The kernel list of the profiled iteration; empty where there is none.
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
     """
@@ -224,11 +207,6 @@ def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwi
     The compiled graphs of a trial, whose conversions know what they cost.
 
     A launch whose graph is not known counts where one graph alone has a kernel of its name.
-
-    Args:
-        graphs: All of them.
-        kernels: The kernel list of the profiled iteration.
-        bandwidth: As above.
     """
     owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
     told = [kernel for kernel in kernels if kernel.graph is not None or owners[kernel.name] <= 1]
@@ -236,25 +214,13 @@ def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwi
 
 
 def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:
-    """
-    The kernel list whose conversions know how much of the copy bandwidth they reach.
-
-    Args:
-        summary: The kernel list.
-        bandwidth: As above.
-    """
+    """The kernel list whose conversions know how much of the copy bandwidth they reach."""
     conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in summary.conversions)
     return msgspec.structs.replace(summary, conversions=conversions)
 
 
 def with_bandwidth_share(conversion: Conversion, bandwidth: float | None) -> Conversion:
-    """
-    A conversion that knows how much of the copy bandwidth it reaches, where its time was measured.
-
-    Args:
-        conversion: Any.
-        bandwidth: As above.
-    """
+    """A conversion that knows how much of the copy bandwidth it reaches, where its time was measured."""
     if not bandwidth or not conversion.seconds or conversion.bytes_moved is None:
         return conversion
     if conversion.seconds_source != "measured":

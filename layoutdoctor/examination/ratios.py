@@ -52,11 +52,9 @@ def paired_ratio(
     How many times faster than the baseline a candidate is, judged round by round.
 
     Args:
-        name: The candidate's name.
         baseline_seconds: One time per round, in round order; seconds, above 0.
         candidate_seconds: The same rounds for the candidate; where it was dropped early, the rounds both share count.
         coverage: How often the interval is to cover the true median, at least; between 0 and 1.
-        resolution: Smallest relative difference that is called one; 0.01 is 1 %.
 
     Returns:
         Median of the ratios baseline / candidate, above 1 where the candidate is faster, with a distribution-free
@@ -102,12 +100,8 @@ def compare(
     for that. Where they are too few for that as well, all are tied.
 
     Args:
-        times: Per configuration one time per round, in round order; a configuration without times is left out; one that
-            was dropped early is compared over the rounds it shares.
-        baseline: The configuration the ratios refer to.
         eligible: Those that may be recommended, because their outputs are right; None for all.
         coverage: How often all intervals together are to cover their true medians, at least.
-        resolution: Smallest relative difference that is called one.
 
     Returns:
         None where the baseline has no times or nothing else has. ``fastest`` holds the eligible configuration with the
@@ -263,7 +257,6 @@ def ratios_left_out(count: int, coverage: float) -> int | None:
     How many extreme values may be dropped on each side of an order-statistic interval for a median.
 
     Args:
-        count: Values there are.
         coverage: How often the interval is to cover the true median, at least.
 
     Returns:

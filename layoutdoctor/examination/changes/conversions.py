@@ -56,10 +56,6 @@ def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
     """
     What only one of two runs recorded of its conversions: of ``op``, ``module`` and ``shape``.
 
-    Args:
-        old: The old run.
-        new: The new run.
-
     Returns:
         Compared by these, everything would have gone and come again. Nothing where a run has no conversions.
     """
@@ -102,13 +98,7 @@ def cost_totals(trial: Trial | None, parts: int) -> CostTotals:
 
 
 def cost_difference(old: CostTotals, new: CostTotals) -> CostDifference:
-    """
-    New minus old.
-
-    Args:
-        old: What the old run spent.
-        new: What the new run spent.
-    """
+    """New minus old."""
     return CostDifference(
         kernel_seconds=_minus(new.kernel_seconds, old.kernel_seconds),
         conversion_count=new.conversion_count - old.conversion_count,
@@ -125,12 +115,6 @@ def conversion_changes(
 ) -> tuple[ConversionChange, ...]:
     """
     The conversions of both runs by owner, operation, module, direction, tensor and shape, outer-joined.
-
-    Args:
-        old: The old run.
-        new: The new run.
-        old_parts: By how many steps the old one's are divided.
-        new_parts: The same for the new one.
 
     Returns:
         Largest difference of seconds first. By what only one run recorded of its conversions they are not told apart.
@@ -169,12 +153,6 @@ def round_trip_changes(
     """
     The round trips of both runs by kind, module, what is between, and shape, outer-joined.
 
-    Args:
-        old: The old run.
-        new: The new run.
-        old_parts: By how many steps the old one's are divided.
-        new_parts: The same for the new one.
-
     Returns:
         Largest difference of seconds first.
     """
@@ -208,7 +186,6 @@ def change_of(old: ConversionAmount | None, new: ConversionAmount | None) -> Cha
 
     Args:
         old: How many there were; None for none.
-        new: How many there are now.
     """
     before, after = old.count if old is not None else 0, new.count if new is not None else 0
     if before == after:

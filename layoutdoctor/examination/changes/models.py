@@ -46,7 +46,6 @@ def decision_changes(old: Trial | None, new: Trial | None) -> tuple[DecisionChan
 
     Args:
         old: The trial of the earlier diagnosis; None where it is not there.
-        new: That of the later one.
     """
     if old is None or new is None:
         return ()
@@ -132,10 +131,6 @@ def finding_changes(old: Diagnosis, new: Diagnosis) -> tuple[tuple[FindingChange
     that stands for several places names the costliest of them, and which one that is changes from run to run. The line
     has no part in it, since it moves with every edit above, nor has the folder; and the file that was diagnosed is the
     same file in both, also under another name. Of several findings at one module the number counts.
-
-    Args:
-        old: The earlier diagnosis.
-        new: The later one.
 
     Returns:
         Those of which there are more or fewer, and those that stayed; the most severe first.
@@ -239,13 +234,7 @@ _WITH_RESULT = ("ok", "same_as")
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
-    """
-    What changed between two diagnoses of models.
-
-    Args:
-        old: The earlier one.
-        new: The later one.
-    """
+    """What changed between two diagnoses of models."""
     names = dict.fromkeys(trial.name for diagnosis in (new, old) for trial in diagnosis.trials)
     different_subject = _different_subject(old, new)
     not_comparable = _not_comparable(old, new, different_subject)

@@ -41,11 +41,8 @@ def layout_losses(
     What the new run loses more to layouts than the old one, one sentence each.
 
     Args:
-        old: What the old run spent, per step, per iteration or in all.
-        new: The same of the new run.
         resolution_seconds: What the sum of all conversions may be off by, as the recorder's clock is no finer.
         judges_time: Whether seconds may be compared: False for two devices, where conversions are counted instead.
-        judges_round_trips: Whether both runs recorded what round trips are found by.
     """
     return tuple(
         _losses(
@@ -82,9 +79,6 @@ def clock_resolution(conversions: Iterable[Conversion]) -> float:
     """
     What the summed seconds of conversions may be off by, as their recorder's clock is no finer.
 
-    Args:
-        conversions: Those of one run.
-
     Returns:
         Seconds; zero where any duration is no whole number of microseconds.
     """
@@ -98,12 +92,7 @@ def clock_resolution(conversions: Iterable[Conversion]) -> float:
 
 
 def format_count(count: float) -> str:
-    """
-    A count that may be one per step: ``"53"``, ``"17.7"``.
-
-    Args:
-        count: Zero or more.
-    """
+    """A count that may be one per step: ``"53"``, ``"17.7"``."""
     return str(round(count)) if float(count).is_integer() else format_significant(count)
 
 
@@ -124,9 +113,6 @@ def trial_regression(trial: ComparedTrial, old: Diagnosis, new: Diagnosis, not_c
     Whether one configuration is worse.
 
     Args:
-        trial: It, compared; its own ``regression`` is not looked at.
-        old: The earlier diagnosis.
-        new: The later one.
         not_comparable: Why the two are not about the same work; None where they are.
     """
     if not_comparable is not None:
@@ -150,10 +136,6 @@ def model_regression(
     Whether the new diagnosis as a whole is worse.
 
     Args:
-        trials: All of them, each with its regression.
-        findings: Those of which there are more or fewer.
-        times: How times were judged.
-        subjects: What the old and the new one say first.
         not_comparable: Why the two are not about the same work; None where they are.
     """
     if not_comparable is not None:

@@ -58,7 +58,6 @@ def ratio_of_medians(old: Sequence[float], new: Sequence[float], *, interval_cou
 
     Args:
         old: Positive values of the old run, in round order, at least one.
-        new: Positive values of the new run, likewise.
         interval_count: Intervals that are to hold together; the error allowed is shared among them.
 
     Returns:
@@ -121,9 +120,6 @@ def effective_count(values: Sequence[float]) -> int:
     """
     How many independent values tell as much about the median as these do.
 
-    Args:
-        values: Numbers in the order of time.
-
     Returns:
         At least 1, at most as many as there are.
     """
@@ -153,9 +149,6 @@ def mean_of_bounds(ratios: Sequence[RatioBounds]) -> RatioBounds:
     """
     The geometric mean of several ratios whose intervals hold together: it lies between the means of their ends then.
 
-    Args:
-        ratios: At least one.
-
     Returns:
         With the lowest coverage among them; None where one of them has none.
     """
@@ -173,7 +166,6 @@ def judge(bounds: RatioBounds, resolution: float) -> Verdict | None:
     What may be said of a ratio: its interval has to be clear of 1 by the resolution.
 
     Args:
-        bounds: Old over new: above 1 is faster.
         resolution: Smallest relative difference that is called one; 0.05 is 5 %.
 
     Returns:
@@ -210,13 +202,7 @@ _FIELDS = (
 
 
 def environment_changes(old: Diagnosis, new: Diagnosis) -> tuple[EnvironmentDifference, ...]:
-    """
-    What is not the same, the device first, then versions, then settings by name.
-
-    Args:
-        old: The earlier diagnosis.
-        new: The later one.
-    """
+    """What is not the same, the device first, then versions, then settings by name."""
     values = [("device", old.subject.device, new.subject.device)]
     values += [(name, getattr(old.environment, name), getattr(new.environment, name)) for name in _FIELDS]
     before, after = old.environment.settings, new.environment.settings
@@ -229,13 +215,7 @@ def environment_changes(old: Diagnosis, new: Diagnosis) -> tuple[EnvironmentDiff
 
 
 def has_another_device(old: Diagnosis, new: Diagnosis) -> bool:
-    """
-    Whether two diagnoses are known to come from different devices.
-
-    Args:
-        old: The earlier diagnosis.
-        new: The later one.
-    """
+    """Whether two diagnoses are known to come from different devices."""
     pairs = (
         (old.subject.device, new.subject.device),
         (old.environment.device_name, new.environment.device_name),
@@ -244,13 +224,7 @@ def has_another_device(old: Diagnosis, new: Diagnosis) -> bool:
 
 
 def has_another_machine(old: Diagnosis, new: Diagnosis) -> bool:
-    """
-    Whether two diagnoses are known to come from machines whose times cannot be compared: also by the threads used.
-
-    Args:
-        old: The earlier diagnosis.
-        new: The later one.
-    """
+    """Whether two diagnoses are known to come from machines whose times cannot be compared: by threads as well."""
     names = ("onednn_isa", "cpu_count", "thread_count")
     pairs = [(getattr(old.environment, name), getattr(new.environment, name)) for name in names]
     return has_another_device(old, new) or any(
@@ -289,8 +263,6 @@ def time_changes(
     What became of the time of every configuration that was measured in both.
 
     Args:
-        old: The earlier diagnosis.
-        new: The later one.
         not_comparable: Why their times are of different work; None where they are of the same.
 
     Returns:

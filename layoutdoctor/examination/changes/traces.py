@@ -69,10 +69,6 @@ def match_kernel_names(old: Collection[str], new: Collection[str]) -> tuple[Name
     """
     The kernels of two runs by name: equal names first, then what is left by ``loose_name``.
 
-    Args:
-        old: Names of kernels, each once.
-        new: The same of the other run.
-
     Returns:
         Every name of both exactly once. Numbered kernels of Inductor are matched by their own name only where the runs
         have the same numbers of that kind, as a kernel that goes shifts the numbers of all later ones.
@@ -92,13 +88,7 @@ def match_kernel_names(old: Collection[str], new: Collection[str]) -> tuple[Name
 
 
 def match_exact_names(old: Collection[str], new: Collection[str]) -> tuple[NameMatch, ...]:
-    """
-    The operations or modules of two runs, by equal names only.
-
-    Args:
-        old: Names, each once.
-        new: The same of the other run.
-    """
+    """The operations or modules of two runs, by equal names only."""
     both = set(old) & set(new)
     matches = [NameMatch(name, "exact", (name,), (name,)) for name in old if name in both]
     matches += [NameMatch(name, None, (name,), ()) for name in old if name not in both]
@@ -109,9 +99,6 @@ def match_exact_names(old: Collection[str], new: Collection[str]) -> tuple[NameM
 def loose_name(name: str) -> str:
     """
     A kernel's name without what changes from version to version and from GPU to GPU.
-
-    Args:
-        name: As in a trace.
 
     Returns:
         Without ``void``, parameters and template arguments, cuDNN's inner namespace, the generation of GPU it was built
@@ -201,23 +188,13 @@ _CONVOLUTION = re.compile(r"conv(?!ert)", re.IGNORECASE)
 
 
 def totals_by_name(totals: Iterable[Total], kind: TotalKind) -> dict[str, Total]:
-    """
-    The totals of one kind by their name, in their order.
-
-    Args:
-        totals: Those of one run.
-        kind: Which of them.
-    """
+    """The totals of one kind by their name, in their order."""
     return {total.name: total for total in totals if total.kind == kind}
 
 
 def find_overlap(old: Sequence[Total], new: Sequence[Total]) -> Overlap:
     """
     How much two recorded runs have in common.
-
-    Args:
-        old: The old run's totals.
-        new: The new run's totals.
 
     Returns:
         By operations, by kernels where a run has no operation. A run without totals has nothing in common with any.
@@ -255,12 +232,6 @@ def find_overlap(old: Sequence[Total], new: Sequence[Total]) -> Overlap:
 def find_unequal_work(old: Sequence[Total], new: Sequence[Total], old_parts: int = 1, new_parts: int = 1) -> str | None:
     """
     Why two runs seem not to have done the same work, by how many kernels ran for the operations that both have.
-
-    Args:
-        old: The old run's totals.
-        new: The new run's totals.
-        old_parts: By how many steps the old run's counts are divided.
-        new_parts: The same for the new run.
 
     Returns:
         A clause; None where nothing says so. Conversions are left out, as these are what may come and go. Convolutions
@@ -323,10 +294,6 @@ _FIELD_WORDS = {"op": "operations", "module": "modules", "shape": "shapes"}
 def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     """
     What changed between two examined traces.
-
-    Args:
-        old: The earlier one.
-        new: The later one.
 
     Returns:
         Numbers per profiler step where both recorded steps, of whole traces else. Two traces that have nothing to do

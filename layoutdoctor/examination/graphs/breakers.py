@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 
 def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
-    """
-    The breakers of a compiled graph.
-
-    Args:
-        flow: Its buffers.
-        conversions: Its conversions.
-    """
+    """The breakers of a compiled graph."""
     found: dict[str, LayoutBreaker] = {}
     by_value: dict[str, list[Conversion]] = {}
     read, made = _read_by_convolutions(flow), _made_by_convolutions(flow)
@@ -160,13 +154,7 @@ def _words(layout: Layout) -> str:
 
 
 def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
-    """
-    The breakers of an eager iteration.
-
-    Args:
-        graph: The recorded operations.
-        conversions: The conversions that ran, in eager copies and inside libraries, joined to its nodes.
-    """
+    """The breakers of an eager iteration."""
     nodes = {node.name: node for node in graph.nodes}
     mine = [c for c in conversions if c.graph == graph.name and c.node in nodes and c.tensor != "weight"]
     outward = {
@@ -252,13 +240,7 @@ def _eager_breaker(node: FxNode, given: Layout, returned: Layout, conversions: S
 
 
 def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
-    """
-    The graph with the cost of each breaker: the sum over its conversions, None where one of them is not known.
-
-    Args:
-        graph: With breakers.
-        known: All conversions of the trial.
-    """
+    """The graph with the cost of each breaker: the sum over its conversions, None where one of them is not known."""
     by_id = {conversion.id: conversion for conversion in known}
     breakers = []
     for breaker in graph.breakers:
@@ -274,13 +256,7 @@ def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
 
 
 def without_round_trips(graph: Graph, pairs: Sequence[RedundantPair]) -> Graph:
-    """
-    The graph without the breakers that are told already, as redundant pairs.
-
-    Args:
-        graph: With breakers.
-        pairs: The trial's redundant pairs.
-    """
+    """The graph without the breakers that are told already, as redundant pairs."""
     told = {id_ for pair in pairs for id_ in (pair.first, pair.second, *pair.also)}
     kept = tuple(
         breaker for breaker in graph.breakers if not breaker.conversions or not told.issuperset(breaker.conversions)

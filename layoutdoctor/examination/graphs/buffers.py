@@ -44,7 +44,6 @@ def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Lo
     Args:
         shape: Sizes of the stored buffer.
         stride: Its strides in elements; dimensions do not overlap.
-        loops: The body's loop variables; one may cover several dimensions, or a part of one.
 
     Returns:
         One stride per dimension: 0 where the load does not depend on it, and for dimensions of size 1. None where a
@@ -93,9 +92,6 @@ def _covers(loop: Loop, place: int) -> bool:
 def reduction_run(loops: Sequence[Loop]) -> int | None:
     """
     How many neighbouring elements a reduction reads one after the other.
-
-    Args:
-        loops: The body's loop variables; those that the store does not depend on are reduced.
 
     Returns:
         1 where every element is a stride away from the last; None where nothing is reduced.
@@ -378,12 +374,7 @@ _Known = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def computes(buffer: Buffer) -> bool:
-    """
-    Whether a buffer's loop does more than move and cast elements; a library call is not asked.
-
-    Args:
-        buffer: Any.
-    """
+    """Whether a buffer's loop does more than move and cast elements; a library call is not asked."""
     return not buffer.is_extern and (buffer.is_reduction or not CASTS.issuperset(buffer.operations))
 
 

@@ -47,13 +47,7 @@ _COPIES = frozenset({"clone", "_to_copy", "convert_element_type", "copy", "copy_
 
 
 def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> tuple[Graph, ...]:
-    """
-    The graphs with their conversions and layout breakers filled in.
-
-    Args:
-        graphs: As captured.
-        graph_break_count: Breaks of the whole model.
-    """
+    """The graphs with their conversions and layout breakers filled in."""
     found: list[Graph] = []
     for graph in graphs:
         flow = BufferGraph(graph)
@@ -66,12 +60,7 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
 
 
 def graph_conversions(graph: Graph) -> tuple[Conversion, ...]:
-    """
-    The conversions of one compiled graph: one for each buffer and each kind of tensor and layout converted into it.
-
-    Args:
-        graph: With FX nodes and buffers.
-    """
+    """The conversions of a compiled graph: one for each buffer and each kind of tensor and layout put into it."""
     return _conversions(BufferGraph(graph))
 
 
@@ -108,7 +97,6 @@ def layout_change(source: Layout, target: Layout) -> ConversionDirection:
     What kind of change leads from one strided layout to another; ``none`` where their bytes lie in the same order.
 
     Args:
-        source: Before, as the reader sees it.
         target: After; a part of a larger memory counts by its stride order.
     """
     before, after = densified(source), densified(target)
@@ -189,12 +177,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
 
 
 def conversion_bytes(value: Buffer | FxNode) -> int | None:
-    """
-    Bytes that a conversion of a value reads and writes when its dtype stays; None where not known.
-
-    Args:
-        value: A buffer or a node of a graph.
-    """
+    """Bytes that a conversion of a value reads and writes when its dtype stays; None where not known."""
     return tensor_bytes(value.layout, value.dtype, value.dtype)
 
 
@@ -213,22 +196,12 @@ def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | No
 
 
 def is_user_call(node: FxNode) -> bool:
-    """
-    Whether a node is a copy that the model's own line asked for: ``.contiguous()``, ``.to(memory_format=...)``.
-
-    Args:
-        node: An FX node, or an eager operation.
-    """
+    """Whether a node is a copy that the model's own line asked for: ``.contiguous()``, ``.to(memory_format=...)``."""
     return is_copy(node) and node.called in USER_CALLS and node.is_called_directly is not False
 
 
 def is_copy(node: FxNode) -> bool:
-    """
-    Whether a node's result is a copy of its first argument.
-
-    Args:
-        node: An FX node, or an eager operation.
-    """
+    """Whether a node's result is a copy of its first argument."""
     return base_name(node.target) in _COPIES
 
 
@@ -327,8 +300,6 @@ def with_eager_conversions(
 
     Args:
         graph: The recorded operations, aligned with the profiled ones.
-        tree: The profiled operations, joined to its nodes.
-        library_conversions: What the libraries converted inside their operations, joined likewise.
         device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
     """
     nodes = {node.name: node for node in graph.nodes}
@@ -351,8 +322,6 @@ def with_copies_in_calls(graph: Graph, tree: Sequence[HostOperation], device_sec
     none of the library's.
 
     Args:
-        graph: With its own conversions.
-        tree: The profiled operations, joined to its nodes.
         device_seconds: Time of the kernels that each operation launched, by its external id.
     """
     is_backward_graph = graph.direction == "backward"

@@ -53,10 +53,6 @@ def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
     """
     Joins the operations of an eager iteration with its recorded graph.
 
-    Args:
-        tree: The profiled operations; their ``node`` is set where it is certain.
-        graph: What a second iteration recorded.
-
     Returns:
         Why nothing was joined; None where it was.
     """
@@ -66,10 +62,6 @@ def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
 def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str | None:
     """
     Joins the operations of a compiled iteration with the graphs they ran in.
-
-    Args:
-        tree: The profiled operations.
-        graphs: Every captured graph.
 
     Returns:
         Why some were not joined; None where all were.
@@ -123,12 +115,7 @@ def _graph_of(
 
 
 def scheduled_convolutions(graph: Graph) -> list[FxNode]:
-    """
-    The convolutions of a graph in the order in which the generated code runs them.
-
-    Args:
-        graph: A compiled graph; without buffers, the order of its FX nodes is all there is.
-    """
+    """The convolutions of a graph in the order in which the generated code runs them."""
     by_name = {node.name: node for node in graph.nodes if is_convolution(node.target)}
     if not any(buffer.is_extern for buffer in graph.buffers):
         return list(by_name.values())
@@ -187,10 +174,6 @@ def align_eager(tree: Sequence[HostOperation], graph: Graph) -> Graph:
     """
     Joins the operations of a profiled eager iteration with its recorded graph.
 
-    Args:
-        tree: The profiled operations; ``node`` and ``graph`` are set where the match is certain.
-        graph: What another iteration recorded.
-
     Returns:
         The graph, whose nodes know what the user's line called.
     """
@@ -212,12 +195,7 @@ def align_eager(tree: Sequence[HostOperation], graph: Graph) -> Graph:
 
 
 def operation_name(target: str) -> str:
-    """
-    The profiler's name of an operator: ``aten.clone.default`` is ``aten::clone``.
-
-    Args:
-        target: As in ``FxNode.target``.
-    """
+    """The profiler's name of an operator: ``aten.clone.default`` is ``aten::clone``."""
     parts = target.removeprefix("torch.ops.").split(".")
     return "::".join(parts[:2])
 

@@ -122,7 +122,6 @@ def shortest_ways(
     Only as much of a region is walked as the answers need, so that one of thousands of values takes no square of time.
 
     Args:
-        successors: Values made from a value.
         starts: The values of each start, which is told by its position.
         ends: Positions of the ends at each value, in ascending order.
         is_wanted: Whether ways from a start are still asked for.
@@ -150,7 +149,6 @@ def same_format(one: Layout, other: Layout) -> bool:
 
     Args:
         one: Any; a part of a larger memory counts by its stride order.
-        other: Any.
     """
     if one.is_blocked or other.is_blocked:
         return one.format == other.format
@@ -159,13 +157,7 @@ def same_format(one: Layout, other: Layout) -> bool:
 
 
 def known_sum(first: _Number | None, *others: _Number | None) -> _Number | None:
-    """
-    A sum; None where one of its terms is not known.
-
-    Args:
-        first: A quantity.
-        others: More in the same unit.
-    """
+    """A sum; None where one of its terms is not known."""
     total = first
     for value in others:
         if total is None or value is None:

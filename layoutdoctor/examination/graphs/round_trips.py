@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 
 def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
-    """
-    The redundant pairs of one compiled graph, by its buffers alone.
-
-    Args:
-        graph: With buffers and conversions; an eager graph has none.
-    """
+    """The redundant pairs of one compiled graph, by its buffers alone."""
     made: dict[str, list[Conversion]] = defaultdict(list)
     read: dict[str, list[Conversion]] = defaultdict(list)
     for conversion in graph.conversions:
@@ -297,7 +292,6 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
     The redundant pairs that the kernel list shows and the graphs prove, and those that Inductor's buffers prove alone.
 
     Args:
-        graphs: The trial's graphs, with nodes.
         conversions: Library conversions joined to nodes and ports, in the order in which they ran.
     """
     found: list[RedundantPair] = []
