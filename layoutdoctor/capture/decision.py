@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.capture.compat import counts_backward_convolutions, inductor_config
-from layoutdoctor.capture.fx_graph import first_tensor, layout_of, node_location, node_module, size_of, target_name
+from layoutdoctor.capture.fx_graph import (
+    first_of,
+    first_tensor,
+    layout_of,
+    node_location,
+    node_module,
+    size_of,
+    target_name,
+)
 from layoutdoctor.diagnosis.records import Convolution, ConvolutionClass, Decision
 from layoutdoctor.errors import UnsupportedTorchError
 
@@ -94,10 +102,7 @@ def _names(convolutions: tuple[Convolution, ...], deciding: tuple[str, ...]) -> 
         for c in convolutions
         if c.node in deciding
     ]
-    if not named:
-        return ""
-    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    return f" ({', '.join(named[:3])}{more})"
+    return f" ({first_of(named)})" if named else ""
 
 
 def _flops_text(applied: bool, log: Sequence[str]) -> str:
@@ -197,9 +202,7 @@ def describe_decision(
     backward = backward_convolutions(graph_module)
     nodes = forward + backward
     counted = nodes if raw is not None and raw.counts_backward else forward
-    applied = raw.applied if raw is not None else layout_opt
-    if layout_opt is not None:
-        applied = layout_opt
+    applied = raw.applied if layout_opt is None and raw is not None else layout_opt
     if applied and channels_last_count is None:
         raise UnsupportedTorchError(f"torch {torch.__version__} does not count the convolutions made channels-last")
     rule = _rule(raw, counted, backward, applied)
@@ -280,11 +283,7 @@ def _weight(node: Any) -> torch.Tensor | None:
 
 
 def _groups(node: Any) -> int | None:
-    target = str(node.target)
-    position = 9 if "convolution_backward" in target else 8
-    if not _is_aten(node):
-        position = 6  # mkldnn._convolution_pointwise(input, weight, bias, padding, stride, dilation, groups, ...)
-    value = node.args[position] if len(node.args) > position else None
+    value = _argument(node, "groups")
     return value if isinstance(value, int) else None
 
 
@@ -365,10 +364,10 @@ def _convolution(node: Any, *, channels_last: bool) -> Convolution:
     )
 
 
-_FORWARD_POSITIONS = {"stride": 3, "padding": 4, "dilation": 5, "transposed": 6}
+_FORWARD_POSITIONS = {"stride": 3, "padding": 4, "dilation": 5, "transposed": 6, "groups": 8}
 """``aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)``."""
 
-_PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5}
+_PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5, "groups": 6}
 """``mkldnn._convolution_pointwise(input, weight, bias, padding, stride, dilation, groups, ...)``."""
 
 

@@ -314,10 +314,11 @@ def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str
 
 def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """One line for each kind of thing: what it is, and where."""
-    return tuple(f"{what}: {_listed(names)}" for what, names in found.items())
+    return tuple(f"{what}: {first_of(names)}" for what, names in found.items())
 
 
-def _listed(names: Sequence[str]) -> str:
+def first_of(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more
 

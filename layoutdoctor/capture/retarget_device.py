@@ -156,13 +156,6 @@ def _looks_channels_last(shape: tuple[int, ...], stride: tuple[int, ...]) -> boo
 WARP_SIZE = 32
 _BLOCK_SHARED_BYTES = 48 * 2**10
 
-_CACHED_ANSWERS = (
-    "has_triton_package has_triton triton_backend triton_hash_with_backend has_triton_tma has_triton_tma_device "
-    "has_triton_stable_tma_api has_triton_experimental_host_tma has_triton_tensor_descriptor_host_tma "
-    "has_datacenter_blackwell_tma_device _device_supports_tma"
-).split()
-"""Functions of ``torch.utils._triton`` that remember what the device can do; not every torch has each of them."""
-
 
 @contextlib.contextmanager
 def pretended_device(target: Target) -> Iterator[None]:
@@ -197,7 +190,7 @@ def _forget_answers() -> None:
 
     forget_fake_results()
     create = required(required(hints, "DeviceProperties"), "create")
-    for cached in (create, getattr(create, "__func__", None), *(getattr(_triton, n, None) for n in _CACHED_ANSWERS)):
+    for cached in (create, getattr(create, "__func__", None), *vars(_triton).values()):
         clear = getattr(cached, "cache_clear", None)
         if clear is not None:
             clear()
@@ -277,11 +270,7 @@ def _pretend_triton(stack: contextlib.ExitStack) -> None:
 
     for module in (_triton, scheduler):
         if hasattr(module, "has_triton"):
-            stack.enter_context(mock.patch.object(module, "has_triton", _yes))
-
-
-def _yes() -> bool:
-    return True
+            stack.enter_context(mock.patch.object(module, "has_triton", return_value=True))
 
 
 def _set_driver(stack: contextlib.ExitStack, target: Target) -> None:

@@ -53,10 +53,8 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
         before options apply, so it goes through ``global_options``.
     """
     options: dict[str, OptionValue] = {}
-    if configuration.layout_optimization == "off":
-        options["layout_optimization"] = False
-    elif configuration.layout_optimization in ("on", "forced"):
-        options["layout_optimization"] = True
+    if configuration.layout_optimization in ("off", "on", "forced"):
+        options["layout_optimization"] = configuration.layout_optimization != "off"
     if configuration.layout_optimization == "forced":
         options["force_layout_optimization"] = True
     further = {name: value for name, value in configuration.inductor_options.items() if name != "freezing"}

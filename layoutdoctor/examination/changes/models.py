@@ -24,6 +24,7 @@ from layoutdoctor.diagnosis.comparison import (
     Regression,
 )
 from layoutdoctor.examination.changes.conversions import (
+    change_of,
     conversion_changes,
     cost_difference,
     cost_totals,
@@ -36,7 +37,7 @@ from layoutdoctor.units import format_significant
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.comparison import Change, CostTotals, TimeChange, TimeSummary
+    from layoutdoctor.diagnosis.comparison import CostTotals, TimeChange, TimeSummary
     from layoutdoctor.diagnosis.records import Convolution, Decision, Diagnosis, Finding, Severity, Trial
 
 
@@ -65,12 +66,7 @@ def _decision_change(name: str, old: Decision, new: Decision) -> DecisionChange:
 
 
 def _card(decision: Decision) -> GraphDecision:
-    return GraphDecision(
-        applied=decision.applied,
-        rule=decision.rule,
-        channels_last_convolution_count=decision.channels_last_convolution_count,
-        convolution_count=decision.convolution_count,
-    )
+    return msgspec.convert(decision, GraphDecision, from_attributes=True)
 
 
 def _convolution_changes(old: Decision, new: Decision) -> Iterator[ConvolutionChange]:
@@ -192,7 +188,7 @@ def _change_of(key: _Key, old: Sequence[Finding], new: Sequence[Finding]) -> Fin
     first = (new or old)[0]
     before, after = _most_severe(old), _most_severe(new)
     return FindingChange(
-        change=_change_of_number(len(old), len(new)),
+        change=change_of(len(old), len(new)),
         code=key.code,
         rule=first.rule,
         severity=after or before or first.severity,
@@ -210,14 +206,6 @@ def _change_of(key: _Key, old: Sequence[Finding], new: Sequence[Finding]) -> Fin
         suggestion=first.suggestion,
         is_accepted=bool(new) and all(finding.accepted is not None for finding in new),
     )
-
-
-def _change_of_number(old: int, new: int) -> Change:
-    if old == new:
-        return "same"
-    if not old or not new:
-        return "came" if new else "went"
-    return "more" if new > old else "fewer"
 
 
 def _most_severe(findings: Sequence[Finding]) -> Severity | None:

@@ -18,6 +18,7 @@ from layoutdoctor.examination.changes.conversions import (
     conversion_changes,
     cost_difference,
     cost_totals,
+    per,
     recorded_by_one,
     round_trip_changes,
 )
@@ -387,19 +388,11 @@ def _compared_total(
 def _amount(totals: list[Total], parts: int) -> Amount | None:
     if not totals:
         return None
-    amount = Amount(
-        count=sum(total.count for total in totals),
-        seconds=sum(total.seconds for total in totals),
-        conversion_count=sum(total.conversion_count for total in totals),
-        conversion_seconds=sum(total.conversion_seconds for total in totals),
-    )
-    if parts == 1:
-        return amount
     return Amount(
-        count=amount.count / parts,
-        seconds=amount.seconds / parts,
-        conversion_count=amount.conversion_count / parts,
-        conversion_seconds=amount.conversion_seconds / parts,
+        count=per(sum(total.count for total in totals), parts),
+        seconds=per(sum(total.seconds for total in totals), parts),
+        conversion_count=per(sum(total.conversion_count for total in totals), parts),
+        conversion_seconds=per(sum(total.conversion_seconds for total in totals), parts),
     )
 
 

@@ -73,21 +73,18 @@ def _ends_above(flow: BufferGraph, name: str | None) -> Iterator[tuple[Buffer, L
             # Of another rank, such as [N, H * W, C], it may hold the same bytes: there formats say nothing.
             if buffer is None or buffer.is_extern or not is_only_contiguous(buffer.layout):
                 continue
-            given = next((layout for _, layout in _inputs(flow, buffer) if is_only_channels_last(layout)), None)
+            # What a buffer reads it may hold: whole, in part, or through a table of indices.
+            given = next(
+                (layout for layout in map(flow.layout_of, buffer.reads) if is_only_channels_last(layout)), None
+            )
             if given is not None:
                 is_found = True
                 yield buffer, given
                 continue
-            inputs = [other for other, _ in _inputs(flow, buffer) if other not in seen]
+            inputs = [other for other in buffer.reads if other not in seen]
             seen.update(inputs)
             further += dict.fromkeys(inputs)
         front = further
-
-
-def _inputs(flow: BufferGraph, buffer: Buffer) -> Iterator[tuple[str, Layout | None]]:
-    """What a buffer reads, of which it may hold the values: whole, in part, or through a table of indices."""
-    for name in buffer.reads:
-        yield name, flow.layout_of(name)
 
 
 def _read_by_convolutions(flow: BufferGraph) -> set[str]:

@@ -127,7 +127,8 @@ def _conversion(
 ) -> Conversion:
     node = flow.node_of(buffer)
     asked = _user_node(flow, buffer, target)
-    dtypes = (flow.dtype_of(source.name), buffer.dtype)
+    given = flow.value(source.name)
+    dtypes = (given.dtype if given is not None else None, buffer.dtype)
     kind = _kind(flow, source.name, gradients)
     required_by = flow.required_by(buffer.name)
     role = _role(flow, buffer, source.name, kind)

@@ -22,17 +22,13 @@ if TYPE_CHECKING:
 
 _GRAPH_CALL = "## Call CompiledFxGraph"
 _TRITON_PREFIX = "triton_"  # on a GPU the launch of a generated kernel is an operation of its name
-_OPERATION_OF_TARGET = {
-    "aten.convolution": "aten::convolution",
-    "aten.convolution_backward": "aten::convolution_backward",
-    "aten.mkldnn_convolution": "aten::mkldnn_convolution",
-    "mkldnn._convolution_pointwise": "mkldnn::_convolution_pointwise",
-    "mkldnn._convolution_pointwise_": "mkldnn::_convolution_pointwise_",
-    "aten.addmm": "aten::addmm",
-    "aten.mm": "aten::mm",
-    "mkldnn._linear_pointwise": "mkldnn::_linear_pointwise",
-}
-_CONVOLUTIONS = tuple(name for name in _OPERATION_OF_TARGET.values() if "conv" in name)
+_CONVOLUTIONS = (
+    "aten::convolution",
+    "aten::convolution_backward",
+    "aten::mkldnn_convolution",
+    "mkldnn::_convolution_pointwise",
+    "mkldnn::_convolution_pointwise_",
+)
 
 
 def is_convolution(target: str) -> bool:
@@ -42,11 +38,7 @@ def is_convolution(target: str) -> bool:
     Args:
         target: Such as ``aten.convolution.default``.
     """
-    return _operation_name(target) in _CONVOLUTIONS
-
-
-def _operation_name(target: str) -> str | None:
-    return _OPERATION_OF_TARGET.get(target.removeprefix("torch.ops.").rsplit(".", 1)[0])
+    return operation_name(target) in _CONVOLUTIONS
 
 
 def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
@@ -132,17 +124,16 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
 
 def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], graph: Graph) -> str | None:
     ran = _convolutions(entries)
-    expected = [node for node in nodes if _operation_name(node.target) in _CONVOLUTIONS]
-    if len(ran) != len(expected):
+    if len(ran) != len(nodes):
         return (
-            f"{graph.name}: {len(ran)} convolutions ran and {len(expected)} are in the graph, "
+            f"{graph.name}: {len(ran)} convolutions ran and {len(nodes)} are in the graph, "
             "so conversions are not assigned to its nodes"
         )
     shapes = {node.name: node.layout.shape for node in graph.nodes if node.layout is not None}
-    for entry, node in zip(ran, expected, strict=True):
-        if entry.name != _operation_name(node.target) or not _shapes_agree(entry, node, shapes):
+    for entry, node in zip(ran, nodes, strict=True):
+        if entry.name != operation_name(node.target) or not _shapes_agree(entry, node, shapes):
             return f"{graph.name}: the convolutions that ran are not in the order of the graph"
-    for entry, node in zip(ran, expected, strict=True):
+    for entry, node in zip(ran, nodes, strict=True):
         entry.node, entry.graph = node, graph.name
     return None
 

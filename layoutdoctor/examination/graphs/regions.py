@@ -76,12 +76,9 @@ class Region:
         Args:
             bytes_of: Bytes read and written by a conversion of a value.
         """
-        today = [c.bytes_moved for c in (*self.leaving.values(), *(c for _, c in self.entering))]
-        then = [bytes_of(name) for name in (*self.pinned, *self.foreign)]
-        known_today, known_then = [b for b in today if b is not None], [b for b in then if b is not None]
-        if len(known_today) < len(today) or len(known_then) < len(then):
-            return None
-        return sum(known_today) - sum(known_then)
+        today = known_sum(0, *(c.bytes_moved for c in (*self.leaving.values(), *(c for _, c in self.entering))))
+        then = known_sum(0, *(bytes_of(name) for name in (*self.pinned, *self.foreign)))
+        return None if today is None or then is None else today - then
 
 
 class _Search:

@@ -46,15 +46,9 @@ def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
         if values.isdisjoint(made) or values.isdisjoint(read):
             continue
         region = _balance(flow, joined, set(values), made, read)
-        best: list[RedundantPair] = []
-        for layout in region.layouts():
-            best = max(best, _choose(flow, joined, region.in_layout(layout)), key=_count)
-        found += best
+        choices = [_choose(flow, joined, region.in_layout(layout)) for layout in region.layouts()]
+        found += max([[], *choices], key=len)
     return tuple(found)
-
-
-def _count(pairs: Sequence[RedundantPair]) -> int:
-    return len(pairs)
 
 
 def _is_value(flow: BufferGraph, name: str) -> bool:
@@ -335,9 +329,7 @@ def _pairs_of_run(flow: _Flow, conversions: Sequence[Conversion]) -> list[Redund
     for values in flow.regions():
         region = flow.balance(values, by_port)
         choices = [_choose_pairs(flow, region.in_layout(layout)) for layout in region.layouts()]
-        if choices:
-            best = max(choices, key=len)
-            pairs += best
+        pairs += max([[], *choices], key=len)
     return pairs
 
 
@@ -445,11 +437,8 @@ class _Flow:
                 region.entering += [(name, conversion) for conversion in entering]
                 if not entering:
                     region.pinned.add(name)
-            elif not self._is_internal(name, reader) and not reads_any_layout(reader):
+            elif not self.agnostic.has_edge(name, reader.name) and not reads_any_layout(reader):
                 region.pinned.add(name)
-
-    def _is_internal(self, name: str, reader: FxNode) -> bool:
-        return bool(self.agnostic.has_edge(name, reader.name))
 
     def successors(self, name: str) -> Iterable[str]:
         """Values that layout-agnostic operations make of a value."""

@@ -11,12 +11,12 @@ from torch._dynamo.utils import counters
 from torch._inductor.graph import GraphLowering
 
 from layoutdoctor.capture.compat import (
+    InductorHooks,
     compile_settings,
     distinct_options,
     graph_break_counters,
     inductor_config,
 )
-from layoutdoctor.capture.compat_hooks import InductorHooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layoutdoctor.capture.compat import inductor_config
-from layoutdoctor.capture.compat_hooks import InductorHooks
+from layoutdoctor.capture.compat import InductorHooks, inductor_config
 from layoutdoctor.capture.decision import RawDecision, convolution_class, describe_decision, record_decision
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 Hooks that meet a torch, a graph or a node they do not know: the compile goes on, and the record names what is lost.
 
 A name that torch's own compiler needs cannot be deleted without breaking torch itself, so it is taken away from us
-alone: ``compat_names._look_up``, through which every hook looks, does not find it any more.
+alone: ``compat._look_up``, through which every hook looks, does not find it any more.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch._inductor.scheduler import BaseScheduling
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import layoutdoctor
-from layoutdoctor.capture import compat as compat_names
+from layoutdoctor.capture import compat
 from layoutdoctor.capture.compat import (
     PRIVATE_NAMES,
+    InductorHooks,
     compile_settings,
     lost_names,
     missing_cpp_compiler,
     notes_on_torch,
 )
-from layoutdoctor.capture.compat_hooks import InductorHooks
 from layoutdoctor.capture.decision import describe_decision, record_decision
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import fx_nodes
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Graph
 
-ALWAYS = [known for known in PRIVATE_NAMES if known.only is None]
+ALWAYS = [known for known in PRIVATE_NAMES if not known.for_target]
 LOOKED_AT_BEFORE_ANYTHING_IS_COMPILED = {known.path for known in ALWAYS} - {
     "torch._inductor.graph.GraphLowering.decide_layout_opt",
     "torch._inductor.graph.GraphLowering.compile_to_module",
@@ -76,14 +76,14 @@ def compiled_under_capture(function: Callable[..., Any] = tiny, *inputs: Any, **
 
 def take_away(monkeypatch: pytest.MonkeyPatch, path: str, error: Exception) -> None:
     """Lets our own look-up of one private name fail, as in a torch that has none, or another thing in its place."""
-    look_up = compat_names._look_up
+    look_up = compat._look_up
 
-    def without(known: compat_names.PrivateName) -> Any:
+    def without(known: compat.PrivateName) -> Any:
         if known.path == path:
             raise error
         return look_up(known)
 
-    monkeypatch.setattr(compat_names, "_look_up", without)
+    monkeypatch.setattr(compat, "_look_up", without)
 
 
 # ------------------------------------------------------------------------------------------- a torch nobody has seen
@@ -92,7 +92,7 @@ def take_away(monkeypatch: pytest.MonkeyPatch, path: str, error: Exception) -> N
 @pytest.mark.compile
 @pytest.mark.parametrize("known", ALWAYS, ids=lambda known: known.path)
 def test_without_a_private_name_the_compile_goes_on_and_the_loss_is_named(
-    monkeypatch: pytest.MonkeyPatch, known: compat_names.PrivateName
+    monkeypatch: pytest.MonkeyPatch, known: compat.PrivateName
 ) -> None:
     take_away(monkeypatch, known.path, AttributeError(f"no attribute {known.name!r}"))
 
@@ -109,7 +109,7 @@ def test_without_a_private_name_the_compile_goes_on_and_the_loss_is_named(
 @pytest.mark.compile
 @pytest.mark.parametrize("known", ALWAYS, ids=lambda known: known.path)
 def test_a_private_name_that_raises_is_named_with_what_it_raised(
-    monkeypatch: pytest.MonkeyPatch, known: compat_names.PrivateName
+    monkeypatch: pytest.MonkeyPatch, known: compat.PrivateName
 ) -> None:
     take_away(monkeypatch, known.path, RuntimeError("gone in 2.16"))
 
@@ -122,7 +122,7 @@ def test_a_private_name_that_raises_is_named_with_what_it_raised(
 
 def test_a_name_is_never_looked_up_that_is_not_in_the_table() -> None:
     with pytest.raises(KeyError):
-        compat_names.private("torch._inductor.graph.GraphLowering.no_such_name")
+        compat.private("torch._inductor.graph.GraphLowering.no_such_name")
 
 
 def test_every_private_name_is_there_in_the_torch_that_runs_the_tests() -> None:
@@ -762,7 +762,7 @@ def test_an_eager_operation_that_cannot_be_written_down_is_named(monkeypatch: py
 @pytest.mark.compile
 @pytest.mark.parametrize("counters", [{}, {"graph_break": None}, {"graph_break": {"why": "many"}}, None], ids=str)
 def test_counters_of_another_form_cost_the_graph_breaks_only(monkeypatch: pytest.MonkeyPatch, counters: Any) -> None:
-    private = compat_names.private
+    private = compat.private
 
     def other(path: str) -> Any:
         return counters if path.endswith(".counters") else private(path)
@@ -777,7 +777,7 @@ def test_counters_of_another_form_cost_the_graph_breaks_only(monkeypatch: pytest
 @pytest.mark.compile
 @pytest.mark.parametrize("failures", [None, {object(): None}, {object(): [1, None]}], ids=["none", "odd", "numbers"])
 def test_guard_failures_of_another_form_cost_the_reasons_only(monkeypatch: pytest.MonkeyPatch, failures: Any) -> None:
-    private = compat_names.private
+    private = compat.private
 
     def other(path: str) -> Any:
         return failures if path.endswith(".guard_failures") else private(path)
@@ -801,22 +801,6 @@ def test_a_compiler_search_that_wants_to_be_asked_otherwise_is_no_missing_compil
     assert missing_cpp_compiler() is None
 
 
-def test_settings_without_a_patch_of_their_own_are_set_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch._inductor.config as config
-
-    from layoutdoctor.capture.compat import _patched
-
-    module = SimpleNamespace(freezing=False, other=1)
-    with _patched(module, {"freezing": True}):
-        assert module.freezing is True
-    assert vars(module) == {"freezing": False, "other": 1}
-
-    before = config.freezing
-    with compile_settings({"freezing": not before, "no_such_setting_in_this_torch": 1}):
-        assert config.freezing is not before
-    assert config.freezing is before
-
-
 # ------------------------------------------------------------------------------------------------ in a diagnosis
 
 
@@ -827,7 +811,7 @@ class Tiny(torch.nn.Module):
 
 @pytest.mark.compile
 def test_a_diagnosis_under_a_newer_torch_names_what_is_lost_once_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat_names, "NEWEST", (2, 6))  # so that the torch that runs this is a newer one
+    monkeypatch.setattr(compat, "NEWEST", (2, 6))  # so that the torch that runs this is a newer one
     for path in ("torch._inductor.graph.GraphLowering.compile_to_module", "torch._dynamo.utils.counters"):
         take_away(monkeypatch, path, AttributeError("moved"))
 
