@@ -46,7 +46,7 @@ class _RoundTripKey(NamedTuple):
     shape: tuple[Size, ...] | None
 
 
-_Key = TypeVar("_Key", _ConversionKey, _RoundTripKey)
+_Key = TypeVar("_Key", bound="_ConversionKey | _RoundTripKey")
 
 _RECORDED: dict[str, Callable[[Conversion], bool]] = {
     "op": lambda conversion: conversion.op is not None,
@@ -254,8 +254,7 @@ def _changes(
 ) -> tuple[_Changed, ...]:
     """By the seconds that changed hands; what was not measured by number, after all that was."""
     found: list[tuple[tuple[float, float], _Changed]] = []
-    keys: list[_Key] = [*before, *(key for key in after if key not in before)]
-    for key in keys:
+    for key in dict.fromkeys((*before, *after)):
         old, new = before.get(key, _NOTHING), after.get(key, _NOTHING)
         seconds = _minus(new.seconds, old.seconds)
         change = kind(

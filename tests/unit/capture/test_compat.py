@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 from torch._inductor.graph import GraphLowering
 
@@ -14,7 +12,6 @@ from layoutdoctor.capture.compat import (
     InductorHooks,
     compile_settings,
     distinct_options,
-    graph_break_counters,
     inductor_config,
 )
 
@@ -29,23 +26,6 @@ def _clean_dynamo() -> Iterator[None]:
     yield
     torch._dynamo.reset()
     counters.clear()
-
-
-def plain(x: torch.Tensor) -> torch.Tensor:
-    return x.relu() + 1
-
-
-def broken(x: torch.Tensor) -> torch.Tensor:
-    y = x.relu()
-    torch._dynamo.graph_break()
-    return y + 1
-
-
-def test_graph_breaks_are_counted_by_reason() -> None:
-    assert graph_break_counters() == {}
-    torch.compile(broken, backend=CompileCounter())(torch.ones(3))
-
-    assert sum(graph_break_counters().values()) == 1
 
 
 def test_settings_hold_inside_and_are_as_before_outside() -> None:
@@ -98,15 +78,3 @@ def test_a_hook_that_raises_is_noted_and_the_decision_stands() -> None:
 
     assert result is False
     assert hooks.failures == ["a layout decision: RuntimeError: boom"]
-
-
-def test_what_torch_logs_while_deciding_goes_to_the_hook_only(caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("torch._inductor.graph")
-    before = logger.level, logger.propagate, list(logger.handlers)
-    seen: list[list[str]] = []
-    with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None):
-        GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
-
-    assert seen == [[]]
-    assert (logger.level, logger.propagate, list(logger.handlers)) == before
-    assert caplog.records == []

@@ -12,19 +12,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from layoutdoctor.capture import fx_graph
 from layoutdoctor.capture.fx_graph import (
     clean_module_path,
-    described,
     dtype_name,
-    first_tensor,
     fx_nodes,
     is_user_file,
     layout_of,
     location_in_stack,
-    module_path,
     not_understood_in,
     operator_problem,
     output_names,
     size_of,
-    source_location,
     target_name,
     tensor_problem,
 )
@@ -51,12 +47,6 @@ def test_a_node_has_its_inputs_in_order_its_layout_and_its_dtype() -> None:
     assert [node.tensor for node in nodes[:2]] == ["activation", "weight"]
     assert output_names(graph) == ("relu",)
     assert nodes[-1].inputs == ("relu",)
-
-
-def test_a_value_read_twice_is_named_twice() -> None:
-    nodes = fx_nodes(traced(lambda x: x * x, (2, 3)))
-
-    assert nodes[1].inputs == ("x_1", "x_1")
 
 
 def test_each_item_of_a_result_says_which_it_is() -> None:
@@ -89,13 +79,6 @@ def test_what_is_no_strided_tensor_has_no_layout() -> None:
     assert dtype_name(torch.ones(1, dtype=torch.bfloat16)) == "bfloat16"
 
 
-def test_the_first_tensor_of_a_nested_value() -> None:
-    tensor = torch.ones(1)
-
-    assert first_tensor((None, [3, tensor])) is tensor
-    assert first_tensor((None, 3)) is None
-
-
 def test_files_of_torch_of_this_package_and_generated_ones_are_not_the_users() -> None:
     assert is_user_file("/home/me/model.py")
     assert not is_user_file(str(Path(inspect.getfile(torch.nn.Conv2d))))
@@ -117,11 +100,6 @@ def test_the_innermost_line_of_the_user_is_the_location() -> None:
     assert location_in_stack(None) is None
 
 
-def test_a_location_has_the_text_of_its_line() -> None:
-    assert source_location(__file__, 1).code == "from __future__ import annotations"
-    assert source_location("/nowhere/at/all.py", 1).code is None
-
-
 @pytest.mark.parametrize(
     ("path", "clean"),
     [
@@ -137,13 +115,6 @@ def test_a_location_has_the_text_of_its_line() -> None:
 )
 def test_a_module_path_without_dynamos_expressions(path: str, clean: str | None) -> None:
     assert clean_module_path(path) == clean
-
-
-def test_the_innermost_module_counts() -> None:
-    stack = {"a": ("L['self']", "Model"), "b": ("L['self'].body", "Sequential"), "c": ("L['self'].body.0", "Conv2d")}
-
-    assert module_path(stack) == "body.0"
-    assert module_path(None) is None
 
 
 def test_an_operator_that_freezing_replaced_is_named_by_its_external_call() -> None:
@@ -203,12 +174,6 @@ def test_complex_and_sparse_tensors_are_named() -> None:
     assert tensor_problem(torch.eye(3).to_sparse()) == "sparse_coo tensor"
 
 
-def test_what_is_no_tensor_is_no_problem() -> None:
-    assert tensor_problem(None) is None
-    assert tensor_problem(7) is None
-    assert tensor_problem(image()) is None
-
-
 def test_operators_of_others_are_custom_and_torchs_own_are_not() -> None:
     library = torch.library.Library("layoutdoctor_test", "FRAGMENT")
     try:
@@ -231,19 +196,8 @@ def test_quantised_operators_are_named_as_such(name: str) -> None:
     assert operator_problem(target) == f"quantised operation ({name})"
 
 
-def test_a_branch_is_a_sub_graph() -> None:
-    def branching(x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, lambda y: y.relu(), lambda y: y.sigmoid(), (x,))
-
-    assert problems(branching, image()) == ("sub-graph (cond): cond",)
-
-
 def test_a_loop_that_could_not_be_read_is_named_by_its_buffer() -> None:
     graph = make_fx(lambda x: x.relu(), tracing_mode="fake")(image())
     buffers = [a_buffer(f"buf{n}", problem="loop body not read (boom)") for n in range(5)] + [a_buffer("fine")]
 
     assert not_understood_in(graph, buffers) == ("loop body not read (boom): buf0, buf1, buf2 and 2 more",)
-
-
-def test_each_kind_is_one_line_in_the_order_in_which_it_was_met() -> None:
-    assert described({"b": ["x", "y"], "a": ["z"]}) == ("b: x, y", "a: z")

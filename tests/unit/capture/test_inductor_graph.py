@@ -12,9 +12,8 @@ from torch._inductor.loop_body import MemoryUsageType
 
 from layoutdoctor.capture import session as session_module
 from layoutdoctor.capture.compat import compile_settings, distinct_options
-from layoutdoctor.capture.inductor_graph import _Body, _read_body, code_fingerprint
+from layoutdoctor.capture.inductor_graph import _read_body, code_fingerprint
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.records import BufferRead
 from layoutdoctor.examination.graphs.conversions import graph_conversions
 from layoutdoctor.state.dynamo import DynamoState
@@ -22,6 +21,7 @@ from layoutdoctor.state.dynamo import DynamoState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Conversion, Graph
 
 
@@ -65,6 +65,7 @@ def summary(conversions: tuple[Conversion, ...]) -> list[tuple[str, str, bool]]:
 
 
 @pytest.mark.compile
+@pytest.mark.smoke
 def test_a_chain_under_layout_optimization_moves_its_input_and_weights_and_fuses_the_way_back() -> None:
     (graph,) = captured(Chain(), image())
     conversions = graph_conversions(graph)
@@ -79,16 +80,6 @@ def test_a_chain_under_layout_optimization_moves_its_input_and_weights_and_fuses
     assert {c.owner for c in conversions} == {"compiler"}
     assert graph.decision is not None
     assert (graph.decision.applied, graph.decision.channels_last_convolution_count) == (True, 2)
-
-
-@pytest.mark.compile
-def test_the_same_chain_without_it_has_no_conversion_in_its_graph() -> None:
-    (graph,) = captured(Chain(), image(), on=False)
-
-    assert graph_conversions(graph) == ()
-    assert graph.decision is not None
-    assert (graph.decision.applied, graph.decision.rule) == (False, "config-off")
-    assert sum(buffer.is_extern for buffer in graph.buffers) == 2
 
 
 def places(conversions: tuple[Conversion, ...]) -> list[tuple[Any, ...]]:
@@ -159,16 +150,6 @@ def test_moves_that_rearrange_elements_are_no_conversions(batch: int) -> None:
 
 
 @pytest.mark.compile
-def test_what_a_user_converts_is_found_by_what_the_kernel_does() -> None:
-    (graph,) = captured(lambda x: x.clone(memory_format=torch.channels_last), image())
-    (conversion,) = graph_conversions(graph)
-
-    assert (conversion.direction, conversion.fused, conversion.tensor) == ("to_channels_last", False, "activation")
-    assert conversion.bytes_moved == 2 * 4 * image().numel()
-    assert (conversion.owner, conversion.cause) == ("user", "the model's own .clone() asks for it")
-
-
-@pytest.mark.compile
 def test_a_cast_travels_with_a_conversion_and_a_computed_value_is_converted_once() -> None:
     def mixed(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         last = torch.channels_last
@@ -210,6 +191,7 @@ def test_a_branch_of_a_concatenation_is_converted_into_its_part() -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.smoke
 def test_in_training_gradients_and_what_was_saved_are_told_apart() -> None:
     own = distinct_options(f"test {next(NUMBERS)}")
     compiled = torch.compile(Chain(), options={"layout_optimization": True, **own})
@@ -231,24 +213,6 @@ def test_in_training_gradients_and_what_was_saved_are_told_apart() -> None:
 
 
 @pytest.mark.compile
-def test_symbolic_sizes_are_named_and_never_converted() -> None:
-    own = distinct_options(f"test {next(NUMBERS)}")
-
-    def convert(x: torch.Tensor) -> torch.Tensor:
-        return x.relu().contiguous(memory_format=torch.channels_last)
-
-    compiled = torch.compile(convert, dynamic=True, options=own)
-    with compile_settings({}), CompileCapture() as capture:
-        compiled(image())
-    (graph,) = capture.graphs
-
-    assert [buffer.problem for buffer in graph.buffers] == ["symbolic sizes"] * len(graph.buffers)
-    assert graph_conversions(graph) == ()
-    assert graph.not_understood[0].startswith("symbolic sizes: ")
-    assert len(graph.not_understood) == 1
-
-
-@pytest.mark.compile
 def test_equal_models_have_equal_code_and_others_have_not() -> None:
     x = image()
     first, again = captured(Chain(), x), captured(Chain(), x)
@@ -257,17 +221,6 @@ def test_equal_models_have_equal_code_and_others_have_not() -> None:
     assert first[0].code_fingerprint is not None
     assert first[0].code_fingerprint == again[0].code_fingerprint
     assert first[0].code_fingerprint != other[0].code_fingerprint
-
-
-@pytest.mark.compile
-def test_for_three_dimensional_convolutions_the_option_changes_no_code() -> None:
-    model = torch.nn.Sequential(torch.nn.Conv3d(4, 16, 3, padding=1), torch.nn.ReLU())
-    x = image(1, 4, 6, 6, 6)
-    (on,), (off,) = captured(model, x), captured(model, x, on=False)
-
-    assert on.code_fingerprint == off.code_fingerprint
-    assert on.decision is not None
-    assert (on.decision.applied, on.decision.channels_last_convolution_count) == (True, 0)
 
 
 @pytest.mark.compile
@@ -293,21 +246,6 @@ def test_a_capture_that_fails_is_recorded_and_the_compile_goes_on(
 
     assert torch.equal(result, torch.full((3, 4), 2.0))
     assert [graph.hook_failure for graph in capture.graphs] == [f"{part}: RuntimeError: boom"]
-
-
-@pytest.mark.compile
-def test_a_failure_of_the_whole_record_is_noted_and_the_compile_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "_graph_record", lambda *args: 1 / 0)
-    compiled = torch.compile(lambda x: x.relu() + 2)
-    with compile_settings({}), CompileCapture() as capture:
-        result = compiled(torch.ones(3, 4))
-
-    assert torch.equal(result, torch.full((3, 4), 3.0))
-    (graph,) = capture.graphs
-    assert (graph.nodes, graph.buffers, graph.decision, graph.code_fingerprint) == ((), (), None, None)
-    assert graph.hook_failure == "nothing of it could be read: ZeroDivisionError: division by zero"
-    assert capture.failures == ()
-    assert capture.lowered_count == 1
 
 
 X, Y, Z = sympy.symbols("x y z", integer=True, nonnegative=True)
@@ -365,18 +303,6 @@ def test_a_body_that_computes_names_its_operations_once_and_all_it_reads() -> No
     assert found.operations == ("relu", "add")
 
 
-def test_a_load_in_a_masked_part_of_a_body_is_masked() -> None:
-    (found,) = read(a_body(STORE, ("x", STORE - 12, True))).accesses
-
-    assert found == BufferRead(name="x", stride=(12, 4, 1), offset=-12, is_masked=True)
-
-
-def test_a_loop_of_one_value_is_no_step() -> None:
-    body = a_body(4 * Y + Z, ("x", 7 * X + 4 * Y + Z, False), counts={X: 1, Y: 3, Z: 4})
-
-    assert read(body, contiguous((1, 3, 4))).accesses == (BufferRead(name="x", stride=(0, 4, 1)),)
-
-
 @pytest.mark.parametrize(
     "index",
     [
@@ -400,17 +326,6 @@ def test_what_is_added_up_in_memory_or_stored_twice_has_no_strides() -> None:
 
     for body in (a_body(STORE, ("x", STORE, False), mode="atomic_add"), twice):
         assert read(body).accesses == (BufferRead(name="x", stride=None),)
-
-
-def test_a_library_call_has_no_body_and_no_problem() -> None:
-    assert read(None) == _Body()
-
-
-def test_a_buffer_of_symbolic_sizes_is_a_problem_and_its_operations_are_known() -> None:
-    symbolic = strided_layout(("s0", 3, 4), (12, 4, 1))
-    found = read(a_body(STORE, ("x", STORE, False), operations=("relu",)), symbolic)
-
-    assert found == _Body((), ("relu",), "symbolic sizes")
 
 
 def test_a_body_that_cannot_be_read_is_a_problem_and_never_a_guess() -> None:

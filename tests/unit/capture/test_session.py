@@ -73,10 +73,3 @@ def test_graph_breaks_are_reasons_of_one_line_each() -> None:
     assert len(capture.graphs) == 2
     assert len(capture.graph_break_reasons) == 1
     assert "\n" not in capture.graph_break_reasons[0]
-
-
-def test_nothing_compiled_is_nothing_captured() -> None:
-    with CompileCapture() as capture:
-        torch.ones(3).relu()
-
-    assert (capture.graphs, capture.graph_break_reasons, capture.failures) == ((), (), ())

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from builders import a_graph, a_node, a_placeholder
 
-from layoutdoctor.examination.graphs.join import align_eager, operation_name
+from layoutdoctor.examination.graphs.join import align_eager
 from layoutdoctor.examination.kernels.host import HostOperation, operation_tree
 from layoutdoctor.recording.operations import Operation, ProfiledIteration
 
@@ -58,30 +57,9 @@ def test_operations_that_were_recorded_in_one_iteration_only_are_passed_over() -
     assert joined(entries) == {"aten::relu": "n0", "aten::mul": "n2"}
 
 
-def test_a_node_that_is_joined_already_stays_so() -> None:
-    entries = tree("aten::relu")
-    entries[0].node, entries[0].graph = a_node("known"), "graph 7"
-    found = align_eager(entries, graph("aten.relu.default"))
-
-    assert (entries[0].node.name, entries[0].graph) == ("known", "graph 7")
-    assert called(found) == ["relu"]
-
-
 def test_arguments_and_parts_of_results_ran_nothing() -> None:
     other: tuple[FxNode, ...] = (a_placeholder("x"), a_node("part", "getitem"))
     nodes = (*other, a_node("n0", "aten.relu.default"))
     found = align_eager(tree("aten::relu"), a_graph(name="eager", nodes=nodes))
 
     assert called(found) == [None, None, "relu"]
-
-
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [
-        ("aten.clone.default", "aten::clone"),
-        ("torch.ops.aten.relu_.default", "aten::relu_"),
-        ("mkldnn._convolution_pointwise.default", "mkldnn::_convolution_pointwise"),
-    ],
-)
-def test_an_operator_has_the_profilers_name(target: str, name: str) -> None:
-    assert operation_name(target) == name

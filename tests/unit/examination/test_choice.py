@@ -55,16 +55,6 @@ def test_a_gain_that_is_not_there_again_is_not_recommended() -> None:
     assert "could not be measured again" in str(unmeasured.reason)
 
 
-def test_a_gain_that_too_few_rounds_measured_again_is_not_recommended() -> None:
-    few = a_comparison(a_ratio(TWIN, 1.28, coverage=None, round_count=3))
-    chosen = recommend([a_trial(), a_trial(TWIN)], a_comparison(fastest=(TWIN,)), few, RANKS)
-
-    assert (chosen.configuration, chosen.reason) == (
-        None,
-        f"{TWIN} led, but 3 rounds are too few to confirm it; give a larger --budget",
-    )
-
-
 def test_where_nothing_beats_the_default_it_is_kept() -> None:
     alone = recommend([a_trial()], a_comparison(), None, RANKS)
     tie = recommend([a_trial(), a_trial(TWIN)], a_comparison(fastest=("inductor", TWIN)), None, RANKS)

@@ -119,10 +119,6 @@ def test_a_copy_that_changes_no_order_is_no_conversion(why: str, operation: Oper
     assert with_eager_conversions(graph(X, Y, CLONE), entries, ()).conversions == (), why
 
 
-def test_a_copy_of_two_dimensions_counts() -> None:
-    assert only(graph(), tree(None, copied(contiguous((4, 3)), strided_layout((4, 3), (1, 4))))).direction == "other"
-
-
 def test_a_copy_inside_an_operation_of_torch_is_the_frameworks() -> None:
     norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN, module="net.1", is_called_directly=False)
     entries = tree(norm, copied(LAST, PLAIN), "aten::instance_norm", "aten::contiguous", "aten::clone")
@@ -132,17 +128,6 @@ def test_a_copy_inside_an_operation_of_torch_is_the_frameworks() -> None:
     assert (found.owner, found.op, found.node) == ("framework", "aten::instance_norm", "norm")
     assert found.cause == "made inside aten::instance_norm"
     assert (found.port, found.source_value, found.role) == ("input 0", "y", "interior")
-
-
-@pytest.mark.parametrize(
-    "changes", [{"called": "reshape"}, {"is_called_directly": False}, {"is_called_directly": None}]
-)
-def test_a_copy_that_no_line_of_the_model_asked_for_is_the_frameworks(changes: dict[str, Any]) -> None:
-    node = a_node(
-        "clone", "aten.clone.default", ("y",), **{"called": "contiguous", "is_called_directly": True, **changes}
-    )
-
-    assert only(graph(X, Y, node), tree(node, copied(LAST, PLAIN), "aten::clone")).owner == "framework"
 
 
 def convolution(**changes: Any) -> FxNode:
@@ -171,14 +156,6 @@ def test_what_a_convolution_converts_is_told_by_shape_and_strides(
     assert found.required_by == ("convolution",)
 
 
-def test_where_two_arguments_of_a_convolution_fit_neither_is_claimed() -> None:
-    twin = a_placeholder("w", LAST, "weight")
-    node = convolution()
-    found = only(graph(X, Y, twin, node), tree(node, copied(LAST, PLAIN), "aten::convolution"))
-
-    assert (found.tensor, found.port, found.source_value) == ("unknown", None, None)
-
-
 def test_in_the_backward_a_convolution_converts_a_gradient() -> None:
     node = a_node("back", "aten.convolution_backward.default", ("y", "x", "w"), layout=PLAIN, backward=True)
     given = a_placeholder("x", channels_last((2, 4, 9, 9)))
@@ -186,16 +163,6 @@ def test_in_the_backward_a_convolution_converts_a_gradient() -> None:
     found = only(graph(given, Y, W, node), tree(node, operation, "aten::convolution_backward"))
 
     assert (found.tensor, found.port, found.role) == ("gradient", "input 0", "interior")
-
-
-def test_in_the_backward_another_operation_converts_a_gradient_too() -> None:
-    node = a_node("norm_backward", "aten.native_batch_norm_backward.default", ("y",), layout=PLAIN, backward=True)
-    found = only(
-        graph(X, Y, node), tree(node, copied(LAST, PLAIN), "NormBackward0", "aten::native_batch_norm_backward")
-    )
-
-    assert found.tensor == "gradient"
-    assert found.cause == "made inside the backward of aten::native_batch_norm_backward"
 
 
 @pytest.mark.parametrize(("returned", "port"), [(PLAIN, "output 0"), (contiguous((2, 8, 3, 3)), None)])
@@ -226,13 +193,6 @@ def test_what_a_convolution_returns_in_another_layout_is_its_result(
     assert (found.tensor, found.port, found.source_value) == (kind, port, None)
 
 
-def test_a_conversion_with_a_cast_has_both_types() -> None:
-    node = a_node("to", "aten._to_copy.default", ("y",), dtype="bfloat16")
-    found = only(graph(X, Y, node), tree(node, copied(LAST, PLAIN), "aten::_to_copy"))
-
-    assert (found.dtype, found.target_dtype, found.bytes_moved) == ("float32", "bfloat16", 6 * 2 * 8 * 6 * 6)
-
-
 def test_at_its_ends_a_model_converts_its_input_and_its_output() -> None:
     entry = a_node("clone", "aten.clone.default", ("x",), layout=PLAIN)
     of_input = graph(X, entry)
@@ -240,13 +200,6 @@ def test_at_its_ends_a_model_converts_its_input_and_its_output() -> None:
 
     assert only(of_input, tree(entry, copied(LAST, PLAIN), "aten::clone")).role == "entry"
     assert only(of_output, tree(CLONE, copied(LAST, PLAIN), "aten::clone")).role == "exit"
-
-
-def test_a_copy_that_no_node_is_known_for_is_listed_without_a_place() -> None:
-    found = only(graph(X), tree(None, copied(LAST, PLAIN), "aten::somewhere"))
-
-    assert (found.node, found.graph, found.role, found.port, found.bytes_moved) == (None, None, None, None, None)
-    assert (found.tensor, found.owner, found.cause) == ("unknown", "framework", "made inside aten::somewhere")
 
 
 @pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), ({8: 5e-6}, None), (None, 2e-6)])

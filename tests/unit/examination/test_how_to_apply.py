@@ -72,12 +72,6 @@ def test_the_lines_are_the_shortest_that_do_it(name: str, ranks: set[int], lines
     assert how_to_apply(BY_NAME[name], frozenset(ranks)).splitlines() == lines
 
 
-def test_input_ranks_decide_over_the_input_line_alone() -> None:
-    text = how_to_apply(BY_NAME["eager-channels-last"], frozenset({4}), frozenset({2}))
-
-    assert text == "model = model.to(memory_format=torch.channels_last)"
-
-
 def test_a_text_option_is_quoted() -> None:
     configuration = Configuration(
         name="own", backend="inductor", layout_optimization="default", inductor_options={"trace.name": 'a"b\\c', "n": 3}
@@ -107,13 +101,6 @@ def test_the_lines_for_both_ranks_convert_each_parameter_to_its_format() -> None
     assert scope["model"][1].weight.is_contiguous(memory_format=torch.channels_last_3d)
     assert scope["x"].is_contiguous(memory_format=torch.channels_last_3d)
     assert scope["asked"] == [None]
-
-
-def test_the_lines_for_one_rank_run_on_a_model_of_that_rank() -> None:
-    scope = run_lines("inductor-channels-last-opt-off", nn.Conv3d(3, 4, 3), torch.randn(1, 3, 4, 5, 6), {1, 5})
-
-    assert scope["model"].weight.is_contiguous(memory_format=torch.channels_last_3d)
-    assert scope["asked"] == [{"layout_optimization": False}]
 
 
 @pytest.mark.thorough

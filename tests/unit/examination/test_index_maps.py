@@ -2,50 +2,9 @@ from __future__ import annotations
 
 from loops import for_each
 
-from layoutdoctor.examination.graphs.buffers import Loop, is_relayout, reduction_run, seen_strides
+from layoutdoctor.examination.graphs.buffers import Loop, is_relayout, reduction_run
 
 SHAPE, PLAIN, LAST = (2, 8, 6, 5), (240, 30, 5, 1), (240, 1, 40, 8)
-
-
-def test_one_loop_per_dimension_gives_its_step_in_the_other_memory() -> None:
-    loops = [Loop(2, 240, 240), Loop(8, 1, 30), Loop(6, 40, 5), Loop(5, 8, 1)]
-
-    assert seen_strides(SHAPE, LAST, loops) == PLAIN
-
-
-def test_a_loop_over_several_dimensions_gives_the_stride_of_each() -> None:
-    assert seen_strides(SHAPE, PLAIN, [Loop(480, 1, 1)]) == PLAIN
-    assert seen_strides(SHAPE, LAST, [Loop(2, 240, 240), Loop(8, 1, 30), Loop(30, 8, 1)]) == PLAIN
-
-
-def test_two_loops_over_one_dimension_have_to_agree() -> None:
-    agreeing = [Loop(2, 16, 12), Loop(4, 4, 3), Loop(4, 1, 100)]
-    shuffled = [Loop(2, 16, 3), Loop(4, 4, 12), Loop(4, 1, 100)]
-
-    assert seen_strides((8, 4), (4, 1), agreeing) == (3, 100)
-    assert seen_strides((8, 4), (4, 1), shuffled) is None
-
-
-def test_a_dimension_that_the_load_does_not_move_in_is_broadcast() -> None:
-    assert seen_strides((2, 3), (3, 1), [Loop(2, 3, 0), Loop(3, 1, 1)]) == (0, 1)
-
-
-def test_a_dimension_of_size_one_needs_no_loop() -> None:
-    assert seen_strides((1, 3), (3, 1), [Loop(3, 1, 7)]) == (0, 7)
-
-
-def test_backward_steps_are_negative_strides() -> None:
-    assert seen_strides((2, 3), (3, 1), [Loop(2, 3, 3), Loop(3, 1, -1)]) == (3, -1)
-
-
-def test_a_dimension_that_no_loop_covers_has_no_stride() -> None:
-    assert seen_strides((2, 3), (3, 1), [Loop(3, 1, 1)]) is None
-    assert seen_strides((2, 3), (3, 1), [Loop(2, 3, 3), Loop(3, 0, 1)]) is None
-    assert seen_strides((6,), (1,), [Loop(4, 1, 1)]) is None
-
-
-def test_a_loop_cut_across_two_dimensions_is_not_followed() -> None:
-    assert seen_strides((2, 3), (3, 1), [Loop(3, 2, 2), Loop(2, 1, 1)]) is None
 
 
 @for_each(

@@ -11,7 +11,7 @@ from layoutdoctor.examination.kernels.host import operation_tree
 from layoutdoctor.recording.operations import Operation, ProfiledIteration
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import FxNode, Graph
+    from layoutdoctor.diagnosis.records import Graph
     from layoutdoctor.examination.kernels.host import HostOperation
 
 IMAGE = (2, 8, 6, 6)
@@ -100,12 +100,6 @@ def test_other_shapes_join_nothing() -> None:
     assert joined(entries) == {}
 
 
-def test_another_operator_at_the_same_place_joins_nothing() -> None:
-    entries = tree(("aten::convolution_backward", 0, 5))
-
-    assert "not in the order of the graph" in str(join_eager(entries, graph_of("a")))
-
-
 def test_symbolic_sizes_agree_with_any() -> None:
     symbolic = a_node("x", op="placeholder", layout=contiguous(IMAGE).__class__(("s0", 8, 6, 6), (288, 36, 6, 1), ()))
     graph = a_graph(nodes=(symbolic, a_node("a", "aten.convolution.default", ("x",))))
@@ -139,14 +133,6 @@ def test_a_graph_that_runs_twice_is_joined_twice() -> None:
     assert joined(entries) == {4: ("a", "graph 0"), 24: ("a", "graph 0")}
 
 
-def test_without_kernels_of_its_own_a_call_is_the_graph_of_the_same_place() -> None:
-    entries = tree((CALL, 0, 10), ("aten::convolution", 4, 5), (CALL, 20, 10), ("aten::convolution", 24, 5))
-
-    assert join_compiled(entries, [graph_of("a"), graph_of("b", name="graph 1")]) is None
-    assert joined(entries) == {4: ("a", "graph 0"), 24: ("b", "graph 1")}
-    assert join_compiled(entries, [graph_of("a")]) == "a compiled graph ran that was not captured"
-
-
 def test_a_compiled_graph_that_ran_other_convolutions_than_it_has_is_told() -> None:
     entries = tree((CALL, 0, 10), ("aten::convolution", 4, 5))
 
@@ -167,20 +153,6 @@ def test_generated_code_may_run_convolutions_in_another_order_than_the_graph() -
     assert joined(entries) == {4: ("b", "graph 0"), 10: ("a", "graph 0")}
 
 
-def test_external_calls_that_are_no_convolutions_do_not_count() -> None:
-    nodes: tuple[FxNode, ...] = graph_of("a").nodes
-    graph = a_graph(nodes=nodes, buffers=(extern("buf0", "m", "extern_kernels.addmm"), extern("buf1", "a")))
-
-    assert [node.name for node in scheduled_convolutions(graph)] == ["a"]
-    assert [node.name for node in scheduled_convolutions(graph_of("a", "b"))] == ["a", "b"]
-
-
-def test_a_convolution_that_is_no_node_of_the_graph_is_left_out_of_its_order() -> None:
-    graph = graph_of("a", buffers=(extern("buf0", "split_from_a"), extern("buf1", "a")))
-
-    assert [node.name for node in scheduled_convolutions(graph)] == ["a"]
-
-
 TRITON = "triton_poi_fused_relu_0"
 
 
@@ -197,14 +169,6 @@ def test_on_a_gpu_a_graph_is_known_by_the_kernels_that_were_launched_in_its_call
     assert join_compiled(entries, graphs) is None
     assert joined(entries) == {4: ("b", "graph 1")}
     assert [entry.home() for entry in entries] == ["graph 1"] * 3 + ["graph 2"] * 2 + [None]
-
-
-def test_the_graph_of_the_same_place_is_preferred_where_it_fits() -> None:
-    entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
-    graphs = [graph_of(name=f"graph {number}", kernel_names=(TRITON,)) for number in range(2)]
-
-    assert join_compiled(entries, graphs) is None
-    assert [entry.home() for entry in entries] == ["graph 0", "graph 0", "graph 1", "graph 1"]
 
 
 def test_a_graph_that_fits_is_taken_where_the_one_of_the_same_place_does_not() -> None:
@@ -229,10 +193,3 @@ def test_of_several_that_fit_the_one_of_its_direction_is_taken() -> None:
     entries = tree(*calls)
     assert join_compiled(entries, [forward, forward, other]) == "a compiled graph ran that was not captured"
     assert {entry.home() for entry in entries} == {None}
-
-
-def test_launches_of_no_captured_graph_leave_the_one_of_the_same_place() -> None:
-    entries = tree((CALL, 0, 10), ("triton_poi_fused_by_hand", 1, 2), ("aten::convolution", 4, 5))
-
-    assert join_compiled(entries, [graph_of("a", kernel_names=(TRITON,))]) is None
-    assert joined(entries) == {4: ("a", "graph 0")}

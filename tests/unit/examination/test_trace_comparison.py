@@ -9,10 +9,10 @@ import pytest
 from builders import a_conversion, a_pair, a_total, a_trace, channels_last, contiguous, recorded
 from loops import for_each
 
-from layoutdoctor.diagnosis.comparison import TraceComparison, comparison_to_json
 from layoutdoctor.examination.changes.traces import compare_traces
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.comparison import TraceComparison
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Total
 
 CONVOLUTION = "aten::cudnn_convolution"
@@ -126,36 +126,6 @@ def test_without_shapes_in_one_trace_round_trips_are_not_judged() -> None:
     assert any("round trips are proved by shapes" in note for note in comparison.notes)
 
 
-def test_a_trace_without_conversions_lacks_nothing_to_compare_by() -> None:
-    comparison = compared(a_run(*several(2, source=None, target=None)), a_run())
-
-    assert [change.change for change in comparison.conversions] == ["went"]
-    assert not [note for note in comparison.notes if "one of the two" in note]
-
-
-def test_launches_of_a_table_of_totals_count_as_many() -> None:
-    comparison = compared(a_run(to_nhwc(0, count=7)), a_run(to_nhwc(0, count=5)))
-
-    assert comparison.difference.conversion_count == -2
-    assert comparison.old.costs.conversion_count == 7
-    assert comparison.conversions[0].old is not None
-    assert comparison.conversions[0].old.count == 7
-
-
-def test_fused_conversions_and_those_that_change_no_layout_are_left_out() -> None:
-    comparison = compared(a_run(to_nhwc(0, fused=True), to_nhwc(1, direction="none")), a_run())
-
-    assert comparison.conversions == ()
-
-
-def test_a_time_that_is_not_recorded_is_none_and_not_zero() -> None:
-    comparison = compared(a_run(*several(2, seconds=None), conversion_seconds=None), a_run(*several(1)))
-
-    assert comparison.conversions[0].seconds_difference is None
-    assert comparison.difference.conversion_seconds is None
-    assert comparison.old.costs.conversion_seconds is None
-
-
 def test_the_largest_difference_stands_first_and_what_has_no_time_last() -> None:
     old = (
         to_nhwc(0, module="a", seconds=1e-6),
@@ -188,26 +158,6 @@ def test_a_conversion_in_two_round_trips_is_paid_once() -> None:
     assert comparison.old.costs.exposed_redundant_pair_seconds == pytest.approx(3 * 50e-6)
 
 
-def test_round_trips_whose_conversions_are_not_listed_cost_what_they_say() -> None:
-    comparison = compared(a_run(pairs=(a_pair("x", "y", seconds=2e-3),)), a_run())
-
-    assert comparison.old.costs.redundant_pair_seconds == pytest.approx(2e-3)
-
-
-def test_the_share_of_convolution_time_is_that_of_the_libraries_conversions() -> None:
-    comparison = compared(a_run(*several(4), convolution_seconds=1.608e-3), a_run(*several(4)))
-
-    assert comparison.old.costs.convolution_share == pytest.approx(0.25)
-    assert comparison.new.costs.convolution_share is None
-
-
-def test_exposed_time_of_copies_is_added_to_that_of_the_libraries() -> None:
-    copy = to_nhwc(9, owner="framework", exposed_seconds=7e-6)
-    old = a_run(*several(2), copy, exposed_conversion_seconds=30e-6)
-
-    assert compared(old, a_run()).old.costs.exposed_conversion_seconds == pytest.approx(37e-6)
-
-
 def test_traces_with_steps_are_compared_per_step() -> None:
     old = a_run(*several(10), totals=totals(count=50, steps=5), seconds=200e-3)
     new = a_run(*several(6), totals=totals(count=30, steps=3), seconds=120e-3)
@@ -236,63 +186,6 @@ def test_kernel_time_outside_of_the_steps_is_named() -> None:
 
     assert [note for note in comparison.notes if note.startswith("50 % of the old one's kernel time is outside")]
     assert not [note for note in comparison.notes if "new one's kernel time" in note]
-
-
-def test_steps_without_any_kernel_time_have_nothing_outside() -> None:
-    empty = a_run(totals=totals(steps=1), seconds=0.0)
-
-    assert not [note for note in compared(empty, empty).notes if "is outside of its steps" in note]
-
-
-def test_more_steps_without_their_marks_are_unequal_work() -> None:
-    comparison = compared(a_run(*several(6), totals=totals(count=30)), a_run(*several(10), totals=totals(count=50)))
-
-    assert comparison.unequal_work is not None
-    assert "30 kernels ran in the old one and 50 in the new one" in comparison.unequal_work
-    assert CONVOLUTION in comparison.unequal_work
-    assert comparison.regression.not_judged is not None
-
-
-def test_conversions_inside_the_convolutions_are_no_unequal_work() -> None:
-    def run(conversion_count: int) -> Diagnosis:
-        convolution = a_total("operation", CONVOLUTION, count=10 + conversion_count, conversion_count=conversion_count)
-        return a_run(*several(conversion_count), totals=(convolution,))
-
-    assert compared(run(20), run(0)).unequal_work is None
-
-
-def test_another_algorithm_for_convolutions_is_no_unequal_work() -> None:
-    others = tuple(a_total("operation", name) for name in OPERATIONS)
-    old = a_run(totals=(a_total("operation", CONVOLUTION, count=10), *others))
-    new = a_run(totals=(a_total("operation", CONVOLUTION, count=18), *others))
-
-    assert compared(old, new).unequal_work is None
-
-
-def test_without_other_operations_a_changed_count_of_convolution_kernels_is_unequal_work() -> None:
-    old = a_run(totals=(a_total("operation", CONVOLUTION, count=10),))
-    new = a_run(totals=(a_total("operation", CONVOLUTION, count=18),))
-
-    assert compared(old, new).unequal_work is not None
-
-
-@pytest.mark.parametrize(("kind", "words"), [("operation", "operations"), ("kernel", "kernels")])
-def test_without_convolutions_other_counts_of_all_others_are_unequal_work(kind: str, words: str) -> None:
-    def run(count: int) -> Diagnosis:
-        return a_run(
-            totals=tuple(a_total(kind, f"aten::{name}", count=count) for name in ("relu", "add", "mul", "sum"))
-        )
-
-    assert compared(run(10), run(20)).unequal_work == (
-        f"for the {words} that both have 40 kernels ran in the old one and 80 in the new one, conversions left out"
-    )
-
-
-def test_without_operations_the_work_is_told_by_kernels() -> None:
-    old = a_run(totals=(a_total("kernel", "volta_scudnn_conv_nn", count=10),))
-    new = a_run(totals=(a_total("kernel", "ampere_scudnn_conv_nn", count=20),))
-
-    assert compared(old, new).unequal_work is not None
 
 
 def test_operations_kernels_and_modules_are_joined_by_name_and_sorted_by_what_changed() -> None:
@@ -333,32 +226,10 @@ def test_two_runs_of_different_models_are_called_so() -> None:
     assert comparison.regression.not_judged == "the two seem to be different runs"
 
 
-def test_a_compiled_model_with_few_names_in_common_and_much_time_is_the_same_run() -> None:
-    eager = (a_total("operation", CONVOLUTION, seconds=1.0), *(a_total("operation", f"aten::op_{n}") for n in range(9)))
-    compiled = (a_total("operation", CONVOLUTION, seconds=1.0), a_total("operation", "triton_poi_fused_0"))
-
-    assert not compared(a_run(totals=eager), a_run(totals=compiled)).overlap.is_small
-
-
 def test_two_runs_with_nothing_in_common_are_empty_of_anything_to_compare() -> None:
     new = a_run(totals=(a_total("operation", "aten::mm"), a_total("kernel", "gemm"), a_total("module", "block")))
 
     assert compared(a_run(totals=totals()), new).overlap.is_empty
-
-
-@pytest.mark.parametrize("common", [("kernel", "aten::relu_kernel"), ("module", "layer1")])
-def test_one_kernel_or_module_in_common_is_something(common: tuple[str, str]) -> None:
-    old = a_run(totals=totals(a_total("module", "layer1")))
-    new = a_run(totals=(a_total("operation", "aten::mm"), a_total(*common)))
-
-    assert not compared(old, new).overlap.is_empty
-
-
-def test_without_totals_by_name_nothing_is_said_about_what_they_have_in_common() -> None:
-    overlap = compared(a_run(totals=()), a_run(totals=totals())).overlap
-
-    assert not overlap.is_small
-    assert not overlap.is_empty
 
 
 def test_a_trace_without_kernels_cannot_be_judged() -> None:
@@ -370,28 +241,10 @@ def test_a_trace_without_kernels_cannot_be_judged() -> None:
     assert comparison.regression.not_judged == "one of the two has no kernels"
 
 
-def test_a_trace_that_was_not_examined_is_compared_as_one_without_kernels() -> None:
-    comparison = compared(a_trace(None, status="failed"), a_run(*several(2)))
-
-    assert comparison.old.lacks == ("no kernels",)
-    assert comparison.old.costs.kernel_seconds is None
-    assert comparison.overlap.is_empty
-
-
-def test_what_was_wrong_with_a_file_is_said_again() -> None:
-    new = a_trace(recorded(totals=totals()), subject={"notes": ("the file ends in the middle of an event",)})
-
-    assert "the new one: the file ends in the middle of an event" in compared(a_run(), new).notes
-
-
 def test_the_same_trace_twice_is_the_same() -> None:
     trace = a_run(*several(3), pairs=(a_pair("c0", "c1"),))
 
     assert compared(trace, msgspec.structs.replace(trace, created_at="2027-01-01T00:00:00Z")).is_same
-
-
-def test_one_microsecond_is_a_difference() -> None:
-    assert not compared(a_run(*several(3)), a_run(*several(2), to_nhwc(2, seconds=101.5e-6))).is_same
 
 
 def test_versions_and_devices_that_differ_are_listed() -> None:
@@ -407,69 +260,87 @@ def test_versions_and_devices_that_differ_are_listed() -> None:
     assert any("different devices" in note for note in comparison.notes)
 
 
-def test_a_device_that_one_does_not_name_is_no_other_device() -> None:
-    (loss,) = losses(a_run(environment={"device_name": None}), a_run(*several(30)))
-
-    assert loss.startswith("layout conversions take 3.0")
-
-
-def losses(old: Diagnosis, new: Diagnosis) -> tuple[str, ...]:
-    return compared(old, new).regression.losses
+TICKS = several(1000, seconds=3.9e-6)
+PAIR = (a_pair("c0", "c1"),)
+STEPS = totals(count=50, steps=5)
+H200 = {"device_name": "NVIDIA H200"}
 
 
-def test_more_conversion_time_than_the_tolerance_is_a_regression() -> None:
-    assert losses(a_run(*several(10)), a_run(*several(12))) == ("layout conversions take 1.21 ms instead of 1.01 ms",)
+@for_each(
+    ("why", "old", "new", "losses"),
+    [
+        (
+            "more time than the tolerance",
+            a_run(*several(10)),
+            a_run(*several(12)),
+            ("layout conversions take 1.21 ms instead of 1.01 ms",),
+        ),
+        ("another clock rate", a_run(*several(10)), a_run(*several(10, seconds=109.5e-6)), ()),
+        ("nobody would miss it", a_run(seconds=1.0), a_run(to_nhwc(0, seconds=0.9e-3), seconds=1.0), ()),
+        ("a longer kernel time alone", a_run(*several(10)), a_run(*several(10), seconds=90e-3), ()),
+        ("whole microseconds may be off by one each", a_run(*several(1000, seconds=3.0e-6)), a_run(*TICKS), ()),
+        ("others not", a_run(*several(1000, seconds=3.1e-6)), a_run(*TICKS), ("layout conversions take 3.90 ms",)),
+        ("one more round trip", a_run(*several(4)), a_run(*several(4), pairs=PAIR), ("1 round trip instead of 0",)),
+        ("one less", a_run(*several(4), pairs=PAIR), a_run(*several(4)), ()),
+        ("a step in part", a_run(*several(10), totals=STEPS), a_run(*several(10), totals=STEPS, pairs=PAIR), ()),
+        ("other devices' times", a_run(*several(4)), a_run(*several(4, seconds=1.0), environment=H200), ()),
+        (
+            "other devices' counts",
+            a_run(*several(4)),
+            a_run(*several(6), environment=H200),
+            ("6 layout conversions instead of 4",),
+        ),
+    ],
+)
+def test_a_regression_is_what_layouts_take_beyond_the_tolerance(
+    why: str, old: Diagnosis, new: Diagnosis, losses: tuple[str, ...]
+) -> None:
+    found = compared(old, new).regression.losses
+
+    assert len(found) == len(losses)
+    assert all(said.startswith(start) for said, start in zip(found, losses, strict=True))
 
 
-def test_the_same_conversions_at_another_clock_rate_are_no_regression() -> None:
-    assert losses(a_run(*several(10)), a_run(*several(10, seconds=109.5e-6))) == ()
+def counted(kind: str, **counts: int) -> tuple[Total, ...]:
+    return tuple(a_total(kind, name, count=count) for name, count in counts.items())
 
 
-def test_the_same_conversions_taking_much_longer_are_a_regression() -> None:
-    assert losses(a_run(*several(10)), a_run(*several(10, seconds=150.5e-6))) != ()
+OTHERS = {"relu": 10, "add": 10, "mul": 10, "sum": 10}
 
 
-def test_conversion_time_that_nobody_would_miss_is_no_regression() -> None:
-    assert losses(a_run(seconds=1.0), a_run(to_nhwc(0, seconds=0.9e-3), seconds=1.0)) == ()
-    assert losses(a_run(seconds=1.0), a_run(to_nhwc(0, seconds=1.1e-3), seconds=1.0)) != ()
+@for_each(
+    ("old", "new", "why"),
+    [
+        (counted("operation", conv=10, **OTHERS), counted("operation", conv=18, **OTHERS), None),
+        (counted("operation", conv=10), counted("operation", conv=18), "for the convolutions that both have (conv) 10"),
+        (counted("kernel", volta_conv_nn=10), counted("kernel", ampere_conv_nn=20), "for the convolutions"),
+        (
+            (a_total("operation", CONVOLUTION, count=30, conversion_count=20),),
+            (a_total("operation", CONVOLUTION, count=10),),
+            None,
+        ),
+        *(
+            (counted(kind, **OTHERS), counted(kind, **dict.fromkeys(OTHERS, 20)), f"for the {words} that both have 40")
+            for kind, words in (("operation", "operations"), ("kernel", "kernels"))
+        ),
+    ],
+)
+def test_unequal_work_is_told_by_convolutions_and_else_by_all_others(
+    old: tuple[Total, ...], new: tuple[Total, ...], why: str | None
+) -> None:
+    said = compared(a_run(totals=old), a_run(totals=new)).unequal_work
+
+    assert said is None if why is None else str(said).startswith(why)
 
 
-def test_a_longer_kernel_time_alone_is_no_regression_of_layouts() -> None:
-    assert losses(a_run(*several(10), seconds=40e-3), a_run(*several(10), seconds=90e-3)) == ()
+def test_what_a_run_spent_is_of_what_was_recorded() -> None:
+    copy = to_nhwc(9, owner="framework", exposed_seconds=7e-6)
+    own = (*(to_nhwc(n, count=2) for n in range(4)), copy, to_nhwc(5, fused=True), to_nhwc(6, direction="none"))
+    old = a_run(*own, exposed_conversion_seconds=30e-6, convolution_seconds=1.608e-3)
+    comparison = compared(old, a_run(*several(2, seconds=None), conversion_seconds=None))
 
-
-def test_whole_microseconds_may_be_off_by_one_each() -> None:
-    old, new = several(1000, seconds=3.0e-6), several(1000, seconds=3.9e-6)
-
-    assert losses(a_run(*old), a_run(*new)) == ()
-    assert losses(a_run(*several(1000, seconds=3.1e-6)), a_run(*new)) != ()
-
-
-def test_one_more_round_trip_is_a_regression() -> None:
-    old, new = a_run(*several(4)), a_run(*several(4), pairs=(a_pair("c0", "c1"),))
-
-    assert losses(old, new) == ("1 round trip instead of 0",)
-    assert losses(new, old) == ()
-
-
-def test_a_round_trip_of_a_step_recorded_in_part_is_no_regression() -> None:
-    old = a_run(*several(10), totals=totals(count=50, steps=5))
-    new = a_run(*several(10), totals=totals(count=50, steps=5), pairs=(a_pair("c0", "c1"),))
-
-    assert losses(old, new) == ()
-
-
-def test_between_devices_conversions_are_counted_and_not_timed() -> None:
-    h200 = {"device_name": "NVIDIA H200"}
-
-    assert losses(a_run(*several(4)), a_run(*several(4, seconds=1.0), seconds=9.0, environment=h200)) == ()
-    assert losses(a_run(*several(4)), a_run(*several(6), environment=h200)) == ("6 layout conversions instead of 4",)
-
-
-def test_the_json_has_its_kind_and_every_number() -> None:
-    comparison = compared(a_run(*several(4)), a_run(*several(1)))
-    data = comparison_to_json(comparison)
-
-    assert msgspec.json.decode(data)["kind"] == "trace-comparison"
-    assert msgspec.json.decode(data)["schema_version"] == 1
-    assert msgspec.json.decode(data, type=TraceComparison) == comparison
+    assert comparison.old.costs.conversion_count == 9
+    assert comparison.old.costs.exposed_conversion_seconds == pytest.approx(37e-6)
+    assert comparison.new.costs.conversion_seconds is None
+    assert comparison.difference.conversion_seconds is None
+    assert comparison.new.costs.convolution_share is None
