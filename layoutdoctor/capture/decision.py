@@ -36,34 +36,25 @@ NODES_PER_CONVOLUTION = 300
 """``decide_layout_opt``: from this many FX nodes a convolution on, too few convolutions for a switch."""
 
 
-@dataclass(frozen=True)
-class DecisionFacts:
-    """
-    What an explanation may mention.
-
-    Attributes:
-        counted: How many of them this torch decides by.
-        deciding: Names of the nodes that vetoed.
-    """
-
-    applied: bool
-    convolutions: tuple[Convolution, ...]
-    counted: int
-    deciding: tuple[str, ...]
-    node_count: int
-
-
-def explain_decision(rule: str, log: Sequence[str], facts: DecisionFacts) -> str:
-    """The rule that decided about a graph, in a sentence."""
-    count = facts.counted
+def _explanation(
+    rule: str,
+    log: Sequence[str],
+    *,
+    applied: bool,
+    convolutions: tuple[Convolution, ...],
+    count: int,
+    deciding: tuple[str, ...],
+    node_count: int,
+) -> str:
+    """The rule that decided about a graph, in a sentence; ``count`` is how many convolutions this torch decides by."""
     plural = "" if count == 1 else "s"
-    which = _names(facts.convolutions, facts.deciding)
+    which = _names(convolutions, deciding)
     texts = {
         "config-off": "layout_optimization is switched off for this compile",
         "forced": "force_layout_optimization is set, so Inductor asks no further",
         "no-convolution": "the graph has no convolution, so there is nothing to optimize",
         "only-backward-convolutions": (
-            f"the graph has {len(facts.convolutions)} convolution_backward and no convolution; this torch counts "
+            f"the graph has {len(convolutions)} convolution_backward and no convolution; this torch counts "
             "only the latter, so it is lowered without layout optimization, whatever the forward was (pytorch #189239)"
         ),
         "cpu-onednn": (
@@ -72,11 +63,11 @@ def explain_decision(rule: str, log: Sequence[str], facts: DecisionFacts) -> str
             else "the convolution runs on a CPU with oneDNN, where Inductor always chooses channels-last"
         ),
         "few-convolutions": (
-            f"{count} convolution{plural} among {facts.node_count} FX nodes: Inductor skips graphs with at least "
+            f"{count} convolution{plural} among {node_count} FX nodes: Inductor skips graphs with at least "
             f"{NODES_PER_CONVOLUTION} nodes per convolution"
         ),
         "dynamic-shape": f"a convolution has symbolic sizes{which}: Inductor skips dynamic shapes (pytorch #102670)",
-        "weighted-flops": _flops_text(facts.applied, log),
+        "weighted-flops": _flops_text(applied, log),
         "grouped-convolution": (
             f"a grouped convolution has more than one channel per group{which}; "
             "in training Inductor skips the whole graph for it"
@@ -209,14 +200,17 @@ def describe_decision(
     forced = _forced_names(nodes, applied, channels_last_count)
     convolutions = tuple(_convolution(node, channels_last=node.name in forced) for node in nodes)
     deciding = tuple(node.name for node in counted if _vetoes(node, rule))
-    node_count = len(list(graph_module.graph.nodes))
     return Decision(
         applied=applied,
         rule=rule,
-        explanation=explain_decision(
+        explanation=_explanation(
             rule,
             raw.log if raw is not None else (),
-            DecisionFacts(bool(applied), convolutions, len(counted), deciding, node_count),
+            applied=bool(applied),
+            convolutions=convolutions,
+            count=len(counted),
+            deciding=deciding,
+            node_count=len(list(graph_module.graph.nodes)),
         ),
         convolution_count=len(nodes),
         channels_last_convolution_count=len(forced),

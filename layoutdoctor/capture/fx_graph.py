@@ -69,12 +69,7 @@ def is_user_file(path: str) -> bool:
 
 
 def location_in_stack(stack: str | None) -> SourceLocation | None:
-    """
-    The innermost line of the user's code in a printed stack.
-
-    Args:
-        stack: Text as in ``node.meta["stack_trace"]``; innermost frame last.
-    """
+    """The innermost line of the user's code in a printed stack, whose innermost frame is last."""
     frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(stack or "")]
     for file, line in reversed(frames):
         if is_user_file(file):
@@ -88,12 +83,7 @@ def source_location(file: str, line: int) -> SourceLocation:
 
 
 def module_path(stack: Any) -> str | None:
-    """
-    Path of the innermost nn.Module of a node, such as ``body.0.conv``.
-
-    Args:
-        stack: ``node.meta["nn_module_stack"]``: outermost first, values (path expression, class).
-    """
+    """Path of the innermost nn.Module in a ``nn_module_stack``, such as ``body.0.conv``."""
     if not stack:
         return None
     path = list(stack.values())[-1][0]

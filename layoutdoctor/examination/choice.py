@@ -131,12 +131,7 @@ Ranks = tuple[frozenset[int], frozenset[int]]
 
 
 def choose_baseline(configurations: Sequence[Configuration], measurable: Collection[str]) -> str:
-    """
-    The configuration that ratios refer to: torch.compile's default where it ran, else the first that did.
-
-    Args:
-        measurable: Names of those that ran; at least one.
-    """
+    """The configuration that ratios refer to: torch.compile's default where it ran, else the first that did."""
     if BASELINE in measurable:
         return BASELINE
     return next(configuration.name for configuration in configurations if configuration.name in measurable)

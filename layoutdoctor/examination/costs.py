@@ -127,10 +127,9 @@ def conversion_places(conversions: Iterable[Conversion]) -> list[Place]:
 
 def conversion_share(trial: Trial | None) -> float | None:
     """
-    Time of all counted conversions over the time of all kernels.
+    Time of all counted conversions over that of all kernels.
 
-    Returns:
-        None unless kernels were recorded in full and every counted conversion has a time: an unknown is no zero.
+    None unless kernels were recorded in full and every counted conversion has a time: an unknown is no zero.
     """
     if trial is None or trial.kernels is None or not trial.kernels.seconds or trial.kernels.lacks:
         return None
@@ -141,12 +140,7 @@ def conversion_share(trial: Trial | None) -> float | None:
 
 
 def convolution_count(diagnosis: Diagnosis) -> int | None:
-    """
-    How many convolutions the model has, as far as was recorded: in a graph, else as modules.
-
-    Returns:
-        The most that any trial shows; None where nothing was recorded that could tell.
-    """
+    """How many convolutions the model has, the most that any trial or its modules show; None where nothing tells."""
     counts = [count for trial in diagnosis.trials for count in _trial_convolution_counts(trial)]
     modules = diagnosis.subject.convolution_module_count
     if modules:
@@ -267,11 +261,11 @@ def _with_cost(
     buffer = flow.buffers.get(str(conversion.value))
     if buffer is None:
         return conversion
-    measured = seconds.get(buffer.launch) if buffer.launch is not None else None
-    if measured is not None and not flow.is_fused(buffer) and buffer.launch is not None:
-        share = _share(buffer, launches[buffer.launch])
+    launch = buffer.launch
+    if launch is not None and launch in seconds and not flow.is_fused(buffer):
+        share = _share(buffer, launches[launch])
         if share is not None:
-            cost = msgspec.structs.replace(conversion, seconds=measured * share, seconds_source="measured")
+            cost = msgspec.structs.replace(conversion, seconds=seconds[launch] * share, seconds_source="measured")
             return with_bandwidth_share(cost, bandwidth)
     if bandwidth and conversion.bytes_moved is not None and flow.only_moves(buffer):
         estimate = conversion.bytes_moved / bandwidth

@@ -203,12 +203,7 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
 
 
 def by_diagnosis(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:
-    """
-    Recordings of one diagnosis together, in the order in which the diagnoses come up.
-
-    Args:
-        recordings: Of any diagnoses; where a configuration of one comes up again, the later recording counts.
-    """
+    """Recordings of one diagnosis together, in order; where one of a configuration comes again, the later counts."""
     found: dict[bytes, dict[str, Recording]] = {}
     for recording in recordings:
         found.setdefault(msgspec.msgpack.encode(recording.head), {})[recording.name] = recording

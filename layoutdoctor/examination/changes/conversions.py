@@ -142,12 +142,7 @@ def conversion_changes(
 def round_trip_changes(
     old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
 ) -> tuple[RoundTripChange, ...]:
-    """
-    The round trips of both runs by kind, module, what is between, and shape, outer-joined.
-
-    Returns:
-        Largest difference of seconds first.
-    """
+    """The round trips of both runs by kind, module, what is between, and shape, outer-joined; the dearest first."""
     runs = [pairs for pairs in (_pairs_of(old), _pairs_of(new)) if pairs]
     has_module = all(any(pair.module is not None for pair in pairs) for pairs in runs)
     has_shape = all(any(pair.tensor_shape is not None for pair in pairs) for pairs in runs)

@@ -42,12 +42,7 @@ if TYPE_CHECKING:
 
 
 def decision_changes(old: Trial | None, new: Trial | None) -> tuple[DecisionChange, ...]:
-    """
-    The graphs of one configuration that have a decision card in both, where the cards differ.
-
-    Args:
-        old: The trial of the earlier diagnosis; None where it is not there.
-    """
+    """The graphs of one configuration that have a decision card in both diagnoses, where the cards differ."""
     if old is None or new is None:
         return ()
     before = {graph.name: graph.decision for graph in old.graphs}

@@ -65,12 +65,7 @@ def _more(what: str, old: float, new: float) -> Iterator[str]:
 
 
 def clock_resolution(conversions: Iterable[Conversion]) -> float:
-    """
-    What the summed seconds of conversions may be off by, as their recorder's clock is no finer.
-
-    Returns:
-        Seconds; zero where any duration is no whole number of microseconds.
-    """
+    """Seconds that a sum over conversions may be off by where the recorder counts whole microseconds; else zero."""
     launches = 0
     for conversion in conversions:
         ticks = (conversion.seconds or 0.0) / CLOCK_TICK

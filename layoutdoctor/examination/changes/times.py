@@ -83,22 +83,12 @@ def _single_coverage(coverage: float, interval_count: int) -> float:
 
 
 def rounds_needed_between_runs(interval_count: int) -> int:
-    """
-    Rounds of each run below which no interval for a ratio of medians can be had, however steady the times.
-
-    Args:
-        interval_count: Intervals that are to hold together.
-    """
+    """Rounds of each run below which so many ratios of medians have no intervals together, however steady the times."""
     return fewest_rounds(_single_coverage(LEAST_COVERAGE, interval_count))
 
 
 def effective_count(values: Sequence[float]) -> int:
-    """
-    How many independent values tell as much about the median as these do.
-
-    Returns:
-        At least 1, at most as many as there are.
-    """
+    """How many independent values tell as much about the median as these do, in the order of time; at least 1."""
     count = len(values)
     if count < 2:
         return count
@@ -225,7 +215,11 @@ def time_changes(
     }
     if not_comparable is not None or not rounds:
         why = not_comparable or "no configuration was measured in both"
-        return {name: _without_ratio(pair, why) for name, pair in rounds.items()}, TimeSummary(not_judged=why)
+        unjudged = {
+            name: TimeChange(old_round_count=len(pair.old), new_round_count=len(pair.new), not_judged=why)
+            for name, pair in rounds.items()
+        }
+        return unjudged, TimeSummary(not_judged=why)
     judging = _Judging(old, new, rounds)
     return {name: judging.change_of(name) for name in rounds}, judging.summary()
 
@@ -444,7 +438,3 @@ def _code_of(trial: Trial | None) -> tuple[object, ...] | None:
         for node in graph.nodes
     )
     return operations or None
-
-
-def _without_ratio(pair: _Rounds, why: str) -> TimeChange:
-    return TimeChange(old_round_count=len(pair.old), new_round_count=len(pair.new), not_judged=why)

@@ -152,17 +152,7 @@ def _kind_of(name: str) -> str | None:
 
 def _shifted_kinds(old: Iterable[str], new: Iterable[str]) -> set[str]:
     """Kinds of numbered kernels of which the two runs have different numbers."""
-    old_kinds, new_kinds = _names_by_kind(old), _names_by_kind(new)
-    return {kind for kind in {*old_kinds, *new_kinds} if old_kinds.get(kind) != new_kinds.get(kind)}
-
-
-def _names_by_kind(names: Iterable[str]) -> dict[str, set[str]]:
-    kinds: dict[str, set[str]] = defaultdict(set)
-    for name in names:
-        kind = _kind_of(name)
-        if kind is not None:
-            kinds[kind].add(name)
-    return kinds
+    return {kind for kind in map(_kind_of, set(old) ^ set(new)) if kind is not None}
 
 
 def _by_loose_name(names: Iterable[str], left_out: Collection[str]) -> dict[str, list[str]]:

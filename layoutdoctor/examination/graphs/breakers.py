@@ -151,7 +151,7 @@ def _words(layout: Layout) -> str:
 
 
 def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
-    """The breakers of an eager iteration."""
+    """The breakers of an eager iteration, by the conversions that ran in its copies and inside libraries."""
     nodes = {node.name: node for node in graph.nodes}
     mine = [c for c in conversions if c.graph == graph.name and c.node in nodes and c.tensor != "weight"]
     outward = {

@@ -91,12 +91,7 @@ def _covers(loop: Loop, place: int) -> bool:
 
 
 def reduction_run(loops: Sequence[Loop]) -> int | None:
-    """
-    How many neighbouring elements a reduction reads one after the other.
-
-    Returns:
-        1 where every element is a stride away from the last; None where nothing is reduced.
-    """
+    """How many neighbours a reduction reads one after the other: 1 where each is a stride away; None without one."""
     reduced = sorted((loop.load_step, loop.count) for loop in loops if loop.store_step == 0 and loop.load_step > 0)
     run = 1
     for step, count in reduced:
@@ -406,12 +401,7 @@ def _filler(shape: Sequence[int], stride: Sequence[int], dimension: int) -> int:
 
 
 def densified(layout: Layout) -> Layout:
-    """
-    The dense layout of the same stride order: which memory format a part of a larger memory is written in.
-
-    Args:
-        layout: Strided, with known sizes; one that satisfies a memory format already is returned as it is.
-    """
+    """The dense layout of the same stride order: which memory format a part of a larger memory is written in."""
     known = known_numbers(layout)
     order = stride_order(*known) if known is not None else None
     if layout.memory_formats or known is None or order is None:

@@ -93,12 +93,7 @@ def _target_layout(layout: Layout, source: Source) -> Layout | None:
 
 
 def layout_change(source: Layout, target: Layout) -> ConversionDirection:
-    """
-    What kind of change leads from one strided layout to another; ``none`` where their bytes lie in the same order.
-
-    Args:
-        target: After; a part of a larger memory counts by its stride order.
-    """
+    """What change leads from one strided layout to another; ``none`` where their bytes lie in the same order."""
     before, after = densified(source), densified(target)
     if set(before.memory_formats) & set(after.memory_formats):
         return "none"

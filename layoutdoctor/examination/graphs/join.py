@@ -32,22 +32,12 @@ _CONVOLUTIONS = (
 
 
 def is_convolution(target: str) -> bool:
-    """
-    Whether an FX target is a convolution, forward or backward.
-
-    Args:
-        target: Such as ``aten.convolution.default``.
-    """
+    """Whether an FX target, such as ``aten.convolution.default``, is a convolution, forward or backward."""
     return operation_name(target) in _CONVOLUTIONS
 
 
 def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
-    """
-    Joins the operations of an eager iteration with its recorded graph.
-
-    Returns:
-        Why nothing was joined; None where it was.
-    """
+    """Joins an eager iteration's operations with its recorded graph; says why nothing was joined, None where it was."""
     return _join_sequence(tree, [node for node in graph.nodes if is_convolution(node.target)], graph)
 
 
@@ -162,12 +152,7 @@ def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[in
 
 
 def align_eager(tree: Sequence[HostOperation], graph: Graph) -> Graph:
-    """
-    Joins the operations of a profiled eager iteration with its recorded graph.
-
-    Returns:
-        The graph, whose nodes know what the user's line called.
-    """
+    """Joins profiled eager operations with the recorded graph, whose nodes then know what the user's line called."""
     nodes = [node for node in graph.nodes if node.op == "call_function" and "getitem" not in node.target]
     wanted = {operation_name(node.target) for node in nodes}
     entries = _recorded_entries(tree, wanted)

@@ -141,12 +141,7 @@ def shortest_ways(
 
 
 def same_format(one: Layout, other: Layout) -> bool:
-    """
-    Whether two layouts are of one format: a library's blocked one, or a memory format that both satisfy.
-
-    Args:
-        one: Any; a part of a larger memory counts by its stride order.
-    """
+    """Whether two layouts are of one format: a library's blocked one, or a memory format that both satisfy."""
     if one.is_blocked or other.is_blocked:
         return one.format == other.format
     first, second = densified(one), densified(other)

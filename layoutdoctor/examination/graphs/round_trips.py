@@ -47,7 +47,8 @@ def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
             continue
         region = _balance(flow, joined, set(values), made, read)
         choices = [_choose(flow, joined, region.in_layout(layout)) for layout in region.layouts()]
-        found += max([[], *choices], key=len)
+        best = max([[], *choices], key=len)
+        found += best
     return tuple(found)
 
 
@@ -329,7 +330,8 @@ def _pairs_of_run(flow: _Flow, conversions: Sequence[Conversion]) -> list[Redund
     for values in flow.regions():
         region = flow.balance(values, by_port)
         choices = [_choose_pairs(flow, region.in_layout(layout)) for layout in region.layouts()]
-        pairs += max([[], *choices], key=len)
+        best = max([[], *choices], key=len)
+        pairs += best
     return pairs
 
 

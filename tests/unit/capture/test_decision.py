@@ -140,12 +140,6 @@ def test_a_switch_that_is_off_decides_before_anything_else(onednn: bool) -> None
     assert (decision.applied, decision.rule) == (False, "config-off")
 
 
-def test_a_forced_optimization_asks_no_further() -> None:
-    decision = card(convolutions((64, 16, 3, 3), groups=4), is_inference=False, force_layout_optimization=True)
-
-    assert (decision.applied, decision.rule) == (True, "forced")
-
-
 def test_a_backward_graph_says_that_its_convolutions_were_not_counted() -> None:
     decision = card(backward_only(), is_inference=False, onednn=True)
 
@@ -154,14 +148,6 @@ def test_a_backward_graph_says_that_its_convolutions_were_not_counted() -> None:
     assert (decision.rule, decision.convolution_count) == ("only-backward-convolutions", 1)
     assert "1 convolution_backward and no convolution" in decision.explanation
     assert (decision.convolutions[0].weight_shape, decision.convolutions[0].rank) == ((8, 4, 3, 3), 2)
-
-
-def test_a_decision_made_elsewhere_says_so() -> None:
-    graph_module = convolutions((128, 64, 3, 3))
-
-    assert describe_decision(graph_module, None, True, 1).rule == "set-from-outside"
-    assert describe_decision(graph_module, None, None, None).rule == "not-recorded"
-    assert describe_decision(graph_module, None, None, None).applied is None
 
 
 def test_only_as_many_two_dimensional_convolutions_count_as_channels_last_as_torch_made() -> None:

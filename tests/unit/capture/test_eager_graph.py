@@ -111,23 +111,6 @@ def test_a_backward_operation_has_the_place_of_its_forward_one() -> None:
     assert not named(graph, "convolution").backward
 
 
-def test_each_result_of_an_operation_with_several_is_a_node() -> None:
-    graph = recorded(lambda x: torch.nn.functional.max_pool2d(x, 2, return_indices=True), image())
-    items = [node for node in graph.nodes if node.target == "getitem"]
-
-    assert [item.result_index for item in items] == [0, 1]
-    assert [item.dtype for item in items] == ["float32", "int64"]
-    assert graph.output_names == tuple(item.name for item in items)
-
-
-def test_a_batch_norm_says_whether_its_statistics_are_fixed() -> None:
-    fixed = recorded(torch.nn.BatchNorm2d(4).eval(), image())
-    own = recorded(torch.nn.BatchNorm2d(4).train(), image())
-
-    assert [n.uses_running_statistics for n in fixed.nodes if "batch_norm" in n.target] == [True]
-    assert [n.uses_running_statistics for n in own.nodes if "batch_norm" in n.target] == [False]
-
-
 def test_a_tensor_that_the_model_keeps_counts_as_an_output() -> None:
     class Keeping(Network):
         kept: torch.Tensor

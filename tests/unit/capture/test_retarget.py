@@ -16,11 +16,11 @@ from torch.utils import _triton
 from layoutdoctor.capture import retarget, retarget_device
 from layoutdoctor.capture.retarget import TargetLowering, TracedRun, on_target
 from layoutdoctor.capture.retarget_device import (
-    TritonDriver,
     cudnn_formats,
     cudnn_memory_format,
     pretended_device,
     python_tensor_methods,
+    triton_driver,
 )
 from layoutdoctor.diagnosis.configurations import TARGETS, Target, find_target
 from layoutdoctor.errors import UnsupportedTorchError
@@ -112,7 +112,7 @@ def test_a_target_answers_with_its_own_facts(target: Target) -> None:
 
         assert (properties.major, properties.minor) == target.capability == torch.cuda.get_device_capability()
         assert interface.get_compute_capability() == 10 * target.capability[0] + target.capability[1]
-        assert f"cuda:{TritonDriver(target).get_current_target().arch}" == target.name
+        assert f"cuda:{triton_driver(target).get_current_target().arch}" == target.name
 
 
 def test_without_triton_the_scheduler_is_told_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

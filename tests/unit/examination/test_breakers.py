@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from builders import (
     a_breaker,
@@ -103,14 +102,6 @@ def test_branches_of_a_concatenation_break_once_as_the_concatenation() -> None:
 
     assert (breaker.node, breaker.op, breaker.location) == ("cat", "cat", a_location(7))
     assert set(breaker.conversions) == {"graph 0 conversion 0", "graph 0 conversion 1", "graph 0 conversion 2"}
-
-
-def test_an_operation_that_a_convolution_reads_contiguous_breaks_where_it_is_converted_out() -> None:
-    out = plain("n", a_read("a", LAST), source_node="norm")
-    next_call = call("b", "n", node="conv_b")
-    (breaker,) = compiled(A, out, next_call)
-
-    assert (breaker.node, breaker.conversions) == ("norm", ("graph 0 conversion 0",))
 
 
 @for_each(
@@ -216,14 +207,6 @@ def test_an_eager_operation_that_returns_contiguous_without_a_copy_is_found_from
     assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
 
 
-def test_what_is_flattened_for_a_matrix_product_ends_no_region() -> None:
-    flat = eager("flatten", "aten.clone.default", "conv_a")
-    rows = eager("rows", "aten.view.default", "flatten", layout=contiguous((2, 8 * 36)))
-    product = eager("addmm", "aten.addmm.default", "rows", layout=contiguous((2, 10)))
-
-    assert in_eager(copied("flatten"), nodes=(*EAGER[:2], flat, rows, product)) == ()
-
-
 @pytest.mark.parametrize(
     "conversion",
     [
@@ -238,12 +221,6 @@ def test_what_is_flattened_for_a_matrix_product_ends_no_region() -> None:
 )
 def test_other_eager_conversions_make_no_breaker(conversion: Conversion) -> None:
     assert in_eager(conversion) == ()
-
-
-def test_an_eager_operation_that_returns_channels_last_again_is_no_breaker() -> None:
-    norm = msgspec.structs.replace(EAGER[2], layout=LAST)
-
-    assert in_eager(copied("norm"), nodes=(*EAGER[:2], norm, *EAGER[3:])) == ()
 
 
 @pytest.mark.parametrize(

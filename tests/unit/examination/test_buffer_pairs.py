@@ -247,13 +247,6 @@ def test_branches_that_are_converted_while_they_are_computed_go_with_the_way_bac
     )
 
 
-def test_a_returned_concatenation_is_no_pair_though_its_branches_cost_nothing() -> None:
-    """Today the way back into channels-last costs one conversion; then the way out to the caller would."""
-    returned = msgspec.structs.replace(WHOLE, is_output=True)
-
-    assert pairs(A, *BRANCHES, returned, JOINED_BACK, B) == []
-
-
 def test_two_conversions_that_ride_along_in_computing_loops_are_no_pair() -> None:
     out = msgspec.structs.replace(OUT, operations=("relu",))
     back = msgspec.structs.replace(BACK, operations=("sigmoid",))
@@ -274,10 +267,6 @@ def two_ways(*, rides: bool) -> list[tuple[str, str]]:
 
 def test_two_ways_through_one_value_are_two_pairs_with_ends_of_their_own() -> None:
     assert two_ways(rides=False) == [("out", "back"), ("out2", "again")]
-
-
-def test_what_rides_along_there_and_back_is_left_where_it_is() -> None:
-    assert two_ways(rides=True) == [("out", "back")]
 
 
 def test_weights_and_graphs_without_buffers_have_no_pairs() -> None:

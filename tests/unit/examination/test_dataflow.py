@@ -125,16 +125,6 @@ def test_in_a_residual_network_every_result_and_every_read_between_convolutions_
     assert {second for _, second in pairs} == {"b input 0", "c input 0", "d input 0"}
 
 
-def test_residual_blocks_that_end_in_the_output_keep_one_conversion_for_it() -> None:
-    nodes = [node for node in residual_network().nodes if not node.name.startswith("d")]
-    end = [convolution("d", "s2"), value("s3", ADD, "d", "s2"), value("out", "aten.relu.default", "s3")]
-    network = graph(*(node for node in nodes if "weight" not in node.name), *end, outputs=("out",))
-    conversions = around("a", "b", "c", "d")
-
-    assert len([c for c in conversions if c.id.endswith("out")]) == 4
-    assert len(found(network, *conversions)) == 3
-
-
 @for_each(
     "target",
     [
@@ -164,22 +154,6 @@ def test_a_reduction_reads_a_value_as_it_lies() -> None:
     assert len(found(reading, *around("a", "b"))) == 1
 
 
-def test_a_gate_of_one_element_per_channel_has_no_layout_to_keep() -> None:
-    small = contiguous((4, 32, 1, 1))
-    nodes = (
-        argument(),
-        convolution("a", "x"),
-        value("m", "aten.mean.dim", "a", layout=small),
-        convolution("g", "m", layout=small),
-        value("s", "aten.sigmoid.default", "g", layout=small),
-        value("y", "aten.mul.Tensor", "a", "s"),
-        convolution("b", "y"),
-    )
-    gate = [entering("g", (4, 32, 1, 1)), weighed("g"), leaving("g", (4, 32, 1, 1))]
-
-    assert found(graph(*nodes, outputs=("b",)), *around("a"), *gate, *around("b")) == [("a out", "b input 0")]
-
-
 @pytest.mark.parametrize(
     ("target", "shape"),
     [
@@ -206,15 +180,6 @@ def test_only_a_batch_norm_with_fixed_statistics_takes_any_layout(
     nodes = argument(), convolution("a", "x"), norm, item, convolution("b", "g")
 
     assert len(found(graph(*nodes, outputs=("b",)), *around("a", "b"))) == count
-
-
-def test_the_indices_of_a_pooling_pin_nothing() -> None:
-    pool = value("p", "aten.max_pool2d_with_indices.default", "a", layout=contiguous((4, 32, 8, 8)))
-    items = [value(f"g{i}", "getitem", "p", result_index=i, layout=pool.layout) for i in (0, 1)]
-    nodes = argument(), convolution("a", "x"), pool, *items, convolution("b", "g0")
-    indices_returned = graph(*nodes, outputs=("b", "g1"))
-
-    assert found(indices_returned, leaving("a"), entering("b", (4, 32, 8, 8))) == [("a out", "b input 0")]
 
 
 def backward_chain() -> Graph:

@@ -165,15 +165,6 @@ def test_in_the_backward_a_convolution_converts_a_gradient() -> None:
     assert (found.tensor, found.port, found.role) == ("gradient", "input 0", "interior")
 
 
-@pytest.mark.parametrize(("returned", "port"), [(PLAIN, "output 0"), (contiguous((2, 8, 3, 3)), None)])
-def test_a_copy_that_is_of_no_argument_is_of_the_result_or_of_nothing_known(returned: Layout, port: str | None) -> None:
-    other = a_node("y", "aten.relu.default", ("x",), layout=channels_last((2, 4, 9, 9)))
-    pool = a_node("pool", "aten.adaptive_avg_pool2d.default", ("y",), layout=returned)
-    found = only(graph(X, other, pool), tree(pool, copied(LAST, PLAIN), "aten::adaptive_avg_pool2d"))
-
-    assert (found.port, found.source_value, found.node) == (port, None, "pool")
-
-
 @pytest.mark.parametrize(
     ("backward", "returned", "kind", "port"),
     [
@@ -211,18 +202,6 @@ def test_on_a_gpu_the_time_is_that_of_the_kernels_it_launched(
 
     assert found.seconds == (pytest.approx(seconds) if seconds is not None else None)
     assert found.seconds_source == ("measured" if seconds is not None else None)
-
-
-def test_conversions_are_numbered_and_breakers_are_found_with_those_of_the_library() -> None:
-    norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN)
-    conv = a_node("conv", CONVOLUTION, ("norm", "w"), layout=LAST)
-    first, second = (tree(norm, copied(LAST, PLAIN), "aten::instance_norm") for _ in range(2))
-    back = a_conversion(node="conv", graph="eager", port="input 0", direction="to_channels_last")
-    found = with_eager_conversions(graph(X, Y, W, norm, conv), [*first, *second], (back,))
-
-    assert [conversion.id for conversion in found.conversions] == ["eager conversion 0", "eager conversion 1"]
-    assert [breaker.node for breaker in found.breakers] == ["norm"]
-    assert found.breakers[0].conversions[-1] == back.id
 
 
 def test_on_a_gpu_a_compiled_graph_has_the_copies_inside_its_library_calls() -> None:

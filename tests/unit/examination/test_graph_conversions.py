@@ -8,7 +8,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.layout import blocked_layout, strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, Graph
-from layoutdoctor.examination.graphs.conversions import graph_conversions, layout_change, with_graph_conversions
+from layoutdoctor.examination.graphs.conversions import graph_conversions, layout_change
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
@@ -79,13 +79,6 @@ def test_a_conversion_inside_a_computing_loop_is_fused() -> None:
     assert only(graph(buffer("buf0", reading(), operations=("relu",)))).fused
 
 
-def test_a_loop_that_only_moves_is_not_fused_though_its_kernel_computes_in_another_loop() -> None:
-    """A C++ kernel runs several loops one after the other; each moves its own bytes."""
-    beside = buffer("buf1", reading(), layout=PLAIN, operations=("relu",))
-
-    assert not only(graph(buffer("buf0", reading()), beside)).fused
-
-
 def test_a_move_between_shapes_or_within_one_order_is_no_conversion() -> None:
     larger = buffer("buf0", reading(), layout=channels_last((2, 8, 8, 8)))
     same = buffer("buf1", reading(), layout=PLAIN)
@@ -114,13 +107,6 @@ def test_a_weight_that_was_cast_before_it_is_moved_is_a_weight() -> None:
     assert only(graph(cast, moved)).tensor == "weight"
 
 
-def test_a_weight_that_was_computed_before_it_is_moved_is_an_activation() -> None:
-    scaled = buffer("buf0", reading("w", contiguous(KERNEL)), layout=contiguous(KERNEL), operations=("mul",))
-    moved = buffer("buf1", reading("buf0", contiguous(KERNEL)), layout=channels_last(KERNEL))
-
-    assert only(graph(scaled, moved)).tensor == "activation"
-
-
 def test_in_a_backward_graph_what_comes_from_its_gradients_is_one() -> None:
     given = a_placeholder("tangents_1", PLAIN, "gradient")
     made = a_node("mul", "aten.mul.Tensor", ("tangents_1", "relu"), layout=PLAIN)
@@ -134,13 +120,6 @@ def test_in_a_backward_graph_what_comes_from_its_gradients_is_one() -> None:
         ("gradient", "entry"),
         ("gradient", "interior"),
     ]
-
-
-def test_every_graph_gets_its_conversions_and_the_breaks_of_the_model() -> None:
-    first, second = with_graph_conversions([graph(buffer("buf0", reading())), graph(name="graph 1")], 3)
-
-    assert (len(first.conversions), len(second.conversions)) == (1, 0)
-    assert (first.graph_breaks, second.graph_breaks) == (3, 3)
 
 
 def copying(called: str, *, directly: bool | None = True, layout: Layout = LAST, **changes: Any) -> FxNode:
@@ -262,12 +241,6 @@ def test_a_concatenation_written_by_one_loop_converts_each_branch_that_lies_othe
 
     assert (found.source_value, found.source, found.direction, found.fused) == ("x", PLAIN, "to_channels_last", True)
     assert found.bytes_moved == BYTES
-
-
-def test_a_masked_load_of_anything_but_a_concatenation_is_no_conversion() -> None:
-    padded = buffer("buf0", reading(is_masked=True), layout=channels_last((2, 8, 6, 8)), origins=("relu",))
-
-    assert graph_conversions(graph(padded)) == ()
 
 
 WINDOW = (2, 3, 4, 5, 6)

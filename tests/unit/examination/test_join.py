@@ -2,17 +2,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builders import a_graph, a_node, contiguous
+from builders import a_graph, a_node, a_placeholder, contiguous
 from loops import for_each
 
 from layoutdoctor.diagnosis.records import Buffer
-from layoutdoctor.examination.graphs.join import is_convolution, join_compiled, join_eager, scheduled_convolutions
-from layoutdoctor.examination.kernels.host import operation_tree
+from layoutdoctor.examination.graphs.join import (
+    align_eager,
+    is_convolution,
+    join_compiled,
+    join_eager,
+    scheduled_convolutions,
+)
+from layoutdoctor.examination.kernels.host import HostOperation, operation_tree
 from layoutdoctor.recording.operations import Operation, ProfiledIteration
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Graph
+    from layoutdoctor.diagnosis.records import FxNode, Graph
     from layoutdoctor.examination.kernels.host import HostOperation
+
 
 IMAGE = (2, 8, 6, 6)
 WEIGHT = (8, 8, 3, 3)
@@ -91,20 +98,6 @@ def test_other_counts_join_nothing_and_say_so() -> None:
         "graph 0: 1 convolutions ran and 2 are in the graph, so conversions are not assigned to its nodes"
     )
     assert joined(entries) == {}
-
-
-def test_other_shapes_join_nothing() -> None:
-    entries = tree(("aten::convolution", 0, 5), shapes=((4, 8, 6, 6), WEIGHT))
-
-    assert "not in the order of the graph" in str(join_eager(entries, graph_of("a")))
-    assert joined(entries) == {}
-
-
-def test_symbolic_sizes_agree_with_any() -> None:
-    symbolic = a_node("x", op="placeholder", layout=contiguous(IMAGE).__class__(("s0", 8, 6, 6), (288, 36, 6, 1), ()))
-    graph = a_graph(nodes=(symbolic, a_node("a", "aten.convolution.default", ("x",))))
-
-    assert join_eager(tree(("aten::convolution", 0, 5)), graph) is None
 
 
 CALL = "## Call CompiledFxGraph abc ##"
@@ -193,3 +186,56 @@ def test_of_several_that_fit_the_one_of_its_direction_is_taken() -> None:
     entries = tree(*calls)
     assert join_compiled(entries, [forward, forward, other]) == "a compiled graph ran that was not captured"
     assert {entry.home() for entry in entries} == {None}
+
+
+def profiled(*nested: str) -> list[HostOperation]:
+    """Operations one after the other; ``a > b > c`` runs b inside of a, and c inside of b."""
+    operations = []
+    for number, chain in enumerate(nested):
+        for depth, name in enumerate(chain.split(" > ")):
+            operations.append(Operation(name, number + depth * 0.1, 0.9 - depth * 0.2, "1"))
+    return operation_tree(ProfiledIteration(operations))
+
+
+def graph(*targets: str) -> Graph:
+    return a_graph(name="eager", nodes=tuple(a_node(f"n{number}", target) for number, target in enumerate(targets)))
+
+
+def aligned_names(entries: list[HostOperation]) -> dict[str, str]:
+    return {entry.name: entry.node.name for entry in entries if entry.node is not None}
+
+
+def called(graph: Graph) -> list[str | None]:
+    return [node.called for node in graph.nodes]
+
+
+def test_equal_sequences_are_matched_one_by_one_and_nodes_learn_what_was_called() -> None:
+    entries = profiled("aten::contiguous > aten::clone > aten::copy_", "aten::conv2d > aten::convolution", "aten::relu")
+    found = align_eager(entries, graph("aten.clone.default", "aten.convolution.default", "aten.relu.default"))
+
+    assert called(found) == ["contiguous", "conv2d", "relu"]
+    assert aligned_names(entries) == {"aten::clone": "n0", "aten::convolution": "n1", "aten::relu": "n2"}
+    assert {entry.graph for entry in entries if entry.node is not None} == {"eager"}
+
+
+def test_what_runs_inside_a_recorded_operation_is_not_matched_itself() -> None:
+    entries = profiled("aten::clone > aten::copy_", "aten::copy_")
+    align_eager(entries, graph("aten.clone.default", "aten.copy_.default"))
+
+    assert [entry.node.name if entry.node else None for entry in entries] == ["n0", None, "n1"]
+
+
+def test_operations_that_were_recorded_in_one_iteration_only_are_passed_over() -> None:
+    entries = profiled("aten::relu", "aten::add", "aten::mul")
+    found = align_eager(entries, graph("aten.relu.default", "aten.clone.default", "aten.mul.Tensor"))
+
+    assert called(found) == ["relu", None, "mul"]
+    assert aligned_names(entries) == {"aten::relu": "n0", "aten::mul": "n2"}
+
+
+def test_arguments_and_parts_of_results_ran_nothing() -> None:
+    other: tuple[FxNode, ...] = (a_placeholder("x"), a_node("part", "getitem"))
+    nodes = (*other, a_node("n0", "aten.relu.default"))
+    found = align_eager(profiled("aten::relu"), a_graph(name="eager", nodes=nodes))
+
+    assert called(found) == [None, None, "relu"]

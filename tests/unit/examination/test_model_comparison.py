@@ -11,7 +11,6 @@ from builders import (
     a_convolution,
     a_decision,
     a_diagnosis,
-    a_failed_trial,
     a_finding,
     a_graph,
     a_measurement,
@@ -34,7 +33,6 @@ from layoutdoctor.examination.changes.models import compare_models
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Convolution, Diagnosis
 
-LINE_12 = SourceLocation(file="model.py", line=12)
 
 
 def conversions(count: int) -> tuple[Conversion, ...]:
@@ -43,17 +41,6 @@ def conversions(count: int) -> tuple[Conversion, ...]:
 
 def with_conversions(count: int, **changes: Any) -> Diagnosis:
     return a_diagnosis(a_trial("inductor", kernels=kernels(*conversions(count)), **changes))
-
-
-def test_trials_are_matched_by_the_name_of_their_configuration() -> None:
-    old = a_diagnosis(a_trial("eager"), a_trial("inductor"))
-    new = a_diagnosis(a_trial("inductor"), a_trial("inductor-freezing"))
-
-    assert [(trial.name, trial.old_status, trial.new_status) for trial in compare_models(old, new).trials] == [
-        ("inductor", "ok", "ok"),
-        ("inductor-freezing", None, "ok"),
-        ("eager", "ok", None),
-    ]
 
 
 def test_a_configuration_that_is_the_same_as_another_has_that_ones_median() -> None:
@@ -79,14 +66,6 @@ def test_round_trips_are_no_regression_where_one_diagnosis_has_no_shapes_to_prov
     assert compare_models(old, with_conversions(2, redundant_pairs=(a_pair(),))).regression.losses == ()
 
 
-def test_conversions_that_took_longer_are_shown_and_no_regression() -> None:
-    slow = tuple(a_conversion(f"reorder {n}", seconds=9e-3) for n in range(2))
-    comparison = compare_models(with_conversions(2), a_diagnosis(a_trial("inductor", kernels=kernels(*slow))))
-
-    assert comparison.trials[0].difference.conversion_seconds == pytest.approx(16e-3)
-    assert comparison.regression.losses == ()
-
-
 def test_static_trials_are_judged_by_the_conversions_of_their_graphs() -> None:
     def static(count: int) -> Diagnosis:
         found = tuple(a_conversion(f"c{n}", owner="compiler", seconds=None) for n in range(count))
@@ -94,35 +73,6 @@ def test_static_trials_are_judged_by_the_conversions_of_their_graphs() -> None:
         return a_diagnosis(trial, subject=a_subject(target="cuda:90"))
 
     assert compare_models(static(1), static(3)).regression.losses == ("inductor: 3 layout conversions instead of 1",)
-
-
-def test_a_decision_that_flipped_is_listed_with_both_rules() -> None:
-    on = a_graph(a_decision(applied=True))
-    off = a_graph(a_decision(a_convolution(channels_last=False), applied=False, rule="grouped-convolution"))
-    old, new = a_diagnosis(a_trial(graphs=(on,))), a_diagnosis(a_trial(graphs=(off,)))
-    (change,) = compare_models(old, new).trials[0].decisions
-
-    assert (change.old.applied, change.new.applied, change.new.rule) == (True, False, "grouped-convolution")
-    assert (change.old.channels_last_convolution_count, change.new.channels_last_convolution_count) == (1, 0)
-    assert compare_models(old, old).trials[0].decisions == ()
-
-
-def test_findings_come_and_go_and_change() -> None:
-    old = a_diagnosis(
-        findings=(a_finding(), a_finding("LD205", severity="error"), a_finding("LD103"), a_finding("LD103"))
-    )
-    new = a_diagnosis(
-        findings=(a_finding(configuration="eager"), a_finding("LD103", severity="note", seconds=1e-3, location=LINE_12))
-    )
-    comparison = compare_models(old, new)
-
-    assert [(f.code, f.configuration, f.change, f.old_count, f.new_count) for f in comparison.findings] == [
-        ("LD205", "inductor", "went", 1, 0),
-        ("LD101", "eager", "came", 0, 1),
-        ("LD101", "inductor", "went", 1, 0),
-        ("LD103", "inductor", "fewer", 2, 1),
-    ]
-    assert [(f.old_severity, f.new_severity) for f in comparison.findings][3] == ("warning", "note")
 
 
 @pytest.mark.parametrize(
@@ -195,18 +145,6 @@ def test_a_new_finding_about_the_same_code_is_none() -> None:
     assert compare_models(a_diagnosis(trial), a_diagnosis(trial, findings=(a_finding(),))).regression.losses == ()
 
 
-@pytest.mark.parametrize("status", ["failed", "crashed", "timed_out"])
-def test_a_configuration_that_fails_now_is_a_regression(status: str) -> None:
-    failed = msgspec.structs.replace(a_failed_trial("eager"), status=status)
-    old, new = a_diagnosis(a_trial(), a_trial("eager")), a_diagnosis(a_trial(), failed)
-    comparison = compare_models(old, new)
-
-    assert len(comparison.regression.losses) == 1
-    assert comparison.regression.losses[0].startswith("eager: ")
-    assert comparison.trials[1].new_failure == "RuntimeError: boom"
-    assert compare_models(new, old).regression.losses == ()
-
-
 def test_what_one_trial_says_for_another_is_said_once() -> None:
     def run(count: int) -> Diagnosis:
         pairs = tuple(a_pair(module=f"body.{n}") for n in range(count))
@@ -234,17 +172,6 @@ def test_a_convolution_of_another_class_is_named_by_its_module() -> None:
     )
 
 
-def test_graph_breaks_and_recompiles_are_counted() -> None:
-    new = a_trial(graphs=(a_graph(graph_breaks=2), a_graph(graph_breaks=2, name="graph 1")), recompile_count=1)
-    trial = compare_models(a_diagnosis(), a_diagnosis(new)).trials[0]
-
-    assert (trial.old_graph_break_count, trial.new_graph_break_count) == (0, 2)
-    assert (trial.old_recompile_count, trial.new_recompile_count) == (0, 1)
-    assert (
-        compare_models(a_diagnosis(a_failed_trial("inductor")), a_diagnosis(new)).trials[0].old_recompile_count is None
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -262,13 +189,6 @@ def test_other_models_are_called_so_and_not_judged(changes: dict[str, Any], why:
     assert comparison.regression.not_judged == f"not comparable: {why}"
     assert comparison.regression.losses == ()
     assert comparison.times.not_judged == f"not comparable: {why}"
-
-
-def test_the_same_diagnosis_twice_is_the_same_and_one_finding_is_a_difference() -> None:
-    diagnosis = a_diagnosis(a_trial(), findings=(a_finding(),))
-
-    assert compare_models(diagnosis, diagnosis).is_same
-    assert not compare_models(diagnosis, msgspec.structs.replace(diagnosis, findings=())).is_same
 
 
 def test_what_is_not_the_same_around_them_is_noted() -> None:

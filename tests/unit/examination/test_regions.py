@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
+import networkx as nx
 from builders import a_conversion, blocked, channels_last, contiguous
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from loops import for_each
 
 from layoutdoctor.diagnosis.layout import strided_layout
@@ -10,6 +14,7 @@ from layoutdoctor.examination.graphs.regions import Region, same_format, shortes
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion
+
 
 IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
@@ -119,3 +124,34 @@ def test_what_is_not_wanted_any_more_is_not_looked_for() -> None:
 
     assert (first[0], first[1]) == (1, 0)
     assert [start for start, _, _ in found] == [0, 0]
+
+
+COUNT = 7
+NAMES = st.sampled_from([str(number) for number in range(COUNT)])
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.tuples(NAMES, NAMES), max_size=14),
+    st.lists(NAMES, max_size=4, unique=True),
+    st.lists(NAMES, max_size=4),
+)
+def test_every_way_is_found_once_the_shortest_first(
+    edges: list[tuple[str, str]], starts: list[str], ends: list[str]
+) -> None:
+    graph: nx.DiGraph = nx.DiGraph(edges)
+    graph.add_nodes_from(str(number) for number in range(COUNT))
+    positions: dict[str, list[int]] = {}
+    for position, name in enumerate(ends):
+        positions.setdefault(name, []).append(position)
+    found = list(shortest_ways(graph.successors, [[name] for name in starts], positions, lambda _: True))
+    expected = [
+        (nx.shortest_path_length(graph, start, end), one, other)
+        for one, start in enumerate(starts)
+        for other, end in enumerate(ends)
+        if nx.has_path(graph, start, end)
+    ]
+
+    assert [(len(way) - 1, one, other) for one, other, way in found] == sorted(expected)
+    assert all((way[0], way[-1]) == (starts[one], ends[other]) for one, other, way in found)
+    assert all(graph.has_edge(*edge) for _, _, way in found for edge in itertools.pairwise(way))
