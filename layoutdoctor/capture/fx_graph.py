@@ -34,13 +34,9 @@ _SUBSCRIPT = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 
 def size_of(value: Any) -> Size:
     """A size or stride as a record holds it; a ``SymInt`` becomes its expression."""
-    return value if type(value) is int else _symbolic_size(value)
-
-
-def _symbolic_size(value: Any) -> Size:
-    node = getattr(value, "node", None)
-    expression = getattr(node, "expr", value)
-    text = str(expression)
+    if type(value) is int:
+        return value
+    text = str(getattr(getattr(value, "node", None), "expr", value))
     return int(text) if text.lstrip("-").isdigit() else text
 
 
@@ -276,10 +272,13 @@ def dtype_name(tensor: torch.Tensor | None) -> str | None:
 
 def output_names(graph_module: Any) -> tuple[str, ...]:
     """Names of the nodes an FX graph returns, in order."""
-    for node in reversed(graph_module.graph.nodes):
-        if node.op == "output":
-            return tuple(_input_names(node))
-    return ()
+    node = output_node(graph_module)
+    return () if node is None else tuple(_input_names(node))
+
+
+def output_node(graph_module: Any) -> Any | None:
+    """The node that returns what an FX graph returns."""
+    return next((node for node in reversed(graph_module.graph.nodes) if node.op == "output"), None)
 
 
 _KNOWN_NAMESPACES = frozenset({"aten", "prims", "inductor", "inductor_prims", "prim", "mkldnn", "onednn", "rngprims"})

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.capture.fx_graph import size_of
+from layoutdoctor.capture.fx_graph import output_node, size_of
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead
 from layoutdoctor.errors import first_line
@@ -99,13 +99,9 @@ def _user_visible(graph: Any) -> frozenset[int] | None:
         ``meta["user_visible_output_idxs"]`` of the output node, which ``compile_fx`` writes; torch 2.7 to 2.15.
     """
     module = getattr(graph, "orig_gm", None) or getattr(graph, "module", None)
-    if module is None:
-        return None
-    for node in reversed(module.graph.nodes):
-        if node.op == "output":
-            indices = node.meta.get("user_visible_output_idxs")
-            return None if indices is None else frozenset(int(index) for index in indices)
-    return None
+    node = output_node(module) if module is not None else None
+    indices = node.meta.get("user_visible_output_idxs") if node is not None else None
+    return None if indices is None else frozenset(int(index) for index in indices)
 
 
 def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:

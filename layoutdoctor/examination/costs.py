@@ -101,17 +101,14 @@ class Place:
 
 def places_of(sightings: Iterable[Place]) -> list[Place]:
     """What was seen, by module and line, the most expensive first; what has neither is left out."""
-    counts: Counter[tuple[str | None, SourceLocation | None]] = Counter()
-    moved: Counter[tuple[str | None, SourceLocation | None]] = Counter()
-    seconds: dict[tuple[str | None, SourceLocation | None], float] = {}
+    groups: dict[tuple[str | None, SourceLocation | None], list[Place]] = defaultdict(list)
     for seen in sightings:
-        key = (seen.module, seen.location)
-        if key != (None, None):
-            counts[key] += seen.count
-            moved[key] += seen.bytes_moved
-            if seen.seconds is not None:
-                seconds[key] = seconds.get(key, 0.0) + seen.seconds
-    found = [Place(*key, count, seconds.get(key), moved[key]) for key, count in counts.items()]
+        if seen.module is not None or seen.location is not None:
+            groups[seen.module, seen.location].append(seen)
+    found = [
+        Place(*key, sum(p.count for p in own), sum_known(p.seconds for p in own), sum(p.bytes_moved for p in own))
+        for key, own in groups.items()
+    ]
     return sorted(found, key=lambda place: (-(place.seconds or 0.0), -place.bytes_moved, -place.count))
 
 

@@ -54,10 +54,7 @@ class NameMatch:
     Names of two runs that belong together.
 
     Attributes:
-        name: What to call them.
         match: ``exact`` or ``loose``; None where they stand in one run only.
-        old_names: Names in the old run.
-        new_names: Names in the new run.
     """
 
     name: str

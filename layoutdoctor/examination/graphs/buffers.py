@@ -223,9 +223,6 @@ class BufferGraph:
     The buffers of one compiled graph.
 
     Attributes:
-        graph: The record.
-        buffers: Every buffer by name.
-        nodes: Every FX node by name.
         inputs: Graph inputs by name.
         readers: For each buffer or input, the names of the buffers computed from it.
     """

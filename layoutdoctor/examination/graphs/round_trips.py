@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
@@ -214,28 +214,38 @@ def _saved_bytes(flow: BufferGraph, region: Region) -> int | None:
 def _buffer_pair(
     flow: BufferGraph, region: Region, reader_count: int, parts: Sequence[Conversion], way: Sequence[str]
 ) -> RedundantPair:
-    first, *also, second = parts
+    _, *also, second = parts
     between = _between(flow, way)
     place = next((node for node in reversed([flow.node_of(flow.buffers[n]) for n in way]) if node is not None), None)
     # What rides along in a loop that computes has no time of its own: what goes with the pair is what only moves.
     moving = [part for part in parts if _moves(flow, part)]
     seconds = known_sum(*(part.seconds for part in moving)) if moving else None
     sources = {part.seconds_source for part in moving}
-    return RedundantPair(
-        kind="through" if between else "adjacent",
+    return _as_pair(
+        parts,
+        between,
         evidence="graph",
-        first=first.id,
-        second=second.id,
-        between=between,
         seconds=seconds,
-        bytes_moved=known_sum(*(part.bytes_moved for part in parts)),
         location=place.location if place is not None and place.location is not None else second.location,
-        module=second.module or first.module,
         proof=_buffer_proof(region, reader_count, parts, way),
-        tensor_shape=second.source.shape if second.source is not None else None,
         also=tuple(part.id for part in also),
         seconds_source=None if seconds is None else "estimated" if "estimated" in sources else "measured",
         graph=flow.graph.name,
+    )
+
+
+def _as_pair(parts: Sequence[Conversion], between: tuple[str, ...], **fields: Any) -> RedundantPair:
+    """The record of conversions there, the last of them the one back."""
+    first, second = parts[0], parts[-1]
+    return RedundantPair(
+        kind="through" if between else "adjacent",
+        first=first.id,
+        second=second.id,
+        between=between,
+        bytes_moved=known_sum(*(part.bytes_moved for part in parts)),
+        module=second.module or first.module,
+        tensor_shape=second.source.shape if second.source is not None else None,
+        **fields,
     )
 
 
@@ -507,18 +517,13 @@ def _changes_size(node: FxNode) -> bool:
 def _pair(flow: _Flow, region: Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:
     between = tuple(node.target for node in way if base_name(node.target) not in ALIASES)
     seconds = known_sum(first.seconds, second.seconds)
-    return RedundantPair(
-        kind="through" if between else "adjacent",
+    return _as_pair(
+        (first, second),
+        between,
         evidence="kernels",
-        first=first.id,
-        second=second.id,
-        between=between,
         seconds=seconds,
-        bytes_moved=known_sum(first.bytes_moved, second.bytes_moved),
         location=second.location or first.location,
-        module=second.module or first.module,
         proof=_proof(region, first, second, between),
-        tensor_shape=second.source.shape if second.source is not None else None,
         seconds_source=None if seconds is None else "measured",
         graph=first.graph,
         exposed_seconds=known_sum(first.exposed_seconds, second.exposed_seconds),

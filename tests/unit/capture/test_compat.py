@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch._inductor.graph import GraphLowering
-from torch._inductor.scheduler import BaseScheduling
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import layoutdoctor
@@ -183,42 +182,6 @@ def test_an_exception_of_torchs_own_function_passes_as_it_is(monkeypatch: pytest
         GraphLowering.decide_layout_opt(None, is_inference=True)
 
     assert hooks.failures == []
-
-
-@pytest.mark.parametrize(
-    ("nodes", "name", "expected"),
-    [
-        ([SimpleNamespace(get_nodes=lambda: [SimpleNamespace(get_name=lambda: "op0")])], "cpp_0", ["op0"]),
-        ([SimpleNamespace(get_nodes=lambda: [])], ("cpp_0", "path"), []),
-        (["a marker without nodes"], "cpp_0", []),
-        ([SimpleNamespace(get_nodes=lambda: [object()])], "cpp_0", None),
-        (None, "cpp_0", None),
-        ([], None, None),
-        ([], (), None),
-    ],
-)
-@pytest.mark.parametrize("keywords", [False, True])
-def test_a_kernel_is_noted_however_it_is_handed_over_or_named_as_lost(
-    nodes: Any, name: Any, expected: list[str] | None, keywords: bool
-) -> None:
-    class Scheduling(BaseScheduling):
-        def define_kernel(self, src_code: str, nodes: Any, kernel: Any = None) -> Any:
-            return name
-
-    scheduling = object.__new__(Scheduling)
-    with InductorHooks(lambda *_: None, lambda *_: None) as hooks:
-        if keywords:
-            returned = scheduling.define_kernel(nodes=nodes, src_code="source")
-        else:
-            returned = scheduling.define_kernel("source", nodes, 1)
-        noted = list(hooks._kernels)
-
-    assert returned is name
-    if expected is None:
-        assert noted == []
-        assert hooks.failures[0].startswith("a generated kernel: ")
-    else:
-        assert (noted, hooks.failures) == ([("cpp_0", expected, "source")], [])
 
 
 def test_the_same_failure_many_times_is_one_line() -> None:

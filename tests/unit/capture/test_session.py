@@ -83,29 +83,6 @@ def test_a_chain_under_layout_optimization_moves_its_input_and_weights_and_fuses
     assert (graph.decision.applied, graph.decision.channels_last_convolution_count) == (True, 2)
 
 
-def places(conversions: tuple[Conversion, ...]) -> list[tuple[Any, ...]]:
-    return [(c.tensor, c.role, c.owner, c.cause) for c in conversions]
-
-
-@pytest.mark.compile
-def test_each_conversion_of_a_chain_is_told_with_who_needs_it() -> None:
-    (graph,) = captured(Chain(), image())
-
-    assert sorted(places(graph_conversions(graph)), key=str) == [
-        (
-            "activation",
-            "entry",
-            "compiler",
-            "required by convolution first",
-        ),
-        ("activation", "exit", "compiler", "the caller is given the strides that eager returns (keep_output_stride)"),
-        ("weight", None, "compiler", "required by convolution first, on each call"),
-        ("weight", None, "compiler", "required by convolution second, on each call"),
-    ]
-    assert [b.name for b in graph.buffers if b.is_output] == [c.value for c in graph_conversions(graph)[-1:]]
-    assert graph.not_understood == ()
-
-
 @pytest.mark.compile
 def test_moves_that_change_the_shape_or_the_place_are_no_conversions() -> None:
     def moves(x: torch.Tensor) -> list[torch.Tensor]:
@@ -148,47 +125,6 @@ def test_moves_that_rearrange_elements_are_no_conversions(batch: int) -> None:
     (graph,) = captured(moves, image(batch, 4, 12, 12), torch.tensor([1, 3]))
     assert len(graph.buffers) >= 7
     assert graph_conversions(graph) == ()
-
-
-@pytest.mark.compile
-def test_a_cast_travels_with_a_conversion_and_a_computed_value_is_converted_once() -> None:
-    def mixed(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
-        last = torch.channels_last
-        return [x.to(torch.bfloat16, memory_format=last), (x + y).contiguous(memory_format=last)]
-
-    (graph,) = captured(mixed, image(), image())
-    found = graph_conversions(graph)
-
-    assert [(c.dtype, c.target_dtype, c.direction) for c in found] == [
-        ("float32", "bfloat16", "to_channels_last"),
-        ("float32", None, "to_channels_last"),
-    ]
-    assert found[0].bytes_moved == (4 + 2) * image().numel()
-    assert [c.fused for c in found] == [False, True]
-    assert [c.owner for c in found] == ["user"] * 2
-
-
-class Joined(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Conv2d(4, 8, 3, padding=1)
-        self.second = torch.nn.Conv2d(12, 8, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(torch.cat([self.first(x), x], 1))
-
-
-@pytest.mark.compile
-def test_a_branch_of_a_concatenation_is_converted_into_its_part() -> None:
-    (graph,) = captured(Joined(), image())
-    into = {c.value: c for c in graph_conversions(graph) if c.role != "exit" and c.tensor == "activation"}
-    parts = [b for b in graph.buffers if b.alias_of is not None]
-    (whole,) = {b.alias_of for b in parts}
-
-    assert len(parts) == 2
-    assert [b.name for b in graph.buffers if b.name == whole and b.reads == tuple(sorted(p.name for p in parts))]
-    assert all(c.direction == "to_channels_last" for c in into.values())
-    assert [c.target.shape for c in into.values() if c.target is not None] == [(2, 4, 12, 12)] * len(into)
 
 
 @pytest.mark.compile
@@ -321,14 +257,6 @@ def test_an_index_that_is_no_sum_of_whole_steps_has_no_strides(index: Any) -> No
     assert stored.accesses == (BufferRead(name="x", stride=None),)
 
 
-def test_what_is_added_up_in_memory_or_stored_twice_has_no_strides() -> None:
-    twice = a_body(STORE, ("x", STORE, False))
-    twice.memory_usage[MemoryUsageType.STORE] *= 2
-
-    for body in (a_body(STORE, ("x", STORE, False), mode="atomic_add"), twice):
-        assert read(body).accesses == (BufferRead(name="x", stride=None),)
-
-
 def test_a_body_that_cannot_be_read_is_a_problem_and_never_a_guess() -> None:
     broken = a_body(STORE, ("x", STORE, False))
     del broken.var_ranges
@@ -385,18 +313,3 @@ def test_graphs_come_in_order_with_their_direction_and_their_outputs() -> None:
     assert weight.grad is not None
     assert torch.equal(weight.grad, torch.ones(3))
     assert capture.failures == ()
-
-
-@pytest.mark.compile
-def test_graph_breaks_are_reasons_of_one_line_each() -> None:
-    def broken(x: torch.Tensor) -> torch.Tensor:
-        y = x.relu()
-        torch._dynamo.graph_break()
-        return y + 1
-
-    with compile_settings({}), CompileCapture() as capture:
-        torch.compile(broken)(torch.ones(3))
-
-    assert len(capture.graphs) == 2
-    assert len(capture.graph_break_reasons) == 1
-    assert "\n" not in capture.graph_break_reasons[0]

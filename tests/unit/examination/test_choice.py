@@ -21,7 +21,6 @@ from layoutdoctor.examination.choice import (
 
 RANKS = frozenset({4}), frozenset({4})
 DIFFERENT = Equivalence(status="different", max_abs_error=1.0, tolerance=1e-4, reference="float64")
-UNCHECKED = Equivalence(status="not_checked", detail="no float64 reference")
 TWIN = "inductor-channels-last"
 
 
@@ -47,15 +46,6 @@ def test_a_gain_that_is_there_again_is_recommended_with_its_speedup() -> None:
     assert chosen.speedup.median == pytest.approx(1.28)
     assert "channels_last" in str(chosen.how)
     assert chosen.reason == "it is the fastest measured"
-
-
-def test_ties_and_unchecked_outputs_are_said() -> None:
-    trials = [a_trial(), a_trial(TWIN, equivalence=UNCHECKED), a_trial("eager")]
-    chosen = recommend(trials, a_comparison(fastest=(TWIN, "eager")), a_comparison(a_ratio(TWIN, 1.28)), RANKS)
-
-    assert not chosen.verified
-    assert "together with eager, which cannot be told from it" in str(chosen.reason)
-    assert "not checked against the reference" in str(chosen.reason)
 
 
 def test_a_gain_that_is_not_there_again_is_not_recommended() -> None:
@@ -100,7 +90,6 @@ def test_why_there_is_nothing_to_recommend_is_said() -> None:
 
 
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
-MIXED = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(2, 2))
 
 
 @for_each(
@@ -204,14 +193,3 @@ def test_the_lines_for_freezing_set_it_while_the_model_is_called() -> None:
     assert seen == [True]
     assert not scope["y"].requires_grad
     assert not inductor_config.freezing
-
-
-def test_the_lines_for_contiguous_undo_channels_last() -> None:
-    configuration = Configuration(name="own", backend="eager", model_format="contiguous", input_format="contiguous")
-    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
-    scope: dict[str, Any] = {"torch": torch, "model": model, "x": torch.randn(2, 3).t()}
-
-    exec(how_to_apply(configuration, frozenset({4})), scope)
-
-    assert model.weight.is_contiguous()
-    assert scope["x"].is_contiguous()

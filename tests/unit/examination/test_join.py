@@ -111,21 +111,6 @@ def test_a_compiled_graph_is_known_by_the_kernels_that_ran_in_it() -> None:
     assert joined(entries) == {4: ("b", "graph 1")}
 
 
-def test_a_graph_that_runs_twice_is_joined_twice() -> None:
-    kernel = "layoutdoctor::graph 0::cpp_fused_0"
-    entries = tree(
-        (CALL, 0, 10),
-        (kernel, 1, 2),
-        ("aten::convolution", 4, 5),
-        (CALL, 20, 10),
-        (kernel, 21, 2),
-        ("aten::convolution", 24, 5),
-    )
-
-    assert join_compiled(entries, [graph_of("a")]) is None
-    assert joined(entries) == {4: ("a", "graph 0"), 24: ("a", "graph 0")}
-
-
 def test_a_compiled_graph_that_ran_other_convolutions_than_it_has_is_told() -> None:
     entries = tree((CALL, 0, 10), ("aten::convolution", 4, 5))
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Convolution, Diagnosis
 
 
-
 def conversions(count: int) -> tuple[Conversion, ...]:
     return tuple(a_conversion(f"reorder {n}", seconds=1e-3) for n in range(count))
 

@@ -19,7 +19,6 @@ from layoutdoctor.examination.ratios import (
     COVERAGE,
     LEAST_COVERAGE,
     compare,
-    judge,
     median_interval,
     paired_ratio,
     rounds_needed,
@@ -44,15 +43,6 @@ def compared(times: dict[str, Sequence[float]], baseline: str = "inductor", **op
 
 def noisy(seconds: float, generator: random.Random, count: int = 40) -> list[float]:
     return [seconds * (1 + generator.expovariate(20)) for _ in range(count)]
-
-
-def test_drift_common_to_both_falls_out() -> None:
-    baseline = [1.0 + 0.1 * number for number in range(20)]
-    ratio = paired_ratio("candidate", baseline, [seconds / 1.25 for seconds in baseline])
-
-    assert ratio.low == pytest.approx(1.25)
-    assert ratio.high == pytest.approx(1.25)
-    assert ratio.verdict == "faster"
 
 
 def test_the_interval_drops_as_many_ratios_on_each_side_as_the_binomial_allows() -> None:
@@ -163,12 +153,6 @@ def test_a_tie_is_judged_against_the_best_and_not_against_the_baseline() -> None
     assert comparison.fastest == ("a",)
 
 
-def test_the_baseline_stands_first_among_the_fastest() -> None:
-    times = {"a": [0.999] * 16, "inductor": [1.0] * 16, "b": [0.998] * 16}
-
-    assert compared(times).fastest == ("inductor", "b", "a")
-
-
 def test_only_eligible_configurations_are_fastest() -> None:
     times = {"inductor": [1.0] * 16, "wrong": [0.5] * 16, "right": [0.8] * 16}
     comparison = compared(times, eligible={"inductor", "right"})
@@ -194,13 +178,6 @@ def test_the_promise_is_lowered_where_rounds_are_few_and_withdrawn_where_they_ar
     assert [coverage(rounds) for rounds in (6, 7, 9, 10)] == [None, LEAST_COVERAGE, LEAST_COVERAGE, COVERAGE]
     assert rounds_needed(COVERAGE, 3) == 10
     assert rounds_needed(LEAST_COVERAGE, 3) == 7
-
-
-def test_with_too_few_rounds_all_are_tied_and_the_baseline_stands_first() -> None:
-    comparison = compared({"eager": [0.5] * 4, "inductor": [1.0] * 4, "a": [2.0] * 4})
-
-    assert comparison.fastest == ("inductor", "eager", "a")
-    assert [ratio.verdict for ratio in comparison.ratios] == [NO_DIFFERENCE, NO_DIFFERENCE]
 
 
 @given(st.lists(st.lists(SECONDS, min_size=12, max_size=20), min_size=2, max_size=6))
@@ -296,21 +273,6 @@ def test_intervals_cover_the_true_ratio_as_often_as_they_say(memory: float) -> N
         missed += ratio.coverage is not None and not ratio.low <= 1 <= ratio.high
 
     assert missed <= 12  # 1 % of 600 is 6; twice that happens in 2 % of such tests
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [
-        (1.06, 1.2, "faster"),
-        (1.04, 1.2, "no measurable difference"),
-        (0.8, 1 / 1.06, "slower"),
-        (0.8, 1 / 1.04, "no measurable difference"),
-        (0.5, 2.0, "no measurable difference"),
-    ],
-)
-def test_a_verdict_needs_the_interval_clear_of_one_by_the_resolution(low: float, high: float, verdict: str) -> None:
-    assert judge(bounds(low, high), 0.05) == verdict
-    assert judge(bounds(low, high, coverage=None), 0.05) is None
 
 
 def test_the_mean_lies_between_the_means_of_the_ends() -> None:
