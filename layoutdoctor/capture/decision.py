@@ -150,25 +150,13 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None
     )
 
 
-def forward_convolutions(graph_module: Any, extern_targets: Mapping[str, str] | None = None) -> list[Any]:
-    """
-    The nodes Inductor's heuristic counts: ``aten.convolution`` and oneDNN's packed convolutions.
-
-    Args:
-        extern_targets: Operators of external calls by node, for graphs that freezing rewrote.
-    """
-    targets = extern_targets or {}
-    calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
-    return [node for node in calls if _is_forward(target_name(node, targets))]
-
-
-def backward_convolutions(graph_module: Any) -> list[Any]:
-    """The ``aten.convolution_backward`` nodes of a graph."""
-    return [node for node in graph_module.graph.nodes if "convolution_backward" in str(node.target)]
-
-
 def _is_forward(target: str) -> bool:
+    """Whether Inductor's heuristic counts an operator: ``aten.convolution``, and oneDNN's packed convolutions."""
     return target == "aten.convolution.default" or ("mkldnn" in target and "convolution" in target)
+
+
+def _is_backward(node: Any) -> bool:
+    return "convolution_backward" in str(node.target)
 
 
 def describe_decision(
@@ -189,8 +177,9 @@ def describe_decision(
     Raises:
         UnsupportedTorchError: This torch has no such count, without which nobody knows what came of the decision.
     """
-    forward = forward_convolutions(graph_module, extern_targets)
-    backward = backward_convolutions(graph_module)
+    calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
+    forward = [node for node in calls if _is_forward(target_name(node, extern_targets or {}))]
+    backward = [node for node in calls if _is_backward(node)]
     nodes = forward + backward
     counted = nodes if raw is not None and raw.counts_backward else forward
     applied = raw.applied if layout_opt is None and raw is not None else layout_opt
@@ -270,7 +259,7 @@ def _is_only_channels_last(node: Any) -> bool:
 
 
 def _weight(node: Any) -> torch.Tensor | None:
-    position = 2 if "convolution_backward" in str(node.target) else 1
+    position = 2 if _is_backward(node) else 1
     argument = node.args[position] if len(node.args) > position else None
     value = getattr(argument, "meta", {}).get("val")
     return value if isinstance(value, torch.Tensor) else None
@@ -282,7 +271,7 @@ def _groups(node: Any) -> int | None:
 
 
 def _rank(node: Any) -> int | None:
-    tensor = first_tensor(node.meta.get("val")) if "convolution_backward" not in str(node.target) else _weight(node)
+    tensor = first_tensor(node.meta.get("val")) if not _is_backward(node) else _weight(node)
     return None if tensor is None else tensor.dim() - 2
 
 
@@ -332,7 +321,7 @@ def _vetoes(node: Any, rule: str) -> bool:
     if rule == "small-channels":
         return _is_small(shape)
     if rule == "dynamic-shape":
-        first = 1 if "convolution_backward" in str(node.target) else 0  # its input stands behind the gradient
+        first = 1 if _is_backward(node) else 0  # its input stands behind the gradient
         values = [getattr(argument, "meta", {}).get("val") for argument in node.args[first : first + 2]]
         shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
         return any(isinstance(size_of(size), str) for shape in shapes for size in shape)
@@ -354,7 +343,7 @@ def _convolution(node: Any, *, channels_last: bool) -> Convolution:
         padding=_spatial(node, "padding"),
         dilation=_spatial(node, "dilation"),
         is_transposed=_is_transposed(node),
-        is_backward="convolution_backward" in str(node.target),
+        is_backward=_is_backward(node),
     )
 
 
@@ -366,7 +355,7 @@ _PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5, "groups": 6}
 
 
 def _argument(node: Any, name: str) -> Any:
-    if "convolution_backward" in str(node.target):
+    if _is_backward(node):
         position = _FORWARD_POSITIONS[name] + 1  # the sizes of the bias stand in front
     elif _is_aten(node):
         position = _FORWARD_POSITIONS[name]
