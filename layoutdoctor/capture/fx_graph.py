@@ -78,14 +78,6 @@ def source_location(file: str, line: int) -> SourceLocation:
     return SourceLocation(file=file, line=line, code=linecache.getline(file, line).strip() or None)
 
 
-def module_path(stack: Any) -> str | None:
-    """Path of the innermost nn.Module in a ``nn_module_stack``, such as ``body.0.conv``."""
-    if not stack:
-        return None
-    path = list(stack.values())[-1][0]
-    return clean_module_path(str(path))
-
-
 def clean_module_path(path: str) -> str | None:
     """A module's path without dynamo's access expressions: ``L['model']._modules['body'][0]`` is ``body.0``."""
     text = re.sub(r"^(L\[['\"][^'\"]+['\"]\]|G\[['\"][^'\"]+['\"]\]|L__self__)", "", path)
@@ -96,7 +88,8 @@ def clean_module_path(path: str) -> str | None:
 
 def node_module(node: Any) -> str | None:
     """Path of the nn.Module an FX node comes from, of the forward node for one of a backward graph."""
-    return module_path(node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack"))
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    return clean_module_path(str(list(stack.values())[-1][0])) if stack else None
 
 
 def node_location(node: Any) -> SourceLocation | None:

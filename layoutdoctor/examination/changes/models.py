@@ -1,9 +1,4 @@
-"""
-Two diagnoses of models against each other, configuration by configuration.
-
-Times are judged in ``time_changes``, findings in ``finding_changes``, decisions in ``decision_changes``, and what
-counts as a regression in ``model_regression``; here they are put together.
-"""
+"""Two diagnoses of models against each other: decisions, findings, and each configuration's times and conversions."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ asked for it, and what needs it.
 A conversion is a part of a loop body whose value is only moved: the same elements, the same dimensions, another stride
 order over dimensions larger than one. Padding, concatenation, slicing, shuffling and casts at equal layout move
 elements as well and are none. Decided by what the loops do, never by the name of a kernel. What a library does inside
-an external call is not in the graph: ``kernel_list`` has that.
+an external call is not in the graph; the kernel list has that.
 """
 
 from __future__ import annotations

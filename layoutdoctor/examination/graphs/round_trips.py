@@ -1,11 +1,9 @@
 """
 Redundant pairs, proved on the data flow of a graph.
 
-Values joined by layout-agnostic operations form a region that can live in one layout. Today each convolution result
-that enters the region is converted A to B, and each value that leaves it into a convolution is converted B to A. If the
-region lived in A, those conversions would go, and instead every value that something else needs in B, and every value
-that comes in from elsewhere in B, would cost one. A pair is claimed only where that balance, in conversions and in
-bytes, leaves both of its conversions without a task. One run of a graph is balanced at a time, for one A at a time.
+Values joined by layout-agnostic operations form a region that can live in one layout. A pair is claimed only where the
+region's balance, in conversions and in bytes, leaves both of its conversions without a task. One run of a graph is
+balanced at a time, for one layout at a time.
 """
 
 from __future__ import annotations
