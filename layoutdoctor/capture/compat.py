@@ -1,18 +1,24 @@
 """
 What ``capture`` asks of torch's private parts, each answer with where it stands and the torch it was checked in.
 
-The names themselves are in ``compat_names``, the wraps around Inductor in ``compat_hooks``. Nothing here decides
-anything about layouts. A name that is missing in another torch raises UnsupportedTorchError: it costs the capture that
-needs it, never the user's compile.
+Nothing here decides anything about layouts. A name that is missing in another torch raises UnsupportedTorchError: it
+costs the capture that needs it, never the user's compile. The wraps around Inductor that let the capture see decisions,
+graphs and kernels call torch's own function first, with exactly what it was given, and return exactly what that
+returned; only then they look, and whatever goes wrong while looking becomes a line in ``failures``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
+import logging
+import operator
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from packaging.version import Version
@@ -20,7 +26,7 @@ from packaging.version import Version
 from layoutdoctor.errors import UnsupportedTorchError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 OLDEST = (2, 7)
 NEWEST = (2, 15)
@@ -38,16 +44,14 @@ class PrivateName:
         name: Its name there, with dots where it belongs to a class.
         loses: What is not known, or not kept, without it.
         parameters: Names of arguments that we read or pass; empty where it is no function.
-        only: ``target`` for what is needed only to lower for a GPU that is not there; None for any diagnosis.
-        checked: Versions of torch in which it was seen to be there and to do what is expected.
+        for_target: Whether it is needed only to lower for a GPU that is not there.
     """
 
     module: str
     name: str
     loses: str
     parameters: tuple[str, ...] = ()
-    only: str | None = None
-    checked: tuple[str, ...] = CHECKED
+    for_target: bool = False
 
     @property
     def path(self) -> str:
@@ -97,31 +101,33 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._dynamo.convert_frame", "FRAME_COUNTER", _RECOMPILES),
     PrivateName("torch._C", "_current_autograd_node", _EAGER),
     PrivateName("torch.autograd", "_get_sequence_nr", _EAGER),
-    PrivateName("torch._inductor.graph", "GraphLowering.codegen", _TARGET, only="target"),
-    PrivateName("torch._inductor.graph", "GraphLowering._update_scheduler", _TARGET, only="target"),
-    PrivateName("torch._inductor.graph", "GraphLowering.init_wrapper_code", _TARGET, only="target"),
+    PrivateName("torch._inductor.graph", "GraphLowering.codegen", _TARGET, for_target=True),
+    PrivateName("torch._inductor.graph", "GraphLowering._update_scheduler", _TARGET, for_target=True),
+    PrivateName("torch._inductor.graph", "GraphLowering.init_wrapper_code", _TARGET, for_target=True),
     PrivateName(
         "torch._inductor.compile_fx",
         "compile_fx",
         _TARGET,
         ("model_", "example_inputs_", "inner_compile", "config_patches", "decompositions"),
-        only="target",
+        for_target=True,
     ),
     PrivateName(
-        "torch._inductor.compile_fx", "compile_fx_inner", _TARGET, ("gm", "example_inputs", "kwargs"), only="target"
+        "torch._inductor.compile_fx", "compile_fx_inner", _TARGET, ("gm", "example_inputs", "kwargs"), for_target=True
     ),
-    PrivateName("torch._inductor.decomposition", "select_decomp_table", _TARGET, only="target"),
-    PrivateName("torch._inductor.decomposition", "is_gpu", "biases' gradients as a GPU computes them", only="target"),
-    PrivateName("torch._inductor.runtime.hints", "DeviceProperties.create", _TARGET, only="target"),
-    PrivateName("torch._dynamo.device_interface", "CudaInterface.get_device_properties", _TARGET, only="target"),
-    PrivateName("torch._dynamo.device_interface", "CudaInterface.is_bf16_supported", _TARGET, only="target"),
-    PrivateName("torch._dynamo.device_interface", "CudaInterface.Worker.get_device_properties", _TARGET, only="target"),
-    PrivateName("torch._C", "_select_conv_backend", _TARGET, only="target"),
-    PrivateName("torch._C", "_conv_determine_backend_memory_format", _TARGET, only="target"),
-    PrivateName("torch._C", "_ConvBackend", _TARGET, only="target"),
-    PrivateName("torch._guards", "detect_fake_mode", _TARGET, only="target"),
-    PrivateName("torch._subclasses.fake_tensor", "FakeTensorMode.cache_clear", _TARGET, only="target"),
-    PrivateName("torch._subclasses.fake_tensor", "FakeTensor", _TARGET, only="target"),
+    PrivateName("torch._inductor.decomposition", "select_decomp_table", _TARGET, for_target=True),
+    PrivateName("torch._inductor.decomposition", "is_gpu", "biases' gradients as a GPU computes them", for_target=True),
+    PrivateName("torch._inductor.runtime.hints", "DeviceProperties.create", _TARGET, for_target=True),
+    PrivateName("torch._dynamo.device_interface", "CudaInterface.get_device_properties", _TARGET, for_target=True),
+    PrivateName("torch._dynamo.device_interface", "CudaInterface.is_bf16_supported", _TARGET, for_target=True),
+    PrivateName(
+        "torch._dynamo.device_interface", "CudaInterface.Worker.get_device_properties", _TARGET, for_target=True
+    ),
+    PrivateName("torch._C", "_select_conv_backend", _TARGET, for_target=True),
+    PrivateName("torch._C", "_conv_determine_backend_memory_format", _TARGET, for_target=True),
+    PrivateName("torch._C", "_ConvBackend", _TARGET, for_target=True),
+    PrivateName("torch._guards", "detect_fake_mode", _TARGET, for_target=True),
+    PrivateName("torch._subclasses.fake_tensor", "FakeTensorMode.cache_clear", _TARGET, for_target=True),
+    PrivateName("torch._subclasses.fake_tensor", "FakeTensor", _TARGET, for_target=True),
 )
 
 _BY_PATH = {known.path: known for known in PRIVATE_NAMES}
@@ -145,10 +151,7 @@ def private(path: str) -> Any:
 
 
 def _look_up(known: PrivateName) -> Any:
-    found: Any = importlib.import_module(known.module)
-    for part in known.name.split("."):
-        found = getattr(found, part)
-    return found
+    return operator.attrgetter(known.name)(importlib.import_module(known.module))
 
 
 def lost_names(*, with_target: bool) -> list[tuple[PrivateName, str]]:
@@ -160,7 +163,7 @@ def lost_names(*, with_target: bool) -> list[tuple[PrivateName, str]]:
     """
     lost: list[tuple[PrivateName, str]] = []
     for known in PRIVATE_NAMES:
-        if known.only is not None and not with_target:
+        if known.for_target and not with_target:
             continue
         try:
             problem = _other_parameters(_look_up(known), known.parameters)
@@ -265,7 +268,7 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
 
     Source:
         ``torch/_inductor/config.py``, ``torch/_functorch/config.py``, ``torch/_dynamo/config.py``; torch 2.7 to 2.15.
-        A setting that another torch lacks is left alone; ``compat_names`` says what that costs.
+        A setting that another torch lacks is left alone; ``PRIVATE_NAMES`` says what that costs.
     """
     import torch._dynamo.config as dynamo_config
     import torch._functorch.config as functorch_config
@@ -278,26 +281,9 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     dynamo |= {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
     with contextlib.ExitStack() as stack:
         for module, values in ((inductor_config(), inductor), (functorch_config, functorch), (dynamo_config, dynamo)):
-            known = {name: value for name, value in values.items() if _has_setting(module, name)}
-            stack.enter_context(_patched(module, known))
+            known = {name: value for name, value in values.items() if hasattr(module, name)}
+            stack.enter_context(module.patch(**known))
         yield
-
-
-@contextlib.contextmanager
-def _patched(module: Any, values: Mapping[str, Any]) -> Iterator[None]:
-    """Settings of a configuration module for a block; by hand where it has no ``patch`` of its own."""
-    if callable(getattr(module, "patch", None)):
-        with module.patch(**values):
-            yield
-        return
-    before = {name: getattr(module, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(module, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(module, name, value)
 
 
 def distinct_options(name: str) -> dict[str, str]:
@@ -337,14 +323,6 @@ def missing_cpp_compiler() -> str | None:
             f"g++) or set CXX, then run again; it said: {first_line(error)}"
         )
     return None
-
-
-def _has_setting(module: Any, name: str) -> bool:
-    try:
-        getattr(module, name)
-    except AttributeError:
-        return False
-    return True
 
 
 def graph_break_counters() -> dict[str, int]:
@@ -421,3 +399,175 @@ def last_sequence_number() -> int:
         ``torch.autograd._get_sequence_nr``, as proxy_tensor reads it; torch 2.7 to 2.15.
     """
     return int(private("torch.autograd._get_sequence_nr")()) - 1
+
+
+_SPURIOUS_LOG_LINE = "Conv inputs meta not found"
+"""Logged at every inference decision by a ``for ... else`` in ``decide_layout_opt`` (torch 2.7 to 2.15): no reason."""
+
+_LOGGER = "torch._inductor.graph"
+
+
+class InductorHooks:
+    """
+    Three wraps around Inductor, all undone on exit.
+
+    Attributes:
+        on_decision: Called with (graph module, result, log lines, is_inference) after each layout decision.
+        on_graph: Called with (GraphLowering, module, [(kernel name, node names, source)]) after code generation.
+        lowered_count: Graphs that were lowered; None where this torch does not let us see them.
+
+    Source:
+        ``GraphLowering.decide_layout_opt`` (static method), ``GraphLowering.compile_to_module``
+        (torch/_inductor/graph.py) and ``define_kernel`` of every ``BaseScheduling`` (torch/_inductor/scheduler.py);
+        torch 2.7, 2.11, 2.13 and 2.15.
+    """
+
+    def __init__(
+        self,
+        on_decision: Callable[[Any, bool, list[str], bool | None], None],
+        on_graph: Callable[[Any, Any, list[tuple[str, list[str], str]]], None],
+    ) -> None:
+        self.on_decision = on_decision
+        self.on_graph = on_graph
+        self.lowered_count: int | None = None
+        self._failures: Counter[str] = Counter()
+        self._kernels: list[tuple[str, list[str], str]] = []
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def failures(self) -> list[str]:
+        """What was not recorded, and why, each thing once; the compile itself went on."""
+        return [f"{what} ({count} times)" if count > 1 else what for what, count in self._failures.items()]
+
+    def __enter__(self) -> InductorHooks:
+        for what, install in (
+            ("layout decisions", self._wrap_decision),
+            ("compiled graphs", self._wrap_compile),
+            ("generated kernels", self._wrap_kernels),
+        ):
+            with self.guard(what):
+                install()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self.guard("whether the hooks were undone"):
+            self._stack.close()
+
+    @contextlib.contextmanager
+    def guard(self, what: str) -> Iterator[None]:
+        """Turns any failure of ours into a note: the user's compile must not see it."""
+        try:
+            yield
+        except Exception as error:  # whatever it is, the compile goes on
+            self._failures[f"{what}: {first_line(error)}"] += 1
+
+    def _wrap(self, owner: Any, name: str, recording: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replaces a method by one that records, of the same kind: static, of the class, or of the object."""
+        found = inspect.getattr_static(owner, name)
+        kind = type(found) if isinstance(found, (staticmethod, classmethod)) else None
+        original = found.__func__ if kind is not None else found
+        if not inspect.isroutine(original):
+            raise TypeError(f"{owner.__name__}.{name} is no function, but a {type(original).__name__}")
+        wrapped: Any = functools.wraps(original)(recording(original))
+        self._stack.enter_context(mock.patch.object(owner, name, wrapped if kind is None else kind(wrapped)))
+
+    def _wrap_decision(self) -> None:
+        private("torch._inductor.graph.GraphLowering.decide_layout_opt")
+
+        def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+            def decide_layout_opt(*args: Any, **keywords: Any) -> Any:
+                with contextlib.ExitStack() as stack:
+                    lines: list[str] = []
+                    with self.guard("Inductor's log of a layout decision"):
+                        lines = stack.enter_context(_collected_log(_LOGGER))
+                    result = original(*args, **keywords)
+                with self.guard("a layout decision"):
+                    given = inspect.signature(original).bind(*args, **keywords).arguments
+                    self._note_decision(given, result, lines)
+                return result
+
+            return decide_layout_opt
+
+        self._wrap(importlib.import_module("torch._inductor.graph").GraphLowering, "decide_layout_opt", recording)
+
+    def _note_decision(self, given: dict[str, Any], result: Any, lines: list[str]) -> None:
+        modules = [value for value in given.values() if isinstance(value, torch.fx.GraphModule)]
+        if not modules or not isinstance(result, bool):
+            raise TypeError(f"expected a graph and True or False, got {', '.join(given)} and {type(result).__name__}")
+        is_inference = given.get("is_inference")
+        self.on_decision(modules[0], result, lines, is_inference if isinstance(is_inference, bool) else None)
+
+    def _wrap_compile(self) -> None:
+        private("torch._inductor.graph.GraphLowering.compile_to_module")
+
+        def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+            def compile_to_module(*args: Any, **keywords: Any) -> Any:
+                # A graph may be lowered while another one is (autotuning, sub-graphs): each has kernels of its own.
+                outer, self._kernels = self._kernels, []
+                try:
+                    module = original(*args, **keywords)
+                    own = self._kernels
+                finally:
+                    self._kernels = outer
+                self.lowered_count = (self.lowered_count or 0) + 1
+                with self.guard("a compiled graph"):
+                    self.on_graph(args[0], module, own)
+                return module
+
+            return compile_to_module
+
+        self._wrap(importlib.import_module("torch._inductor.graph").GraphLowering, "compile_to_module", recording)
+        self.lowered_count = 0
+
+    def _wrap_kernels(self) -> None:
+        base = private("torch._inductor.scheduler.BaseScheduling")
+        for path in ("torch._inductor.codegen.cpp.CppScheduling", "torch._inductor.codegen.triton.TritonScheduling"):
+            with self.guard("generated kernels"):  # its subclasses must exist to be wrapped
+                private(f"{path}.define_kernel")
+        for scheduling in _subclasses(base):
+            if "define_kernel" in scheduling.__dict__:
+                with self.guard("generated kernels"):
+                    self._wrap(scheduling, "define_kernel", self._recording_kernel)
+
+    def _recording_kernel(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def define_kernel(*args: Any, **keywords: Any) -> Any:
+            name = original(*args, **keywords)
+            with self.guard("a generated kernel"):
+                _, source, nodes, *_ = inspect.signature(original).bind(*args, **keywords).args
+                flat = [inner for node in nodes if hasattr(node, "get_nodes") for inner in node.get_nodes()]
+                first = name[0] if isinstance(name, tuple) else name
+                if not isinstance(first, str) or not isinstance(source, str):
+                    got = f"{type(first).__name__} and {type(source).__name__}"
+                    raise TypeError(f"expected a name and a source, got {got}")
+                self._kernels.append((first, [str(inner.get_name()) for inner in flat], source))
+            return name
+
+        return define_kernel
+
+
+def _subclasses(cls: type) -> list[type]:
+    direct: list[type] = cls.__subclasses__()
+    return list(dict.fromkeys(found for subclass in direct for found in (subclass, *_subclasses(subclass))))
+
+
+@contextlib.contextmanager
+def _collected_log(name: str) -> Iterator[list[str]]:
+    """What a logger says at DEBUG level meanwhile, without letting more than before through to its handlers."""
+    lines: list[str] = []
+    logger = logging.getLogger(name)
+    level, effective = logger.level, logger.getEffectiveLevel()
+
+    def collect(record: logging.LogRecord) -> bool:
+        with contextlib.suppress(Exception):  # a message whose arguments do not fit it
+            message = record.getMessage()
+            if message != _SPURIOUS_LOG_LINE:
+                lines.append(message)
+        return record.levelno >= effective
+
+    logger.addFilter(collect)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield lines
+    finally:
+        logger.setLevel(level)
+        logger.removeFilter(collect)

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.capture.compat import counts_backward_convolutions, inductor_config
-from layoutdoctor.capture.fx_graph import first_tensor, layout_of, node_location, node_module, size_of, target_name
+from layoutdoctor.capture.fx_graph import (
+    first_of,
+    first_tensor,
+    layout_of,
+    node_location,
+    node_module,
+    size_of,
+    target_name,
+)
 from layoutdoctor.diagnosis.records import Convolution, ConvolutionClass, Decision
 from layoutdoctor.errors import UnsupportedTorchError
 
@@ -28,34 +36,25 @@ NODES_PER_CONVOLUTION = 300
 """``decide_layout_opt``: from this many FX nodes a convolution on, too few convolutions for a switch."""
 
 
-@dataclass(frozen=True)
-class DecisionFacts:
-    """
-    What an explanation may mention.
-
-    Attributes:
-        counted: How many of them this torch decides by.
-        deciding: Names of the nodes that vetoed.
-    """
-
-    applied: bool
-    convolutions: tuple[Convolution, ...]
-    counted: int
-    deciding: tuple[str, ...]
-    node_count: int
-
-
-def explain_decision(rule: str, log: Sequence[str], facts: DecisionFacts) -> str:
-    """The rule that decided about a graph, in a sentence."""
-    count = facts.counted
+def _explanation(
+    rule: str,
+    log: Sequence[str],
+    *,
+    applied: bool,
+    convolutions: tuple[Convolution, ...],
+    count: int,
+    deciding: tuple[str, ...],
+    node_count: int,
+) -> str:
+    """The rule that decided about a graph, in a sentence; ``count`` is how many convolutions this torch decides by."""
     plural = "" if count == 1 else "s"
-    which = _names(facts.convolutions, facts.deciding)
+    which = _names(convolutions, deciding)
     texts = {
         "config-off": "layout_optimization is switched off for this compile",
         "forced": "force_layout_optimization is set, so Inductor asks no further",
         "no-convolution": "the graph has no convolution, so there is nothing to optimize",
         "only-backward-convolutions": (
-            f"the graph has {len(facts.convolutions)} convolution_backward and no convolution; this torch counts "
+            f"the graph has {len(convolutions)} convolution_backward and no convolution; this torch counts "
             "only the latter, so it is lowered without layout optimization, whatever the forward was (pytorch #189239)"
         ),
         "cpu-onednn": (
@@ -64,11 +63,11 @@ def explain_decision(rule: str, log: Sequence[str], facts: DecisionFacts) -> str
             else "the convolution runs on a CPU with oneDNN, where Inductor always chooses channels-last"
         ),
         "few-convolutions": (
-            f"{count} convolution{plural} among {facts.node_count} FX nodes: Inductor skips graphs with at least "
+            f"{count} convolution{plural} among {node_count} FX nodes: Inductor skips graphs with at least "
             f"{NODES_PER_CONVOLUTION} nodes per convolution"
         ),
         "dynamic-shape": f"a convolution has symbolic sizes{which}: Inductor skips dynamic shapes (pytorch #102670)",
-        "weighted-flops": _flops_text(facts.applied, log),
+        "weighted-flops": _flops_text(applied, log),
         "grouped-convolution": (
             f"a grouped convolution has more than one channel per group{which}; "
             "in training Inductor skips the whole graph for it"
@@ -94,10 +93,7 @@ def _names(convolutions: tuple[Convolution, ...], deciding: tuple[str, ...]) -> 
         for c in convolutions
         if c.node in deciding
     ]
-    if not named:
-        return ""
-    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    return f" ({', '.join(named[:3])}{more})"
+    return f" ({first_of(named)})" if named else ""
 
 
 def _flops_text(applied: bool, log: Sequence[str]) -> str:
@@ -154,25 +150,13 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None
     )
 
 
-def forward_convolutions(graph_module: Any, extern_targets: Mapping[str, str] | None = None) -> list[Any]:
-    """
-    The nodes Inductor's heuristic counts: ``aten.convolution`` and oneDNN's packed convolutions.
-
-    Args:
-        extern_targets: Operators of external calls by node, for graphs that freezing rewrote.
-    """
-    targets = extern_targets or {}
-    calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
-    return [node for node in calls if _is_forward(target_name(node, targets))]
-
-
-def backward_convolutions(graph_module: Any) -> list[Any]:
-    """The ``aten.convolution_backward`` nodes of a graph."""
-    return [node for node in graph_module.graph.nodes if "convolution_backward" in str(node.target)]
-
-
 def _is_forward(target: str) -> bool:
+    """Whether Inductor's heuristic counts an operator: ``aten.convolution``, and oneDNN's packed convolutions."""
     return target == "aten.convolution.default" or ("mkldnn" in target and "convolution" in target)
+
+
+def _is_backward(node: Any) -> bool:
+    return "convolution_backward" in str(node.target)
 
 
 def describe_decision(
@@ -193,27 +177,29 @@ def describe_decision(
     Raises:
         UnsupportedTorchError: This torch has no such count, without which nobody knows what came of the decision.
     """
-    forward = forward_convolutions(graph_module, extern_targets)
-    backward = backward_convolutions(graph_module)
+    calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
+    forward = [node for node in calls if _is_forward(target_name(node, extern_targets or {}))]
+    backward = [node for node in calls if _is_backward(node)]
     nodes = forward + backward
     counted = nodes if raw is not None and raw.counts_backward else forward
-    applied = raw.applied if raw is not None else layout_opt
-    if layout_opt is not None:
-        applied = layout_opt
+    applied = raw.applied if layout_opt is None and raw is not None else layout_opt
     if applied and channels_last_count is None:
         raise UnsupportedTorchError(f"torch {torch.__version__} does not count the convolutions made channels-last")
     rule = _rule(raw, counted, backward, applied)
     forced = _forced_names(nodes, applied, channels_last_count)
     convolutions = tuple(_convolution(node, channels_last=node.name in forced) for node in nodes)
     deciding = tuple(node.name for node in counted if _vetoes(node, rule))
-    node_count = len(list(graph_module.graph.nodes))
     return Decision(
         applied=applied,
         rule=rule,
-        explanation=explain_decision(
+        explanation=_explanation(
             rule,
             raw.log if raw is not None else (),
-            DecisionFacts(bool(applied), convolutions, len(counted), deciding, node_count),
+            applied=bool(applied),
+            convolutions=convolutions,
+            count=len(counted),
+            deciding=deciding,
+            node_count=len(list(graph_module.graph.nodes)),
         ),
         convolution_count=len(nodes),
         channels_last_convolution_count=len(forced),
@@ -273,23 +259,19 @@ def _is_only_channels_last(node: Any) -> bool:
 
 
 def _weight(node: Any) -> torch.Tensor | None:
-    position = 2 if "convolution_backward" in str(node.target) else 1
+    position = 2 if _is_backward(node) else 1
     argument = node.args[position] if len(node.args) > position else None
     value = getattr(argument, "meta", {}).get("val")
     return value if isinstance(value, torch.Tensor) else None
 
 
 def _groups(node: Any) -> int | None:
-    target = str(node.target)
-    position = 9 if "convolution_backward" in target else 8
-    if not _is_aten(node):
-        position = 6  # mkldnn._convolution_pointwise(input, weight, bias, padding, stride, dilation, groups, ...)
-    value = node.args[position] if len(node.args) > position else None
+    value = _argument(node, "groups")
     return value if isinstance(value, int) else None
 
 
 def _rank(node: Any) -> int | None:
-    tensor = first_tensor(node.meta.get("val")) if "convolution_backward" not in str(node.target) else _weight(node)
+    tensor = first_tensor(node.meta.get("val")) if not _is_backward(node) else _weight(node)
     return None if tensor is None else tensor.dim() - 2
 
 
@@ -339,7 +321,7 @@ def _vetoes(node: Any, rule: str) -> bool:
     if rule == "small-channels":
         return _is_small(shape)
     if rule == "dynamic-shape":
-        first = 1 if "convolution_backward" in str(node.target) else 0  # its input stands behind the gradient
+        first = 1 if _is_backward(node) else 0  # its input stands behind the gradient
         values = [getattr(argument, "meta", {}).get("val") for argument in node.args[first : first + 2]]
         shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
         return any(isinstance(size_of(size), str) for shape in shapes for size in shape)
@@ -361,19 +343,19 @@ def _convolution(node: Any, *, channels_last: bool) -> Convolution:
         padding=_spatial(node, "padding"),
         dilation=_spatial(node, "dilation"),
         is_transposed=_is_transposed(node),
-        is_backward="convolution_backward" in str(node.target),
+        is_backward=_is_backward(node),
     )
 
 
-_FORWARD_POSITIONS = {"stride": 3, "padding": 4, "dilation": 5, "transposed": 6}
+_FORWARD_POSITIONS = {"stride": 3, "padding": 4, "dilation": 5, "transposed": 6, "groups": 8}
 """``aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)``."""
 
-_PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5}
+_PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5, "groups": 6}
 """``mkldnn._convolution_pointwise(input, weight, bias, padding, stride, dilation, groups, ...)``."""
 
 
 def _argument(node: Any, name: str) -> Any:
-    if "convolution_backward" in str(node.target):
+    if _is_backward(node):
         position = _FORWARD_POSITIONS[name] + 1  # the sizes of the bias stand in front
     elif _is_aten(node):
         position = _FORWARD_POSITIONS[name]

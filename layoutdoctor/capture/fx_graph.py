@@ -34,13 +34,9 @@ _SUBSCRIPT = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 
 def size_of(value: Any) -> Size:
     """A size or stride as a record holds it; a ``SymInt`` becomes its expression."""
-    return value if type(value) is int else _symbolic_size(value)
-
-
-def _symbolic_size(value: Any) -> Size:
-    node = getattr(value, "node", None)
-    expression = getattr(node, "expr", value)
-    text = str(expression)
+    if type(value) is int:
+        return value
+    text = str(getattr(getattr(value, "node", None), "expr", value))
     return int(text) if text.lstrip("-").isdigit() else text
 
 
@@ -69,12 +65,7 @@ def is_user_file(path: str) -> bool:
 
 
 def location_in_stack(stack: str | None) -> SourceLocation | None:
-    """
-    The innermost line of the user's code in a printed stack.
-
-    Args:
-        stack: Text as in ``node.meta["stack_trace"]``; innermost frame last.
-    """
+    """The innermost line of the user's code in a printed stack, whose innermost frame is last."""
     frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(stack or "")]
     for file, line in reversed(frames):
         if is_user_file(file):
@@ -87,19 +78,6 @@ def source_location(file: str, line: int) -> SourceLocation:
     return SourceLocation(file=file, line=line, code=linecache.getline(file, line).strip() or None)
 
 
-def module_path(stack: Any) -> str | None:
-    """
-    Path of the innermost nn.Module of a node, such as ``body.0.conv``.
-
-    Args:
-        stack: ``node.meta["nn_module_stack"]``: outermost first, values (path expression, class).
-    """
-    if not stack:
-        return None
-    path = list(stack.values())[-1][0]
-    return clean_module_path(str(path))
-
-
 def clean_module_path(path: str) -> str | None:
     """A module's path without dynamo's access expressions: ``L['model']._modules['body'][0]`` is ``body.0``."""
     text = re.sub(r"^(L\[['\"][^'\"]+['\"]\]|G\[['\"][^'\"]+['\"]\]|L__self__)", "", path)
@@ -110,7 +88,8 @@ def clean_module_path(path: str) -> str | None:
 
 def node_module(node: Any) -> str | None:
     """Path of the nn.Module an FX node comes from, of the forward node for one of a backward graph."""
-    return module_path(node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack"))
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    return clean_module_path(str(list(stack.values())[-1][0])) if stack else None
 
 
 def node_location(node: Any) -> SourceLocation | None:
@@ -286,10 +265,13 @@ def dtype_name(tensor: torch.Tensor | None) -> str | None:
 
 def output_names(graph_module: Any) -> tuple[str, ...]:
     """Names of the nodes an FX graph returns, in order."""
-    for node in reversed(graph_module.graph.nodes):
-        if node.op == "output":
-            return tuple(_input_names(node))
-    return ()
+    node = output_node(graph_module)
+    return () if node is None else tuple(_input_names(node))
+
+
+def output_node(graph_module: Any) -> Any | None:
+    """The node that returns what an FX graph returns."""
+    return next((node for node in reversed(graph_module.graph.nodes) if node.op == "output"), None)
 
 
 _KNOWN_NAMESPACES = frozenset({"aten", "prims", "inductor", "inductor_prims", "prim", "mkldnn", "onednn", "rngprims"})
@@ -314,10 +296,11 @@ def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str
 
 def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """One line for each kind of thing: what it is, and where."""
-    return tuple(f"{what}: {_listed(names)}" for what, names in found.items())
+    return tuple(f"{what}: {first_of(names)}" for what, names in found.items())
 
 
-def _listed(names: Sequence[str]) -> str:
+def first_of(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more
 

@@ -1,8 +1,8 @@
 """
 Inductor's scheduled graph as records: buffers with their layouts, the kernels that write them, and how they are read.
 
-What a loop body does is recorded as it stands (steps of its loads and stores, its operations); ``analysis`` judges it,
-never by the kernel's name.
+What a loop body does is recorded as it stands (steps of its loads and stores, its operations); ``examination`` judges
+it, never by the kernel's name.
 Reads Inductor's own objects after code generation; every access is guarded, since layouts differ by node class.
 
 Source: ``Scheduler.nodes``, ``SchedulerNode._body`` (``LoopBody``), ``MemoryUsageType``; torch 2.7, 2.11, 2.13, 2.15.
@@ -16,16 +16,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.capture.fx_graph import size_of
-from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.capture.fx_graph import output_node, size_of
+from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead
 from layoutdoctor.errors import first_line
-from layoutdoctor.examination.graphs.buffers import Loop, reduction_run, seen_strides
+from layoutdoctor.examination.graphs.buffers import Loop, known_numbers, reduction_run, seen_strides
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.layout import Layout
 
 _MOVING_OPERATIONS = frozenset({"get_index", "load", "store", "placeholder", "output"})
 """Operations of a loop body that compute nothing; a cast computes, so it is not among them."""
@@ -99,13 +99,9 @@ def _user_visible(graph: Any) -> frozenset[int] | None:
         ``meta["user_visible_output_idxs"]`` of the output node, which ``compile_fx`` writes; torch 2.7 to 2.15.
     """
     module = getattr(graph, "orig_gm", None) or getattr(graph, "module", None)
-    if module is None:
-        return None
-    for node in reversed(module.graph.nodes):
-        if node.op == "output":
-            indices = node.meta.get("user_visible_output_idxs")
-            return None if indices is None else frozenset(int(index) for index in indices)
-    return None
+    node = output_node(module) if module is not None else None
+    indices = node.meta.get("user_visible_output_idxs") if node is not None else None
+    return None if indices is None else frozenset(int(index) for index in indices)
 
 
 def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
@@ -118,9 +114,9 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
         name, layout = str(output.get_name()), ir_layout(output.node)
         body = _read_body(node, output, layout)
         problems: list[str] = [] if body.problem is None else [body.problem]
-        aliases = _names(output, "get_aliases", problems)
-        mutations = _names(output, "get_mutations", problems)
-        is_reduction = not is_extern and _is_reduction(node, problems)
+        aliases = [str(other) for other in _asked(output, "get_aliases", problems)]
+        mutations = list(_asked(output, "get_mutations", problems))
+        is_reduction = not is_extern and bool(_asked(node, "is_reduction", problems))
         found.append(
             Buffer(
                 name=name,
@@ -147,21 +143,13 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
     return found
 
 
-def _names(output: Any, method: str, problems: list[str]) -> list[str]:
-    """Names that a scheduler buffer gives; where it does not, the buffer is not understood."""
+def _asked(owner: Any, method: str, problems: list[str]) -> Any:
+    """What a method of a scheduler's node or buffer returns; where it raises, the buffer is not understood."""
     try:
-        return [str(name) for name in getattr(output, method)()]
+        return getattr(owner, method)()
     except Exception as error:
         problems.append(f"{method} not read ({first_line(error)})")
-    return []
-
-
-def _is_reduction(node: Any, problems: list[str]) -> bool:
-    try:
-        return bool(node.is_reduction())
-    except Exception as error:
-        problems.append(f"is_reduction not read ({first_line(error)})")
-    return False
+    return ()
 
 
 def _offset(inner: Any) -> int:
@@ -230,24 +218,12 @@ def _read_body(node: Any, output: Any, layout: Layout | None) -> _Body:
         operations = _operations(body)
         if layout is None:
             return _Body((), operations, "written in place through a view")
-        shape, stride = _known_sizes(layout), _known_strides(layout)
-        if shape is None or stride is None:
+        known = known_numbers(layout)
+        if known is None:
             return _Body((), operations, "symbolic sizes")
-        return _Body(_buffer_reads(body, output.get_name(), shape, stride), operations)
+        return _Body(_buffer_reads(body, output.get_name(), *known), operations)
     except Exception as error:  # a body we cannot read is "not understood", its buffers claim nothing
         return _Body(problem=f"loop body not read ({first_line(error)})")
-
-
-def _known_sizes(layout: Layout | None) -> tuple[int, ...] | None:
-    return None if layout is None else _integers(layout.shape)
-
-
-def _known_strides(layout: Layout | None) -> tuple[int, ...] | None:
-    return None if layout is None or layout.stride is None else _integers(layout.stride)
-
-
-def _integers(values: Sequence[Size]) -> tuple[int, ...] | None:
-    return tuple(int(value) for value in values) if all(isinstance(value, int) for value in values) else None
 
 
 def _operations(body: Any) -> tuple[str, ...]:
@@ -324,13 +300,8 @@ _VARYING = (
 """What differs between two compiles of the same code: compile ids, comments, paths of generated files."""
 
 
-def code_fingerprint(sources: Iterable[str]) -> str:
+def code_fingerprint(source: str) -> str:
     """A hash that is equal for equal generated code."""
-    digest = hashlib.sha256()
-    for source in sources:
-        text = source
-        for pattern, replacement in _VARYING:
-            text = pattern.sub(replacement, text)
-        digest.update(text.encode())
-        digest.update(b"\0")
-    return digest.hexdigest()
+    for pattern, replacement in _VARYING:
+        source = pattern.sub(replacement, source)
+    return hashlib.sha256(source.encode() + b"\0").hexdigest()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import os
 import re
 import tempfile
@@ -180,12 +181,7 @@ def _decompose_as_on_gpu(stack: contextlib.ExitStack) -> None:
     from torch._inductor import decomposition
 
     if hasattr(decomposition, "is_gpu"):
-        stack.enter_context(mock.patch.object(decomposition, "is_gpu", _always))
-
-
-def _always(device: object) -> bool:
-    del device
-    return True
+        stack.enter_context(mock.patch.object(decomposition, "is_gpu", return_value=True))
 
 
 def _gpu_decompositions(options: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
@@ -211,15 +207,10 @@ def _bernoulli(tensor: torch.Tensor, p: float = 0.5, *, generator: object = None
 
 def _known_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of our own options that this torch has; one that it lacks cannot do what they prevent."""
-    config = inductor_config()
     known = {}
     for name, value in options.items():
-        *parents, last = name.split(".")
         with contextlib.suppress(AttributeError):
-            owner = config
-            for part in parents:
-                owner = getattr(owner, part)
-            getattr(owner, last)
+            operator.attrgetter(name)(inductor_config())
             known[name] = value
     return known
 

@@ -156,13 +156,6 @@ def _looks_channels_last(shape: tuple[int, ...], stride: tuple[int, ...]) -> boo
 WARP_SIZE = 32
 _BLOCK_SHARED_BYTES = 48 * 2**10
 
-_CACHED_ANSWERS = (
-    "has_triton_package has_triton triton_backend triton_hash_with_backend has_triton_tma has_triton_tma_device "
-    "has_triton_stable_tma_api has_triton_experimental_host_tma has_triton_tensor_descriptor_host_tma "
-    "has_datacenter_blackwell_tma_device _device_supports_tma"
-).split()
-"""Functions of ``torch.utils._triton`` that remember what the device can do; not every torch has each of them."""
-
 
 @contextlib.contextmanager
 def pretended_device(target: Target) -> Iterator[None]:
@@ -180,8 +173,7 @@ def pretended_device(target: Target) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         _forget_answers()
         stack.callback(_forget_answers)
-        _answer_for_torch(stack, target)
-        _answer_for_inductor(stack, target)
+        _answer_for_device(stack, target)
         if triton_version() is None:
             _pretend_triton(stack)
         else:
@@ -197,7 +189,7 @@ def _forget_answers() -> None:
 
     forget_fake_results()
     create = required(required(hints, "DeviceProperties"), "create")
-    for cached in (create, getattr(create, "__func__", None), *(getattr(_triton, n, None) for n in _CACHED_ANSWERS)):
+    for cached in (create, getattr(create, "__func__", None), *vars(_triton).values()):
         clear = getattr(cached, "cache_clear", None)
         if clear is not None:
             clear()
@@ -238,36 +230,26 @@ def device_properties(target: Target) -> Any:
     )
 
 
-def _answer_for_torch(stack: contextlib.ExitStack, target: Target) -> None:
-    properties = device_properties(target)
-    answers: dict[str, Callable[..., Any]] = {
-        "get_device_capability": lambda device=None: target.capability,
-        "get_device_properties": lambda device=None: properties,
-        "current_device": lambda: 0,
-        "device_count": lambda: 1,
-    }
-    for name, answer in answers.items():
-        stack.enter_context(mock.patch.object(torch.cuda, name, answer))
-
-
-def _answer_for_inductor(stack: contextlib.ExitStack, target: Target) -> None:
+def _answer_for_device(stack: contextlib.ExitStack, target: Target) -> None:
     from torch._dynamo import device_interface
 
     interface = required(device_interface, "CudaInterface")
     properties = device_properties(target)
-    answers: dict[str, Callable[..., Any]] = {
-        "get_device_properties": lambda device=None: properties,
-        "is_bf16_supported": lambda including_emulation=False: True,
-        "is_available": lambda: True,
-        "current_device": lambda: 0,
-    }
-    for name, answer in answers.items():
-        required(interface, name)
-        stack.enter_context(mock.patch.object(interface, name, staticmethod(answer)))
-    worker = required(interface, "Worker")
-    required(worker, "get_device_properties")
-    answer = staticmethod(answers["get_device_properties"])
-    stack.enter_context(mock.patch.object(worker, "get_device_properties", answer))
+    answers: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+        (torch.cuda, "get_device_capability", lambda device=None: target.capability),
+        (torch.cuda, "get_device_properties", lambda device=None: properties),
+        (torch.cuda, "current_device", lambda: 0),
+        (torch.cuda, "device_count", lambda: 1),
+        (interface, "get_device_properties", lambda device=None: properties),
+        (interface, "is_bf16_supported", lambda including_emulation=False: True),
+        (interface, "is_available", lambda: True),
+        (interface, "current_device", lambda: 0),
+        (required(interface, "Worker"), "get_device_properties", lambda device=None: properties),
+    )
+    for owner, name, answer in answers:
+        required(owner, name)
+        replacement = answer if owner is torch.cuda else staticmethod(answer)
+        stack.enter_context(mock.patch.object(owner, name, replacement))
 
 
 def _pretend_triton(stack: contextlib.ExitStack) -> None:
@@ -277,11 +259,7 @@ def _pretend_triton(stack: contextlib.ExitStack) -> None:
 
     for module in (_triton, scheduler):
         if hasattr(module, "has_triton"):
-            stack.enter_context(mock.patch.object(module, "has_triton", _yes))
-
-
-def _yes() -> bool:
-    return True
+            stack.enter_context(mock.patch.object(module, "has_triton", return_value=True))
 
 
 def _set_driver(stack: contextlib.ExitStack, target: Target) -> None:
@@ -291,10 +269,10 @@ def _set_driver(stack: contextlib.ExitStack, target: Target) -> None:
     # would look for a device.
     name = "active" if "active" in vars(driver) else "_active"
     required(driver, name)
-    stack.enter_context(mock.patch.object(driver, name, TritonDriver(target)))
+    stack.enter_context(mock.patch.object(driver, name, triton_driver(target)))
 
 
-class TritonDriver:
+def triton_driver(target: Target) -> Any:
     """
     Enough of Triton's driver for generating code; launching anything is not among it.
 
@@ -302,37 +280,19 @@ class TritonDriver:
         ``triton.backends.driver.DriverBase``, Triton 3.3, 3.6, 3.7, 3.9; ``get_gpu_shared_memory`` of
         ``torch/_inductor/utils.py``.
     """
+    from triton.backends.compiler import GPUTarget
 
-    def __init__(self, target: Target) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        major, minor = target.capability
-        self._capability = target.capability
-        self._target = GPUTarget("cuda", 10 * major + minor, WARP_SIZE)
-        limits = {"max_shared_mem": target.shared_bytes_per_block, "multiprocessor_count": target.multiprocessor_count}
-        self.utils = types.SimpleNamespace(get_device_properties=lambda device=0: limits)
-
-    def get_current_target(self) -> Any:
-        """The compilation target."""
-        return self._target
-
-    def get_current_device(self) -> int:
-        """Index of the only device."""
-        return 0
-
-    def get_current_stream(self, device: int = 0) -> int:
-        """The default stream."""
-        del device
-        return 0
-
-    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
-        """Compute capability."""
-        del device
-        return self._capability
-
-    def get_active_torch_device(self) -> torch.device:
-        """The device as torch calls it."""
-        return torch.device("cuda", 0)
+    major, minor = target.capability
+    compiled_for = GPUTarget("cuda", 10 * major + minor, WARP_SIZE)
+    limits = {"max_shared_mem": target.shared_bytes_per_block, "multiprocessor_count": target.multiprocessor_count}
+    return types.SimpleNamespace(
+        get_current_target=lambda: compiled_for,
+        get_current_device=lambda: 0,
+        get_current_stream=lambda device=0: 0,
+        get_device_capability=lambda device=0: target.capability,
+        get_active_torch_device=lambda: torch.device("cuda", 0),
+        utils=types.SimpleNamespace(get_device_properties=lambda device=0: limits),
+    )
 
 
 @contextlib.contextmanager

@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from layoutdoctor.capture.compat import graph_break_counters, guard_failure_reasons, next_frame_number
-from layoutdoctor.capture.compat_hooks import InductorHooks
+from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons, next_frame_number
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import described, fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
@@ -91,8 +90,7 @@ class CompileCapture:
 
     def _new_breaks(self, before: Mapping[str, int]) -> Iterator[str]:
         for reason, count in graph_break_counters().items():
-            for _ in range(count - before.get(reason, 0)):
-                yield next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
+            yield from [_first_words(reason)] * (count - before.get(reason, 0))
 
     def _new_guard_failures(self, before: Mapping[int, Sequence[str]]) -> Iterator[str]:
         for code, reasons in guard_failure_reasons().items():
@@ -100,7 +98,7 @@ class CompileCapture:
                 frame = _FRAME_NUMBER.match(reason)
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
                 if frame is None or int(frame[1]) >= self._first_frame:
-                    yield next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
+                    yield _first_words(reason)
 
     def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool | None) -> None:
         self._decisions.append((graph_module, record_decision(applied, log, is_inference)))
@@ -120,6 +118,10 @@ class CompileCapture:
         decided, self._decisions = self._decisions, []
         own = [raw for graph_module, raw in decided if graph_module is getattr(lowering, "module", None)]
         return own[-1] if own else decided[0][1] if decided else None
+
+
+def _first_words(reason: str) -> str:
+    return next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
 
 
 def _graph_record(
@@ -151,7 +153,7 @@ def _graph_record(
         fields["decision"] = describe_decision(
             graph_module,
             raw,
-            _as_bool(lowering.layout_opt),
+            None if lowering.layout_opt is None else bool(lowering.layout_opt),
             lowering.num_channels_last_conv,
             targets,
         )
@@ -164,7 +166,7 @@ def _graph_record(
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
     with part("generated code"):
         source = Path(module.__file__).read_text(encoding="utf-8")
-        fields["code_fingerprint"] = code_fingerprint([source])
+        fields["code_fingerprint"] = code_fingerprint(source)
     return Graph(
         name=name,
         direction=direction,
@@ -180,10 +182,6 @@ def _extern_targets(buffers: Sequence[Buffer]) -> dict[str, str]:
         for buffer in buffers
         if buffer.source_node is not None and (buffer.kernel or "").startswith("torch.ops.") and buffer.kernel
     }
-
-
-def _as_bool(value: Any) -> bool | None:
-    return None if value is None else bool(value)
 
 
 def _graph_that_was_lowered(lowering: Any) -> Any:
@@ -226,30 +224,14 @@ def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str,
         weight = _behind_casts(node.args[position]) if len(node.args) > position else None
         if weight is not None and getattr(weight, "op", "") in ("placeholder", "get_attr"):
             weights.add(weight.name)
-    kinds: dict[str, TensorKind] = {}
-    for node in graph_module.graph.nodes:
-        if node.op not in ("placeholder", "get_attr"):
-            continue
-        if node.name in weights:
-            kinds[node.name] = "weight"
-        elif direction == "backward" and "tangents" in node.name:
-            kinds[node.name] = "gradient"
-        else:
-            kinds[node.name] = "activation"
-    return kinds
+    inputs = [node.name for node in graph_module.graph.nodes if node.op in ("placeholder", "get_attr")]
+    kinds: dict[str, TensorKind] = dict.fromkeys(inputs, "activation")
+    if direction == "backward":
+        kinds |= {name: "gradient" for name in inputs if "tangents" in name}
+    return kinds | dict.fromkeys(weights, "weight")
 
 
-_SAME_WEIGHT = (
-    "_to_copy",
-    "convert_element_type",
-    "clone",
-    "alias",
-    "detach",
-    "view",
-    "reshape",
-    "unsqueeze",
-    "squeeze",
-)
+_SAME_WEIGHT = "_to_copy convert_element_type clone alias detach view reshape unsqueeze squeeze".split()
 
 
 def _behind_casts(node: Any) -> Any:

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: The command line is wrong, or an output file cannot be written.
     """
     conclusion = prepare_conclusion(arguments, arguments.recordings)
-    from layoutdoctor.examination.diagnoses import by_diagnosis  # late: what is wrong with the command line comes first
+    from layoutdoctor.examination.examine import by_diagnosis  # late: what is wrong with the command line comes first
     from layoutdoctor.run.recorded import diagnose_recordings
 
     groups = list(by_diagnosis(load_recordings(arguments.recordings)))

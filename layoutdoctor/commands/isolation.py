@@ -22,7 +22,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.commands.output import path_of_target, save_recordings
 from layoutdoctor.commands.streams import say, stdout_to_stderr
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
-from layoutdoctor.examination.diagnoses import diagnosis_of
+from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation.journal import Journal, RunKey, open_journal
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Attempt, Kept
 from layoutdoctor.isolation.supervisor import Watch, supervise

@@ -60,7 +60,7 @@ def _rechecked(diagnosis: Diagnosis) -> Diagnosis:
 
 def _examined_again(diagnosis: Diagnosis, saved: str, directory: str) -> Diagnosis:
     from layoutdoctor.commands.examine import load_recordings
-    from layoutdoctor.examination.diagnoses import by_diagnosis
+    from layoutdoctor.examination.examine import by_diagnosis
     from layoutdoctor.run.recorded import diagnose_recordings
 
     names = {trial.name for trial in diagnosis.trials}

@@ -26,7 +26,6 @@ def how_to_apply(
     Code that applies a configuration to ``model`` and its input ``x``, one statement a line.
 
     Args:
-        configuration: The configuration to apply.
         parameter_ranks: Dimensions that occur among the model's parameters and buffers; 4 and 5 matter.
         input_ranks: Dimensions that occur among its inputs; as the parameters' where None.
 
@@ -49,18 +48,13 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
     What to pass as ``torch.compile(options=...)``.
 
-    Args:
-        configuration: Any configuration; an eager one has no options.
-
     Returns:
         Inductor's option names and values. Freezing is never among them: dynamo reads it from the global setting
         before options apply, so it goes through ``global_options``.
     """
     options: dict[str, OptionValue] = {}
-    if configuration.layout_optimization == "off":
-        options["layout_optimization"] = False
-    elif configuration.layout_optimization in ("on", "forced"):
-        options["layout_optimization"] = True
+    if configuration.layout_optimization in ("off", "on", "forced"):
+        options["layout_optimization"] = configuration.layout_optimization != "off"
     if configuration.layout_optimization == "forced":
         options["force_layout_optimization"] = True
     further = {name: value for name, value in configuration.inductor_options.items() if name != "freezing"}
@@ -70,9 +64,6 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
 def global_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
     What has to be patched into Inductor's global settings around the first call.
-
-    Args:
-        configuration: Any configuration.
 
     Source:
         ``is_parameter_freezing`` in torch/_dynamo reads ``torch._inductor.config.freezing`` while tracing, torch 2.13:
@@ -140,25 +131,14 @@ Ranks = tuple[frozenset[int], frozenset[int]]
 
 
 def choose_baseline(configurations: Sequence[Configuration], measurable: Collection[str]) -> str:
-    """
-    The configuration that ratios refer to: torch.compile's default where it ran, else the first that did.
-
-    Args:
-        configurations: In the order of the report.
-        measurable: Names of those that ran; at least one.
-    """
+    """The configuration that ratios refer to: torch.compile's default where it ran, else the first that did."""
     if BASELINE in measurable:
         return BASELINE
     return next(configuration.name for configuration in configurations if configuration.name in measurable)
 
 
 def eligible_names(trials: Sequence[Trial]) -> frozenset[str]:
-    """
-    The trials that may be recommended: those that ran and whose outputs are not known to differ.
-
-    Args:
-        trials: All of them.
-    """
+    """The trials that may be recommended: those that ran and whose outputs are not known to differ."""
     return frozenset(
         trial.name
         for trial in trials
@@ -173,10 +153,8 @@ def recommend(
     The recommendation, from the comparison and from rounds measured after the choice was made.
 
     Args:
-        trials: All trials.
         comparison: Of the first rounds; None where fewer than two trials were measured.
         confirmed: The chosen configuration against the baseline once more; None where there was nothing to confirm.
-        ranks: Of parameters and inputs.
     """
     if comparison is None or not comparison.fastest:
         return _none(_why_nothing(trials, comparison))

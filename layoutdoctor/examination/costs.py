@@ -101,17 +101,14 @@ class Place:
 
 def places_of(sightings: Iterable[Place]) -> list[Place]:
     """What was seen, by module and line, the most expensive first; what has neither is left out."""
-    counts: Counter[tuple[str | None, SourceLocation | None]] = Counter()
-    moved: Counter[tuple[str | None, SourceLocation | None]] = Counter()
-    seconds: dict[tuple[str | None, SourceLocation | None], float] = {}
+    groups: dict[tuple[str | None, SourceLocation | None], list[Place]] = defaultdict(list)
     for seen in sightings:
-        key = (seen.module, seen.location)
-        if key != (None, None):
-            counts[key] += seen.count
-            moved[key] += seen.bytes_moved
-            if seen.seconds is not None:
-                seconds[key] = seconds.get(key, 0.0) + seen.seconds
-    found = [Place(*key, count, seconds.get(key), moved[key]) for key, count in counts.items()]
+        if seen.module is not None or seen.location is not None:
+            groups[seen.module, seen.location].append(seen)
+    found = [
+        Place(*key, sum(p.count for p in own), sum_known(p.seconds for p in own), sum(p.bytes_moved for p in own))
+        for key, own in groups.items()
+    ]
     return sorted(found, key=lambda place: (-(place.seconds or 0.0), -place.bytes_moved, -place.count))
 
 
@@ -127,13 +124,9 @@ def conversion_places(conversions: Iterable[Conversion]) -> list[Place]:
 
 def conversion_share(trial: Trial | None) -> float | None:
     """
-    Time of all counted conversions over the time of all kernels.
+    Time of all counted conversions over that of all kernels.
 
-    Args:
-        trial: Any trial.
-
-    Returns:
-        None unless kernels were recorded in full and every counted conversion has a time: an unknown is no zero.
+    None unless kernels were recorded in full and every counted conversion has a time: an unknown is no zero.
     """
     if trial is None or trial.kernels is None or not trial.kernels.seconds or trial.kernels.lacks:
         return None
@@ -144,15 +137,7 @@ def conversion_share(trial: Trial | None) -> float | None:
 
 
 def convolution_count(diagnosis: Diagnosis) -> int | None:
-    """
-    How many convolutions the model has, as far as was recorded: in a graph, else as modules.
-
-    Args:
-        diagnosis: Any diagnosis.
-
-    Returns:
-        The most that any trial shows; None where nothing was recorded that could tell.
-    """
+    """How many convolutions the model has, the most that any trial or its modules show; None where nothing tells."""
     counts = [count for trial in diagnosis.trials for count in _trial_convolution_counts(trial)]
     modules = diagnosis.subject.convolution_module_count
     if modules:
@@ -161,12 +146,7 @@ def convolution_count(diagnosis: Diagnosis) -> int | None:
 
 
 def irrelevance(diagnosis: Diagnosis) -> str | None:
-    """
-    Why layouts do not matter to this model; None where they may, or where too little was recorded to say so.
-
-    Args:
-        diagnosis: Any diagnosis. With convolutions, times too noisy to exclude a gain say nothing either.
-    """
+    """Why layouts do not matter to this model; None where they may, or where too little was recorded to say so."""
     comparison = diagnosis.comparison
     if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
         return None
@@ -185,12 +165,7 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
 
 
 def may_hide_gain(ratio: RatioInterval) -> bool:
-    """
-    Whether "no measurable difference" rests on times too noisy to exclude a gain that matters.
-
-    Args:
-        ratio: Against the baseline.
-    """
+    """Whether "no measurable difference" rests on times too noisy to exclude a gain that matters."""
     return ratio.verdict == NO_DIFFERENCE and ratio.high > 1 + HIDDEN_GAIN
 
 
@@ -208,7 +183,6 @@ def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None)
     A compiled graph whose conversions know what they cost.
 
     Args:
-        graph: With buffers and conversions.
         kernels: The kernel list of the profiled iteration; empty where there is none.
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
     """
@@ -224,11 +198,6 @@ def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwi
     The compiled graphs of a trial, whose conversions know what they cost.
 
     A launch whose graph is not known counts where one graph alone has a kernel of its name.
-
-    Args:
-        graphs: All of them.
-        kernels: The kernel list of the profiled iteration.
-        bandwidth: As above.
     """
     owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
     told = [kernel for kernel in kernels if kernel.graph is not None or owners[kernel.name] <= 1]
@@ -236,25 +205,13 @@ def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwi
 
 
 def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:
-    """
-    The kernel list whose conversions know how much of the copy bandwidth they reach.
-
-    Args:
-        summary: The kernel list.
-        bandwidth: As above.
-    """
+    """The kernel list whose conversions know how much of the copy bandwidth they reach."""
     conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in summary.conversions)
     return msgspec.structs.replace(summary, conversions=conversions)
 
 
 def with_bandwidth_share(conversion: Conversion, bandwidth: float | None) -> Conversion:
-    """
-    A conversion that knows how much of the copy bandwidth it reaches, where its time was measured.
-
-    Args:
-        conversion: Any.
-        bandwidth: As above.
-    """
+    """A conversion that knows how much of the copy bandwidth it reaches, where its time was measured."""
     if not bandwidth or not conversion.seconds or conversion.bytes_moved is None:
         return conversion
     if conversion.seconds_source != "measured":
@@ -301,11 +258,11 @@ def _with_cost(
     buffer = flow.buffers.get(str(conversion.value))
     if buffer is None:
         return conversion
-    measured = seconds.get(buffer.launch) if buffer.launch is not None else None
-    if measured is not None and not flow.is_fused(buffer) and buffer.launch is not None:
-        share = _share(buffer, launches[buffer.launch])
+    launch = buffer.launch
+    if launch is not None and launch in seconds and not flow.is_fused(buffer):
+        share = _share(buffer, launches[launch])
         if share is not None:
-            cost = msgspec.structs.replace(conversion, seconds=measured * share, seconds_source="measured")
+            cost = msgspec.structs.replace(conversion, seconds=seconds[launch] * share, seconds_source="measured")
             return with_bandwidth_share(cost, bandwidth)
     if bandwidth and conversion.bytes_moved is not None and flow.only_moves(buffer):
         estimate = conversion.bytes_moved / bandwidth

@@ -4,6 +4,7 @@ table and a log.
 
 The graphs' own conversions, then the kernel list joined with them, what each conversion cost, whose it is and where,
 the round trips, and what layout breakers cost. A failure costs its own facts only: what was recorded stays.
+``diagnosis_of`` puts together what recordings of one diagnosis prove.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Graph, KernelSummary, Record, RedundantPair
+from layoutdoctor.diagnosis.records import Diagnosis, Failure, Graph, KernelSummary, Record, RedundantPair
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
@@ -30,10 +31,10 @@ from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_
 from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion
-    from layoutdoctor.recording.recording import Iteration, Recording
+    from layoutdoctor.diagnosis.records import Conversion, Trial
+    from layoutdoctor.recording.recording import Head, Iteration, Recording
 
 
 class Examined(Record, frozen=True, kw_only=True):
@@ -142,3 +143,68 @@ def _in_order(graph: Graph, conversions: Sequence[Conversion]) -> list[Conversio
     """Conversions of two lists in the order of the operations that ran them."""
     order = {node.name: position for position, node in enumerate(graph.nodes)}
     return sorted(conversions, key=lambda conversion: order.get(str(conversion.node), len(order)))
+
+
+def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Examined] | None = None) -> Diagnosis:
+    """
+    The diagnosis that recordings are of, without findings.
+
+    Args:
+        recordings: Of one diagnosis, at least one, each configuration once. Where some are missing, so are their
+            trials and what was concluded from all of them, and a note says so.
+        known: What was examined before, by configuration; what is examined now is added.
+    """
+    known = {} if known is None else known
+    head = recordings[0].head
+    by_name = {recording.name: recording for recording in recordings}
+    ordered = [by_name[name] for name in head.configurations if name in by_name]
+    for recording in ordered:
+        if recording.name not in known:
+            known[recording.name] = examine(recording)
+    trials = tuple(_trial(recording, known, by_name) for recording in ordered)
+    missing = [name for name in head.configurations if name not in by_name]
+    if missing:
+        head = _without_conclusions(head, missing)
+    return Diagnosis(
+        layoutdoctor_version=head.layoutdoctor_version,
+        created_at=head.created_at,
+        environment=head.environment,
+        subject=head.subject,
+        trials=trials,
+        comparison=head.comparison,
+        recommendation=head.recommendation,
+        interrupted=head.interrupted,
+    )
+
+
+def _without_conclusions(head: Head, missing: Sequence[str]) -> Head:
+    """They rest on all trials, and name them."""
+    note = f"no recordings of {', '.join(missing)} were given, so that nothing is compared"
+    subject = msgspec.structs.replace(head.subject, notes=(*head.subject.notes, note))
+    return msgspec.structs.replace(head, subject=subject, comparison=None, recommendation=None)
+
+
+def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping[str, Recording]) -> Trial:
+    trial, facts = recording.trial, known[recording.name]
+    graphs, kernels, pairs = facts.graphs, facts.kernels, facts.redundant_pairs
+    if trial.same_as is not None:
+        if trial.same_as not in by_name:
+            missing = f"the same as {trial.same_as}, of which no recording was given"
+            failure = Failure(kind="prepare", message=missing)
+            return msgspec.structs.replace(trial, status="skipped", same_as=None, failure=failure, graphs=graphs)
+        # What was recorded there holds here, the times stay there; the nodes need not be saved twice.
+        twin = known[trial.same_as]
+        kernels, pairs = twin.kernels, twin.redundant_pairs
+        graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
+    return msgspec.structs.replace(
+        trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=(*trial.notes, *facts.notes)
+    )
+
+
+def by_diagnosis(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:
+    """Recordings of one diagnosis together, in order; where one of a configuration comes again, the later counts."""
+    found: dict[bytes, dict[str, Recording]] = {}
+    for recording in recordings:
+        found.setdefault(msgspec.msgpack.encode(recording.head), {})[recording.name] = recording
+    for group in found.values():
+        yield list(group.values())

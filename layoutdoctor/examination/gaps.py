@@ -43,13 +43,7 @@ class Examination:
 
 
 def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
-    """
-    How far the trial of a configuration was examined for round trips.
-
-    Args:
-        diagnosis: Any diagnosis.
-        name: The configuration's name.
-    """
+    """How far the trial of a configuration was examined for round trips."""
     trial = diagnosis.trial(name)
     if trial is None:
         tried = ", ".join(other.name for other in diagnosis.trials) or "nothing"

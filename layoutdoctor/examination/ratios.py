@@ -7,14 +7,18 @@ and what the machine did meanwhile (heat, other processes) falls out.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER, Comparison, RatioInterval, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.comparison import RatioBounds
     from layoutdoctor.units import Seconds
 
 # All intervals of one comparison cover their true ratios together at least this often (1 % error for the family)...
@@ -52,11 +56,9 @@ def paired_ratio(
     How many times faster than the baseline a candidate is, judged round by round.
 
     Args:
-        name: The candidate's name.
         baseline_seconds: One time per round, in round order; seconds, above 0.
         candidate_seconds: The same rounds for the candidate; where it was dropped early, the rounds both share count.
         coverage: How often the interval is to cover the true median, at least; between 0 and 1.
-        resolution: Smallest relative difference that is called one; 0.01 is 1 %.
 
     Returns:
         Median of the ratios baseline / candidate, above 1 where the candidate is faster, with a distribution-free
@@ -64,22 +66,18 @@ def paired_ratio(
         verdict "no measurable difference".
 
     Raises:
-        ValueError: No round is shared, a time is not positive and finite, or coverage or resolution is out of range.
+        ValueError: No round is shared, or a time is not positive and finite.
 
     Source:
         Order-statistic interval for a median; for 20 rounds the 6th smallest to the 6th largest ratio covers 95.9 %.
     """
-    if not 0 < coverage < 1:
-        raise ValueError(f"cannot judge {name!r} with a coverage of {coverage}: expected one between 0 and 1")
-    if not 0 <= resolution < math.inf:
-        raise ValueError(f"cannot judge {name!r} with a resolution of {resolution}: expected 0 or more, such as 0.01")
     interval = median_interval(round_ratios(baseline_seconds, candidate_seconds), coverage)
     return RatioInterval(
         name=name,
         low=interval.low,
         median=interval.median,
         high=interval.high,
-        verdict=_judge(interval, resolution),
+        verdict=judge(interval, resolution) or NO_DIFFERENCE,
         coverage=interval.coverage,
         round_count=min(len(baseline_seconds), len(candidate_seconds)),
     )
@@ -102,12 +100,8 @@ def compare(
     for that. Where they are too few for that as well, all are tied.
 
     Args:
-        times: Per configuration one time per round, in round order; a configuration without times is left out; one that
-            was dropped early is compared over the rounds it shares.
-        baseline: The configuration the ratios refer to.
         eligible: Those that may be recommended, because their outputs are right; None for all.
         coverage: How often all intervals together are to cover their true medians, at least.
-        resolution: Smallest relative difference that is called one.
 
     Returns:
         None where the baseline has no times or nothing else has. ``fastest`` holds the eligible configuration with the
@@ -153,13 +147,14 @@ def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequenc
     return [b / c for b, c in zip(baseline_seconds[:shared], candidate_seconds[:shared], strict=True)]
 
 
-def median_interval(ratios: Sequence[float], coverage: float) -> MedianInterval:
+def median_interval(ratios: Sequence[float], coverage: float, effective_count: int | None = None) -> MedianInterval:
     """
     A distribution-free interval for the median the ratios were drawn around.
 
     Args:
         ratios: Positive numbers, at least one, one per round.
         coverage: How often the interval is to cover the true median, at least.
+        effective_count: As how many independent ones they count; None where they do not hang together.
 
     Returns:
         Smallest to largest with coverage None where the ratios are too few. Exchanging the two sides of every ratio
@@ -170,10 +165,13 @@ def median_interval(ratios: Sequence[float], coverage: float) -> MedianInterval:
     # The geometric middle of the two middle ratios: its reciprocal is the middle of the reciprocals.
     lower, upper = ordered[(count - 1) // 2], ordered[count // 2]
     median = lower * math.sqrt(upper / lower)
-    left_out = ratios_left_out(count, coverage)
+    effective = count if effective_count is None else effective_count
+    left_out = ratios_left_out(effective, coverage)
     if left_out is None:
         return MedianInterval(ordered[0], median, ordered[-1], None)
-    return MedianInterval(ordered[left_out], median, ordered[-1 - left_out], coverage)
+    # The same share of the values is left out as of so many independent ones.
+    rank = left_out * count // effective
+    return MedianInterval(ordered[rank], median, ordered[-1 - rank], coverage)
 
 
 def family_coverage(coverage: float, configuration_count: int) -> float:
@@ -195,11 +193,12 @@ def rounds_needed(coverage: float, configuration_count: int) -> int:
         coverage: Wanted for all pairs together, between 0 and 1.
         configuration_count: Configurations compared with each other, at least 2.
     """
-    single = family_coverage(coverage, configuration_count)
-    count = 1
-    while ratios_left_out(count, single) is None:
-        count += 1
-    return count
+    return fewest_rounds(family_coverage(coverage, configuration_count))
+
+
+def fewest_rounds(coverage: float) -> int:
+    """Rounds below which no single interval has the coverage."""
+    return next(count for count in itertools.count(1) if ratios_left_out(count, coverage) is not None)
 
 
 def _family_ratio(
@@ -216,19 +215,7 @@ def _family_ratio(
     single = family_coverage(wanted, configuration_count)
     ratio = paired_ratio(name, baseline_seconds, candidate_seconds, coverage=single, resolution=resolution)
     # What is promised is that all hold together; alone, each holds more often.
-    return ratio if ratio.coverage is None else _with_coverage(ratio, wanted)
-
-
-def _with_coverage(ratio: RatioInterval, coverage: float) -> RatioInterval:
-    return RatioInterval(
-        name=ratio.name,
-        low=ratio.low,
-        median=ratio.median,
-        high=ratio.high,
-        verdict=ratio.verdict,
-        coverage=coverage,
-        round_count=ratio.round_count,
-    )
+    return ratio if ratio.coverage is None else msgspec.structs.replace(ratio, coverage=wanted)
 
 
 def _fastest(
@@ -241,17 +228,26 @@ def _fastest(
     if not by_speed:
         return ()
     best, *others = by_speed
-    tied = [best]
-    for name in others:
-        ratio = _family_ratio(name, measured[best], measured[name], len(measured), coverage, resolution)
-        if ratio.verdict != SLOWER:
-            tied.append(name)
+    ratios = (
+        _family_ratio(name, measured[best], measured[name], len(measured), coverage, resolution) for name in others
+    )
+    tied = [best, *(ratio.name for ratio in ratios if ratio.verdict != SLOWER)]
     return tuple(sorted(tied, key=lambda name: name != baseline))
 
 
-def _judge(interval: MedianInterval, resolution: float) -> Verdict:
+def judge(interval: MedianInterval | RatioBounds, resolution: float) -> Verdict | None:
+    """
+    What may be said of a ratio: its interval has to be clear of 1 by the resolution.
+
+    Args:
+        interval: Of ratios that are above 1 where the candidate is faster.
+        resolution: Smallest relative difference that is called one; 0.05 is 5 %.
+
+    Returns:
+        None where there were too few rounds for any verdict.
+    """
     if interval.coverage is None:
-        return NO_DIFFERENCE
+        return None
     if interval.low > 1 + resolution:
         return FASTER
     # The mirror image of the line above, so that exchanging the two sides exchanges the verdicts.
@@ -263,7 +259,6 @@ def ratios_left_out(count: int, coverage: float) -> int | None:
     How many extreme values may be dropped on each side of an order-statistic interval for a median.
 
     Args:
-        count: Values there are.
         coverage: How often the interval is to cover the true median, at least.
 
     Returns:

@@ -24,7 +24,7 @@ import msgspec
 from layoutdoctor import errors
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
-from layoutdoctor.examination.diagnoses import diagnosis_of
+from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation.messages import (
     TURNS,
     Began,

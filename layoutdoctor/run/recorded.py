@@ -13,7 +13,7 @@ from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, load
 from layoutdoctor.errors import RecordError, UsageError
 from layoutdoctor.examination.changes.models import compare_models
 from layoutdoctor.examination.changes.traces import compare_traces
-from layoutdoctor.examination.diagnoses import diagnosis_of
+from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.privacy import scrub
 from layoutdoctor.recording.reading import read_recorded
 from layoutdoctor.rules import run_rules

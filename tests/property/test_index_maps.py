@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import for_each
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
-from layoutdoctor.examination.graphs.buffers import Loop, is_relayout, seen_strides
+from layoutdoctor.examination.graphs.buffers import Loop, is_relayout, reduction_run, seen_strides
 
 SIZES = st.sampled_from((1, 1, 2, 2, 3, 4))
 Numbers = tuple[int, ...]
@@ -220,3 +221,20 @@ def test_the_draw_meets_both_answers() -> None:
         answers[is_relayout(shape, stride, (2, 2, 3, 2), (12, 2, 4, 1))] += 1
 
     assert answers == {True: 6, False: 6}
+
+
+@for_each(
+    ("what", "loops", "run"),
+    [
+        ("nothing is reduced", [Loop(8, 1, 1)], None),
+        ("a row of each", [Loop(8, 1, 6), Loop(6, 0, 1)], 6),
+        ("rows that follow each other", [Loop(8, 1, 30), Loop(6, 0, 5), Loop(5, 0, 1)], 30),
+        ("rows of a larger memory", [Loop(8, 1, 60), Loop(6, 0, 10), Loop(5, 0, 1)], 5),
+        ("a stride between all", [Loop(8, 1, 1), Loop(30, 0, 8)], 1),
+        ("a value that is read again", [Loop(8, 1, 1), Loop(30, 0, 0)], None),
+    ],
+)
+def test_a_reduction_reads_as_many_neighbours_as_its_loops_walk_one_by_one(
+    what: str, loops: list[Loop], run: int | None
+) -> None:
+    assert reduction_run(loops) == run, what

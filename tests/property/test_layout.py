@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -11,10 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutdoctor.diagnosis.layout import dense_stride, memory_formats_of, stride_order, strided_layout
+from layoutdoctor.diagnosis.layout import Layout, dense_stride, memory_formats_of, stride_order, strided_layout
+from layoutdoctor.examination.graphs.conversions import layout_change
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import MemoryFormat
+
 
 LAYOUT_COUNT = 4_000
 # Rich in what is special: sizes 0 and 1.
@@ -89,3 +92,107 @@ def test_the_order_of_a_dense_layout_is_found_again(drawn: tuple[list[int], list
     shape, order = drawn
 
     assert stride_order(shape, dense_stride(shape, order)) == tuple(order)
+
+
+SHAPES = st.lists(st.sampled_from((1, 1, 2, 2, 3, 4)), min_size=3, max_size=5)
+
+
+def memory_of(layout: Layout) -> list[int]:
+    """The numbers of a tensor's elements in the order in which they lie in memory."""
+    shape, count = [int(size) for size in layout.shape], math.prod(int(size) for size in layout.shape)
+    stride = [int(step) for step in layout.stride or ()]
+    extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    memory = torch.full((extent,), -1)
+    memory.as_strided(shape, stride).copy_(torch.arange(count).reshape(shape))
+    return [int(number) for number in memory if number >= 0]
+
+
+@st.composite
+def permuted(draw: st.DrawFn, *, with_gaps: bool = False) -> tuple[Layout, Layout]:
+    """The same shape in two orders, often the two that have a name; with gaps, as parts of larger memories."""
+    shape = draw(SHAPES)
+    named = ([*range(len(shape))], [0, *range(2, len(shape)), 1])
+    orders = [draw(st.one_of(st.sampled_from(named), st.permutations(range(len(shape))))) for _ in range(2)]
+    layouts = []
+    for order in orders:
+        step = draw(st.integers(1, 2)) if with_gaps else 1
+        wide = [size + (draw(st.integers(0, 2)) if with_gaps else 0) for size in shape]
+        stride = [step * one for one in dense_stride(wide, order)]
+        # Strides of size-1 dimensions say nothing, so they may be anything.
+        free = [
+            draw(st.integers(0, 50)) if size == 1 and draw(st.booleans()) else one
+            for size, one in zip(shape, stride, strict=True)
+        ]
+        layouts.append(strided_layout(shape, free))
+    return layouts[0], layouts[1]
+
+
+@settings(max_examples=500, deadline=None)
+@given(permuted())
+def test_no_conversion_is_needed_exactly_where_the_bytes_lie_in_the_same_order(layouts: tuple[Layout, Layout]) -> None:
+    source, target = layouts
+
+    assert (layout_change(source, target) == "none") == (memory_of(source) == memory_of(target))
+
+
+@settings(max_examples=300, deadline=None)
+@given(permuted(with_gaps=True))
+def test_parts_of_larger_memories_count_by_the_order_of_their_own_bytes(layouts: tuple[Layout, Layout]) -> None:
+    source, target = layouts
+
+    assert (layout_change(source, target) == "none") == (memory_of(source) == memory_of(target))
+
+
+@settings(max_examples=300, deadline=None)
+@given(permuted())
+def test_the_direction_names_the_format_that_torch_gives_the_target(layouts: tuple[Layout, Layout]) -> None:
+    source, target = layouts
+    change = layout_change(source, target)
+    tensor = torch.empty_strided(target.shape, target.stride, device="meta")
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(target.shape))
+
+    if change == "to_channels_last":
+        assert last is not None
+        assert tensor.is_contiguous(memory_format=last)
+        assert not tensor.is_contiguous()
+    elif change == "to_contiguous":
+        assert tensor.is_contiguous()
+    elif change == "other":
+        assert not tensor.is_contiguous()
+        assert last is None or not tensor.is_contiguous(memory_format=last)
+
+
+@settings(max_examples=300, deadline=None)
+@given(permuted(), st.data())
+def test_a_tensor_that_is_expanded_is_never_converted(layouts: tuple[Layout, Layout], data: st.DataObject) -> None:
+    source, target = layouts
+    large = [dimension for dimension, size in enumerate(source.shape) if size != 1]
+    if not large:
+        return
+    dimension = data.draw(st.sampled_from(large))
+    stride = [0 if d == dimension else int(step) for d, step in enumerate(source.stride or ())]
+
+    assert layout_change(strided_layout(source.shape, stride), target) == "none"
+
+
+def test_formats_of_expanded_and_size_one_dimensions_are_those_of_torch() -> None:
+    """Every way to expand, or to give size-1 dimensions strides of their own, in some hundred layouts."""
+    generator = random.Random(20_261)
+    met: dict[tuple[str, ...], int] = {}
+    for _ in range(150):
+        rank = generator.choice((4, 5))
+        shape = tuple(generator.choice((1, 1, 2, 3)) for _ in range(rank))
+        order = generator.choice((tuple(range(rank)), (0, *range(2, rank), 1)))
+        dense = dense_stride(shape, order)
+        for chosen in itertools.product((False, True), repeat=rank):
+            stride = [
+                step if not change else 0 if size > 1 else generator.randint(0, 40)
+                for size, step, change in zip(shape, dense, chosen, strict=True)
+            ]
+            tensor = torch.empty_strided(shape, stride, device="meta")
+            names = {4: ("contiguous_format", "channels_last"), 5: ("contiguous_format", "channels_last_3d")}[rank]
+            expected = tuple(name for name in names if tensor.is_contiguous(memory_format=getattr(torch, name)))
+            assert memory_formats_of(shape, stride) == expected, (shape, stride)
+            met[expected] = met.get(expected, 0) + 1
+
+    assert len(met) == 6, met  # none, each of the three, and contiguous_format with one of the others

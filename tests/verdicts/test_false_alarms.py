@@ -38,16 +38,21 @@ from kept_recordings import above_note, diagnosed, graph_of, in_graphs, the_find
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Equivalence
 from layoutdoctor.examination.graphs.round_trips import redundant_pairs
-from layoutdoctor.examination.kernels.names import conversion_kernel
+from layoutdoctor.examination.kernels.names import KernelEntry, kernel_entry
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, Graph, Mode, Node, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, FxNode, Graph, Mode, Trial
 
 CUDA = {"device": "cuda"}
 FORMATS = ("eager", "eager-channels-last", "inductor", "inductor-channels-last")
+
+
+def conversion_kernel(name: str) -> KernelEntry | None:
+    found = kernel_entry(name)
+    return found.entry if found is not None and found.is_certain and found.entry.role == "conversion" else None
 
 
 def of(model: str, mode: Mode = "inference") -> Diagnosis:
@@ -91,7 +96,7 @@ def large_strides(conversion: Conversion) -> tuple[list[Any], list[Any]]:
     return found[0], found[1]
 
 
-def a_graph_of(*nodes: Node, decision: Decision | None = None) -> Graph:
+def a_graph_of(*nodes: FxNode, decision: Decision | None = None) -> Graph:
     """Nodes that read an input, ``x``, and a weight, ``w``; the last one is the output."""
     weight = a_placeholder("w", contiguous((64, 64, 3, 3)), tensor="weight")
     return a_graph(decision, nodes=(a_placeholder("x"), weight, *nodes), output_names=(nodes[-1].name,))

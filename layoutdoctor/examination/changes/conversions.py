@@ -7,7 +7,6 @@ The runs may be two recorded traces or two trials of a model.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from layoutdoctor.diagnosis.comparison import (
@@ -19,14 +18,16 @@ from layoutdoctor.diagnosis.comparison import (
 )
 from layoutdoctor.diagnosis.records import Conversion, RedundantPair
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.examination.graphs.regions import known_sum
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from layoutdoctor.diagnosis.comparison import Change
     from layoutdoctor.diagnosis.layout import Size
     from layoutdoctor.diagnosis.records import ConversionDirection, Owner, TensorKind, Trial
 
 _Item = TypeVar("_Item", Conversion, RedundantPair)
-_Key = TypeVar("_Key", bound=Hashable)
 
 
 class _ConversionKey(NamedTuple):
@@ -45,6 +46,8 @@ class _RoundTripKey(NamedTuple):
     shape: tuple[Size, ...] | None
 
 
+_Key = TypeVar("_Key", bound="_ConversionKey | _RoundTripKey")
+
 _RECORDED: dict[str, Callable[[Conversion], bool]] = {
     "op": lambda conversion: conversion.op is not None,
     "module": lambda conversion: conversion.module is not None,
@@ -55,10 +58,6 @@ _RECORDED: dict[str, Callable[[Conversion], bool]] = {
 def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
     """
     What only one of two runs recorded of its conversions: of ``op``, ``module`` and ``shape``.
-
-    Args:
-        old: The old run.
-        new: The new run.
 
     Returns:
         Compared by these, everything would have gone and come again. Nothing where a run has no conversions.
@@ -87,28 +86,22 @@ def cost_totals(trial: Trial | None, parts: int) -> CostTotals:
     kernel_seconds = kernels.seconds if kernels is not None else None
     pair_seconds, exposed_pair_seconds = _seconds_of_pairs(pairs, conversions)
     return CostTotals(
-        kernel_count=_per(kernels.count if kernels is not None else 0, parts),
+        kernel_count=per(kernels.count if kernels is not None else 0, parts),
         kernel_seconds=_per_known(kernel_seconds, parts),
-        conversion_count=_per(launch_count(conversions), parts),
+        conversion_count=per(launch_count(conversions), parts),
         conversion_seconds=_per_known(seconds, parts),
         exposed_conversion_seconds=_per_known(_exposed_seconds(trial, conversions), parts),
         convolution_seconds=_per_known(in_convolutions, parts),
         convolution_share=by_libraries / in_convolutions if in_convolutions and by_libraries is not None else None,
         kernel_share=seconds / kernel_seconds if kernel_seconds and seconds is not None else None,
-        redundant_pair_count=_per(len(pairs), parts),
+        redundant_pair_count=per(len(pairs), parts),
         redundant_pair_seconds=_per_known(pair_seconds, parts),
         exposed_redundant_pair_seconds=_per_known(exposed_pair_seconds, parts),
     )
 
 
 def cost_difference(old: CostTotals, new: CostTotals) -> CostDifference:
-    """
-    New minus old.
-
-    Args:
-        old: What the old run spent.
-        new: What the new run spent.
-    """
+    """New minus old."""
     return CostDifference(
         kernel_seconds=_minus(new.kernel_seconds, old.kernel_seconds),
         conversion_count=new.conversion_count - old.conversion_count,
@@ -125,12 +118,6 @@ def conversion_changes(
 ) -> tuple[ConversionChange, ...]:
     """
     The conversions of both runs by owner, operation, module, direction, tensor and shape, outer-joined.
-
-    Args:
-        old: The old run.
-        new: The new run.
-        old_parts: By how many steps the old one's are divided.
-        new_parts: The same for the new one.
 
     Returns:
         Largest difference of seconds first. By what only one run recorded of its conversions they are not told apart.
@@ -149,35 +136,13 @@ def conversion_changes(
 
     before = _amounts(_conversions_of(old), key_of, old_parts)
     after = _amounts(_conversions_of(new), key_of, new_parts)
-    return _sorted_changes(
-        [
-            ConversionChange(
-                change=change_of(before.get(key), after.get(key)),
-                **key._asdict(),
-                old=before.get(key),
-                new=after.get(key),
-                seconds_difference=_difference_of(before.get(key), after.get(key)),
-            )
-            for key in dict.fromkeys((*before, *after))
-        ]
-    )
+    return _changes(ConversionChange, before, after)
 
 
 def round_trip_changes(
     old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
 ) -> tuple[RoundTripChange, ...]:
-    """
-    The round trips of both runs by kind, module, what is between, and shape, outer-joined.
-
-    Args:
-        old: The old run.
-        new: The new run.
-        old_parts: By how many steps the old one's are divided.
-        new_parts: The same for the new one.
-
-    Returns:
-        Largest difference of seconds first.
-    """
+    """The round trips of both runs by kind, module, what is between, and shape, outer-joined; the dearest first."""
     runs = [pairs for pairs in (_pairs_of(old), _pairs_of(new)) if pairs]
     has_module = all(any(pair.module is not None for pair in pairs) for pairs in runs)
     has_shape = all(any(pair.tensor_shape is not None for pair in pairs) for pairs in runs)
@@ -188,34 +153,16 @@ def round_trip_changes(
 
     before = _amounts(_pairs_of(old), key_of, old_parts)
     after = _amounts(_pairs_of(new), key_of, new_parts)
-    return _sorted_changes(
-        [
-            RoundTripChange(
-                change=change_of(before.get(key), after.get(key)),
-                **key._asdict(),
-                old=before.get(key),
-                new=after.get(key),
-                seconds_difference=_difference_of(before.get(key), after.get(key)),
-            )
-            for key in dict.fromkeys((*before, *after))
-        ]
-    )
+    return _changes(RoundTripChange, before, after)
 
 
-def change_of(old: ConversionAmount | None, new: ConversionAmount | None) -> Change:
-    """
-    What happened to the number of something.
-
-    Args:
-        old: How many there were; None for none.
-        new: How many there are now.
-    """
-    before, after = old.count if old is not None else 0, new.count if new is not None else 0
-    if before == after:
+def change_of(old: float, new: float) -> Change:
+    """What happened to the number of something."""
+    if old == new:
         return "same"
-    if not before or not after:
-        return "came" if after else "went"
-    return "more" if after > before else "fewer"
+    if not old or not new:
+        return "came" if new else "went"
+    return "more" if new > old else "fewer"
 
 
 def _conversions_of(trial: Trial | None) -> tuple[Conversion, ...]:
@@ -231,13 +178,13 @@ def _shape_of(conversion: Conversion) -> tuple[Size, ...] | None:
     return layout.shape if layout is not None else None
 
 
-def _per(amount: float, parts: int) -> float:
-    # A whole number stays one: 53, not 53.0, in the JSON of a comparison of sums.
+def per(amount: float, parts: int) -> float:
+    """An amount divided among steps; of one, a whole number stays one: 53, not 53.0, in the JSON of a comparison."""
     return amount if parts == 1 else amount / parts
 
 
 def _per_known(seconds: float | None, parts: int) -> float | None:
-    return None if seconds is None else _per(seconds, parts)
+    return None if seconds is None else per(seconds, parts)
 
 
 def _minus(new: float | None, old: float | None) -> float | None:
@@ -246,12 +193,7 @@ def _minus(new: float | None, old: float | None) -> float | None:
 
 def _sum_known(values: Iterable[float | None]) -> float | None:
     """The sum; None where one of them is not known."""
-    total = 0.0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
+    return known_sum(0.0, *values)
 
 
 def _exposed_seconds(trial: Trial | None, conversions: Sequence[Conversion]) -> float | None:
@@ -290,7 +232,7 @@ def _amounts(items: Iterable[_Item], key_of: Callable[[_Item], _Key], parts: int
         groups[key_of(item)].append(item)
     return {
         key: ConversionAmount(
-            count=_per(sum(map(_launches, group)), parts),
+            count=per(sum(map(_launches, group)), parts),
             seconds=_per_known(_sum_known(item.seconds for item in group), parts),
             exposed_seconds=_per_known(_sum_known(item.exposed_seconds for item in group), parts),
         )
@@ -298,20 +240,24 @@ def _amounts(items: Iterable[_Item], key_of: Callable[[_Item], _Key], parts: int
     }
 
 
-def _difference_of(old: ConversionAmount | None, new: ConversionAmount | None) -> float | None:
-    return _minus(new.seconds if new is not None else 0.0, old.seconds if old is not None else 0.0)
-
-
 _Changed = TypeVar("_Changed", ConversionChange, RoundTripChange)
+_NOTHING = ConversionAmount(count=0, seconds=0.0, exposed_seconds=0.0)
 
 
-def _sorted_changes(changes: list[_Changed]) -> tuple[_Changed, ...]:
+def _changes(
+    kind: type[_Changed], before: Mapping[_Key, ConversionAmount], after: Mapping[_Key, ConversionAmount]
+) -> tuple[_Changed, ...]:
     """By the seconds that changed hands; what was not measured by number, after all that was."""
-
-    def weight(change: _Changed) -> tuple[float, float]:
-        before = change.old.count if change.old is not None else 0
-        after = change.new.count if change.new is not None else 0
-        seconds = change.seconds_difference
-        return (-1.0 if seconds is None else abs(seconds), abs(after - before))
-
-    return tuple(sorted(changes, key=weight, reverse=True))
+    found: list[tuple[tuple[float, float], _Changed]] = []
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key, _NOTHING), after.get(key, _NOTHING)
+        seconds = _minus(new.seconds, old.seconds)
+        change = kind(
+            change=change_of(old.count, new.count),
+            **key._asdict(),
+            old=before.get(key),
+            new=after.get(key),
+            seconds_difference=seconds,
+        )
+        found.append(((-1.0 if seconds is None else abs(seconds), abs(new.count - old.count)), change))
+    return tuple(change for _, change in sorted(found, key=lambda entry: entry[0], reverse=True))

@@ -1,9 +1,4 @@
-"""
-Two diagnoses of models against each other, configuration by configuration.
-
-Times are judged in ``time_changes``, findings in ``finding_changes``, decisions in ``decision_changes``, and what
-counts as a regression in ``model_regression``; here they are put together.
-"""
+"""Two diagnoses of models against each other: decisions, findings, and each configuration's times and conversions."""
 
 from __future__ import annotations
 
@@ -24,6 +19,7 @@ from layoutdoctor.diagnosis.comparison import (
     Regression,
 )
 from layoutdoctor.examination.changes.conversions import (
+    change_of,
     conversion_changes,
     cost_difference,
     cost_totals,
@@ -36,18 +32,12 @@ from layoutdoctor.units import format_significant
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.comparison import Change, CostTotals, TimeChange, TimeSummary
+    from layoutdoctor.diagnosis.comparison import CostTotals, TimeChange, TimeSummary
     from layoutdoctor.diagnosis.records import Convolution, Decision, Diagnosis, Finding, Severity, Trial
 
 
 def decision_changes(old: Trial | None, new: Trial | None) -> tuple[DecisionChange, ...]:
-    """
-    The graphs of one configuration that have a decision card in both, where the cards differ.
-
-    Args:
-        old: The trial of the earlier diagnosis; None where it is not there.
-        new: That of the later one.
-    """
+    """The graphs of one configuration that have a decision card in both diagnoses, where the cards differ."""
     if old is None or new is None:
         return ()
     before = {graph.name: graph.decision for graph in old.graphs}
@@ -66,12 +56,7 @@ def _decision_change(name: str, old: Decision, new: Decision) -> DecisionChange:
 
 
 def _card(decision: Decision) -> GraphDecision:
-    return GraphDecision(
-        applied=decision.applied,
-        rule=decision.rule,
-        channels_last_convolution_count=decision.channels_last_convolution_count,
-        convolution_count=decision.convolution_count,
-    )
+    return msgspec.convert(decision, GraphDecision, from_attributes=True)
 
 
 def _convolution_changes(old: Decision, new: Decision) -> Iterator[ConvolutionChange]:
@@ -133,10 +118,6 @@ def finding_changes(old: Diagnosis, new: Diagnosis) -> tuple[tuple[FindingChange
     has no part in it, since it moves with every edit above, nor has the folder; and the file that was diagnosed is the
     same file in both, also under another name. Of several findings at one module the number counts.
 
-    Args:
-        old: The earlier diagnosis.
-        new: The later one.
-
     Returns:
         Those of which there are more or fewer, and those that stayed; the most severe first.
     """
@@ -197,7 +178,7 @@ def _change_of(key: _Key, old: Sequence[Finding], new: Sequence[Finding]) -> Fin
     first = (new or old)[0]
     before, after = _most_severe(old), _most_severe(new)
     return FindingChange(
-        change=_change_of_number(len(old), len(new)),
+        change=change_of(len(old), len(new)),
         code=key.code,
         rule=first.rule,
         severity=after or before or first.severity,
@@ -217,14 +198,6 @@ def _change_of(key: _Key, old: Sequence[Finding], new: Sequence[Finding]) -> Fin
     )
 
 
-def _change_of_number(old: int, new: int) -> Change:
-    if old == new:
-        return "same"
-    if not old or not new:
-        return "came" if new else "went"
-    return "more" if new > old else "fewer"
-
-
 def _most_severe(findings: Sequence[Finding]) -> Severity | None:
     return min((finding.severity for finding in findings), key=SEVERITY_ORDER.index, default=None)
 
@@ -239,13 +212,7 @@ _WITH_RESULT = ("ok", "same_as")
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
-    """
-    What changed between two diagnoses of models.
-
-    Args:
-        old: The earlier one.
-        new: The later one.
-    """
+    """What changed between two diagnoses of models."""
     names = dict.fromkeys(trial.name for diagnosis in (new, old) for trial in diagnosis.trials)
     different_subject = _different_subject(old, new)
     not_comparable = _not_comparable(old, new, different_subject)

@@ -41,53 +41,31 @@ def layout_losses(
     What the new run loses more to layouts than the old one, one sentence each.
 
     Args:
-        old: What the old run spent, per step, per iteration or in all.
-        new: The same of the new run.
         resolution_seconds: What the sum of all conversions may be off by, as the recorder's clock is no finer.
         judges_time: Whether seconds may be compared: False for two devices, where conversions are counted instead.
-        judges_round_trips: Whether both runs recorded what round trips are found by.
     """
-    return tuple(
-        _losses(
-            old,
-            new,
-            resolution_seconds=resolution_seconds,
-            judges_time=judges_time,
-            judges_round_trips=judges_round_trips,
-        )
-    )
-
-
-def _losses(
-    old: CostTotals, new: CostTotals, *, resolution_seconds: float, judges_time: bool, judges_round_trips: bool
-) -> Iterator[str]:
+    losses: list[str] = []
     if judges_time and old.conversion_seconds is not None and new.conversion_seconds is not None:
         least = max(TIME_TOLERANCE * old.conversion_seconds, LEAST_SHARE * (new.kernel_seconds or 0.0))
         if new.conversion_seconds - old.conversion_seconds > least + resolution_seconds:
-            yield (
+            losses.append(
                 f"layout conversions take {format_seconds(new.conversion_seconds)} instead of "
                 f"{format_seconds(old.conversion_seconds)}"
             )
-    elif _is_more(old.conversion_count, new.conversion_count):
-        yield _more("layout conversion", old.conversion_count, new.conversion_count)
-    if judges_round_trips and _is_more(old.redundant_pair_count, new.redundant_pair_count):
-        yield _more("round trip", old.redundant_pair_count, new.redundant_pair_count)
+    else:
+        losses += _more("layout conversion", old.conversion_count, new.conversion_count)
+    if judges_round_trips:
+        losses += _more("round trip", old.redundant_pair_count, new.redundant_pair_count)
+    return tuple(losses)
 
 
-def _more(what: str, old: float, new: float) -> str:
-    return f"{format_count(new)} {what}{'' if new == 1 else 's'} instead of {format_count(old)}"
+def _more(what: str, old: float, new: float) -> Iterator[str]:
+    if new - old >= COUNT_TOLERANCE:
+        yield f"{format_count(new)} {what}{'' if new == 1 else 's'} instead of {format_count(old)}"
 
 
 def clock_resolution(conversions: Iterable[Conversion]) -> float:
-    """
-    What the summed seconds of conversions may be off by, as their recorder's clock is no finer.
-
-    Args:
-        conversions: Those of one run.
-
-    Returns:
-        Seconds; zero where any duration is no whole number of microseconds.
-    """
+    """Seconds that a sum over conversions may be off by where the recorder counts whole microseconds; else zero."""
     launches = 0
     for conversion in conversions:
         ticks = (conversion.seconds or 0.0) / CLOCK_TICK
@@ -98,17 +76,8 @@ def clock_resolution(conversions: Iterable[Conversion]) -> float:
 
 
 def format_count(count: float) -> str:
-    """
-    A count that may be one per step: ``"53"``, ``"17.7"``.
-
-    Args:
-        count: Zero or more.
-    """
+    """A count that may be one per step: ``"53"``, ``"17.7"``."""
     return str(round(count)) if float(count).is_integer() else format_significant(count)
-
-
-def _is_more(old: float, new: float) -> bool:
-    return new - old >= COUNT_TOLERANCE
 
 
 RESTS_ON_TIMES = frozenset({"LD203", "LD204", "LD205", "LD303", "LD401", "LD403"})
@@ -124,9 +93,6 @@ def trial_regression(trial: ComparedTrial, old: Diagnosis, new: Diagnosis, not_c
     Whether one configuration is worse.
 
     Args:
-        trial: It, compared; its own ``regression`` is not looked at.
-        old: The earlier diagnosis.
-        new: The later one.
         not_comparable: Why the two are not about the same work; None where they are.
     """
     if not_comparable is not None:
@@ -150,16 +116,13 @@ def model_regression(
     Whether the new diagnosis as a whole is worse.
 
     Args:
-        trials: All of them, each with its regression.
-        findings: Those of which there are more or fewer.
-        times: How times were judged.
-        subjects: What the old and the new one say first.
         not_comparable: Why the two are not about the same work; None where they are.
     """
     if not_comparable is not None:
         return Regression(not_judged=not_comparable)
     shared = {trial.name: trial for trial in trials if _has_both(trial)}
-    losses = [f"{trial.name}: {loss}" for trial in trials if not _is_same_in_both(trial, shared) for loss in _of(trial)]
+    told = [trial for trial in trials if not _is_same_in_both(trial, shared)]
+    losses = [f"{trial.name}: {loss}" for trial in told for loss in trial.regression.losses]
     losses += [
         _finding_words(change)
         for change in findings
@@ -182,14 +145,10 @@ def _model_losses(trial: ComparedTrial, old: Diagnosis, new: Diagnosis) -> Itera
     if trial.old_costs is None or trial.new_costs is None:
         return
     # The seconds of conversions are those of one profiled iteration, which has no interval: their number is judged.
-    counts = []
     if all(one is not None and one.is_static for one in (before, after)):
-        counts.append(("layout conversion", trial.old_costs.conversion_count, trial.new_costs.conversion_count))
+        yield from _more("layout conversion", trial.old_costs.conversion_count, trial.new_costs.conversion_count)
     if "shape" not in recorded_by_one(before, after):
-        counts.append(("round trip", trial.old_costs.redundant_pair_count, trial.new_costs.redundant_pair_count))
-    for what, once, now in counts:
-        if now - once >= COUNT_TOLERANCE:
-            yield f"{format_count(now)} {what}{'' if now == 1 else 's'} instead of {format_count(once)}"
+        yield from _more("round trip", trial.old_costs.redundant_pair_count, trial.new_costs.redundant_pair_count)
 
 
 def _has_both(trial: ComparedTrial) -> bool:
@@ -199,10 +158,6 @@ def _has_both(trial: ComparedTrial) -> bool:
 def _may_differ(trial: ComparedTrial | None) -> bool:
     """Whether a configuration has a result in both, and not by the same code."""
     return trial is not None and not (trial.time is not None and trial.time.has_same_code)
-
-
-def _of(trial: ComparedTrial) -> tuple[str, ...]:
-    return trial.regression.losses
 
 
 def _is_same_in_both(trial: ComparedTrial, shared: dict[str, ComparedTrial]) -> bool:

@@ -35,7 +35,14 @@ import msgspec
 
 from layoutdoctor.diagnosis.comparison import EnvironmentDifference, RatioBounds, TimeChange, TimeSummary
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
-from layoutdoctor.examination.ratios import COVERAGE, LEAST_COVERAGE, ratios_left_out, round_ratios
+from layoutdoctor.examination.ratios import (
+    COVERAGE,
+    LEAST_COVERAGE,
+    fewest_rounds,
+    judge,
+    median_interval,
+    round_ratios,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,88 +52,43 @@ if TYPE_CHECKING:
 _SIDES = 2  # both medians have an interval, and either may miss
 
 
-class _MedianBounds(NamedTuple):
-    low: float
-    median: float
-    high: float
-    coverage: float | None
-
-
 def ratio_of_medians(old: Sequence[float], new: Sequence[float], *, interval_count: int) -> RatioBounds:
     """
     The median of one run over that of another, with an interval for the true ratio.
 
     Args:
         old: Positive values of the old run, in round order, at least one.
-        new: Positive values of the new run, likewise.
         interval_count: Intervals that are to hold together; the error allowed is shared among them.
 
     Returns:
         Ends that hold together with ``COVERAGE``, with ``LEAST_COVERAGE`` where the rounds are too few for that; with
         coverage None, and ends from smallest over largest to largest over smallest, where they are too few for either.
-
-    Raises:
-        ValueError: A run has no value, or one that is not positive and finite.
     """
-    for values in (old, new):
-        if not values or not all(0 < value < math.inf for value in values):
-            raise ValueError("cannot compare medians of values that are none, or not positive and finite")
     for coverage in (COVERAGE, LEAST_COVERAGE):
-        single = 1 - (1 - coverage) / (_SIDES * interval_count)
-        before, after = median_bounds(old, single), median_bounds(new, single)
-        if before.coverage is not None and after.coverage is not None:
-            return _quotient(before, after, coverage)
-    return _quotient(before, after, None)
+        single = _single_coverage(coverage, interval_count)
+        before, after = (median_interval(run, single, effective_count(run)) for run in (old, new))
+        is_sure = before.coverage is not None and after.coverage is not None
+        if is_sure:
+            break
+    return RatioBounds(
+        low=before.low / after.high,
+        median=before.median / after.median,
+        high=before.high / after.low,
+        coverage=coverage if is_sure else None,
+    )
+
+
+def _single_coverage(coverage: float, interval_count: int) -> float:
+    return 1 - (1 - coverage) / (_SIDES * interval_count)
 
 
 def rounds_needed_between_runs(interval_count: int) -> int:
-    """
-    Rounds of each run below which no interval for a ratio of medians can be had, however steady the times.
-
-    Args:
-        interval_count: Intervals that are to hold together.
-    """
-    single = 1 - (1 - LEAST_COVERAGE) / (_SIDES * interval_count)
-    count = 1
-    while ratios_left_out(count, single) is None:
-        count += 1
-    return count
-
-
-def median_bounds(values: Sequence[float], coverage: float) -> _MedianBounds:
-    """
-    A distribution-free interval for the median that values in time order were drawn around.
-
-    Args:
-        values: Positive numbers in round order, at least one.
-        coverage: How often the interval is to cover the true median, at least.
-
-    Returns:
-        Smallest to largest with coverage None where there are too few values, or they hang together too much.
-    """
-    ordered = sorted(values)
-    count, effective = len(ordered), effective_count(values)
-    # The geometric middle of the two middle values: its reciprocal is the middle of the reciprocals.
-    lower, upper = ordered[(count - 1) // 2], ordered[count // 2]
-    median = lower * math.sqrt(upper / lower)
-    left_out = ratios_left_out(effective, coverage)
-    if left_out is None:
-        return _MedianBounds(ordered[0], median, ordered[-1], None)
-    # The same share of the values is left out as of so many independent ones.
-    rank = left_out * count // effective
-    return _MedianBounds(ordered[rank], median, ordered[-1 - rank], coverage)
+    """Rounds of each run below which so many ratios of medians have no intervals together, however steady the times."""
+    return fewest_rounds(_single_coverage(LEAST_COVERAGE, interval_count))
 
 
 def effective_count(values: Sequence[float]) -> int:
-    """
-    How many independent values tell as much about the median as these do.
-
-    Args:
-        values: Numbers in the order of time.
-
-    Returns:
-        At least 1, at most as many as there are.
-    """
+    """How many independent values tell as much about the median as these do, in the order of time; at least 1."""
     count = len(values)
     if count < 2:
         return count
@@ -153,9 +115,6 @@ def mean_of_bounds(ratios: Sequence[RatioBounds]) -> RatioBounds:
     """
     The geometric mean of several ratios whose intervals hold together: it lies between the means of their ends then.
 
-    Args:
-        ratios: At least one.
-
     Returns:
         With the lowest coverage among them; None where one of them has none.
     """
@@ -165,31 +124,6 @@ def mean_of_bounds(ratios: Sequence[RatioBounds]) -> RatioBounds:
         median=statistics.geometric_mean(ratio.median for ratio in ratios),
         high=statistics.geometric_mean(ratio.high for ratio in ratios),
         coverage=min(coverages) if len(coverages) == len(ratios) else None,
-    )
-
-
-def judge(bounds: RatioBounds, resolution: float) -> Verdict | None:
-    """
-    What may be said of a ratio: its interval has to be clear of 1 by the resolution.
-
-    Args:
-        bounds: Old over new: above 1 is faster.
-        resolution: Smallest relative difference that is called one; 0.05 is 5 %.
-
-    Returns:
-        None where there were too few rounds for any verdict.
-    """
-    if bounds.coverage is None:
-        return None
-    if bounds.low > 1 + resolution:
-        return FASTER
-    # The mirror image of the line above, so that exchanging old and new exchanges the verdicts.
-    return SLOWER if 1 / bounds.high > 1 + resolution else NO_DIFFERENCE
-
-
-def _quotient(old: _MedianBounds, new: _MedianBounds, coverage: float | None) -> RatioBounds:
-    return RatioBounds(
-        low=old.low / new.high, median=old.median / new.median, high=old.high / new.low, coverage=coverage
     )
 
 
@@ -210,13 +144,7 @@ _FIELDS = (
 
 
 def environment_changes(old: Diagnosis, new: Diagnosis) -> tuple[EnvironmentDifference, ...]:
-    """
-    What is not the same, the device first, then versions, then settings by name.
-
-    Args:
-        old: The earlier diagnosis.
-        new: The later one.
-    """
+    """What is not the same, the device first, then versions, then settings by name."""
     values = [("device", old.subject.device, new.subject.device)]
     values += [(name, getattr(old.environment, name), getattr(new.environment, name)) for name in _FIELDS]
     before, after = old.environment.settings, new.environment.settings
@@ -229,33 +157,21 @@ def environment_changes(old: Diagnosis, new: Diagnosis) -> tuple[EnvironmentDiff
 
 
 def has_another_device(old: Diagnosis, new: Diagnosis) -> bool:
-    """
-    Whether two diagnoses are known to come from different devices.
-
-    Args:
-        old: The earlier diagnosis.
-        new: The later one.
-    """
-    pairs = (
-        (old.subject.device, new.subject.device),
-        (old.environment.device_name, new.environment.device_name),
-    )
-    return any(once is not None and now is not None and once != now for once, now in pairs)
+    """Whether two diagnoses are known to come from different devices."""
+    names = (old.environment.device_name, new.environment.device_name)
+    return _differ(((old.subject.device, new.subject.device), names))
 
 
 def has_another_machine(old: Diagnosis, new: Diagnosis) -> bool:
-    """
-    Whether two diagnoses are known to come from machines whose times cannot be compared: also by the threads used.
-
-    Args:
-        old: The earlier diagnosis.
-        new: The later one.
-    """
+    """Whether two diagnoses are known to come from machines whose times cannot be compared: by threads as well."""
     names = ("onednn_isa", "cpu_count", "thread_count")
-    pairs = [(getattr(old.environment, name), getattr(new.environment, name)) for name in names]
-    return has_another_device(old, new) or any(
-        once is not None and now is not None and once != now for once, now in pairs
+    return has_another_device(old, new) or _differ(
+        (getattr(old.environment, name), getattr(new.environment, name)) for name in names
     )
+
+
+def _differ(pairs: Iterable[tuple[object, object]]) -> bool:
+    return any(once is not None and now is not None and once != now for once, now in pairs)
 
 
 RESOLUTION = 0.05
@@ -289,8 +205,6 @@ def time_changes(
     What became of the time of every configuration that was measured in both.
 
     Args:
-        old: The earlier diagnosis.
-        new: The later one.
         not_comparable: Why their times are of different work; None where they are of the same.
 
     Returns:
@@ -301,7 +215,11 @@ def time_changes(
     }
     if not_comparable is not None or not rounds:
         why = not_comparable or "no configuration was measured in both"
-        return {name: _without_ratio(pair, why) for name, pair in rounds.items()}, TimeSummary(not_judged=why)
+        unjudged = {
+            name: TimeChange(old_round_count=len(pair.old), new_round_count=len(pair.new), not_judged=why)
+            for name, pair in rounds.items()
+        }
+        return unjudged, TimeSummary(not_judged=why)
     judging = _Judging(old, new, rounds)
     return {name: judging.change_of(name) for name in rounds}, judging.summary()
 
@@ -361,7 +279,7 @@ class _Judging:
             drift=drift,
             has_drifted=drift is not None and judge(drift, DRIFT_RESOLUTION) in (FASTER, SLOWER),
             is_other_machine=self.other_machine,
-            not_judged=None if None in problems else _most_common(problem for problem in problems if problem),
+            not_judged=None if None in problems else statistics.mode(problems),
         )
 
     def _absolute(self, name: str) -> RatioBounds:
@@ -520,11 +438,3 @@ def _code_of(trial: Trial | None) -> tuple[object, ...] | None:
         for node in graph.nodes
     )
     return operations or None
-
-
-def _without_ratio(pair: _Rounds, why: str) -> TimeChange:
-    return TimeChange(old_round_count=len(pair.old), new_round_count=len(pair.new), not_judged=why)
-
-
-def _most_common(problems: Iterable[str]) -> str:
-    return statistics.mode(problems)

@@ -18,6 +18,7 @@ from layoutdoctor.examination.changes.conversions import (
     conversion_changes,
     cost_difference,
     cost_totals,
+    per,
     recorded_by_one,
     round_trip_changes,
 )
@@ -53,10 +54,7 @@ class NameMatch:
     Names of two runs that belong together.
 
     Attributes:
-        name: What to call them.
         match: ``exact`` or ``loose``; None where they stand in one run only.
-        old_names: Names in the old run.
-        new_names: Names in the new run.
     """
 
     name: str
@@ -68,10 +66,6 @@ class NameMatch:
 def match_kernel_names(old: Collection[str], new: Collection[str]) -> tuple[NameMatch, ...]:
     """
     The kernels of two runs by name: equal names first, then what is left by ``loose_name``.
-
-    Args:
-        old: Names of kernels, each once.
-        new: The same of the other run.
 
     Returns:
         Every name of both exactly once. Numbered kernels of Inductor are matched by their own name only where the runs
@@ -92,13 +86,7 @@ def match_kernel_names(old: Collection[str], new: Collection[str]) -> tuple[Name
 
 
 def match_exact_names(old: Collection[str], new: Collection[str]) -> tuple[NameMatch, ...]:
-    """
-    The operations or modules of two runs, by equal names only.
-
-    Args:
-        old: Names, each once.
-        new: The same of the other run.
-    """
+    """The operations or modules of two runs, by equal names only."""
     both = set(old) & set(new)
     matches = [NameMatch(name, "exact", (name,), (name,)) for name in old if name in both]
     matches += [NameMatch(name, None, (name,), ()) for name in old if name not in both]
@@ -109,9 +97,6 @@ def match_exact_names(old: Collection[str], new: Collection[str]) -> tuple[NameM
 def loose_name(name: str) -> str:
     """
     A kernel's name without what changes from version to version and from GPU to GPU.
-
-    Args:
-        name: As in a trace.
 
     Returns:
         Without ``void``, parameters and template arguments, cuDNN's inner namespace, the generation of GPU it was built
@@ -164,17 +149,7 @@ def _kind_of(name: str) -> str | None:
 
 def _shifted_kinds(old: Iterable[str], new: Iterable[str]) -> set[str]:
     """Kinds of numbered kernels of which the two runs have different numbers."""
-    old_kinds, new_kinds = _names_by_kind(old), _names_by_kind(new)
-    return {kind for kind in {*old_kinds, *new_kinds} if old_kinds.get(kind) != new_kinds.get(kind)}
-
-
-def _names_by_kind(names: Iterable[str]) -> dict[str, set[str]]:
-    kinds: dict[str, set[str]] = defaultdict(set)
-    for name in names:
-        kind = _kind_of(name)
-        if kind is not None:
-            kinds[kind].add(name)
-    return kinds
+    return {kind for kind in map(_kind_of, set(old) ^ set(new)) if kind is not None}
 
 
 def _by_loose_name(names: Iterable[str], left_out: Collection[str]) -> dict[str, list[str]]:
@@ -201,23 +176,13 @@ _CONVOLUTION = re.compile(r"conv(?!ert)", re.IGNORECASE)
 
 
 def totals_by_name(totals: Iterable[Total], kind: TotalKind) -> dict[str, Total]:
-    """
-    The totals of one kind by their name, in their order.
-
-    Args:
-        totals: Those of one run.
-        kind: Which of them.
-    """
+    """The totals of one kind by their name, in their order."""
     return {total.name: total for total in totals if total.kind == kind}
 
 
 def find_overlap(old: Sequence[Total], new: Sequence[Total]) -> Overlap:
     """
     How much two recorded runs have in common.
-
-    Args:
-        old: The old run's totals.
-        new: The new run's totals.
 
     Returns:
         By operations, by kernels where a run has no operation. A run without totals has nothing in common with any.
@@ -255,12 +220,6 @@ def find_overlap(old: Sequence[Total], new: Sequence[Total]) -> Overlap:
 def find_unequal_work(old: Sequence[Total], new: Sequence[Total], old_parts: int = 1, new_parts: int = 1) -> str | None:
     """
     Why two runs seem not to have done the same work, by how many kernels ran for the operations that both have.
-
-    Args:
-        old: The old run's totals.
-        new: The new run's totals.
-        old_parts: By how many steps the old run's counts are divided.
-        new_parts: The same for the new run.
 
     Returns:
         A clause; None where nothing says so. Conversions are left out, as these are what may come and go. Convolutions
@@ -323,10 +282,6 @@ _FIELD_WORDS = {"op": "operations", "module": "modules", "shape": "shapes"}
 def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     """
     What changed between two examined traces.
-
-    Args:
-        old: The earlier one.
-        new: The later one.
 
     Returns:
         Numbers per profiler step where both recorded steps, of whole traces else. Two traces that have nothing to do
@@ -420,19 +375,11 @@ def _compared_total(
 def _amount(totals: list[Total], parts: int) -> Amount | None:
     if not totals:
         return None
-    amount = Amount(
-        count=sum(total.count for total in totals),
-        seconds=sum(total.seconds for total in totals),
-        conversion_count=sum(total.conversion_count for total in totals),
-        conversion_seconds=sum(total.conversion_seconds for total in totals),
-    )
-    if parts == 1:
-        return amount
     return Amount(
-        count=amount.count / parts,
-        seconds=amount.seconds / parts,
-        conversion_count=amount.conversion_count / parts,
-        conversion_seconds=amount.conversion_seconds / parts,
+        count=per(sum(total.count for total in totals), parts),
+        seconds=per(sum(total.seconds for total in totals), parts),
+        conversion_count=per(sum(total.conversion_count for total in totals), parts),
+        conversion_seconds=per(sum(total.conversion_seconds for total in totals), parts),
     )
 
 

@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 
 def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
-    """
-    The breakers of a compiled graph.
-
-    Args:
-        flow: Its buffers.
-        conversions: Its conversions.
-    """
+    """The breakers of a compiled graph."""
     found: dict[str, LayoutBreaker] = {}
     by_value: dict[str, list[Conversion]] = {}
     read, made = _read_by_convolutions(flow), _made_by_convolutions(flow)
@@ -79,21 +73,18 @@ def _ends_above(flow: BufferGraph, name: str | None) -> Iterator[tuple[Buffer, L
             # Of another rank, such as [N, H * W, C], it may hold the same bytes: there formats say nothing.
             if buffer is None or buffer.is_extern or not is_only_contiguous(buffer.layout):
                 continue
-            given = next((layout for _, layout in _inputs(flow, buffer) if is_only_channels_last(layout)), None)
+            # What a buffer reads it may hold: whole, in part, or through a table of indices.
+            given = next(
+                (layout for layout in map(flow.layout_of, buffer.reads) if is_only_channels_last(layout)), None
+            )
             if given is not None:
                 is_found = True
                 yield buffer, given
                 continue
-            inputs = [other for other, _ in _inputs(flow, buffer) if other not in seen]
+            inputs = [other for other in buffer.reads if other not in seen]
             seen.update(inputs)
             further += dict.fromkeys(inputs)
         front = further
-
-
-def _inputs(flow: BufferGraph, buffer: Buffer) -> Iterator[tuple[str, Layout | None]]:
-    """What a buffer reads, of which it may hold the values: whole, in part, or through a table of indices."""
-    for name in buffer.reads:
-        yield name, flow.layout_of(name)
 
 
 def _read_by_convolutions(flow: BufferGraph) -> set[str]:
@@ -160,13 +151,7 @@ def _words(layout: Layout) -> str:
 
 
 def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
-    """
-    The breakers of an eager iteration.
-
-    Args:
-        graph: The recorded operations.
-        conversions: The conversions that ran, in eager copies and inside libraries, joined to its nodes.
-    """
+    """The breakers of an eager iteration, by the conversions that ran in its copies and inside libraries."""
     nodes = {node.name: node for node in graph.nodes}
     mine = [c for c in conversions if c.graph == graph.name and c.node in nodes and c.tensor != "weight"]
     outward = {
@@ -252,13 +237,7 @@ def _eager_breaker(node: FxNode, given: Layout, returned: Layout, conversions: S
 
 
 def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
-    """
-    The graph with the cost of each breaker: the sum over its conversions, None where one of them is not known.
-
-    Args:
-        graph: With breakers.
-        known: All conversions of the trial.
-    """
+    """The graph with the cost of each breaker: the sum over its conversions, None where one of them is not known."""
     by_id = {conversion.id: conversion for conversion in known}
     breakers = []
     for breaker in graph.breakers:
@@ -274,13 +253,7 @@ def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
 
 
 def without_round_trips(graph: Graph, pairs: Sequence[RedundantPair]) -> Graph:
-    """
-    The graph without the breakers that are told already, as redundant pairs.
-
-    Args:
-        graph: With breakers.
-        pairs: The trial's redundant pairs.
-    """
+    """The graph without the breakers that are told already, as redundant pairs."""
     told = {id_ for pair in pairs for id_ in (pair.first, pair.second, *pair.also)}
     kept = tuple(
         breaker for breaker in graph.breakers if not breaker.conversions or not told.issuperset(breaker.conversions)

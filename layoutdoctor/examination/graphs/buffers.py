@@ -6,6 +6,7 @@ Fusion keeps some buffers in registers; here a read of such a buffer is a read o
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
@@ -44,7 +45,6 @@ def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Lo
     Args:
         shape: Sizes of the stored buffer.
         stride: Its strides in elements; dimensions do not overlap.
-        loops: The body's loop variables; one may cover several dimensions, or a part of one.
 
     Returns:
         One stride per dimension: 0 where the load does not depend on it, and for dimensions of size 1. None where a
@@ -91,15 +91,7 @@ def _covers(loop: Loop, place: int) -> bool:
 
 
 def reduction_run(loops: Sequence[Loop]) -> int | None:
-    """
-    How many neighbouring elements a reduction reads one after the other.
-
-    Args:
-        loops: The body's loop variables; those that the store does not depend on are reduced.
-
-    Returns:
-        1 where every element is a stride away from the last; None where nothing is reduced.
-    """
+    """How many neighbours a reduction reads one after the other: 1 where each is a stride away; None without one."""
     reduced = sorted((loop.load_step, loop.count) for loop in loops if loop.store_step == 0 and loop.load_step > 0)
     run = 1
     for step, count in reduced:
@@ -138,7 +130,7 @@ def is_relayout(
         target_shape: Sizes of the buffer that is written.
         seen_stride: From ``seen_strides``.
     """
-    if _product(source_shape) != _product(target_shape):
+    if math.prod(source_shape) != math.prod(target_shape):
         return False
     own, seen = _runs(source_shape, source_stride), _runs(target_shape, seen_stride)
     if own is None or seen is None:
@@ -149,13 +141,6 @@ def is_relayout(
         if pieces is None or not _keeps_together(run.dimension, pieces, large):
             return False
     return _covered(own) == _covered(seen)
-
-
-def _product(sizes: Sequence[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 def _runs(shape: Sequence[int], stride: Sequence[int]) -> list[_Run] | None:
@@ -238,9 +223,6 @@ class BufferGraph:
     The buffers of one compiled graph.
 
     Attributes:
-        graph: The record.
-        buffers: Every buffer by name.
-        nodes: Every FX node by name.
         inputs: Graph inputs by name.
         readers: For each buffer or input, the names of the buffers computed from it.
     """
@@ -265,15 +247,12 @@ class BufferGraph:
 
     def layout_of(self, name: str) -> Layout | None:
         """Layout of a buffer or graph input; None where not known."""
-        if name in self.buffers:
-            return self.buffers[name].layout
-        return self.inputs[name].layout if name in self.inputs else None
+        value = self.value(name)
+        return value.layout if value is not None else None
 
-    def dtype_of(self, name: str) -> str | None:
-        """Element type of a buffer or graph input."""
-        if name in self.buffers:
-            return self.buffers[name].dtype
-        return self.inputs[name].dtype if name in self.inputs else None
+    def value(self, name: str) -> Buffer | FxNode | None:
+        """A buffer or graph input."""
+        return self.buffers.get(name) or self.inputs.get(name)
 
     def is_fused(self, buffer: Buffer) -> bool:
         """Whether the kernel that writes a buffer computes as well, here or for another buffer."""
@@ -305,7 +284,7 @@ class BufferGraph:
 
     def _source(self, buffer: Buffer, read: BufferRead) -> Source:
         layout = self.layout_of(read.name)
-        own, target = _known(layout), _known(buffer.layout)
+        own, target = known_numbers(layout), known_numbers(buffer.layout)
         if own is None or target is None or read.stride is None:
             return Source(read.name, None, layout)
         if read.is_masked:
@@ -378,16 +357,11 @@ _Known = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def computes(buffer: Buffer) -> bool:
-    """
-    Whether a buffer's loop does more than move and cast elements; a library call is not asked.
-
-    Args:
-        buffer: Any.
-    """
+    """Whether a buffer's loop does more than move and cast elements; a library call is not asked."""
     return not buffer.is_extern and (buffer.is_reduction or not CASTS.issuperset(buffer.operations))
 
 
-def _known(layout: Layout | None) -> _Known | None:
+def known_numbers(layout: Layout | None) -> _Known | None:
     """Sizes and strides as whole numbers; None where one is symbolic or there are none."""
     if layout is None or layout.stride is None:
         return None
@@ -398,7 +372,7 @@ def _known(layout: Layout | None) -> _Known | None:
 
 
 def _sees_itself(buffer: Buffer, read: BufferRead) -> bool:
-    known = _known(buffer.layout)
+    known = known_numbers(buffer.layout)
     if known is None or read.stride is None or read.offset != 0 or len(read.stride) != len(known[0]):
         return False
     return all(size == 1 or seen == step for size, seen, step in zip(known[0], read.stride, known[1], strict=True))
@@ -424,13 +398,8 @@ def _filler(shape: Sequence[int], stride: Sequence[int], dimension: int) -> int:
 
 
 def densified(layout: Layout) -> Layout:
-    """
-    The dense layout of the same stride order: which memory format a part of a larger memory is written in.
-
-    Args:
-        layout: Strided, with known sizes; one that satisfies a memory format already is returned as it is.
-    """
-    known = _known(layout)
+    """The dense layout of the same stride order: which memory format a part of a larger memory is written in."""
+    known = known_numbers(layout)
     order = stride_order(*known) if known is not None else None
     if layout.memory_formats or known is None or order is None:
         return layout
@@ -439,24 +408,17 @@ def densified(layout: Layout) -> Layout:
 
 
 def is_only_channels_last(layout: Layout | None) -> bool:
-    """
-    Whether a 4-D or 5-D layout is channels-last and nothing else; a part of a larger memory counts by its order.
-
-    Args:
-        layout: Any; None is not.
-    """
-    if layout is None or len(layout.shape) not in CHANNELS_LAST_BY_RANK:
-        return False
-    return densified(layout).memory_formats == (CHANNELS_LAST_BY_RANK[len(layout.shape)],)
+    """Whether a 4-D or 5-D layout is channels-last and nothing else; a part of a larger memory counts by its order."""
+    return _only_format(layout) in CHANNELS_LAST_BY_RANK.values()
 
 
 def is_only_contiguous(layout: Layout | None) -> bool:
-    """
-    Whether a 4-D or 5-D layout is contiguous and not channels-last as well.
+    """Whether a 4-D or 5-D layout is contiguous and not channels-last as well."""
+    return _only_format(layout) == "contiguous_format"
 
-    Args:
-        layout: Any; None is not.
-    """
+
+def _only_format(layout: Layout | None) -> str | None:
     if layout is None or len(layout.shape) not in CHANNELS_LAST_BY_RANK:
-        return False
-    return densified(layout).memory_formats == ("contiguous_format",)
+        return None
+    formats = densified(layout).memory_formats
+    return formats[0] if len(formats) == 1 else None

@@ -5,7 +5,7 @@ asked for it, and what needs it.
 A conversion is a part of a loop body whose value is only moved: the same elements, the same dimensions, another stride
 order over dimensions larger than one. Padding, concatenation, slicing, shuffling and casts at equal layout move
 elements as well and are none. Decided by what the loops do, never by the name of a kernel. What a library does inside
-an external call is not in the graph: ``kernel_list`` has that.
+an external call is not in the graph; the kernel list has that.
 """
 
 from __future__ import annotations
@@ -47,13 +47,7 @@ _COPIES = frozenset({"clone", "_to_copy", "convert_element_type", "copy", "copy_
 
 
 def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> tuple[Graph, ...]:
-    """
-    The graphs with their conversions and layout breakers filled in.
-
-    Args:
-        graphs: As captured.
-        graph_break_count: Breaks of the whole model.
-    """
+    """The graphs with their conversions and layout breakers filled in."""
     found: list[Graph] = []
     for graph in graphs:
         flow = BufferGraph(graph)
@@ -66,12 +60,7 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
 
 
 def graph_conversions(graph: Graph) -> tuple[Conversion, ...]:
-    """
-    The conversions of one compiled graph: one for each buffer and each kind of tensor and layout converted into it.
-
-    Args:
-        graph: With FX nodes and buffers.
-    """
+    """The conversions of a compiled graph: one for each buffer and each kind of tensor and layout put into it."""
     return _conversions(BufferGraph(graph))
 
 
@@ -104,13 +93,7 @@ def _target_layout(layout: Layout, source: Source) -> Layout | None:
 
 
 def layout_change(source: Layout, target: Layout) -> ConversionDirection:
-    """
-    What kind of change leads from one strided layout to another; ``none`` where their bytes lie in the same order.
-
-    Args:
-        source: Before, as the reader sees it.
-        target: After; a part of a larger memory counts by its stride order.
-    """
+    """What change leads from one strided layout to another; ``none`` where their bytes lie in the same order."""
     before, after = densified(source), densified(target)
     if set(before.memory_formats) & set(after.memory_formats):
         return "none"
@@ -139,7 +122,8 @@ def _conversion(
 ) -> Conversion:
     node = flow.node_of(buffer)
     asked = _user_node(flow, buffer, target)
-    dtypes = (flow.dtype_of(source.name), buffer.dtype)
+    given = flow.value(source.name)
+    dtypes = (given.dtype if given is not None else None, buffer.dtype)
     kind = _kind(flow, source.name, gradients)
     required_by = flow.required_by(buffer.name)
     role = _role(flow, buffer, source.name, kind)
@@ -189,12 +173,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
 
 
 def conversion_bytes(value: Buffer | FxNode) -> int | None:
-    """
-    Bytes that a conversion of a value reads and writes when its dtype stays; None where not known.
-
-    Args:
-        value: A buffer or a node of a graph.
-    """
+    """Bytes that a conversion of a value reads and writes when its dtype stays; None where not known."""
     return tensor_bytes(value.layout, value.dtype, value.dtype)
 
 
@@ -213,22 +192,12 @@ def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | No
 
 
 def is_user_call(node: FxNode) -> bool:
-    """
-    Whether a node is a copy that the model's own line asked for: ``.contiguous()``, ``.to(memory_format=...)``.
-
-    Args:
-        node: An FX node, or an eager operation.
-    """
+    """Whether a node is a copy that the model's own line asked for: ``.contiguous()``, ``.to(memory_format=...)``."""
     return is_copy(node) and node.called in USER_CALLS and node.is_called_directly is not False
 
 
 def is_copy(node: FxNode) -> bool:
-    """
-    Whether a node's result is a copy of its first argument.
-
-    Args:
-        node: An FX node, or an eager operation.
-    """
+    """Whether a node's result is a copy of its first argument."""
     return base_name(node.target) in _COPIES
 
 
@@ -327,8 +296,6 @@ def with_eager_conversions(
 
     Args:
         graph: The recorded operations, aligned with the profiled ones.
-        tree: The profiled operations, joined to its nodes.
-        library_conversions: What the libraries converted inside their operations, joined likewise.
         device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
     """
     nodes = {node.name: node for node in graph.nodes}
@@ -351,8 +318,6 @@ def with_copies_in_calls(graph: Graph, tree: Sequence[HostOperation], device_sec
     none of the library's.
 
     Args:
-        graph: With its own conversions.
-        tree: The profiled operations, joined to its nodes.
         device_seconds: Time of the kernels that each operation launched, by its external id.
     """
     is_backward_graph = graph.direction == "backward"

@@ -21,54 +21,28 @@ if TYPE_CHECKING:
 
 _GRAPH_CALL = "## Call CompiledFxGraph"
 _TRITON_PREFIX = "triton_"  # on a GPU the launch of a generated kernel is an operation of its name
-_OPERATION_OF_TARGET = {
-    "aten.convolution": "aten::convolution",
-    "aten.convolution_backward": "aten::convolution_backward",
-    "aten.mkldnn_convolution": "aten::mkldnn_convolution",
-    "mkldnn._convolution_pointwise": "mkldnn::_convolution_pointwise",
-    "mkldnn._convolution_pointwise_": "mkldnn::_convolution_pointwise_",
-    "aten.addmm": "aten::addmm",
-    "aten.mm": "aten::mm",
-    "mkldnn._linear_pointwise": "mkldnn::_linear_pointwise",
-}
-_CONVOLUTIONS = tuple(name for name in _OPERATION_OF_TARGET.values() if "conv" in name)
+_CONVOLUTIONS = (
+    "aten::convolution",
+    "aten::convolution_backward",
+    "aten::mkldnn_convolution",
+    "mkldnn::_convolution_pointwise",
+    "mkldnn::_convolution_pointwise_",
+)
 
 
 def is_convolution(target: str) -> bool:
-    """
-    Whether an FX target is a convolution, forward or backward.
-
-    Args:
-        target: Such as ``aten.convolution.default``.
-    """
-    return _operation_name(target) in _CONVOLUTIONS
-
-
-def _operation_name(target: str) -> str | None:
-    return _OPERATION_OF_TARGET.get(target.removeprefix("torch.ops.").rsplit(".", 1)[0])
+    """Whether an FX target, such as ``aten.convolution.default``, is a convolution, forward or backward."""
+    return operation_name(target) in _CONVOLUTIONS
 
 
 def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
-    """
-    Joins the operations of an eager iteration with its recorded graph.
-
-    Args:
-        tree: The profiled operations; their ``node`` is set where it is certain.
-        graph: What a second iteration recorded.
-
-    Returns:
-        Why nothing was joined; None where it was.
-    """
+    """Joins an eager iteration's operations with its recorded graph; says why nothing was joined, None where it was."""
     return _join_sequence(tree, [node for node in graph.nodes if is_convolution(node.target)], graph)
 
 
 def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str | None:
     """
     Joins the operations of a compiled iteration with the graphs they ran in.
-
-    Args:
-        tree: The profiled operations.
-        graphs: Every captured graph.
 
     Returns:
         Why some were not joined; None where all were.
@@ -122,12 +96,7 @@ def _graph_of(
 
 
 def scheduled_convolutions(graph: Graph) -> list[FxNode]:
-    """
-    The convolutions of a graph in the order in which the generated code runs them.
-
-    Args:
-        graph: A compiled graph; without buffers, the order of its FX nodes is all there is.
-    """
+    """The convolutions of a graph in the order in which the generated code runs them."""
     by_name = {node.name: node for node in graph.nodes if is_convolution(node.target)}
     if not any(buffer.is_extern for buffer in graph.buffers):
         return list(by_name.values())
@@ -144,17 +113,16 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
 
 def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], graph: Graph) -> str | None:
     ran = _convolutions(entries)
-    expected = [node for node in nodes if _operation_name(node.target) in _CONVOLUTIONS]
-    if len(ran) != len(expected):
+    if len(ran) != len(nodes):
         return (
-            f"{graph.name}: {len(ran)} convolutions ran and {len(expected)} are in the graph, "
+            f"{graph.name}: {len(ran)} convolutions ran and {len(nodes)} are in the graph, "
             "so conversions are not assigned to its nodes"
         )
     shapes = {node.name: node.layout.shape for node in graph.nodes if node.layout is not None}
-    for entry, node in zip(ran, expected, strict=True):
-        if entry.name != _operation_name(node.target) or not _shapes_agree(entry, node, shapes):
+    for entry, node in zip(ran, nodes, strict=True):
+        if entry.name != operation_name(node.target) or not _shapes_agree(entry, node, shapes):
             return f"{graph.name}: the convolutions that ran are not in the order of the graph"
-    for entry, node in zip(ran, expected, strict=True):
+    for entry, node in zip(ran, nodes, strict=True):
         entry.node, entry.graph = node, graph.name
     return None
 
@@ -183,16 +151,7 @@ def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[in
 
 
 def align_eager(tree: Sequence[HostOperation], graph: Graph) -> Graph:
-    """
-    Joins the operations of a profiled eager iteration with its recorded graph.
-
-    Args:
-        tree: The profiled operations; ``node`` and ``graph`` are set where the match is certain.
-        graph: What another iteration recorded.
-
-    Returns:
-        The graph, whose nodes know what the user's line called.
-    """
+    """Joins profiled eager operations with the recorded graph, whose nodes then know what the user's line called."""
     nodes = [node for node in graph.nodes if node.op == "call_function" and "getitem" not in node.target]
     wanted = {operation_name(node.target) for node in nodes}
     entries = _recorded_entries(tree, wanted)
@@ -211,12 +170,7 @@ def align_eager(tree: Sequence[HostOperation], graph: Graph) -> Graph:
 
 
 def operation_name(target: str) -> str:
-    """
-    The profiler's name of an operator: ``aten.clone.default`` is ``aten::clone``.
-
-    Args:
-        target: As in ``FxNode.target``.
-    """
+    """The profiler's name of an operator: ``aten.clone.default`` is ``aten::clone``."""
     parts = target.removeprefix("torch.ops.").split(".")
     return "::".join(parts[:2])
 

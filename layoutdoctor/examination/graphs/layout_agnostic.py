@@ -65,12 +65,7 @@ Source:
 
 
 def base_name(target: str) -> str:
-    """
-    The operator's name without namespace, overload and in-place underscore: ``aten.relu_.default`` is ``relu``.
-
-    Args:
-        target: As in ``FxNode.target``; ``<built-in function getitem>`` is ``getitem``.
-    """
+    """The operator's name without namespace, overload and in-place underscore: ``aten.relu_.default`` is ``relu``."""
     if "getitem" in target:
         return "getitem"
     parts = target.removeprefix("torch.ops.").split(".")
@@ -79,12 +74,7 @@ def base_name(target: str) -> str:
 
 
 def is_layout_agnostic(node: FxNode) -> bool:
-    """
-    Whether an operation takes a value in any layout, and returns one of the same layout.
-
-    Args:
-        node: A node of a graph.
-    """
+    """Whether an operation takes a value in any layout, and returns one of the same layout."""
     name = base_name(node.target)
     if name in _BATCH_NORMS:
         return node.uses_running_statistics is True
@@ -92,11 +82,6 @@ def is_layout_agnostic(node: FxNode) -> bool:
 
 
 def reads_any_layout(node: FxNode) -> bool:
-    """
-    Whether an operation reads its input as it lies, and returns a value of its own.
-
-    Args:
-        node: A node of a graph.
-    """
+    """Whether an operation reads its input as it lies, and returns a value of its own."""
     name = base_name(node.target)
     return name in REDUCTIONS or name.startswith("sym_") or name in ("is_same_size", "size", "stride", "numel")

@@ -76,12 +76,9 @@ class Region:
         Args:
             bytes_of: Bytes read and written by a conversion of a value.
         """
-        today = [c.bytes_moved for c in (*self.leaving.values(), *(c for _, c in self.entering))]
-        then = [bytes_of(name) for name in (*self.pinned, *self.foreign)]
-        known_today, known_then = [b for b in today if b is not None], [b for b in then if b is not None]
-        if len(known_today) < len(today) or len(known_then) < len(then):
-            return None
-        return sum(known_today) - sum(known_then)
+        today = known_sum(0, *(c.bytes_moved for c in (*self.leaving.values(), *(c for _, c in self.entering))))
+        then = known_sum(0, *(bytes_of(name) for name in (*self.pinned, *self.foreign)))
+        return None if today is None or then is None else today - then
 
 
 class _Search:
@@ -122,7 +119,6 @@ def shortest_ways(
     Only as much of a region is walked as the answers need, so that one of thousands of values takes no square of time.
 
     Args:
-        successors: Values made from a value.
         starts: The values of each start, which is told by its position.
         ends: Positions of the ends at each value, in ascending order.
         is_wanted: Whether ways from a start are still asked for.
@@ -145,13 +141,7 @@ def shortest_ways(
 
 
 def same_format(one: Layout, other: Layout) -> bool:
-    """
-    Whether two layouts are of one format: a library's blocked one, or a memory format that both satisfy.
-
-    Args:
-        one: Any; a part of a larger memory counts by its stride order.
-        other: Any.
-    """
+    """Whether two layouts are of one format: a library's blocked one, or a memory format that both satisfy."""
     if one.is_blocked or other.is_blocked:
         return one.format == other.format
     first, second = densified(one), densified(other)
@@ -159,13 +149,7 @@ def same_format(one: Layout, other: Layout) -> bool:
 
 
 def known_sum(first: _Number | None, *others: _Number | None) -> _Number | None:
-    """
-    A sum; None where one of its terms is not known.
-
-    Args:
-        first: A quantity.
-        others: More in the same unit.
-    """
+    """A sum; None where one of its terms is not known."""
     total = first
     for value in others:
         if total is None or value is None:

@@ -1,18 +1,16 @@
 """
 Redundant pairs, proved on the data flow of a graph.
 
-Values joined by layout-agnostic operations form a region that can live in one layout. Today each convolution result
-that enters the region is converted A to B, and each value that leaves it into a convolution is converted B to A. If the
-region lived in A, those conversions would go, and instead every value that something else needs in B, and every value
-that comes in from elsewhere in B, would cost one. A pair is claimed only where that balance, in conversions and in
-bytes, leaves both of its conversions without a task. One run of a graph is balanced at a time, for one A at a time.
+Values joined by layout-agnostic operations form a region that can live in one layout. A pair is claimed only where the
+region's balance, in conversions and in bytes, leaves both of its conversions without a task. One run of a graph is
+balanced at a time, for one layout at a time.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
@@ -30,12 +28,7 @@ if TYPE_CHECKING:
 
 
 def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
-    """
-    The redundant pairs of one compiled graph, by its buffers alone.
-
-    Args:
-        graph: With buffers and conversions; an eager graph has none.
-    """
+    """The redundant pairs of one compiled graph, by its buffers alone."""
     made: dict[str, list[Conversion]] = defaultdict(list)
     read: dict[str, list[Conversion]] = defaultdict(list)
     for conversion in graph.conversions:
@@ -51,15 +44,10 @@ def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
         if values.isdisjoint(made) or values.isdisjoint(read):
             continue
         region = _balance(flow, joined, set(values), made, read)
-        best: list[RedundantPair] = []
-        for layout in region.layouts():
-            best = max(best, _choose(flow, joined, region.in_layout(layout)), key=_count)
+        choices = [_choose(flow, joined, region.in_layout(layout)) for layout in region.layouts()]
+        best = max([[], *choices], key=len)
         found += best
     return tuple(found)
-
-
-def _count(pairs: Sequence[RedundantPair]) -> int:
-    return len(pairs)
 
 
 def _is_value(flow: BufferGraph, name: str) -> bool:
@@ -224,28 +212,38 @@ def _saved_bytes(flow: BufferGraph, region: Region) -> int | None:
 def _buffer_pair(
     flow: BufferGraph, region: Region, reader_count: int, parts: Sequence[Conversion], way: Sequence[str]
 ) -> RedundantPair:
-    first, *also, second = parts
+    _, *also, second = parts
     between = _between(flow, way)
     place = next((node for node in reversed([flow.node_of(flow.buffers[n]) for n in way]) if node is not None), None)
     # What rides along in a loop that computes has no time of its own: what goes with the pair is what only moves.
     moving = [part for part in parts if _moves(flow, part)]
     seconds = known_sum(*(part.seconds for part in moving)) if moving else None
     sources = {part.seconds_source for part in moving}
-    return RedundantPair(
-        kind="through" if between else "adjacent",
+    return _as_pair(
+        parts,
+        between,
         evidence="graph",
-        first=first.id,
-        second=second.id,
-        between=between,
         seconds=seconds,
-        bytes_moved=known_sum(*(part.bytes_moved for part in parts)),
         location=place.location if place is not None and place.location is not None else second.location,
-        module=second.module or first.module,
         proof=_buffer_proof(region, reader_count, parts, way),
-        tensor_shape=second.source.shape if second.source is not None else None,
         also=tuple(part.id for part in also),
         seconds_source=None if seconds is None else "estimated" if "estimated" in sources else "measured",
         graph=flow.graph.name,
+    )
+
+
+def _as_pair(parts: Sequence[Conversion], between: tuple[str, ...], **fields: Any) -> RedundantPair:
+    """The record of conversions there, the last of them the one back."""
+    first, second = parts[0], parts[-1]
+    return RedundantPair(
+        kind="through" if between else "adjacent",
+        first=first.id,
+        second=second.id,
+        between=between,
+        bytes_moved=known_sum(*(part.bytes_moved for part in parts)),
+        module=second.module or first.module,
+        tensor_shape=second.source.shape if second.source is not None else None,
+        **fields,
     )
 
 
@@ -297,7 +295,6 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
     The redundant pairs that the kernel list shows and the graphs prove, and those that Inductor's buffers prove alone.
 
     Args:
-        graphs: The trial's graphs, with nodes.
         conversions: Library conversions joined to nodes and ports, in the order in which they ran.
     """
     found: list[RedundantPair] = []
@@ -341,9 +338,8 @@ def _pairs_of_run(flow: _Flow, conversions: Sequence[Conversion]) -> list[Redund
     for values in flow.regions():
         region = flow.balance(values, by_port)
         choices = [_choose_pairs(flow, region.in_layout(layout)) for layout in region.layouts()]
-        if choices:
-            best = max(choices, key=len)
-            pairs += best
+        best = max([[], *choices], key=len)
+        pairs += best
     return pairs
 
 
@@ -451,11 +447,8 @@ class _Flow:
                 region.entering += [(name, conversion) for conversion in entering]
                 if not entering:
                     region.pinned.add(name)
-            elif not self._is_internal(name, reader) and not reads_any_layout(reader):
+            elif not self.agnostic.has_edge(name, reader.name) and not reads_any_layout(reader):
                 region.pinned.add(name)
-
-    def _is_internal(self, name: str, reader: FxNode) -> bool:
-        return bool(self.agnostic.has_edge(name, reader.name))
 
     def successors(self, name: str) -> Iterable[str]:
         """Values that layout-agnostic operations make of a value."""
@@ -522,18 +515,13 @@ def _changes_size(node: FxNode) -> bool:
 def _pair(flow: _Flow, region: Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:
     between = tuple(node.target for node in way if base_name(node.target) not in ALIASES)
     seconds = known_sum(first.seconds, second.seconds)
-    return RedundantPair(
-        kind="through" if between else "adjacent",
+    return _as_pair(
+        (first, second),
+        between,
         evidence="kernels",
-        first=first.id,
-        second=second.id,
-        between=between,
         seconds=seconds,
-        bytes_moved=known_sum(first.bytes_moved, second.bytes_moved),
         location=second.location or first.location,
-        module=second.module or first.module,
         proof=_proof(region, first, second, between),
-        tensor_shape=second.source.shape if second.source is not None else None,
         seconds_source=None if seconds is None else "measured",
         graph=first.graph,
         exposed_seconds=known_sum(first.exposed_seconds, second.exposed_seconds),

@@ -1,51 +1,517 @@
+"""
+Hooks that meet a torch, a graph or a node they do not know: the compile goes on, and the record names what is lost.
+
+A name that torch's own compiler needs cannot be deleted without breaking torch itself, so it is taken away from us
+alone: ``compat._look_up``, through which every hook looks, does not find it any more.
+"""
+
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
-from torch._dynamo.utils import counters
 from torch._inductor.graph import GraphLowering
+from torch.fx.experimental.proxy_tensor import make_fx
 
+import layoutdoctor
+from layoutdoctor.capture import compat
 from layoutdoctor.capture.compat import (
+    PRIVATE_NAMES,
+    InductorHooks,
     compile_settings,
     distinct_options,
-    graph_break_counters,
     inductor_config,
+    lost_names,
+    notes_on_torch,
 )
-from layoutdoctor.capture.compat_hooks import InductorHooks
+from layoutdoctor.capture.decision import describe_decision, record_decision
+from layoutdoctor.capture.eager_graph import record_eager_iteration
+from layoutdoctor.capture.fx_graph import fx_nodes
+from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.errors import UnsupportedTorchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.diagnosis.records import Graph
+
+
+ALWAYS = [known for known in PRIVATE_NAMES if not known.for_target]
+LOOKED_AT_BEFORE_ANYTHING_IS_COMPILED = {known.path for known in ALWAYS} - {
+    "torch._inductor.graph.GraphLowering.decide_layout_opt",
+    "torch._inductor.graph.GraphLowering.compile_to_module",
+    "torch._inductor.scheduler.BaseScheduling",
+    "torch._inductor.codegen.cpp.CppScheduling.define_kernel",
+    "torch._inductor.codegen.triton.TritonScheduling.define_kernel",
+    "torch._dynamo.utils.counters",
+    "torch._dynamo.utils.guard_failures",
+    "torch._dynamo.convert_frame.FRAME_COUNTER",
+}
 
 
 @pytest.fixture(autouse=True)
 def _clean_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
-    counters.clear()
     yield
     torch._dynamo.reset()
-    counters.clear()
 
 
-def plain(x: torch.Tensor) -> torch.Tensor:
+def tiny(x: torch.Tensor) -> torch.Tensor:
     return x.relu() + 1
 
 
-def broken(x: torch.Tensor) -> torch.Tensor:
-    y = x.relu()
-    torch._dynamo.graph_break()
-    return y + 1
+def compiled_under_capture(function: Callable[..., Any] = tiny, *inputs: Any, **options: Any) -> CompileCapture:
+    """Compiles and calls a function under capture; fails where that raises, or gives another result than eager."""
+    inputs = inputs or (torch.arange(-3.0, 3.0),)
+    with compile_settings({}), CompileCapture() as capture:
+        result = torch.compile(function, **options)(*inputs)
+    torch.testing.assert_close(result, function(*inputs))
+    return capture
 
 
-def test_graph_breaks_are_counted_by_reason() -> None:
-    assert graph_break_counters() == {}
-    torch.compile(broken, backend=CompileCounter())(torch.ones(3))
+def take_away(monkeypatch: pytest.MonkeyPatch, path: str, error: Exception) -> None:
+    """Lets our own look-up of one private name fail, as in a torch that has none, or another thing in its place."""
+    look_up = compat._look_up
 
-    assert sum(graph_break_counters().values()) == 1
+    def without(known: compat.PrivateName) -> Any:
+        if known.path == path:
+            raise error
+        return look_up(known)
+
+    monkeypatch.setattr(compat, "_look_up", without)
+
+
+# ------------------------------------------------------------------------------------------- a torch nobody has seen
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("known", ALWAYS, ids=lambda known: known.path)
+def test_without_a_private_name_the_compile_goes_on_and_the_loss_is_named(
+    monkeypatch: pytest.MonkeyPatch, known: compat.PrivateName
+) -> None:
+    take_away(monkeypatch, known.path, AttributeError(f"no attribute {known.name!r}"))
+
+    (note,) = notes_on_torch("2.16.0")
+    assert f"{known.loses} (" in note
+    assert f"{known.path} is missing" in note
+    with monkeypatch.context() as patches:
+        take_away(patches, known.path, RuntimeError("gone in 2.16"))
+        assert f"{known.path} raises RuntimeError: gone in 2.16" in notes_on_torch("2.16.0.dev20261101")[0]
+
+    if known.path in LOOKED_AT_BEFORE_ANYTHING_IS_COMPILED:
+        return
+    capture = compiled_under_capture()
+    assert any(known.path in failure for failure in capture.failures), capture.failures
+
+
+def test_every_private_name_is_there_in_the_torch_that_runs_the_tests() -> None:
+    assert lost_names(with_target=True) == []
+
+
+@pytest.mark.parametrize("version", ["2.7.1+cu126", "2.13.0", "2.13.0+cpu", "2.15.0a0+gitabc123", "2.15.1"])
+def test_there_is_no_note_on_a_version_in_the_checked_range(version: str) -> None:
+    assert notes_on_torch(version, with_target=True) == ()
+
+
+@pytest.mark.parametrize("version", ["2.16.0", "2.16.0.dev20260101+cu132", "3.0.0"])
+def test_a_newer_version_that_has_everything_is_said_to_be_newer(version: str) -> None:
+    assert notes_on_torch(version) == (
+        f"torch {version} is newer than the versions layoutdoctor was checked with (2.7 to 2.15): every private name "
+        "that can be looked up beforehand is there, but why Inductor decides as it does is told by the rules of torch "
+        "2.15",
+    )
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "2.6.0+cu124", "2.6.0a0+df5bbc09d1.nv24.12"])
+def test_an_older_version_is_refused_with_a_way_out(version: str) -> None:
+    with pytest.raises(UnsupportedTorchError) as raised:
+        notes_on_torch(version)
+
+    assert str(raised.value) == (
+        f"cannot diagnose with torch {version}: expected 2.7 or newer, the oldest that layoutdoctor was checked with; "
+        "upgrade torch, or record a trace with torch.profiler and run `layoutdoctor trace` on it"
+    )
+
+
+def test_a_checked_version_that_was_changed_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_away(monkeypatch, "torch._dynamo.utils.counters", AttributeError())
+
+    assert notes_on_torch("2.13.0") == (
+        "torch 2.13.0 lacks private names that are read; lost: graph breaks and their reasons "
+        "(torch._dynamo.utils.counters is missing)",
+    )
+
+
+def test_a_function_with_other_arguments_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(lambda graph, *, training: False))
+
+    (note,) = notes_on_torch("2.16.0")
+
+    assert "GraphLowering.decide_layout_opt takes no gm, is_inference" in note
+
+
+# ------------------------------------------------------------------------------------- functions of another signature
+
+
+def test_a_name_that_is_no_function_is_not_wrapped_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GraphLowering, "compile_to_module", property(lambda self: None))
+
+    with InductorHooks(lambda *_: None, lambda *_: None) as hooks:
+        pass
+
+    assert hooks.failures == [
+        "compiled graphs: TypeError: GraphLowering.compile_to_module is no function, but a property"
+    ]
+    assert hooks.lowered_count is None
+
+
+def test_an_exception_of_torchs_own_function_passes_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
+        raise ZeroDivisionError("torch's own")
+
+    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
+    with (
+        InductorHooks(lambda *_: None, lambda *_: None) as hooks,
+        pytest.raises(ZeroDivisionError, match="torch's own"),
+    ):
+        GraphLowering.decide_layout_opt(None, is_inference=True)
+
+    assert hooks.failures == []
+
+
+def test_the_same_failure_many_times_is_one_line() -> None:
+    hooks = InductorHooks(lambda *_: None, lambda *_: None)
+    for _ in range(3):
+        with hooks.guard("a generated kernel"):
+            raise ValueError("odd")
+
+    assert hooks.failures == ["a generated kernel: ValueError: odd (3 times)"]
+
+
+# ------------------------------------------------------------------------------------------------ what torch logs
+
+
+def test_a_user_who_asked_for_torchs_log_still_gets_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("torch._inductor.graph")
+    original = GraphLowering.decide_layout_opt
+
+    @functools.wraps(original)
+    def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
+        logger.debug("why not")
+        return original(gm, is_inference=is_inference)
+
+    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
+    monkeypatch.setattr(logger, "propagate", True)
+    for level, passed in ((logging.DEBUG, ["why not"]), (logging.WARNING, [])):
+        caplog.clear()
+        logger.addHandler(caplog.handler)
+        before = logger.level
+        logger.setLevel(level)
+        try:
+            with InductorHooks(lambda *_: None, lambda *_: None):
+                GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
+        finally:
+            logger.setLevel(before)
+            logger.removeHandler(caplog.handler)
+        assert list(dict.fromkeys(record.getMessage() for record in caplog.records)) == passed
+
+
+# --------------------------------------------------------------------------------------- graphs nobody has seen
+
+
+class Damaged:
+    """An object of torch's with one attribute that is missing, raises, or is something else."""
+
+    def __init__(self, inner: Any, attribute: str, damage: str) -> None:
+        self.__dict__.update(_inner=inner, _attribute=attribute, _damage=damage)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._attribute:
+            if self._damage == "missing":
+                raise AttributeError(f"no attribute {name!r}")
+            if self._damage == "raises":
+                raise RuntimeError(f"{name} is not for you")
+            return object()
+        return getattr(self._inner, name)
+
+
+@pytest.fixture(scope="module")
+def lowered() -> tuple[Any, Any, list[Any]]:
+    """A lowered graph with a convolution, its module and its kernels, as the hook sees them."""
+    seen: list[Any] = []
+    weight = torch.randn(4, 3, 3, 3)
+    torch._dynamo.reset()
+    with compile_settings({}), InductorHooks(lambda *_: None, lambda *parts: seen.append(parts)):
+        torch.compile(lambda x: torch.conv2d(x, weight).relu().sum(1))(torch.randn(1, 3, 8, 8))
+    (parts,) = seen
+    return parts
+
+
+def record_of(lowering: Any, lowered: tuple[Any, Any, list[Any]]) -> Graph:
+    _, module, kernels = lowered
+    capture = CompileCapture()
+    capture._on_graph(lowering, module, kernels)
+    (graph,) = capture.graphs
+    return graph
+
+
+@pytest.mark.compile
+def test_an_undamaged_graph_has_no_failure(lowered: tuple[Any, Any, list[Any]]) -> None:
+    graph = record_of(lowered[0], lowered)
+
+    assert graph.hook_failure is None
+    assert graph.not_understood == ()
+    assert graph.buffers
+    assert graph.nodes
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("damage", ["missing", "raises", "something else"])
+@pytest.mark.parametrize(
+    ("attribute", "part"),
+    [
+        ("module", None),  # orig_gm is there
+        ("layout_opt", "decision"),
+        ("num_channels_last_conv", "decision"),
+        ("is_inference", "direction"),
+        ("scheduler", "buffers"),
+        ("graph_outputs", "buffers"),
+        ("removed_buffers", "buffers"),
+        ("inplaced_to_remove", "buffers"),
+        ("orig_gm", "any"),
+    ],
+)
+def test_a_lowering_without_an_attribute_costs_the_part_that_needs_it(
+    lowered: tuple[Any, Any, list[Any]], attribute: str, part: str | None, damage: str
+) -> None:
+    graph = record_of(Damaged(lowered[0], attribute, damage), lowered)
+
+    if part is None:
+        assert graph.hook_failure is None
+    elif attribute == "orig_gm" and damage == "missing":
+        assert graph.hook_failure is None  # the graph that is left tells the same
+        assert graph.nodes
+    elif (attribute, damage) in (("layout_opt", "something else"), ("is_inference", "something else")):
+        pass  # any object counts as true, as it does for torch
+    else:
+        assert graph.hook_failure is not None
+        assert part == "any" or f"{part}: " in graph.hook_failure
+        assert part != "decision" or graph.decision is None
+        assert part != "buffers" or graph.buffers == ()
+
+
+def damaged_scheduler(lowering: Any, place: str, attribute: str, damage: str) -> Any:
+    """The same lowering, with one attribute of every scheduler node, buffer or IR node damaged."""
+
+    def damaged_output(output: Any) -> Any:
+        if place == "buffer":
+            return Damaged(output, attribute, damage)
+        return Changed(output, node=Damaged(output.node, attribute, damage)) if place == "ir" else output
+
+    def damaged_node(node: Any) -> Any:
+        if place == "node":
+            return Damaged(node, attribute, damage)
+        outputs = [damaged_output(output) for output in node.get_outputs()]
+        inner = Damaged(node.node, attribute, damage) if place == "ir" else node.node
+        return Changed(node, node=inner, get_outputs=lambda: outputs)
+
+    nodes = [
+        Changed(outer, get_nodes=lambda outer=outer: [damaged_node(node) for node in outer.get_nodes()])
+        for outer in lowering.scheduler.nodes
+    ]
+    return Changed(lowering, scheduler=SimpleNamespace(nodes=nodes))
+
+
+class Changed:
+    """An object of torch's with some attributes replaced."""
+
+    def __init__(self, inner: Any, **changes: Any) -> None:
+        self.__dict__.update(_inner=inner, **changes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("damage", ["missing", "raises", "something else"])
+@pytest.mark.parametrize(
+    ("place", "attribute"),
+    [
+        ("node", "is_extern"),
+        ("node", "read_writes"),
+        ("node", "get_name"),
+        ("node", "get_outputs"),
+        ("node", "is_reduction"),
+        ("buffer", "get_name"),
+        ("buffer", "node"),
+        ("buffer", "get_aliases"),
+        ("buffer", "get_mutations"),
+        ("ir", "origins"),
+        ("ir", "get_layout"),
+    ],
+)
+def test_a_scheduler_node_that_is_not_known_is_named_and_claims_nothing(
+    lowered: tuple[Any, Any, list[Any]], place: str, attribute: str, damage: str
+) -> None:
+    graph = record_of(damaged_scheduler(lowered[0], place, attribute, damage), lowered)
+
+    if attribute == "get_layout":  # an IR class says it otherwise, in its attribute
+        assert graph.hook_failure is None
+    elif (place, attribute) == ("buffer", "node"):
+        assert graph.hook_failure is not None or all(buffer.layout is None for buffer in graph.buffers)
+    else:
+        assert graph.hook_failure is not None or graph.not_understood
+        assert graph.buffers == () or any(buffer.problem is not None for buffer in graph.buffers)
+
+
+# ------------------------------------------------------------------------------------------------------ FX nodes
+
+
+def traced(function: Any, *shapes: tuple[int, ...]) -> Any:
+    with torch.no_grad():
+        return make_fx(function, tracing_mode="fake")(*(torch.empty(shape) for shape in shapes))
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("stack_trace", "source line"),
+        ("nn_module_stack", "module"),
+        ("source_fn_stack", "name of what was called"),
+    ],
+)
+@pytest.mark.parametrize("value", [object(), 3, {"a": 1}, [(1,)]], ids=["object", "number", "dictionary", "list"])
+def test_meta_that_is_written_otherwise_costs_its_field_of_that_node(key: str, what: str, value: Any) -> None:
+    graph_module = traced(lambda x: x.relu() + 1, (2, 3))
+    node = next(node for node in graph_module.graph.nodes if node.op == "call_function")
+    node.meta[key] = value
+    lost: dict[str, list[str]] = {}
+
+    nodes = fx_nodes(graph_module, lost=lost)
+
+    assert len(nodes) == len(list(graph_module.graph.nodes))
+    read = {node.name: (node.location, node.module, node.called) for node in nodes}
+    named = [name for problem, names in lost.items() if problem.startswith(what) for name in names]
+    assert node.name in named or None in read[node.name]
+    assert all(set(names) == {node.name} for names in lost.values())
+
+
+def damaged_convolution(damage: str) -> Any:
+    graph_module = traced(lambda x, w: torch.conv2d(x, w), (1, 4, 8, 8), (6, 4, 3, 3))
+    node = next(node for node in graph_module.graph.nodes if "convolution" in str(node.target))
+    if damage == "no values":
+        for other in graph_module.graph.nodes:
+            other.meta.clear()
+    elif damage == "odd values":
+        for other in graph_module.graph.nodes:
+            other.meta["val"] = object()
+    elif damage == "few arguments":
+        node.args = node.args[:1]
+    elif damage == "keywords":
+        node.kwargs, node.args = {"input": node.args[0]}, ()
+    elif damage == "odd arguments":
+        node.args = (*node.args[:3], "same", None, 3, None, None, 2.5)
+    return graph_module
+
+
+@pytest.mark.parametrize(
+    "rule", ["dynamic shape", "grouped convolution", "smaller out_channel", "channels are too small"]
+)
+@pytest.mark.parametrize("damage", ["no values", "odd values", "few arguments", "keywords", "odd arguments"])
+def test_a_convolution_that_is_not_known_gets_a_decision_card_without_its_sizes(damage: str, rule: str) -> None:
+    raw = record_decision(False, [rule], False)
+
+    decision = describe_decision(damaged_convolution(damage), raw, False, 0)
+
+    assert decision.applied is False
+    assert decision.convolution_count == 1
+
+
+def test_a_torch_that_does_not_count_channels_last_convolutions_gets_no_card_instead_of_a_wrong_one() -> None:
+    raw = record_decision(True, [], False)
+
+    with pytest.raises(UnsupportedTorchError, match="does not count the convolutions made channels-last"):
+        describe_decision(damaged_convolution("none"), raw, True, None)
+
+
+# ------------------------------------------------------------------------------------- sub-graphs and symbolic sizes
+
+
+def conditional(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, lambda x: x.relu() + 1, lambda x: x.sin() - 1, (x,))
+
+
+@pytest.mark.compile
+def test_a_sub_graph_of_control_flow_is_named_and_the_result_is_right() -> None:
+    with torch.no_grad():
+        capture = compiled_under_capture(conditional, torch.ones(4, 3))
+
+    assert capture.failures == ()
+    (graph,) = capture.graphs
+    assert graph.hook_failure is None
+    assert any(line.startswith("sub-graph (") for line in graph.not_understood)
+
+
+# --------------------------------------------------------------------------------------- eager, counters, compiler
+
+
+@pytest.mark.parametrize("path", ["torch._C._current_autograd_node", "torch.autograd._get_sequence_nr"])
+def test_an_eager_iteration_runs_without_a_private_name_and_names_it(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    take_away(monkeypatch, path, AttributeError("gone"))
+    results: list[torch.Tensor] = []
+    x = torch.ones(3)
+
+    graph = record_eager_iteration(lambda: results.append(x.relu() + 1), None, lambda: results)
+
+    assert torch.equal(results[0], torch.full((3,), 2.0))
+    assert graph.hook_failure is not None
+    assert path in graph.hook_failure
+
+
+# ------------------------------------------------------------------------------------------------ in a diagnosis
+
+
+class Tiny(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return tiny(x)
+
+
+@pytest.mark.compile
+def test_a_diagnosis_under_a_newer_torch_names_what_is_lost_once_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "NEWEST", (2, 6))  # so that the torch that runs this is a newer one
+    for path in ("torch._inductor.graph.GraphLowering.compile_to_module", "torch._dynamo.utils.counters"):
+        take_away(monkeypatch, path, AttributeError("moved"))
+
+    diagnosis = layoutdoctor.diagnose(Tiny(), torch.ones(2, 3), configurations="inductor", budget_seconds=0.2)
+
+    (note,) = [note for note in diagnosis.subject.notes if " is newer than " in note]
+    assert note.startswith(f"torch {torch.__version__} is newer than the versions layoutdoctor was checked with")
+    (trial,) = diagnosis.trials
+    assert (trial.status, trial.graphs) == ("ok", ())
+    assert trial.equivalence is not None
+    assert trial.equivalence.status == "equal"
+    lost = [note for note in trial.notes if note.startswith("not recorded: ")]
+    assert [note.split(":")[1].strip() for note in lost] == ["graph breaks", "compiled graphs"]
+    assert not any("lowered no graph" in note for note in trial.notes)  # it did; nobody saw it
+    assert not any(finding.severity == "error" for finding in diagnosis.findings)
+
+
+def test_a_diagnosis_under_an_old_torch_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cu121")
+
+    with pytest.raises(
+        UnsupportedTorchError, match=r"cannot diagnose with torch 2\.5\.1\+cu121: expected 2\.7 or newer"
+    ):
+        layoutdoctor.diagnose(Tiny(), torch.ones(2, 3), configurations="eager", budget_seconds=0.2)
 
 
 def test_settings_hold_inside_and_are_as_before_outside() -> None:
@@ -98,15 +564,3 @@ def test_a_hook_that_raises_is_noted_and_the_decision_stands() -> None:
 
     assert result is False
     assert hooks.failures == ["a layout decision: RuntimeError: boom"]
-
-
-def test_what_torch_logs_while_deciding_goes_to_the_hook_only(caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("torch._inductor.graph")
-    before = logger.level, logger.propagate, list(logger.handlers)
-    seen: list[list[str]] = []
-    with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None):
-        GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
-
-    assert seen == [[]]
-    assert (logger.level, logger.propagate, list(logger.handlers)) == before
-    assert caplog.records == []

@@ -12,8 +12,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layoutdoctor.capture.compat import inductor_config
-from layoutdoctor.capture.compat_hooks import InductorHooks
+from layoutdoctor.capture.compat import InductorHooks, inductor_config
 from layoutdoctor.capture.decision import RawDecision, convolution_class, describe_decision, record_decision
 
 if TYPE_CHECKING:
@@ -72,14 +71,6 @@ def card(graph_module: Any, *, is_inference: bool, onednn: bool = False, **setti
     return decision
 
 
-def test_on_a_cpu_with_onednn_every_graph_is_channels_last() -> None:
-    decision = card(convolutions((128, 64, 3, 3), (8, 8, 3, 3)), is_inference=True, onednn=True)
-
-    assert (decision.applied, decision.rule, decision.convolution_count) == (True, "cpu-onednn", 2)
-    assert "all 2 convolutions run on a CPU with oneDNN" in decision.explanation
-    assert [c.class_ for c in decision.convolutions] == ["default", "small"]
-
-
 def test_without_onednn_a_cpu_is_not_the_reason() -> None:
     assert card(convolutions((128, 64, 3, 3)), is_inference=True).rule == "weighted-flops"
     assert card(convolutions((128, 64, 3, 3)), is_inference=False).rule == "no-veto"
@@ -92,12 +83,6 @@ def test_a_grouped_convolution_vetoes_in_training() -> None:
     assert decision.deciding_nodes == ("convolution",)
     assert "more than one channel per group (convolution [64, 16, 3, 3])" in decision.explanation
     assert [(c.class_, c.groups, c.weight_shape) for c in decision.convolutions] == [("grouped", 4, (64, 16, 3, 3))]
-
-
-def test_a_depthwise_convolution_does_not_veto() -> None:
-    decision = card(convolutions((128, 1, 3, 3), groups=128), is_inference=False)
-
-    assert (decision.applied, decision.rule, decision.deciding_nodes) == (True, "no-veto", ())
 
 
 def test_fewer_output_than_input_channels_veto_in_training_and_only_the_ones_that_do_are_named() -> None:
@@ -155,18 +140,6 @@ def test_a_switch_that_is_off_decides_before_anything_else(onednn: bool) -> None
     assert (decision.applied, decision.rule) == (False, "config-off")
 
 
-def test_a_forced_optimization_asks_no_further() -> None:
-    decision = card(convolutions((64, 16, 3, 3), groups=4), is_inference=False, force_layout_optimization=True)
-
-    assert (decision.applied, decision.rule) == (True, "forced")
-
-
-def test_a_graph_without_convolutions_has_nothing_to_decide() -> None:
-    decision = card(traced(torch.relu, (2, 3)), is_inference=True, onednn=True)
-
-    assert (decision.applied, decision.rule, decision.convolution_count) == (False, "no-convolution", 0)
-
-
 def test_a_backward_graph_says_that_its_convolutions_were_not_counted() -> None:
     decision = card(backward_only(), is_inference=False, onednn=True)
 
@@ -177,25 +150,6 @@ def test_a_backward_graph_says_that_its_convolutions_were_not_counted() -> None:
     assert (decision.convolutions[0].weight_shape, decision.convolutions[0].rank) == ((8, 4, 3, 3), 2)
 
 
-def test_a_refusal_that_torch_does_not_explain_is_not_explained_here() -> None:
-    graph_module = convolutions((128, 64, 3, 3))
-    _, raw = asked(graph_module, is_inference=True)
-    silent = type(raw)(applied=False, log=("a reason of a later torch",), is_inference=True, enabled=True, forced=False)
-    decision = describe_decision(graph_module, silent, False, 0)
-
-    assert decision.rule == "not-said"
-    assert decision.explanation == "torch did not say how it decided"
-    assert decision.log == "a reason of a later torch"
-
-
-def test_a_decision_made_elsewhere_says_so() -> None:
-    graph_module = convolutions((128, 64, 3, 3))
-
-    assert describe_decision(graph_module, None, True, 1).rule == "set-from-outside"
-    assert describe_decision(graph_module, None, None, None).rule == "not-recorded"
-    assert describe_decision(graph_module, None, None, None).applied is None
-
-
 def test_only_as_many_two_dimensional_convolutions_count_as_channels_last_as_torch_made() -> None:
     graph_module = convolutions((128, 64, 3, 3), (8, 8, 3, 3), (8, 8, 1, 1))
     _, raw = asked(graph_module, is_inference=True)
@@ -204,13 +158,6 @@ def test_only_as_many_two_dimensional_convolutions_count_as_channels_last_as_tor
     assert decision.channels_last_convolution_count == 2
     assert [c.channels_last for c in decision.convolutions] == [True, True, False]
     assert describe_decision(graph_module, raw, True, 0).channels_last_convolution_count == 0
-
-
-def test_what_torch_logs_about_every_inference_graph_is_no_reason() -> None:
-    with torch.backends.mkldnn.flags(enabled=False):
-        _, raw = asked(convolutions((32, 32, 3, 3)), is_inference=True)
-
-    assert raw.log == ()
 
 
 def torchs_own(name: str) -> Callable[[Any], bool]:
@@ -272,9 +219,3 @@ def test_a_backward_graph_is_explained_by_what_this_torch_counts(
     assert (decision.rule, decision.applied) == (rule, applied)
     assert decision.deciding_nodes == tuple(node.name for _ in deciding)
     assert words in decision.explanation
-
-
-def test_without_knowing_the_mode_it_is_not_said_which_heuristic_decided() -> None:
-    raw = RawDecision(True, (), None, enabled=True, forced=False, has_onednn=False)
-
-    assert describe_decision(convolutions((128, 64, 3, 3)), raw, True, 1).rule == "not-said"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +11,20 @@ from builders import a_buffer
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture import fx_graph
+from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import (
+    arguments_text,
     clean_module_path,
-    described,
     dtype_name,
-    first_tensor,
     fx_nodes,
     is_user_file,
     layout_of,
     location_in_stack,
-    module_path,
     not_understood_in,
     operator_problem,
     output_names,
     size_of,
-    source_location,
     target_name,
-    tensor_problem,
 )
 
 if TYPE_CHECKING:
@@ -53,23 +51,6 @@ def test_a_node_has_its_inputs_in_order_its_layout_and_its_dtype() -> None:
     assert nodes[-1].inputs == ("relu",)
 
 
-def test_a_value_read_twice_is_named_twice() -> None:
-    nodes = fx_nodes(traced(lambda x: x * x, (2, 3)))
-
-    assert nodes[1].inputs == ("x_1", "x_1")
-
-
-def test_each_item_of_a_result_says_which_it_is() -> None:
-    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.ops.aten.max_pool2d_with_indices(x, [2, 2])
-
-    graph = traced(both, (1, 4, 8, 8))
-    items = [node for node in fx_nodes(graph) if "getitem" in node.target]
-
-    assert [item.result_index for item in items] == [0, 1]
-    assert output_names(graph) == ("getitem", "getitem_1")
-
-
 def test_symbolic_sizes_stand_as_their_expressions() -> None:
     graph = traced(lambda x: x.relu(), (7, 5), mode="symbolic")
     layout = next(node.layout for node in fx_nodes(graph) if "relu" in node.target)
@@ -87,13 +68,6 @@ def test_what_is_no_strided_tensor_has_no_layout() -> None:
     assert layout_of(torch.rand(2, 2).to_mkldnn()) is None
     assert dtype_name(None) is None
     assert dtype_name(torch.ones(1, dtype=torch.bfloat16)) == "bfloat16"
-
-
-def test_the_first_tensor_of_a_nested_value() -> None:
-    tensor = torch.ones(1)
-
-    assert first_tensor((None, [3, tensor])) is tensor
-    assert first_tensor((None, 3)) is None
 
 
 def test_files_of_torch_of_this_package_and_generated_ones_are_not_the_users() -> None:
@@ -117,11 +91,6 @@ def test_the_innermost_line_of_the_user_is_the_location() -> None:
     assert location_in_stack(None) is None
 
 
-def test_a_location_has_the_text_of_its_line() -> None:
-    assert source_location(__file__, 1).code == "from __future__ import annotations"
-    assert source_location("/nowhere/at/all.py", 1).code is None
-
-
 @pytest.mark.parametrize(
     ("path", "clean"),
     [
@@ -137,13 +106,6 @@ def test_a_location_has_the_text_of_its_line() -> None:
 )
 def test_a_module_path_without_dynamos_expressions(path: str, clean: str | None) -> None:
     assert clean_module_path(path) == clean
-
-
-def test_the_innermost_module_counts() -> None:
-    stack = {"a": ("L['self']", "Model"), "b": ("L['self'].body", "Sequential"), "c": ("L['self'].body.0", "Conv2d")}
-
-    assert module_path(stack) == "body.0"
-    assert module_path(None) is None
 
 
 def test_an_operator_that_freezing_replaced_is_named_by_its_external_call() -> None:
@@ -198,17 +160,6 @@ def test_a_change_of_an_input_is_named_where_its_layout_could_matter() -> None:
     assert problems(lambda x: x.copy_(torch.ones(6)), torch.zeros(6)) == ()
 
 
-def test_complex_and_sparse_tensors_are_named() -> None:
-    assert problems(lambda x: torch.fft.fft(x).real, image()) == ("complex tensor: _fft_r2c",)
-    assert tensor_problem(torch.eye(3).to_sparse()) == "sparse_coo tensor"
-
-
-def test_what_is_no_tensor_is_no_problem() -> None:
-    assert tensor_problem(None) is None
-    assert tensor_problem(7) is None
-    assert tensor_problem(image()) is None
-
-
 def test_operators_of_others_are_custom_and_torchs_own_are_not() -> None:
     library = torch.library.Library("layoutdoctor_test", "FRAGMENT")
     try:
@@ -231,13 +182,6 @@ def test_quantised_operators_are_named_as_such(name: str) -> None:
     assert operator_problem(target) == f"quantised operation ({name})"
 
 
-def test_a_branch_is_a_sub_graph() -> None:
-    def branching(x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, lambda y: y.relu(), lambda y: y.sigmoid(), (x,))
-
-    assert problems(branching, image()) == ("sub-graph (cond): cond",)
-
-
 def test_a_loop_that_could_not_be_read_is_named_by_its_buffer() -> None:
     graph = make_fx(lambda x: x.relu(), tracing_mode="fake")(image())
     buffers = [a_buffer(f"buf{n}", problem="loop body not read (boom)") for n in range(5)] + [a_buffer("fine")]
@@ -245,5 +189,81 @@ def test_a_loop_that_could_not_be_read_is_named_by_its_buffer() -> None:
     assert not_understood_in(graph, buffers) == ("loop body not read (boom): buf0, buf1, buf2 and 2 more",)
 
 
-def test_each_kind_is_one_line_in_the_order_in_which_it_was_met() -> None:
-    assert described({"b": ["x", "y"], "a": ["z"]}) == ("b: x, y", "a: z")
+WORDS: dict[str, tuple[Any, str]] = {
+    "nothing": (None, "None"),
+    "a number": (2.5, "2.5"),
+    "infinity": (float("-inf"), "-inf"),
+    "a list": ([1, (2, True)], "[1, [2, True]]"),
+    "a dtype": (torch.bfloat16, "torch.bfloat16"),
+    "a memory format": (torch.channels_last, "torch.channels_last"),
+    "a layout": (torch.strided, "torch.strided"),
+    "a device": (torch.device("cpu"), "'cpu'"),
+    "a mode": ("tanh", "'tanh'"),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_plain_data_stands_as_python_writes_it(name: str) -> None:
+    value, text = WORDS[name]
+
+    assert arguments_text((value,), {}) == text
+    assert arguments_text((), {"option": value}) == f"option={text}"
+
+
+class Odd(int):
+    """A subclass of a number, whose text could be anything."""
+
+    def __repr__(self) -> str:
+        return "__import__('os')"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Odd(1),
+        object(),
+        {"a": 1},
+        1j,
+        slice(None),
+        b"x",
+        "/home/user/model.py",
+        "two words",
+        "'",
+        torch.Generator(),
+        "x" * 21,
+    ],
+    ids=lambda value: re.sub(r" object at 0x\w+", "", repr(value)),
+)
+def test_what_is_no_plain_data_is_not_recorded(value: object) -> None:
+    assert arguments_text((1, value), {}) is None
+    assert arguments_text(([value],), {}) is None
+
+
+def test_eager_operations_name_what_they_read() -> None:
+    x, weight = torch.randn(1, 2, 4, 4), torch.randn(3, 2, 1, 1)
+
+    def step() -> None:
+        y = torch.nn.functional.conv2d(x, weight)
+        y.relu_()
+        torch.cat([y, y], dim=1).split([2, 4], dim=1)
+
+    with torch.no_grad():
+        graph = record_eager_iteration(step, None, lambda: ())
+    texts = {node.name: node.arguments for node in graph.nodes if node.op == "call_function"}
+
+    assert texts == {
+        "convolution": "value, value_1, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1",
+        "relu_": "convolution",
+        "cat": "[relu_, relu_], 1",
+        "split_with_sizes": "cat, [2, 4], 1",
+        "getitem": "split_with_sizes, 0",
+        "getitem_1": "split_with_sizes, 1",
+    }
+
+
+def test_nodes_of_a_compiled_graph_name_what_they_read() -> None:
+    traced = make_fx(lambda x: torch.add(x, x, alpha=2).to(torch.float64))(torch.randn(2))
+    calls = [node for node in fx_nodes(traced) if node.op == "call_function"]
+
+    assert [node.arguments for node in calls] == ["x_1, x_1, alpha=2", "add, dtype=torch.float64"]
+    assert all(node.arguments is None for node in fx_nodes(traced) if node.op != "call_function")

@@ -1,17 +1,32 @@
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sympy
 import torch
+from builders import contiguous
+from torch._inductor.loop_body import MemoryUsageType
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layoutdoctor.capture.compat import compile_settings
+from layoutdoctor.capture import session as session_module
+from layoutdoctor.capture.compat import compile_settings, distinct_options
+from layoutdoctor.capture.inductor_graph import _read_body, code_fingerprint
 from layoutdoctor.capture.session import CompileCapture, placeholder_kinds
+from layoutdoctor.diagnosis.records import BufferRead
+from layoutdoctor.examination.graphs.conversions import graph_conversions
 from layoutdoctor.state.dynamo import DynamoState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Conversion, Graph
+
+
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +34,246 @@ def _dynamo_as_before() -> Iterator[None]:
     state = DynamoState()
     yield
     state.restore()
+
+
+class Chain(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(4, 16, 3, padding=1)
+        self.second = torch.nn.Conv2d(16, 16, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.second(torch.relu(self.first(x))))
+
+
+def captured(model: Callable[..., Any], *args: Any, on: bool = True) -> tuple[Graph, ...]:
+    own = distinct_options(f"test {next(NUMBERS)}")  # else dynamo reuses the code of an equal model
+    compiled = torch.compile(model, options={"layout_optimization": on, **own})
+    with compile_settings({}), CompileCapture() as capture, torch.no_grad():
+        expected, result = model(*args), compiled(*args)
+    torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
+    assert capture.failures == ()
+    assert all(graph.hook_failure is None for graph in capture.graphs)
+    return capture.graphs
+
+
+def image(*shape: int) -> torch.Tensor:
+    return torch.randn(shape or (2, 4, 12, 12))
+
+
+def summary(conversions: tuple[Conversion, ...]) -> list[tuple[str, str, bool]]:
+    return [(c.tensor, c.direction, c.fused) for c in conversions]
+
+
+@pytest.mark.compile
+@pytest.mark.smoke
+def test_a_chain_under_layout_optimization_moves_its_input_and_weights_and_fuses_the_way_back() -> None:
+    (graph,) = captured(Chain(), image())
+    conversions = graph_conversions(graph)
+
+    assert sorted(summary(conversions)) == [
+        ("activation", "to_channels_last", False),
+        ("activation", "to_contiguous", True),
+        ("weight", "to_channels_last", False),
+        ("weight", "to_channels_last", False),
+    ]
+    assert all(c.kernel in graph.kernel_names for c in conversions)
+    assert {c.owner for c in conversions} == {"compiler"}
+    assert graph.decision is not None
+    assert (graph.decision.applied, graph.decision.channels_last_convolution_count) == (True, 2)
+
+
+@pytest.mark.compile
+def test_moves_that_change_the_shape_or_the_place_are_no_conversions() -> None:
+    def moves(x: torch.Tensor) -> list[torch.Tensor]:
+        padded = torch.nn.functional.pad(x, (1, 1, 2, 2))
+        return [
+            padded,
+            torch.cat([x, x], 1),
+            torch.roll(x, 3, 2),
+            x[:, 1:, ::2].clone(),
+            x.flip(3),
+            x.repeat(1, 2, 1, 1),
+        ]
+
+    for x in (image(), image().to(memory_format=torch.channels_last)):
+        (graph,) = captured(moves, x)
+        assert graph.kernel_names
+        assert graph_conversions(graph) == ()
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("batch", [1, 2])
+def test_moves_that_rearrange_elements_are_no_conversions(batch: int) -> None:
+    """A batch of one is what inference has: then the heads of an attention stand first, as a batch would."""
+    table = torch.nn.Embedding(5, 8).requires_grad_(requires_grad=False)
+
+    def moves(x: torch.Tensor, tokens: torch.Tensor) -> list[torch.Tensor]:
+        size = x.shape[0]
+        windows = x.permute(0, 2, 3, 1).reshape(size, 3, 4, 3, 4, 4).permute(0, 1, 3, 2, 4, 5)
+        sequence = x.reshape(size, 72, 8)
+        return [
+            torch.nn.functional.channel_shuffle(x, 2),
+            torch.nn.functional.pixel_shuffle(x, 2),
+            torch.nn.functional.pixel_unshuffle(x, 2),
+            windows.contiguous(),
+            sequence.view(size, 72, 2, 4).transpose(1, 2).contiguous(),
+            table(tokens),
+            x.to(torch.bfloat16),
+        ]
+
+    (graph,) = captured(moves, image(batch, 4, 12, 12), torch.tensor([1, 3]))
+    assert len(graph.buffers) >= 7
+    assert graph_conversions(graph) == ()
+
+
+@pytest.mark.compile
+@pytest.mark.smoke
+def test_in_training_gradients_and_what_was_saved_are_told_apart() -> None:
+    own = distinct_options(f"test {next(NUMBERS)}")
+    compiled = torch.compile(Chain(), options={"layout_optimization": True, **own})
+    with compile_settings({}), CompileCapture() as capture:
+        compiled(image()).square().sum().backward()
+    forward, backward = capture.graphs
+    saved = [b.name for b in forward.buffers if b.is_output and b.is_user_output is False]
+    found = graph_conversions(backward)
+
+    assert (forward.direction, backward.direction) == ("forward", "backward")
+    assert saved
+    assert [c.role for c in graph_conversions(forward) if c.tensor == "activation" and c.role == "exit"] == ["exit"]
+    assert {c.tensor for c in found} <= {"gradient", "weight", "activation"}
+    # What torch 2.11 hands to its convolution_backward stays contiguous; before and after it is made channels-last.
+    first = [b.layout for b in backward.buffers if b.kernel == backward.buffers[0].kernel]
+    made = any(layout is not None and "channels_last" in layout.memory_formats for layout in first)
+    of_tangents = [(c.role, c.tensor) for c in found if c.source_value == "tangents_1"]
+    assert of_tangents == ([("entry", "gradient")] if made else [])
+
+
+@pytest.mark.compile
+def test_equal_models_have_equal_code_and_others_have_not() -> None:
+    x = image()
+    first, again = captured(Chain(), x), captured(Chain(), x)
+    other = captured(Chain(), x, on=False)
+
+    assert first[0].code_fingerprint is not None
+    assert first[0].code_fingerprint == again[0].code_fingerprint
+    assert first[0].code_fingerprint != other[0].code_fingerprint
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("function", "part"),
+    [
+        ("describe_decision", "decision"),
+        ("buffers_of", "buffers"),
+        ("fx_nodes", "FX nodes"),
+        ("code_fingerprint", "generated code"),
+    ],
+)
+def test_a_capture_that_fails_is_recorded_and_the_compile_goes_on(
+    function: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args: Any, **keywords: Any) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(session_module, function, failing)
+    compiled = torch.compile(lambda x: x.relu() + 1)
+    with compile_settings({}), CompileCapture() as capture:
+        result = compiled(torch.ones(3, 4))
+
+    assert torch.equal(result, torch.full((3, 4), 2.0))
+    assert [graph.hook_failure for graph in capture.graphs] == [f"{part}: RuntimeError: boom"]
+
+
+X, Y, Z = sympy.symbols("x y z", integer=True, nonnegative=True)
+
+
+def a_body(
+    store: Any,
+    *loads: tuple[str, Any, bool],
+    counts: dict[Any, int] | None = None,
+    operations: tuple[str, ...] = (),
+    mode: str | None = None,
+) -> SimpleNamespace:
+    """A loop body as Inductor has it: one store into ``buf0``, and loads (buffer, index, whether it is masked)."""
+    indices = {"index0": store, **{f"index{number}": load[1] for number, load in enumerate(loads, 1)}}
+    entries = [
+        SimpleNamespace(index_name=f"index{n}", buffer_name=load[0], mode=None) for n, load in enumerate(loads, 1)
+    ]
+    plain = ["index0", *(f"index{number}" for number, load in enumerate(loads, 1) if not load[2])]
+    calls = [SimpleNamespace(op="call_module", target="get_index", args=(name,)) for name in plain]
+    calls += [SimpleNamespace(op="call_method", target=name, args=()) for name in ("load", *operations, "store")]
+    return SimpleNamespace(
+        var_ranges=counts or {X: 2, Y: 3, Z: 4},
+        indexing_exprs=indices,
+        memory_usage={
+            **{kind: [] for kind in MemoryUsageType},
+            MemoryUsageType.LOAD: entries,
+            MemoryUsageType.STORE: [SimpleNamespace(index_name="index0", buffer_name="buf0", mode=mode)],
+        },
+        root_block=SimpleNamespace(graph=SimpleNamespace(nodes=calls)),
+        subblocks={},
+    )
+
+
+def read(body: SimpleNamespace | None, layout: Layout | None = None) -> Any:
+    """What is recorded of a body that writes ``buf0``, of shape [2, 3, 4] where no other layout is given."""
+    output = SimpleNamespace(get_name=lambda: "buf0")
+    return _read_body(SimpleNamespace(_body=body), output, layout or contiguous((2, 3, 4)))
+
+
+STORE = 12 * X + 4 * Y + Z
+
+
+def test_a_body_that_only_loads_and_stores_moves() -> None:
+    found = read(a_body(STORE, ("x", 12 * X + Y + 3 * Z, False)))
+
+    assert found.accesses == (BufferRead(name="x", stride=(12, 1, 3)),)
+    assert (found.operations, found.problem) == ((), None)
+
+
+def test_a_body_that_computes_names_its_operations_once_and_all_it_reads() -> None:
+    body = a_body(STORE, ("x", STORE, False), ("y", X + 5, False), operations=("relu", "add", "relu"))
+    found = read(body)
+
+    assert found.accesses == (BufferRead(name="x", stride=(12, 4, 1)), BufferRead(name="y", stride=(1, 0, 0), offset=5))
+    assert found.operations == ("relu", "add")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        X * Y,
+        12 * X + Y / 2,
+        12 * sympy.Function("ModularIndexing")(X, 4),
+        sympy.Symbol("s0") * X + Z,
+        12 * X + sympy.Symbol("tmp0"),
+    ],
+)
+def test_an_index_that_is_no_sum_of_whole_steps_has_no_strides(index: Any) -> None:
+    loaded, stored = read(a_body(STORE, ("x", index, False))), read(a_body(index, ("x", STORE, False)))
+
+    assert loaded.accesses == (BufferRead(name="x", stride=None),)
+    assert stored.accesses == (BufferRead(name="x", stride=None),)
+
+
+def test_a_body_that_cannot_be_read_is_a_problem_and_never_a_guess() -> None:
+    broken = a_body(STORE, ("x", STORE, False))
+    del broken.var_ranges
+    found = read(broken)
+
+    assert (found.accesses, found.operations) == ((), ())
+    assert found.problem == (
+        "loop body not read (AttributeError: 'types.SimpleNamespace' object has no attribute 'var_ranges')"
+    )
+
+
+def test_names_that_differ_by_compile_do_not_change_a_fingerprint() -> None:
+    source = "# AOT ID: ['{}_inference']\nkernel = load('/tmp/torchinductor_{}/ab/cab.cpp')\ngraph_{}_call(x)  \n"
+    one, other = source.format(0, "me", 0), source.format(3, "you", 3)
+
+    assert code_fingerprint(one) == code_fingerprint(other)
+    assert code_fingerprint(one) != code_fingerprint(one.replace("(x)", "(y)"))
 
 
 def traced(function: Any, *shapes: tuple[int, ...]) -> Any:
@@ -58,25 +313,3 @@ def test_graphs_come_in_order_with_their_direction_and_their_outputs() -> None:
     assert weight.grad is not None
     assert torch.equal(weight.grad, torch.ones(3))
     assert capture.failures == ()
-
-
-@pytest.mark.compile
-def test_graph_breaks_are_reasons_of_one_line_each() -> None:
-    def broken(x: torch.Tensor) -> torch.Tensor:
-        y = x.relu()
-        torch._dynamo.graph_break()
-        return y + 1
-
-    with compile_settings({}), CompileCapture() as capture:
-        torch.compile(broken)(torch.ones(3))
-
-    assert len(capture.graphs) == 2
-    assert len(capture.graph_break_reasons) == 1
-    assert "\n" not in capture.graph_break_reasons[0]
-
-
-def test_nothing_compiled_is_nothing_captured() -> None:
-    with CompileCapture() as capture:
-        torch.ones(3).relu()
-
-    assert (capture.graphs, capture.graph_break_reasons, capture.failures) == ((), (), ())

@@ -8,7 +8,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.layout import blocked_layout, strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, Graph
-from layoutdoctor.examination.graphs.conversions import graph_conversions, layout_change, with_graph_conversions
+from layoutdoctor.examination.graphs.conversions import graph_conversions, layout_change
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
@@ -79,23 +79,6 @@ def test_a_conversion_inside_a_computing_loop_is_fused() -> None:
     assert only(graph(buffer("buf0", reading(), operations=("relu",)))).fused
 
 
-def test_a_loop_that_only_moves_is_not_fused_though_its_kernel_computes_in_another_loop() -> None:
-    """A C++ kernel runs several loops one after the other; each moves its own bytes."""
-    beside = buffer("buf1", reading(), layout=PLAIN, operations=("relu",))
-
-    assert not only(graph(buffer("buf0", reading()), beside)).fused
-
-
-def test_a_chain_of_buffers_is_followed_and_numbered() -> None:
-    weight = buffer("buf0", reading("w", contiguous(KERNEL)), layout=channels_last(KERNEL))
-    back = buffer("buf1", reading("buf0", channels_last(KERNEL)), layout=contiguous(KERNEL))
-    there, again = graph_conversions(graph(weight, back))
-
-    assert (there.tensor, there.direction, again.direction) == ("weight", "to_channels_last", "to_contiguous")
-    assert (there.role, again.source_value, again.value) == (None, "buf0", "buf1")
-    assert again.id == "graph 0 conversion 1"
-
-
 def test_a_move_between_shapes_or_within_one_order_is_no_conversion() -> None:
     larger = buffer("buf0", reading(), layout=channels_last((2, 8, 8, 8)))
     same = buffer("buf1", reading(), layout=PLAIN)
@@ -105,58 +88,9 @@ def test_a_move_between_shapes_or_within_one_order_is_no_conversion() -> None:
     assert graph_conversions(graph(larger, same, unknown, without)) == ()
 
 
-@for_each(
-    ("what", "stride", "shape"),
-    [
-        ("a slice", (576, 36, 6, 1), (2, 8, 6, 6)),
-        ("a flip", (288, 36, 6, -1), (2, 8, 6, 6)),
-        ("a broadcast", (0, 36, 6, 1), (2, 8, 6, 6)),
-        ("a table of indices", None, (2, 8, 6, 6)),
-        ("a channel shuffle", (288, 36, 144, 6, 1), (2, 4, 2, 6, 6)),
-        ("attention heads", (288, 4, 36, 1), (2, 9, 8, 4)),
-    ],
-)
-def test_a_load_that_rearranges_is_no_conversion(
-    what: str, stride: tuple[int, ...] | None, shape: tuple[int, ...]
-) -> None:
-    order = channels_last(shape) if len(shape) == 4 else contiguous(shape)
-
-    assert graph_conversions(graph(buffer("buf0", BufferRead(name="x", stride=stride), layout=order))) == (), what
-
-
-def test_a_load_that_starts_elsewhere_is_no_conversion() -> None:
-    assert graph_conversions(graph(buffer("buf0", reading(offset=3)))) == ()
-
-
 @pytest.mark.parametrize("change", [{"is_extern": True}, {"is_reduction": True}, {"is_removed": True}])
 def test_a_library_call_a_reduction_and_what_is_never_written_convert_nothing(change: dict[str, bool]) -> None:
     assert graph_conversions(graph(buffer("buf0", reading(), **change))) == ()
-
-
-def test_a_permuted_view_written_densely_is_a_conversion_from_how_it_is_seen() -> None:
-    permuted = BufferRead(name="x", stride=(288, 6, 1, 36))
-    found = only(graph(buffer("buf0", permuted, layout=contiguous((2, 6, 6, 8)))))
-
-    assert found.source == strided_layout((2, 6, 6, 8), (288, 6, 1, 36))
-    assert found.target == contiguous((2, 6, 6, 8))
-    assert found.direction == "to_contiguous"
-
-
-def test_what_only_size_one_dimensions_tell_apart_is_no_conversion() -> None:
-    both = a_placeholder("y", contiguous((2, 8, 1, 1)))
-    moved = a_buffer("buf0", a_read("y", contiguous((2, 8, 1, 1))), layout=channels_last((2, 8, 1, 1)))
-
-    assert graph_conversions(graph(moved, nodes=(both,))) == ()
-
-
-def test_several_buffers_converted_by_one_kernel_are_one_conversion_each() -> None:
-    weight = buffer("buf1", reading("w", contiguous(KERNEL)), layout=channels_last(KERNEL))
-    found = graph_conversions(graph(buffer("buf0", reading()), weight))
-
-    assert [(c.id, c.value, c.tensor, c.kernel, c.bytes_moved) for c in found] == [
-        ("graph 0 conversion 0", "buf0", "activation", "cpp_fused_0", BYTES),
-        ("graph 0 conversion 1", "buf1", "weight", "cpp_fused_0", 2 * 4 * 8 * 8 * 3 * 3),
-    ]
 
 
 def test_a_cast_travels_with_a_conversion() -> None:
@@ -166,22 +100,11 @@ def test_a_cast_travels_with_a_conversion() -> None:
     assert found.bytes_moved == (4 + 2) * 2 * 8 * 6 * 6
 
 
-def test_a_cast_alone_is_no_conversion() -> None:
-    assert graph_conversions(graph(buffer("buf0", reading(), layout=PLAIN, dtype="bfloat16"))) == ()
-
-
 def test_a_weight_that_was_cast_before_it_is_moved_is_a_weight() -> None:
     cast = buffer("buf0", reading("w", contiguous(KERNEL)), layout=contiguous(KERNEL), operations=("to_dtype",))
     moved = buffer("buf1", reading("buf0", contiguous(KERNEL)), layout=channels_last(KERNEL))
 
     assert only(graph(cast, moved)).tensor == "weight"
-
-
-def test_a_weight_that_was_computed_before_it_is_moved_is_an_activation() -> None:
-    scaled = buffer("buf0", reading("w", contiguous(KERNEL)), layout=contiguous(KERNEL), operations=("mul",))
-    moved = buffer("buf1", reading("buf0", contiguous(KERNEL)), layout=channels_last(KERNEL))
-
-    assert only(graph(scaled, moved)).tensor == "activation"
 
 
 def test_in_a_backward_graph_what_comes_from_its_gradients_is_one() -> None:
@@ -199,17 +122,6 @@ def test_in_a_backward_graph_what_comes_from_its_gradients_is_one() -> None:
     ]
 
 
-def test_a_dtype_of_unknown_size_has_no_bytes() -> None:
-    assert only(graph(buffer("buf0", reading(), dtype="float4"))).bytes_moved is None
-
-
-def test_every_graph_gets_its_conversions_and_the_breaks_of_the_model() -> None:
-    first, second = with_graph_conversions([graph(buffer("buf0", reading())), graph(name="graph 1")], 3)
-
-    assert (len(first.conversions), len(second.conversions)) == (1, 0)
-    assert (first.graph_breaks, second.graph_breaks) == (3, 3)
-
-
 def copying(called: str, *, directly: bool | None = True, layout: Layout = LAST, **changes: Any) -> FxNode:
     fields = {"layout": layout, "called": called, "is_called_directly": directly, "location": a_location(8)}
     return a_node("clone", "aten.clone.default", ("x",), **{**fields, **changes})
@@ -221,16 +133,6 @@ def test_a_copy_that_the_models_own_line_asked_for_is_the_users(called: str) -> 
 
     assert (found.owner, found.node, found.location) == ("user", "clone", a_location(8))
     assert found.cause == f"the model's own .{called}() asks for it"
-
-
-def test_a_layout_that_the_models_own_line_did_not_ask_for_is_the_compilers() -> None:
-    """The line asks for contiguous, and the buffer that holds its value is written in a third order."""
-    before = a_node("y", "aten.relu.default", ("x",), layout=LAST)
-    clone = a_node("clone", "aten.clone.default", ("y",), called="contiguous", layout=PLAIN)
-    third = strided_layout(IMAGE, (288, 36, 1, 6))
-    out = buffer("buf1", reading("buf0", LAST), layout=third, source_node="clone")
-
-    assert only(graph(call("buf0"), out, nodes=(before, clone))).owner == "compiler"
 
 
 @pytest.mark.parametrize(
@@ -299,32 +201,6 @@ def test_a_gradient_that_the_backward_returns_is_an_exit() -> None:
     assert (found.role, found.cause) == ("exit", "a gradient is returned in the strides of what it belongs to")
 
 
-def test_an_input_that_a_convolution_wants_otherwise_is_an_entry() -> None:
-    made = buffer("buf0", reading(), origins=("convolution",))
-    found = only(graph(made, call("buf1", "buf0"), nodes=(convolution(inputs=("x", "w")),)))
-
-    assert (found.role, found.cause) == ("entry", "required by convolution body.2")
-
-
-def test_a_buffer_that_fusion_left_in_registers_is_looked_through() -> None:
-    kept = buffer("buf0", reading(), layout=PLAIN, is_removed=True)
-    found = only(graph(kept, buffer("buf1", reading("buf0"))))
-
-    assert (found.source_value, found.value, found.source, found.fused) == ("x", "buf1", PLAIN, False)
-
-
-def test_what_was_computed_in_registers_makes_the_conversion_fused() -> None:
-    kept = buffer("buf0", reading(), layout=PLAIN, is_removed=True, operations=("relu",))
-
-    assert only(graph(kept, buffer("buf1", reading("buf0")))).fused
-
-
-def test_a_removed_buffer_that_is_read_in_another_order_hides_what_is_behind_it() -> None:
-    kept = buffer("buf0", reading(), layout=PLAIN, is_removed=True)
-
-    assert graph_conversions(graph(kept, buffer("buf1", reading("buf0", LAST)))) == ()
-
-
 def concatenated(**changes: Any) -> FxNode:
     return a_node("cat", "aten.cat.default", ("x", "x"), layout=contiguous((2, 16, 6, 6)), **changes)
 
@@ -365,19 +241,6 @@ def test_a_concatenation_written_by_one_loop_converts_each_branch_that_lies_othe
 
     assert (found.source_value, found.source, found.direction, found.fused) == ("x", PLAIN, "to_channels_last", True)
     assert found.bytes_moved == BYTES
-
-
-def test_a_masked_load_of_anything_but_a_concatenation_is_no_conversion() -> None:
-    padded = buffer("buf0", reading(is_masked=True), layout=channels_last((2, 8, 6, 8)), origins=("relu",))
-
-    assert graph_conversions(graph(padded)) == ()
-
-
-def test_what_could_not_be_read_is_never_a_conversion() -> None:
-    unread = buffer("buf0", reads=("x",), problem="loop body not read (boom)")
-    symbolic = buffer("buf1", reading(), layout=strided_layout(("s0", 8, 6, 6), ("288*s0", 1, 48, 8)))
-
-    assert graph_conversions(graph(unread, symbolic)) == ()
 
 
 WINDOW = (2, 3, 4, 5, 6)

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import a_buffer, a_graph, a_node, a_placeholder, channels_last, contiguous
 
-from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.examination.kernels.device import GraphLayouts
 from layoutdoctor.examination.kernels.host import Operation
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Buffer, Graph
 
 IMAGE, WEIGHT = (2, 8, 6, 6), (8, 8, 3, 3)
@@ -61,23 +61,6 @@ def test_without_the_layout_of_the_graphs_own_value_none_is_known(operation: Ope
     assert GraphLayouts(a_graph(nodes=(*KNOWN, CONV))).of_argument(CONV, 0, operation) is None
 
 
-def test_a_value_that_the_graph_does_not_describe_has_no_known_layout() -> None:
-    operation = given(contiguous(IMAGE), contiguous(WEIGHT), contiguous(WEIGHT))
-    nameless = a_graph(nodes=(a_placeholder("x", None).__class__(name="x", op="placeholder", target="x"), CONV))
-
-    assert GraphLayouts(nameless).of_argument(CONV, 0, operation) is None
-    assert GraphLayouts(a_graph(nodes=(CONV,))).of_argument(CONV, 0, operation) is None
-    assert GraphLayouts(nameless).of_argument(CONV, 2, operation) is None
-
-
-def test_symbolic_sizes_are_those_that_ran() -> None:
-    symbolic = a_placeholder("x", Layout(("s0", 8, 6, 6), (288, 36, 6, 1), ()))
-    layouts = GraphLayouts(a_graph(nodes=(symbolic, CONV)))
-
-    assert layouts.of_argument(CONV, 0, given(contiguous(IMAGE))) == contiguous(IMAGE)
-    assert layouts.of_argument(CONV, 0, given(contiguous((2, 9, 6, 6)))) is None
-
-
 def test_in_eager_a_result_has_the_layout_of_its_node() -> None:
     layouts = GraphLayouts(a_graph(name="eager", nodes=(*KNOWN, CONV, BACK, *ITEMS)))
 
@@ -92,13 +75,6 @@ def test_in_a_compiled_graph_it_has_that_of_the_buffer_that_the_library_wrote() 
 
     assert layouts.of_result(CONV, 0) == channels_last(IMAGE)
     assert GraphLayouts(compiled(generated)).of_result(CONV, 0) is None
-
-
-def test_where_another_buffer_holds_the_value_it_is_the_one_made_for_the_node() -> None:
-    made, other = extern("buf0", origins=("conv",)), extern("buf1", origins=("conv",))
-
-    assert GraphLayouts(compiled(made)).of_result(CONV, 0) == channels_last(IMAGE)
-    assert GraphLayouts(compiled(made, other)).of_result(CONV, 0) is None
 
 
 def test_of_several_results_each_has_its_own_buffer() -> None:

@@ -2,16 +2,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builders import a_graph, a_node, contiguous
+from builders import a_graph, a_node, a_placeholder, contiguous
 from loops import for_each
 
 from layoutdoctor.diagnosis.records import Buffer
-from layoutdoctor.examination.graphs.join import is_convolution, join_compiled, join_eager, scheduled_convolutions
-from layoutdoctor.examination.kernels.host import Operation, ProfiledIteration, operation_tree
+from layoutdoctor.examination.graphs.join import (
+    align_eager,
+    is_convolution,
+    join_compiled,
+    join_eager,
+    scheduled_convolutions,
+)
+from layoutdoctor.examination.kernels.host import HostOperation, Operation, ProfiledIteration, operation_tree
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import FxNode, Graph
     from layoutdoctor.examination.kernels.host import HostOperation
+
 
 IMAGE = (2, 8, 6, 6)
 WEIGHT = (8, 8, 3, 3)
@@ -92,26 +99,6 @@ def test_other_counts_join_nothing_and_say_so() -> None:
     assert joined(entries) == {}
 
 
-def test_other_shapes_join_nothing() -> None:
-    entries = tree(("aten::convolution", 0, 5), shapes=((4, 8, 6, 6), WEIGHT))
-
-    assert "not in the order of the graph" in str(join_eager(entries, graph_of("a")))
-    assert joined(entries) == {}
-
-
-def test_another_operator_at_the_same_place_joins_nothing() -> None:
-    entries = tree(("aten::convolution_backward", 0, 5))
-
-    assert "not in the order of the graph" in str(join_eager(entries, graph_of("a")))
-
-
-def test_symbolic_sizes_agree_with_any() -> None:
-    symbolic = a_node("x", op="placeholder", layout=contiguous(IMAGE).__class__(("s0", 8, 6, 6), (288, 36, 6, 1), ()))
-    graph = a_graph(nodes=(symbolic, a_node("a", "aten.convolution.default", ("x",))))
-
-    assert join_eager(tree(("aten::convolution", 0, 5)), graph) is None
-
-
 CALL = "## Call CompiledFxGraph abc ##"
 
 
@@ -121,29 +108,6 @@ def test_a_compiled_graph_is_known_by_the_kernels_that_ran_in_it() -> None:
 
     assert join_compiled(entries, graphs) is None
     assert joined(entries) == {4: ("b", "graph 1")}
-
-
-def test_a_graph_that_runs_twice_is_joined_twice() -> None:
-    kernel = "layoutdoctor::graph 0::cpp_fused_0"
-    entries = tree(
-        (CALL, 0, 10),
-        (kernel, 1, 2),
-        ("aten::convolution", 4, 5),
-        (CALL, 20, 10),
-        (kernel, 21, 2),
-        ("aten::convolution", 24, 5),
-    )
-
-    assert join_compiled(entries, [graph_of("a")]) is None
-    assert joined(entries) == {4: ("a", "graph 0"), 24: ("a", "graph 0")}
-
-
-def test_without_kernels_of_its_own_a_call_is_the_graph_of_the_same_place() -> None:
-    entries = tree((CALL, 0, 10), ("aten::convolution", 4, 5), (CALL, 20, 10), ("aten::convolution", 24, 5))
-
-    assert join_compiled(entries, [graph_of("a"), graph_of("b", name="graph 1")]) is None
-    assert joined(entries) == {4: ("a", "graph 0"), 24: ("b", "graph 1")}
-    assert join_compiled(entries, [graph_of("a")]) == "a compiled graph ran that was not captured"
 
 
 def test_a_compiled_graph_that_ran_other_convolutions_than_it_has_is_told() -> None:
@@ -166,20 +130,6 @@ def test_generated_code_may_run_convolutions_in_another_order_than_the_graph() -
     assert joined(entries) == {4: ("b", "graph 0"), 10: ("a", "graph 0")}
 
 
-def test_external_calls_that_are_no_convolutions_do_not_count() -> None:
-    nodes: tuple[FxNode, ...] = graph_of("a").nodes
-    graph = a_graph(nodes=nodes, buffers=(extern("buf0", "m", "extern_kernels.addmm"), extern("buf1", "a")))
-
-    assert [node.name for node in scheduled_convolutions(graph)] == ["a"]
-    assert [node.name for node in scheduled_convolutions(graph_of("a", "b"))] == ["a", "b"]
-
-
-def test_a_convolution_that_is_no_node_of_the_graph_is_left_out_of_its_order() -> None:
-    graph = graph_of("a", buffers=(extern("buf0", "split_from_a"), extern("buf1", "a")))
-
-    assert [node.name for node in scheduled_convolutions(graph)] == ["a"]
-
-
 TRITON = "triton_poi_fused_relu_0"
 
 
@@ -196,14 +146,6 @@ def test_on_a_gpu_a_graph_is_known_by_the_kernels_that_were_launched_in_its_call
     assert join_compiled(entries, graphs) is None
     assert joined(entries) == {4: ("b", "graph 1")}
     assert [entry.home() for entry in entries] == ["graph 1"] * 3 + ["graph 2"] * 2 + [None]
-
-
-def test_the_graph_of_the_same_place_is_preferred_where_it_fits() -> None:
-    entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
-    graphs = [graph_of(name=f"graph {number}", kernel_names=(TRITON,)) for number in range(2)]
-
-    assert join_compiled(entries, graphs) is None
-    assert [entry.home() for entry in entries] == ["graph 0", "graph 0", "graph 1", "graph 1"]
 
 
 def test_a_graph_that_fits_is_taken_where_the_one_of_the_same_place_does_not() -> None:
@@ -230,8 +172,54 @@ def test_of_several_that_fit_the_one_of_its_direction_is_taken() -> None:
     assert {entry.home() for entry in entries} == {None}
 
 
-def test_launches_of_no_captured_graph_leave_the_one_of_the_same_place() -> None:
-    entries = tree((CALL, 0, 10), ("triton_poi_fused_by_hand", 1, 2), ("aten::convolution", 4, 5))
+def profiled(*nested: str) -> list[HostOperation]:
+    """Operations one after the other; ``a > b > c`` runs b inside of a, and c inside of b."""
+    operations = []
+    for number, chain in enumerate(nested):
+        for depth, name in enumerate(chain.split(" > ")):
+            operations.append(Operation(name, number + depth * 0.1, 0.9 - depth * 0.2, "1"))
+    return operation_tree(ProfiledIteration(operations))
 
-    assert join_compiled(entries, [graph_of("a", kernel_names=(TRITON,))]) is None
-    assert joined(entries) == {4: ("a", "graph 0")}
+
+def graph(*targets: str) -> Graph:
+    return a_graph(name="eager", nodes=tuple(a_node(f"n{number}", target) for number, target in enumerate(targets)))
+
+
+def aligned_names(entries: list[HostOperation]) -> dict[str, str]:
+    return {entry.name: entry.node.name for entry in entries if entry.node is not None}
+
+
+def called(graph: Graph) -> list[str | None]:
+    return [node.called for node in graph.nodes]
+
+
+def test_equal_sequences_are_matched_one_by_one_and_nodes_learn_what_was_called() -> None:
+    entries = profiled("aten::contiguous > aten::clone > aten::copy_", "aten::conv2d > aten::convolution", "aten::relu")
+    found = align_eager(entries, graph("aten.clone.default", "aten.convolution.default", "aten.relu.default"))
+
+    assert called(found) == ["contiguous", "conv2d", "relu"]
+    assert aligned_names(entries) == {"aten::clone": "n0", "aten::convolution": "n1", "aten::relu": "n2"}
+    assert {entry.graph for entry in entries if entry.node is not None} == {"eager"}
+
+
+def test_what_runs_inside_a_recorded_operation_is_not_matched_itself() -> None:
+    entries = profiled("aten::clone > aten::copy_", "aten::copy_")
+    align_eager(entries, graph("aten.clone.default", "aten.copy_.default"))
+
+    assert [entry.node.name if entry.node else None for entry in entries] == ["n0", None, "n1"]
+
+
+def test_operations_that_were_recorded_in_one_iteration_only_are_passed_over() -> None:
+    entries = profiled("aten::relu", "aten::add", "aten::mul")
+    found = align_eager(entries, graph("aten.relu.default", "aten.clone.default", "aten.mul.Tensor"))
+
+    assert called(found) == ["relu", None, "mul"]
+    assert aligned_names(entries) == {"aten::relu": "n0", "aten::mul": "n2"}
+
+
+def test_arguments_and_parts_of_results_ran_nothing() -> None:
+    other: tuple[FxNode, ...] = (a_placeholder("x"), a_node("part", "getitem"))
+    nodes = (*other, a_node("n0", "aten.relu.default"))
+    found = align_eager(profiled("aten::relu"), a_graph(name="eager", nodes=nodes))
+
+    assert called(found) == [None, None, "relu"]

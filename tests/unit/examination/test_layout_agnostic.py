@@ -12,7 +12,6 @@ from layoutdoctor.examination.graphs.layout_agnostic import (
     REDUCTIONS,
     base_name,
     is_layout_agnostic,
-    reads_any_layout,
 )
 
 aten = torch.ops.aten
@@ -145,20 +144,9 @@ def test_the_name_of_an_operation(target: str, name: str) -> None:
     assert base_name(target) == name
 
 
-def test_what_is_not_known_is_not_agnostic() -> None:
-    for target in ("aten.view.default", "custom.thing.default", "aten.cat.default", "aten.native_group_norm.default"):
-        assert not is_layout_agnostic(a_node("n", target))
-        assert not reads_any_layout(a_node("n", target))
-
-
 @pytest.mark.parametrize(("fixed", "agnostic"), [(True, True), (False, False), (None, False)])
 def test_a_batch_norm_is_agnostic_where_its_statistics_are_fixed(fixed: bool | None, agnostic: bool) -> None:
     assert is_layout_agnostic(a_node("n", "aten.native_batch_norm.default", uses_running_statistics=fixed)) is agnostic
-
-
-def test_reductions_and_questions_about_sizes_read_any_layout() -> None:
-    for target in ("aten.mean.dim", "aten.sum.dim_IntList", "aten.var_mean.correction", "aten.sym_size.int"):
-        assert reads_any_layout(a_node("n", target))
 
 
 def test_the_lists_do_not_overlap() -> None:

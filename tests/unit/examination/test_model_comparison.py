@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from builders import (
-    a_comparison,
     a_conversion,
     a_convolution,
     a_decision,
     a_diagnosis,
-    a_failed_trial,
     a_finding,
     a_graph,
     a_measurement,
     a_pair,
     a_recommendation,
-    a_speedup,
     a_subject,
     a_trial,
     an_environment,
@@ -36,8 +33,6 @@ from layoutdoctor.examination.changes.models import compare_models
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Convolution, Diagnosis
 
-LINE_12 = SourceLocation(file="model.py", line=12)
-
 
 def conversions(count: int) -> tuple[Conversion, ...]:
     return tuple(a_conversion(f"reorder {n}", seconds=1e-3) for n in range(count))
@@ -47,59 +42,11 @@ def with_conversions(count: int, **changes: Any) -> Diagnosis:
     return a_diagnosis(a_trial("inductor", kernels=kernels(*conversions(count)), **changes))
 
 
-def test_trials_are_matched_by_the_name_of_their_configuration() -> None:
-    old = a_diagnosis(a_trial("eager"), a_trial("inductor"))
-    new = a_diagnosis(a_trial("inductor"), a_trial("inductor-freezing"))
-
-    assert [(trial.name, trial.old_status, trial.new_status) for trial in compare_models(old, new).trials] == [
-        ("inductor", "ok", "ok"),
-        ("inductor-freezing", None, "ok"),
-        ("eager", "ok", None),
-    ]
-
-
-def test_medians_stand_side_by_side_with_their_ratio_and_of_one_round_no_verdict() -> None:
-    old = a_diagnosis(a_trial(measurement=a_measurement(10e-3)))
-    new = a_diagnosis(a_trial(measurement=a_measurement(5e-3)))
-    comparison = compare_models(old, new)
-    (trial,) = comparison.trials
-
-    assert (trial.old_median_seconds, trial.new_median_seconds) == (10e-3, 5e-3)
-    assert trial.median_ratio == pytest.approx(2.0)
-    assert trial.time.verdict is None
-    assert "too few rounds" in comparison.regression.not_judged
-
-
 def test_a_configuration_that_is_the_same_as_another_has_that_ones_median() -> None:
     same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", measurement=None)
     diagnosis = a_diagnosis(a_trial("inductor", measurement=a_measurement(10e-3)), same)
 
     assert compare_models(diagnosis, diagnosis).trials[1].median_ratio == pytest.approx(1.0)
-
-
-def test_what_was_not_measured_has_no_ratio() -> None:
-    comparison = compare_models(a_diagnosis(a_trial(measurement=None)), a_diagnosis(a_trial()))
-
-    assert comparison.trials[0].old_median_seconds is None
-    assert comparison.trials[0].median_ratio is None
-
-
-def test_conversions_of_a_trial_come_and_go() -> None:
-    (trial,) = compare_models(with_conversions(3), with_conversions(1)).trials
-
-    assert trial.difference is not None
-    assert trial.difference.conversion_count == -2
-    assert trial.difference.conversion_seconds == pytest.approx(-2e-3)
-    assert [change.change for change in trial.conversions] == ["fewer"]
-
-
-def test_conversions_in_graphs_count_as_in_the_report() -> None:
-    reorder = a_conversion("graph 0 buf3", owner="compiler", op=None)
-    old = a_diagnosis(a_trial(graphs=(a_graph(conversions=(reorder,)),)))
-
-    assert [change.owner for change in compare_models(old, a_diagnosis(a_trial())).trials[0].conversions] == [
-        "compiler"
-    ]
 
 
 def test_round_trips_that_came_are_a_regression_of_their_configuration() -> None:
@@ -118,14 +65,6 @@ def test_round_trips_are_no_regression_where_one_diagnosis_has_no_shapes_to_prov
     assert compare_models(old, with_conversions(2, redundant_pairs=(a_pair(),))).regression.losses == ()
 
 
-def test_conversions_that_took_longer_are_shown_and_no_regression() -> None:
-    slow = tuple(a_conversion(f"reorder {n}", seconds=9e-3) for n in range(2))
-    comparison = compare_models(with_conversions(2), a_diagnosis(a_trial("inductor", kernels=kernels(*slow))))
-
-    assert comparison.trials[0].difference.conversion_seconds == pytest.approx(16e-3)
-    assert comparison.regression.losses == ()
-
-
 def test_static_trials_are_judged_by_the_conversions_of_their_graphs() -> None:
     def static(count: int) -> Diagnosis:
         found = tuple(a_conversion(f"c{n}", owner="compiler", seconds=None) for n in range(count))
@@ -133,47 +72,6 @@ def test_static_trials_are_judged_by_the_conversions_of_their_graphs() -> None:
         return a_diagnosis(trial, subject=a_subject(target="cuda:90"))
 
     assert compare_models(static(1), static(3)).regression.losses == ("inductor: 3 layout conversions instead of 1",)
-
-
-def test_without_kernels_in_both_conversions_have_no_difference() -> None:
-    comparison = compare_models(a_diagnosis(a_trial(kernels=None)), a_diagnosis(a_trial()))
-
-    assert comparison.trials[0].difference is None
-
-
-def test_without_times_in_both_nothing_is_judged() -> None:
-    comparison = compare_models(a_diagnosis(a_trial(measurement=None)), a_diagnosis(a_trial()))
-
-    assert comparison.regression.not_judged == "no configuration was timed in both"
-
-
-def test_a_decision_that_flipped_is_listed_with_both_rules() -> None:
-    on = a_graph(a_decision(applied=True))
-    off = a_graph(a_decision(a_convolution(channels_last=False), applied=False, rule="grouped-convolution"))
-    old, new = a_diagnosis(a_trial(graphs=(on,))), a_diagnosis(a_trial(graphs=(off,)))
-    (change,) = compare_models(old, new).trials[0].decisions
-
-    assert (change.old.applied, change.new.applied, change.new.rule) == (True, False, "grouped-convolution")
-    assert (change.old.channels_last_convolution_count, change.new.channels_last_convolution_count) == (1, 0)
-    assert compare_models(old, old).trials[0].decisions == ()
-
-
-def test_findings_come_and_go_and_change() -> None:
-    old = a_diagnosis(
-        findings=(a_finding(), a_finding("LD205", severity="error"), a_finding("LD103"), a_finding("LD103"))
-    )
-    new = a_diagnosis(
-        findings=(a_finding(configuration="eager"), a_finding("LD103", severity="note", seconds=1e-3, location=LINE_12))
-    )
-    comparison = compare_models(old, new)
-
-    assert [(f.code, f.configuration, f.change, f.old_count, f.new_count) for f in comparison.findings] == [
-        ("LD205", "inductor", "went", 1, 0),
-        ("LD101", "eager", "came", 0, 1),
-        ("LD101", "inductor", "went", 1, 0),
-        ("LD103", "inductor", "fewer", 2, 1),
-    ]
-    assert [(f.old_severity, f.new_severity) for f in comparison.findings][3] == ("warning", "note")
 
 
 @pytest.mark.parametrize(
@@ -201,15 +99,6 @@ def test_a_finding_stays_where_only_its_place_or_cost_changed(old: dict[str, Any
     assert stayed.old_module == old.get("module", "body.1")
     assert (stayed.old_seconds, stayed.new_seconds) == (old.get("seconds"), new.get("seconds"))
     assert not [loss for loss in comparison.regression.losses if "LD101" in loss]
-
-
-def test_of_two_findings_the_one_at_the_same_module_stays() -> None:
-    old = a_diagnosis(findings=(a_finding(module="body.1"),))
-    new = a_diagnosis(findings=(a_finding(module="body.0"), a_finding(module="body.1", location=LINE_12)))
-    comparison = compare_models(old, new)
-
-    assert [(f.module, f.change) for f in comparison.findings] == [("body.0", "came")]
-    assert [f.module for f in comparison.stayed] == ["body.1"]
 
 
 def test_the_diagnosed_file_under_another_name_is_the_same_file() -> None:
@@ -255,33 +144,6 @@ def test_a_new_finding_about_the_same_code_is_none() -> None:
     assert compare_models(a_diagnosis(trial), a_diagnosis(trial, findings=(a_finding(),))).regression.losses == ()
 
 
-def test_one_more_of_a_finding_is_a_regression() -> None:
-    comparison = compare_models(a_diagnosis(findings=(a_finding(),)), a_diagnosis(findings=(a_finding(),) * 2))
-
-    assert comparison.regression.losses == ("2 instead of 1 warning LD101 round-trip-conversion [inductor] at body.1",)
-
-
-@pytest.mark.parametrize("status", ["failed", "crashed", "timed_out"])
-def test_a_configuration_that_fails_now_is_a_regression(status: str) -> None:
-    failed = msgspec.structs.replace(a_failed_trial("eager"), status=status)
-    old, new = a_diagnosis(a_trial(), a_trial("eager")), a_diagnosis(a_trial(), failed)
-    comparison = compare_models(old, new)
-
-    assert len(comparison.regression.losses) == 1
-    assert comparison.regression.losses[0].startswith("eager: ")
-    assert comparison.trials[1].new_failure == "RuntimeError: boom"
-    assert compare_models(new, old).regression.losses == ()
-
-
-def test_a_configuration_that_was_left_out_is_no_regression() -> None:
-    left_out = msgspec.structs.replace(a_failed_trial("eager"), status="skipped")
-
-    assert (
-        compare_models(a_diagnosis(a_trial(), a_trial("eager")), a_diagnosis(a_trial(), left_out)).regression.losses
-        == ()
-    )
-
-
 def test_what_one_trial_says_for_another_is_said_once() -> None:
     def run(count: int) -> Diagnosis:
         pairs = tuple(a_pair(module=f"body.{n}") for n in range(count))
@@ -309,25 +171,6 @@ def test_a_convolution_of_another_class_is_named_by_its_module() -> None:
     )
 
 
-def test_a_convolution_that_was_added_has_no_other_class_than_before() -> None:
-    old = a_diagnosis(a_trial(graphs=(a_graph(a_decision(a_convolution())),)))
-    both = a_decision(a_convolution(), a_convolution("added", module="head", class_="grouped"))
-    (change,) = compare_models(old, a_diagnosis(a_trial(graphs=(a_graph(both),)))).trials[0].decisions
-
-    assert (change.old.convolution_count, change.new.convolution_count, change.convolutions) == (1, 2, ())
-
-
-def test_graph_breaks_and_recompiles_are_counted() -> None:
-    new = a_trial(graphs=(a_graph(graph_breaks=2), a_graph(graph_breaks=2, name="graph 1")), recompile_count=1)
-    trial = compare_models(a_diagnosis(), a_diagnosis(new)).trials[0]
-
-    assert (trial.old_graph_break_count, trial.new_graph_break_count) == (0, 2)
-    assert (trial.old_recompile_count, trial.new_recompile_count) == (0, 1)
-    assert (
-        compare_models(a_diagnosis(a_failed_trial("inductor")), a_diagnosis(new)).trials[0].old_recompile_count is None
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -347,31 +190,6 @@ def test_other_models_are_called_so_and_not_judged(changes: dict[str, Any], why:
     assert comparison.times.not_judged == f"not comparable: {why}"
 
 
-def test_another_file_name_is_no_other_model() -> None:
-    assert compare_models(a_diagnosis(), a_diagnosis(subject=a_subject(name="b.py"))).different_subject is None
-
-
-def test_inputs_that_one_diagnosis_did_not_record_make_no_other_model() -> None:
-    old, new = a_diagnosis(subject=a_subject(inputs=())), a_diagnosis()
-
-    assert compare_models(old, new).different_subject is None
-    assert compare_models(new, old).different_subject is None
-
-
-def test_nothing_with_a_result_in_both_is_empty() -> None:
-    old = a_diagnosis(a_trial("eager"), a_failed_trial("inductor"))
-
-    assert compare_models(old, a_diagnosis(a_trial("inductor"))).is_empty
-    assert not compare_models(old, a_diagnosis(a_trial("eager"))).is_empty
-
-
-def test_the_same_diagnosis_twice_is_the_same_and_one_finding_is_a_difference() -> None:
-    diagnosis = a_diagnosis(a_trial(), findings=(a_finding(),))
-
-    assert compare_models(diagnosis, diagnosis).is_same
-    assert not compare_models(diagnosis, msgspec.structs.replace(diagnosis, findings=())).is_same
-
-
 def test_what_is_not_the_same_around_them_is_noted() -> None:
     old = a_diagnosis(environment=an_environment(torch="2.12.0"), interrupted="interrupted from the keyboard")
     new = a_diagnosis(
@@ -389,14 +207,6 @@ def test_what_is_not_the_same_around_them_is_noted() -> None:
         assert words in notes
 
 
-def test_the_json_has_its_kind_and_every_number() -> None:
-    comparison = compare_models(with_conversions(3), with_conversions(1))
-    data = comparison_to_json(comparison)
-
-    assert msgspec.json.decode(data)["kind"] == "model-comparison"
-    assert msgspec.json.decode(data, type=ModelComparison) == comparison
-
-
 def test_an_unfinished_diagnosis_is_not_judged() -> None:
     comparison = compare_models(a_diagnosis(), with_conversions(2, redundant_pairs=(a_pair(),)))
     unfinished = msgspec.structs.replace(a_diagnosis(), interrupted="out of memory")
@@ -406,19 +216,6 @@ def test_an_unfinished_diagnosis_is_not_judged() -> None:
     assert compare_models(a_diagnosis(), unfinished).regression.not_judged == (
         "the new one was not finished: out of memory"
     )
-
-
-def test_the_recommendation_and_the_fastest_stand_side_by_side() -> None:
-    old = a_diagnosis(recommendation=a_recommendation("eager", speedup=a_speedup()), comparison=a_comparison())
-    comparison = compare_models(old, a_diagnosis())
-
-    assert (comparison.old.recommended, comparison.old.speedup, comparison.old.baseline) == (
-        "eager",
-        a_speedup(),
-        "inductor",
-    )
-    assert comparison.old.fastest == ("inductor",)
-    assert comparison.new.baseline is None
 
 
 def test_an_earlier_comparison_is_still_read() -> None:

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
+import networkx as nx
 from builders import a_conversion, blocked, channels_last, contiguous
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from loops import for_each
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.examination.graphs.regions import Region, known_sum, same_format, shortest_ways
+from layoutdoctor.examination.graphs.regions import Region, same_format, shortest_ways
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion
+
 
 IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
@@ -70,11 +75,6 @@ def test_saved_bytes_are_those_of_today_without_those_of_then() -> None:
     assert region.saved_bytes({"p": 30, "f": 20}.get) == 100 + 70 - 30 - 20
 
 
-def test_bytes_that_are_not_known_make_no_balance() -> None:
-    assert Region(leaving={"a": out("0", bytes_moved=None)}).saved_bytes(lambda name: 1) is None
-    assert Region(leaving={"a": out("0")}, pinned={"a"}).saved_bytes(lambda name: None) is None
-
-
 @for_each(
     ("one", "other", "same"),
     [
@@ -93,13 +93,6 @@ def test_bytes_that_are_not_known_make_no_balance() -> None:
 def test_layouts_of_one_format_are_the_same_whatever_their_size(one: Any, other: Any, same: bool) -> None:
     assert same_format(one, other) is same
     assert same_format(other, one) is same
-
-
-def test_a_sum_is_known_where_all_of_it_is() -> None:
-    assert known_sum(1.0) == 1.0
-    assert known_sum(1.0, 2.0, 3.0) == 6.0
-    assert known_sum(1.0, None, 3.0) is None
-    assert known_sum(None, 2.0) is None
 
 
 GRAPH = {"a": ["m"], "b": ["n"], "m": ["n", "x"], "n": ["o"], "o": ["y"], "x": ["y"], "y": ["a"]}
@@ -121,14 +114,6 @@ def test_ways_come_by_length_and_then_by_the_order_of_starts_and_ends() -> None:
     ]
 
 
-def test_a_start_that_is_an_end_is_the_shortest_way() -> None:
-    assert ways([["n", "a"]], {"n": [0]}) == [(0, 0, "n")]
-
-
-def test_a_start_with_several_values_goes_from_the_nearest() -> None:
-    assert ways([["a", "o"]], {"y": [0]}) == [(0, 0, "oy")]
-
-
 def test_what_is_not_wanted_any_more_is_not_looked_for() -> None:
     used: set[int] = set()
     found = shortest_ways(
@@ -141,5 +126,32 @@ def test_what_is_not_wanted_any_more_is_not_looked_for() -> None:
     assert [start for start, _, _ in found] == [0, 0]
 
 
-def test_what_cannot_be_reached_gives_no_way_and_a_circle_ends() -> None:
-    assert ways([["a"]], {"b": [0], "nowhere": [1]}) == []
+COUNT = 7
+NAMES = st.sampled_from([str(number) for number in range(COUNT)])
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.tuples(NAMES, NAMES), max_size=14),
+    st.lists(NAMES, max_size=4, unique=True),
+    st.lists(NAMES, max_size=4),
+)
+def test_every_way_is_found_once_the_shortest_first(
+    edges: list[tuple[str, str]], starts: list[str], ends: list[str]
+) -> None:
+    graph: nx.DiGraph = nx.DiGraph(edges)
+    graph.add_nodes_from(str(number) for number in range(COUNT))
+    positions: dict[str, list[int]] = {}
+    for position, name in enumerate(ends):
+        positions.setdefault(name, []).append(position)
+    found = list(shortest_ways(graph.successors, [[name] for name in starts], positions, lambda _: True))
+    expected = [
+        (nx.shortest_path_length(graph, start, end), one, other)
+        for one, start in enumerate(starts)
+        for other, end in enumerate(ends)
+        if nx.has_path(graph, start, end)
+    ]
+
+    assert [(len(way) - 1, one, other) for one, other, way in found] == sorted(expected)
+    assert all((way[0], way[-1]) == (starts[one], ends[other]) for one, other, way in found)
+    assert all(graph.has_edge(*edge) for _, _, way in found for edge in itertools.pairwise(way))

@@ -20,7 +20,7 @@ from builders import a_kept, a_trial
 
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigurationError, UsageError
-from layoutdoctor.examination.diagnoses import diagnosis_of
+from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation import supervisor as supervisor_module
 from layoutdoctor.isolation.journal import temporary_journal
 from layoutdoctor.isolation.messages import Kept, Request
