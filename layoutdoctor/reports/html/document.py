@@ -324,25 +324,21 @@ def render_html(diagnosis: Diagnosis) -> str:
     cards = build_cards(diagnosis, view)
     style = read_page_file(STYLE_FILE)
     scripts = [read_page_file(name) for name in (SCRIPT_FILE, *(CHART_FILES if data.has_charts else ()))]
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            view=view,
-            data=data,
-            json=json_for_script(data),
-            tables=build_view_tables(view),
-            round_table=build_round_table(rounds),
-            folds=folds,
-            environment=environment,
-            cards=cards,
-            cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
-            rule_texts=build_rule_texts(cards),
-            reproducer=build_reproducer(diagnosis),
-            style=style,
-            scripts=scripts,
-            policy=_policy(style, scripts),
-        )
+    return page_template("report.html.j2").render(
+        view=view,
+        data=data,
+        json=json_for_script(data),
+        tables=build_view_tables(view),
+        round_table=build_round_table(rounds),
+        folds=folds,
+        environment=environment,
+        cards=cards,
+        cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
+        rule_texts=build_rule_texts(cards),
+        reproducer=build_reproducer(diagnosis),
+        style=style,
+        scripts=scripts,
+        policy=_policy(style, scripts),
     )
 
 
@@ -389,7 +385,8 @@ def hash_source(text: str) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def page_template(name: str) -> jinja2.Template:
+    """A template of ``page``, with every string escaped."""
     import jinja2  # late: most commands write no page
 
     return jinja2.Environment(
@@ -398,4 +395,4 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )
+    ).get_template(name)
