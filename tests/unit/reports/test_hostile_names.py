@@ -26,7 +26,7 @@ from golden.stories import gain_with_findings
 
 from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding
 from layoutdoctor.reports import render
-from layoutdoctor.reports.markdown.report import MOST_CHARACTERS, escape
+from layoutdoctor.reports.markdown import MOST_CHARACTERS, escape
 from layoutdoctor.reports.sections.wording import clean
 
 HOSTILE = "\x1b[31mred\x07\r\nnew | line `code` <script>alert(1)</script> </details> [x](y) *b* \u202e\u2028 ```"

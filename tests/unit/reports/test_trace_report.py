@@ -31,7 +31,7 @@ from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Failure, Findi
 from layoutdoctor.examination.costs import conversion_share, convolution_count, counted_conversions, irrelevance
 from layoutdoctor.examination.costs import launch_count as launches_of
 from layoutdoctor.reports import render
-from layoutdoctor.reports.markdown.report import MOST_CHARACTERS
+from layoutdoctor.reports.markdown import MOST_CHARACTERS
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.rows import MOST_PLACES, build_tables
 from layoutdoctor.reports.sections.view import (

@@ -31,7 +31,7 @@ from loops import for_each
 from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Graph
 from layoutdoctor.reports.flow.graph import format_of, format_words, layout_words
 from layoutdoctor.reports.flow.scenes import Flow, build_flows
-from layoutdoctor.reports.markdown.syntax import render_mermaid
+from layoutdoctor.reports.markdown import render_mermaid
 
 CONVOLUTION = "aten.convolution.default"
 WEIGHT = contiguous((64, 64, 3, 3))

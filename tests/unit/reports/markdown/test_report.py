@@ -38,8 +38,16 @@ from golden.stories import STORIES
 from loops import for_each
 
 from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding
-from layoutdoctor.reports.markdown.report import MARKER, markdown_parts, render_markdown, summary_lines
-from layoutdoctor.reports.markdown.syntax import code_block, code_name, escape, paragraph
+from layoutdoctor.reports.markdown import (
+    MARKER,
+    code_block,
+    code_name,
+    escape,
+    markdown_parts,
+    paragraph,
+    render_markdown,
+    summary_lines,
+)
 from layoutdoctor.reports.reproducer import report as reproducers
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
-from layoutdoctor.reports.markdown.report import (
+from layoutdoctor.reports.markdown import (
     MARKER,
     MOST_BYTES,
     MOST_CHARACTERS,
