@@ -252,7 +252,9 @@ def _ablation(material: _Material, details: Sequence[Detail], most: int, where: 
     yield "### Where the time goes" if is_recording(material.diagnosis) else "### Ablation"
     for table in view.tables:
         yield folded("All configurations", table_of(table)) if view.answer.is_short else table_of(table)
-    yield bullets(view.remarks, max(most, FEWEST_FINDINGS))
+    sentences = [f"Not understood: {'; '.join(view.not_understood)}.", f"Measurement: {'; '.join(view.measurement)}."]
+    remarks = [bullets(view.remarks, max(most, FEWEST_FINDINGS))] if view.remarks else []
+    yield "\n".join([*remarks, bullets(sentences, len(sentences))])
     for about, group in groupby(details, key=lambda detail: detail.about):
         together = list(group)
         if about is None or len(together) == 1:

@@ -1,0 +1,22 @@
+"""What many small cases give, reviewed in one text file: the name of each case, and below it what was said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER = Path(__file__).parent / "golden" / "cases"
+
+
+def check(name: str, said: Mapping[str, str], *, update: bool) -> None:
+    """Compares each case with the reviewed file; with ``--update-golden`` the file is written anew."""
+    text = "\n".join(f"=== {case}\n{output.rstrip()}\n" for case, output in said.items())
+    path = FOLDER / f"{name}.txt"
+    if update:
+        FOLDER.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    assert text == path.read_text(encoding="utf-8")
