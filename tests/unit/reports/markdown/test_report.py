@@ -99,29 +99,6 @@ def test_github_draws_every_story_as_meant(story: str) -> None:
     assert (markdown_parts(diagnosis, "a.md")[1] is None) is ("Lists are cut" not in report)
 
 
-@for_each("story", STORIES)
-def test_the_machine_block_is_the_record(story: str) -> None:
-    diagnosis = STORIES[story]()
-    report = render_markdown(diagnosis)
-    block = machine_block(report)
-
-    assert list(block) == sorted(block)
-    assert block["schema_version"] == 1
-    assert block["mode"] == diagnosis.subject.mode
-    assert block["finding_count"] == len(diagnosis.findings)
-    assert block["redundant_pair_count"] == len(diagnosis.redundant_pairs)
-    assert list(block["verdicts"]) == sorted(trial.name for trial in diagnosis.trials)  # type: ignore[call-overload]
-    assert (
-        [(found["code"], found["seconds"]) for found in block["findings"]]
-        == [  # type: ignore[attr-defined]
-            (finding.code, finding.seconds) for finding in diagnosis.findings[:50]
-        ]
-    )
-    assert block["baseline"] == (diagnosis.comparison.baseline if diagnosis.comparison else None)
-    assert block["fastest"] == (diagnosis.fastest.name if diagnosis.fastest else None)
-    assert render_markdown(diagnosis) == report
-
-
 def test_verdicts_and_speedup_of_the_machine_block() -> None:
     same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", measurement=None)
     trials = (a_trial(), a_trial("eager"), a_failed_trial("inductor-layout-opt-off"), same, a_trial("plan"))
