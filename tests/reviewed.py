@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layoutdoctor.reports.html.document import CHART_FILES, SCRIPT_FILE, STYLE_FILE, hash_source, read_page_file
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,3 +22,11 @@ def check(name: str, said: Mapping[str, str], *, update: bool) -> None:
         path.write_text(text, encoding="utf-8")
 
     assert text == path.read_text(encoding="utf-8")
+
+
+def without_library(html: str) -> str:
+    """A page without what all pages have alike: library, style sheet, scripts, and the hashes of these."""
+    for name in (STYLE_FILE, SCRIPT_FILE, *CHART_FILES):
+        text = read_page_file(name)
+        html = html.replace(text, f"/* {name} */").replace(hash_source(text), f"'hash of {name}'")
+    return html

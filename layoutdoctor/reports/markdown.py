@@ -31,6 +31,7 @@ from layoutdoctor.reports.sections.wording import (
     clean_name,
     failure_clause,
     find_ratio,
+    finite,
     is_recording,
 )
 from layoutdoctor.rules.evidence import main_trial
@@ -391,7 +392,7 @@ def _finding_facts(finding: Finding) -> dict[str, object]:
         "severity": finding.severity,
         "configuration": clean_if_known(finding.configuration),
         "module": clean_if_known(finding.module),
-        "seconds": _finite(finding.seconds),
+        "seconds": finite(finding.seconds),
     }
 
 
@@ -399,12 +400,7 @@ def _conversion_seconds(trial: Trial | None) -> float | None:
     """Time of the conversions that run on their own; None where kernels, or one of these times, were not recorded."""
     if trial is None or trial.kernels is None:
         return None
-    return _finite(sum_seconds(counted_conversions(trial)))
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON has no infinity."""
-    return value if value is not None and math.isfinite(value) else None
+    return finite(sum_seconds(counted_conversions(trial)))
 
 
 def comparison_markdown(view: ComparisonView) -> str:

@@ -292,14 +292,6 @@ def render_html(diagnosis: Diagnosis) -> str:
     )
 
 
-def without_library(html: str) -> str:
-    """A page without what all pages have alike (library, style sheet, script, hashes), for tests that keep pages."""
-    for name in (STYLE_FILE, SCRIPT_FILE, *CHART_FILES):
-        text = read_page_file(name)
-        html = html.replace(text, f"/* {name} */").replace(hash_source(text), f"'hash of {name}'")
-    return html
-
-
 def json_for_script(data: object) -> str:
     """JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it."""
     text = msgspec.json.encode(data).decode()

@@ -9,6 +9,7 @@ from pathlib import Path
 import cmarkgfm
 import html5lib
 import pytest
+import reviewed
 from cmarkgfm.cmark import Options
 from golden.stories import STORIES
 from golden.trace_stories import TRACE_STORIES
@@ -18,7 +19,6 @@ from layoutdoctor.diagnosis.records import from_json
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports import RENDERERS, render
-from layoutdoctor.reports.html.document import without_library
 from layoutdoctor.reports.sections.view import build_view
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -42,7 +42,7 @@ CMARK_UNSAFE = Options.CMARK_OPT_UNSAFE
 def test_report_is_as_reviewed(story: str, report_format: str, update_golden: bool) -> None:
     report = render(STORIES[story](), report_format)
     if report_format == "html":
-        report = without_library(report)  # the same megabyte in every page
+        report = reviewed.without_library(report)  # the same megabyte in every page
     path = GOLDEN / f"{story}.{SUFFIXES[report_format]}"
     if update_golden:
         path.write_text(report, encoding="utf-8")

@@ -46,7 +46,6 @@ from layoutdoctor.reports.html.document import (
     json_for_script,
     read_page_file,
     render_html,
-    without_library,
 )
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
@@ -71,7 +70,7 @@ HOSTILE = (
 
 def parse(page: str) -> ElementTree.Element:
     """The page's tree; anything that HTML's standard calls a parse error is an error here."""
-    return html5lib.HTMLParser(strict=True).parse(without_library(page))
+    return html5lib.HTMLParser(strict=True).parse(reviewed.without_library(page))
 
 
 def elements(tree: ElementTree.Element, *tags: str) -> list[ElementTree.Element]:
@@ -304,7 +303,7 @@ def test_evidence_lists_the_costliest_conversions_and_names_all() -> None:
 @for_each("story", STORIES)
 def test_without_the_library_a_page_is_small_and_without_what_all_pages_share(story: str) -> None:
     page = render(STORIES[story](), "html")
-    small = without_library(page)
+    small = reviewed.without_library(page)
 
     assert len(small.encode()) < 100_000 + 2_000 * len(STORIES[story]().findings)
     for name in ("style.css", "report.js", "charts.js", "echarts/echarts.min.js"):
