@@ -308,15 +308,9 @@ def read_page_file(name: str) -> str:
 
 def _policy(style: str, scripts: list[str]) -> str:
     """Nothing may be loaded, run or styled but what stands in the page and was written here."""
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {' '.join(map(hash_source, scripts))}",
-            f"style-src {hash_source(style)}",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    return (
+        f"default-src 'none'; script-src {' '.join(map(hash_source, scripts))}; style-src {hash_source(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

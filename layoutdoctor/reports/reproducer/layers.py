@@ -472,12 +472,7 @@ def _templated(value: Value, numbers: Iterator[int]) -> str:
 
 
 def written(value: Value) -> str:
-    """
-    A constant as Python.
-
-    Args:
-        value: No name, nor a list that holds one.
-    """
+    """A constant as Python: no name, nor a list that holds one."""
     if isinstance(value, Word):
         return value.text
     if isinstance(value, tuple):

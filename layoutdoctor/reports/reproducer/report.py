@@ -331,12 +331,7 @@ def script_text(script: Script) -> str:
 
 
 def code_line_count(text: str) -> int:
-    """
-    Lines of a script that do something: without its header, imports and blank lines.
-
-    Args:
-        text: The script; its header is the first string.
-    """
+    """Lines of a script that do something: without its header, which is its first string, imports and blank lines."""
     lines = text.split('"""', 2)[-1].splitlines()
     return sum(bool(line.strip()) and not line.startswith(("import ", "from ")) for line in lines)
 

@@ -66,12 +66,7 @@ class ComparisonView:
 
 
 def format_difference(seconds: float | None) -> str:
-    """
-    A difference of times with its sign: ``"-1.20 ms"``.
-
-    Args:
-        seconds: New minus old; None where not known.
-    """
+    """A difference of times, new minus old, with its sign: ``"-1.20 ms"``."""
     if seconds is None:
         return ABSENT
     if not is_difference(seconds):
@@ -80,12 +75,7 @@ def format_difference(seconds: float | None) -> str:
 
 
 def is_difference(seconds: float | None) -> bool:
-    """
-    Whether a difference of times is one at all.
-
-    Args:
-        seconds: New minus old; None where not known.
-    """
+    """Whether a difference of times is one at all; None where it is not known."""
     return seconds is not None and abs(seconds) >= LEAST_SECONDS
 
 

@@ -240,12 +240,7 @@ def _median(seconds: float | None) -> str:
 
 
 def change_phrase(bounds: RatioBounds, verdict: Verdict) -> str:
-    """
-    A change of a time in words: ``"takes 1.30x as long (1.25x to 1.36x)"``.
-
-    Args:
-        bounds: Old over new.
-    """
+    """A change of a time, old over new, in words: ``"takes 1.30x as long (1.25x to 1.36x)"``."""
     if verdict == SLOWER:
         ends = f"{format_ratio(1 / bounds.high)} to {format_ratio(1 / bounds.low)}"
         return f"takes {format_ratio(1 / bounds.median)} as long ({ends})"

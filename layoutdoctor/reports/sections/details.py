@@ -75,12 +75,7 @@ class Detail:
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
-    """
-    All long lists of a diagnosis; of a recorded run, which may have thousands of entries, the costliest first.
-
-    Args:
-        most: Entries to keep of each list.
-    """
+    """All long lists of a diagnosis, cut to so many entries; those of a recorded run have the costliest first."""
     details: list[Detail] = []
     environment = _environment(diagnosis, most)
     if is_recording(diagnosis):

@@ -38,12 +38,7 @@ _NO_FILE = re.compile(r"^<[^/]*$")  # such as <string>; <path>/model.py is a fil
 
 
 def clean(text: str, length: int = MESSAGE_LENGTH) -> str:
-    """
-    Text that can stand on one line of any terminal: what cannot be printed is shown as its escape.
-
-    Args:
-        length: Characters to keep; the cut is shown as three dots.
-    """
+    """Text for one line of any terminal: what cannot be printed is shown as its escape, a cut as three dots."""
     one_line = " ".join(text[: 2 * length].split())
     shown = one_line
     if not one_line.isprintable():  # Python's word for it is stricter, and fast
@@ -62,12 +57,7 @@ def clean_if_known(text: str | None) -> str | None:
 
 
 def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
-    """
-    One line of code or of a log that can stand on one line of any terminal, with its indentation.
-
-    Args:
-        length: Characters to keep after the indentation; the cut is shown as three dots.
-    """
+    """One line of code or of a log for any terminal, with its indentation, behind which so many characters are kept."""
     text = line.lstrip(" ")
     return " " * min(len(line) - len(text), NAME_LENGTH) + clean(text, length)
 
@@ -145,13 +135,7 @@ def format_error(error: float) -> str:
 
 
 def alone_clause(exposed: float | None, whole: float | None) -> str:
-    """
-    How much of a time was spent with nothing else running, with a comma before it; empty where not known.
-
-    Args:
-        exposed: That part, in seconds.
-        whole: The time, in seconds.
-    """
+    """How many of some seconds were spent with nothing else running, with a comma before it; empty where not known."""
     if exposed is None or not whole:
         return ""
     if exposed <= 0:
@@ -237,12 +221,7 @@ def baseline_phrase(name: str) -> str:
 
 
 def failure_clause(trial: Trial) -> str:
-    """
-    Why a trial has no result, in one clause.
-
-    Args:
-        trial: One whose status is neither ``ok`` nor ``same_as``.
-    """
+    """Why a trial has no result, whose status is neither ``ok`` nor ``same_as``, in one clause."""
     word = STATUS_WORDS[trial.status]
     if trial.failure is None:
         return f"{word}: the reason was not recorded"

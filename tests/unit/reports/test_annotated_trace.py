@@ -415,6 +415,14 @@ def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [link, real]
 
 
+def test_a_device_is_written_to_and_a_missing_folder_is_the_systems_own_error(tmp_path: Path) -> None:
+    write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, "/dev/null")
+
+    assert not Path("/dev/null").is_file()
+    with pytest.raises(FileNotFoundError):
+        write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, tmp_path / "none" / "a.json.gz")
+
+
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()

@@ -35,7 +35,7 @@ from layoutdoctor.reports.flow.graph import format_of, format_words, layout_word
 from layoutdoctor.reports.flow.scenes import Flow, build_flows
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Graph
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, FxNode, Graph
 
 CONVOLUTION = "aten.convolution.default"
 WEIGHT = contiguous((64, 64, 3, 3))
@@ -48,6 +48,14 @@ def at(port: str, node: str, id_: str, **changes: object) -> Conversion:
     direction = "from_blocked" if is_result else "to_blocked"
     fields = {"source": layouts[0], "target": layouts[1], "direction": direction, "graph": "eager"}
     return a_conversion(id_, node=node, port=port, **{**fields, **changes})
+
+
+def in_eager(nodes: tuple[FxNode, ...], *conversions: Conversion, about: str = "", **changes: object) -> Diagnosis:
+    """A graph that ran in eager with what libraries converted; ``about`` is the code of a finding that names it all."""
+    changes = {"graphs": (a_graph(name="eager", nodes=nodes),), "kernels": kernels(*conversions), **changes}
+    evidence = tuple(conversion.id for conversion in conversions)
+    findings = (a_finding(about, configuration="eager", evidence=evidence),) if about else ()
+    return a_diagnosis(a_trial("eager", **changes), findings=findings)
 
 
 def eager_graph(count: int = 1) -> Graph:
@@ -120,11 +128,8 @@ def case_results_of_an_operation_are_read_through_their_getitem() -> Diagnosis:
         a_node("getitem", "getitem", ("native_batch_norm",), result_index=0),
         a_node("convolution_1", CONVOLUTION, ("getitem",)),
     )
-    graph = a_graph(name="eager", nodes=nodes)
-    pair = a_pair("first", "second", graph="eager")
     conversions = (at("output 0", "convolution", "first"), at("input 0", "convolution_1", "second"))
-    trial = a_trial("eager", graphs=(graph,), kernels=kernels(*conversions), redundant_pairs=(pair,))
-    return a_diagnosis(trial)
+    return in_eager(nodes, *conversions, redundant_pairs=(a_pair("first", "second", graph="eager"),))
 
 
 def compiled() -> Graph:
@@ -340,9 +345,7 @@ def case_two_conversions_of_one_value_are_drawn_side_by_side() -> Diagnosis:
         a_node("right", CONVOLUTION, ("convolution",)),
     )
     conversions = (at("input 0", "left", "one", seconds=2e-3), at("input 0", "right", "two", seconds=1e-3))
-    trial = a_trial("eager", graphs=(a_graph(name="eager", nodes=nodes),), kernels=kernels(*conversions))
-    finding = a_finding("LD102", configuration="eager", evidence=("one", "two"))
-    return a_diagnosis(trial, findings=(finding,))
+    return in_eager(nodes, *conversions, about="LD102")
 
 
 def case_a_conversion_of_another_value_is_not_drawn_beside_the_first_one() -> Diagnosis:
@@ -353,9 +356,7 @@ def case_a_conversion_of_another_value_is_not_drawn_beside_the_first_one() -> Di
         a_node("right", CONVOLUTION, ("two",)),
     )
     conversions = (at("input 0", "left", "first", seconds=2e-3), at("input 0", "right", "second", seconds=1e-3))
-    trial = a_trial("eager", graphs=(a_graph(name="eager", nodes=nodes),), kernels=kernels(*conversions))
-    finding = a_finding("LD102", configuration="eager", evidence=("first", "second"))
-    return a_diagnosis(trial, findings=(finding,))
+    return in_eager(nodes, *conversions, about="LD102")
 
 
 def case_conversions_of_one_tensor_of_a_trace_start_at_one_box() -> Diagnosis:
@@ -416,9 +417,7 @@ def case_a_circle_of_results_is_not_followed_for_ever() -> Diagnosis:
         a_node("getitem_1", "getitem", ("getitem",)),
         a_node("convolution", CONVOLUTION, ("getitem",)),
     )
-    graph = a_graph(name="eager", nodes=nodes)
-    conversion = at("input 0", "convolution", "in")
-    return a_diagnosis(a_trial("eager", graphs=(graph,), kernels=kernels(conversion)))
+    return in_eager(nodes, at("input 0", "convolution", "in"))
 
 
 def case_a_long_way_that_only_the_pair_names_is_cut_in_the_middle_too() -> Diagnosis:
@@ -449,13 +448,7 @@ def case_branches_that_meet_again_are_one_way() -> Diagnosis:
         a_node("convolution_1", CONVOLUTION, ("add",)),
     )
     conversions = (at("output 0", "convolution", "first"), at("input 0", "convolution_1", "second"))
-    trial = a_trial(
-        "eager",
-        graphs=(a_graph(name="eager", nodes=nodes),),
-        kernels=kernels(*conversions),
-        redundant_pairs=(a_pair("first", "second", graph="eager"),),
-    )
-    return a_diagnosis(trial)
+    return in_eager(nodes, *conversions, redundant_pairs=(a_pair("first", "second", graph="eager"),))
 
 
 def case_only_the_nearest_operations_before_a_conversion_are_drawn() -> Diagnosis:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import reviewed
 from builders import a_location, a_subject, an_input, channels_last, contiguous
-from reproducer_builders import FEATURES, IMAGES, Recorder, a_builtin, a_chain, a_record, reason_of, script_of
+from reproducer_builders import FEATURES, IMAGES, Recorder, a_builtin, a_chain, a_record, begun, reason_of, script_of
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Finding
@@ -128,15 +128,13 @@ def written_call(*call: object, **options: object) -> str:
 
 
 def another_result_than_the_first_one_needs_the_operator(index: str) -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     pooled = recorder.call("aten.max_pool2d_with_indices.default", f"{x}, [2, 2]")
     return chosen(recorder, recorder.call("getitem", f"{pooled}, {index}"))
 
 
 def a_result_that_does_not_exist_is_refused(index: str) -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     topk = recorder.call("aten.topk.default", f"{x}, 2")
     record = a_record(recorder.nodes, recorder.call("getitem", f"{topk}, {index}"), subject=SUBJECT)
     return reason_of(record)
@@ -168,8 +166,7 @@ def chosen(recorder: Recorder, output: str, **changes: object) -> str:
 
 
 def case_a_normalization_by_computed_statistics_is_called_as_it_was() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     weight = recorder.call("aten.exp.default", recorder.placeholder((64,), weight=True), (64,))
     norm = recorder.call("aten.native_batch_norm.default", f"{x}, {weight}, None, None, None, True, 0.1, 1e-05")
     return chosen(recorder, recorder.call("getitem", f"{norm}, 0", result_index=0))
@@ -240,8 +237,7 @@ def with_outputs(record: Diagnosis, *outputs: str) -> str:
 
 
 def a_product_that_no_linear_layer_runs_is_no_linear_layer(target: str, arguments: str, weight: tuple[int, int]) -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(ROWS)
+    recorder, x = begun(ROWS)
     turned = recorder.call("aten.t.default", recorder.placeholder(weight, weight=True), weight[::-1])
     text = re.sub(r"<(\d+)>", lambda match: recorder.placeholder((int(match[1]),)), arguments)
     text = re.sub(r"\bx\b", x, text).replace("turned", turned)
@@ -258,16 +254,14 @@ def case_a_product_with_another_activation_is_no_linear_layer() -> str:
 
 
 def case_a_linear_layer_without_bias() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(ROWS)
+    recorder, x = begun(ROWS)
     turned = recorder.call("aten.t.default", recorder.placeholder((10, 128), weight=True), (128, 10))
     output = recorder.call("aten.mm.default", f"{x}, {turned}", (4, 10))
     return chosen(recorder, output, subject=a_subject_of(contiguous(ROWS)))
 
 
 def case_a_transposed_weight_that_is_returned_too_belongs_to_no_layer() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(ROWS)
+    recorder, x = begun(ROWS)
     turned = recorder.call("aten.t.default", recorder.placeholder((10, 128), weight=True), (128, 10))
     output = recorder.call("aten.mm.default", f"{x}, {turned}", (4, 10))
     record = a_record(recorder.nodes, output, subject=a_subject_of(contiguous(ROWS)))
@@ -275,8 +269,7 @@ def case_a_transposed_weight_that_is_returned_too_belongs_to_no_layer() -> str:
 
 
 def case_a_layer_that_is_called_twice_is_made_once() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     weight = recorder.placeholder((64, 64, 3, 3), weight=True)
     for _ in range(2):
         arguments = f"{x}, {weight}, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1"
@@ -285,46 +278,40 @@ def case_a_layer_that_is_called_twice_is_made_once() -> str:
 
 
 def case_a_parameter_that_no_layer_owns_is_the_models_own() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     scale = recorder.placeholder((64, 1, 1), weight=True)
     output = recorder.call("aten.mul.Tensor", f"{x}, {scale}")
     return chosen(recorder, output)
 
 
 def case_a_parameter_in_channels_last_is_made_so() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     scale = recorder.placeholder((1, 64, 8, 8), weight=True, last=True)
     return chosen(recorder, recorder.call("aten.mul.Tensor", f"{x}, {scale}"))
 
 
 def case_a_table_of_indices_is_no_parameter() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     indices = recorder.placeholder((8,), dtype="int64")
     record = a_record(recorder.nodes, recorder.call("aten.index_select.default", f"{x}, 1, {indices}"), subject=SUBJECT)
     return reason_of(record)
 
 
 def an_input_of_another_dtype_is_made_so(dtype: str) -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES, dtype=dtype)
+    recorder, x = begun(FEATURES, dtype=dtype)
     subject = a_subject(inputs=(an_input(contiguous(FEATURES), dtype=dtype),))
     return chosen(recorder, recorder.call("aten.mul.Tensor", f"{x}, 2"), subject=subject)
 
 
 def an_input_that_cannot_be_made_is_told(layout: Layout, dtype: str) -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES, layout=layout, dtype=dtype)
+    recorder, x = begun(FEATURES, layout=layout, dtype=dtype)
     output = recorder.call("aten.relu.default", x)
     subject = a_subject(inputs=(an_input(layout, dtype=dtype),))
     return reason_of(a_record(recorder.nodes, output, subject=subject))
 
 
 def case_an_input_that_the_model_never_reads_is_left_out() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     output = recorder.call("aten.relu.default", x)
     return chosen(recorder, output, subject=a_subject_of(contiguous((7,)), contiguous(FEATURES)))
 
@@ -337,15 +324,13 @@ def case_a_model_none_of_whose_inputs_is_known_has_no_reproducer() -> str:
 
 
 def case_a_model_that_returns_its_input_runs_nothing() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     return reason_of(a_record(recorder.nodes, x, subject=SUBJECT))
 
 
 def mixed_weights(*layouts: Layout | None, dtypes: Sequence[str] = ()) -> str:
     """Convolutions in a row, with weights of these layouts; None is contiguous."""
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     for number, layout in enumerate(layouts):
         shape = layout.shape if layout is not None else (64, 64, 3, 3)
         dtype = dtypes[number] if dtypes else "float32"
@@ -378,8 +363,7 @@ def case_layers_of_several_dtypes_are_converted_each() -> str:
 
 
 def case_a_long_expression_is_written_on_several_lines() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     y = x
     for number in range(8):
         y = recorder.call("aten.clamp.default", f"{y}, {number}.25, {number}.75")
@@ -387,16 +371,14 @@ def case_a_long_expression_is_written_on_several_lines() -> str:
 
 
 def case_what_repeats_without_layers_of_its_own_is_written_out() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     for _ in range(4):
         x = recorder.call("aten.add.Tensor", f"{x}, {recorder.call('aten.relu.default', x)}")
     return chosen(recorder, x)
 
 
 def case_statements_with_and_without_layers_are_no_loop() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     y = recorder.convolution(x, (64, 64, 3, 3), FEATURES)
     x = recorder.call("aten.add.Tensor", f"{x}, {y}")
     for _ in range(2):
@@ -426,8 +408,7 @@ def test_a_model_of_too_many_operations_is_not_read(monkeypatch: pytest.MonkeyPa
 
 
 def a_reshape_that_copied_is_a_reshape_again(copy_is_read: bool) -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     turned = recorder.call("aten.permute.default", f"{x}, [0, 2, 3, 1]", (4, 56, 56, 64))
     copy = recorder.call("aten.clone.default", f"{turned}, memory_format=torch.contiguous_format", (4, 56, 56, 64))
     output = recorder.call("aten._unsafe_view.default", f"{copy}, [4, 3136, 64]", (4, 3136, 64))
@@ -437,8 +418,7 @@ def a_reshape_that_copied_is_a_reshape_again(copy_is_read: bool) -> str:
 
 def case_a_value_named_by_keyword_follows_its_pooling() -> str:
     """In channels_last a pooling to one element sets its strides afterwards; that is part of the pooling."""
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     mean = recorder.call("aten.mean.dim", f"{x}, [-1, -2], True", (4, 64, 1, 1))
     pooled = recorder.call("aten.as_strided_.default", f"{mean}, [4, 64, 1, 1], [64, 1, 64, 64]", (4, 64, 1, 1))
     return chosen(recorder, recorder.call("aten.where.self", f"{x}, input={pooled}, other={x}"))
@@ -451,16 +431,14 @@ def in_both_layouts(nodes: Sequence[FxNode], output: str, other: Sequence[FxNode
 
 
 def one_operation(target: str, arguments: str, *, weight: bool = False) -> tuple[list[FxNode], str]:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     more = f", {recorder.placeholder((64, 1, 1), weight=True)}" if weight else ""
     return recorder.nodes, recorder.call(target, f"{x}{more}{arguments}")
 
 
 def crossed(first: str, second: str) -> tuple[list[FxNode], str]:
     """The second operation reads the input in one layout, the result of the first in the other."""
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     y = recorder.call("aten.relu.default", x)
     z = recorder.call("aten.sigmoid.default", x)
     names = {"x": x, "y": y, "z": z}
@@ -491,8 +469,7 @@ def test_a_copy_that_one_layout_needs_and_another_does_not_is_found_in_either() 
 
 
 def case_a_long_model_without_convolutions_is_cut_around_the_line_of_its_finding() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     for number in range(150):
         y = recorder.call("aten.clamp.default", f"{x}, {number}.25, {number}.75")
         x = recorder.call("aten.add.Tensor", f"{x}, {y}", location=a_location(number))
@@ -539,8 +516,7 @@ def counts_that_were_not_recorded_whole_are_not_asked_for(changes: dict[str, obj
 
 
 def case_training_goes_back_through_every_output_that_can() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(FEATURES)
+    recorder, x = begun()
     first = recorder.convolution(x, (64, 64, 3, 3), FEATURES)
     second = recorder.call("aten.relu.default", first)
     subject = a_subject_of(contiguous(FEATURES), mode="training")

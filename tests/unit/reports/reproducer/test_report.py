@@ -35,6 +35,7 @@ from reproducer_builders import (
     a_builtin,
     a_chain,
     a_record,
+    begun,
     reason_of,
     script_of,
 )
@@ -119,8 +120,7 @@ def case_a_copied_name_with_other_options_is_no_built_in_configuration() -> str:
 
 def a_network(last: bool = False) -> tuple[list[FxNode], str]:
     """A residual block, a concatenation, a pooling, and a linear layer at its end."""
-    recorder = Recorder()
-    x = recorder.placeholder(IMAGES, last=last)
+    recorder, x = begun(IMAGES, last=last)
     x = recorder.convolution(x, (64, 3, 3, 3), FEATURES, last=last)
     y = recorder.call("aten.relu.default", recorder.convolution(x, (64, 64, 3, 3), FEATURES, last=last))
     x = recorder.call("aten.add.Tensor", f"{x}, {y}")
@@ -182,16 +182,14 @@ def case_repeated_statements_are_a_loop() -> str:
 
 
 def case_what_no_output_needs_is_left_out() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(IMAGES)
+    recorder, x = begun(IMAGES)
     recorder.call("aten.empty.memory_format", "[0], dtype=torch.uint8", (0,))
     recorder.call("mine.unknown.default", x)
     return script_of(recorder.nodes, recorder.call("aten.relu.default", x))
 
 
 def case_a_model_in_channels_last_and_half_precision_is_made_so() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(IMAGES, last=True, dtype="bfloat16")
+    recorder, x = begun(IMAGES, last=True, dtype="bfloat16")
     weight = recorder.placeholder((64, 3, 3, 3), weight=True, last=True, dtype="bfloat16")
     pair = "[1, 1]"
     y = recorder.call("aten.convolution.default", f"{x}, {weight}, None, {pair}, {pair}, {pair}, False, [0, 0], 1")
@@ -226,8 +224,7 @@ def case_a_gpu_is_synchronized_and_its_kernels_counted_by_name() -> str:
 
 def a_deep_network(depth: int = 30) -> tuple[list[FxNode], str]:
     """Blocks that all differ, so that no loop shortens them; each in a module of its own."""
-    recorder = Recorder()
-    x = recorder.placeholder(IMAGES)
+    recorder, x = begun(IMAGES)
     for number in range(depth):
         shape = (4, 65 + number, 56, 56)
         x = recorder.convolution(x, (65 + number, 64 + number if number else 3, 3, 3), shape)
@@ -339,8 +336,7 @@ HOSTILE = (
 
 @for_each("text", HOSTILE)
 def test_hostile_arguments_reach_no_script(text: str) -> None:
-    recorder = Recorder()
-    x = recorder.placeholder(IMAGES)
+    recorder, x = begun(IMAGES)
     name = recorder.call("aten.relu.default", x)
     recorder.nodes[-1] = msgspec.structs.replace(recorder.nodes[-1], arguments=text)
     reproducer = build_reproducer(a_record(recorder.nodes, name))
@@ -369,8 +365,7 @@ def test_hostile_arguments_reach_no_script(text: str) -> None:
     ],
 )
 def test_hostile_targets_reach_no_script(target: str) -> None:
-    recorder = Recorder()
-    x = recorder.placeholder(IMAGES)
+    recorder, x = begun(IMAGES)
     name = recorder.call("aten.relu.default", x)
     recorder.nodes[-1] = msgspec.structs.replace(recorder.nodes[-1], target=target)
 
@@ -402,23 +397,20 @@ def test_hostile_names_everywhere_leave_the_script_as_it_is() -> None:
 
 
 def a_record_edited_to_nonsense_is_told_in_a_sentence(target: str) -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(IMAGES)
+    recorder, x = begun(IMAGES)
     name = recorder.call(target, x)
     return reason_of(a_record(recorder.nodes, name))
 
 
 def case_symbolic_sizes_have_no_reproducer() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(IMAGES, layout=strided_layout(("s0", 3, 8, 8), (192, 64, 8, 1)))
+    recorder, x = begun(IMAGES, layout=strided_layout(("s0", 3, 8, 8), (192, 64, 8, 1)))
     subject = a_subject(inputs=(an_input(strided_layout(("s0", 3, 8, 8), (192, 64, 8, 1))),))
     name = recorder.call("aten.relu.default", x)
     return reason_of(a_record(recorder.nodes, name, subject=subject))
 
 
 def case_a_change_in_place_that_nothing_reads_has_no_reproducer() -> str:
-    recorder = Recorder()
-    x = recorder.placeholder(IMAGES)
+    recorder, x = begun(IMAGES)
     part = recorder.call("aten.slice.Tensor", f"{x}, 0, 0, 1", (1, 3, 56, 56))
     recorder.call("aten.add_.Tensor", f"{part}, 1.0", (1, 3, 56, 56))
     return reason_of(a_record(recorder.nodes, recorder.call("aten.relu.default", x)))
