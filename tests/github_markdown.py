@@ -13,7 +13,7 @@ import cmarkgfm
 import html5lib
 from cmarkgfm.cmark import Options
 
-from layoutdoctor.reports.markdown.report import MARKER
+from layoutdoctor.reports.markdown import MARKER
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from builders import (
@@ -69,6 +69,12 @@ class Recorder:
         owned = ", ".join(self.placeholder((channels,)) for _ in range(4))
         node = self.call("aten.native_batch_norm.default", f"{x}, {owned}, {training}, 0.1, 1e-05", shape)
         return self.call("getitem", f"{node}, 0", shape, result_index=0)
+
+
+def begun(shape: tuple[int, ...] = FEATURES, **changes: Any) -> tuple[Recorder, str]:
+    """A recorder, and the name of the input that it has recorded."""
+    recorder = Recorder()
+    return recorder, recorder.placeholder(shape, **changes)
 
 
 def a_chain(depth: int, *, last: bool = False) -> tuple[list[FxNode], str]:

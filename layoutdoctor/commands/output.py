@@ -383,7 +383,7 @@ def _texts(diagnosis: Diagnosis, output: OutputFile) -> Iterator[tuple[Path, str
     if output.details is None:
         yield output.path, renderer_of(output.report_format)(diagnosis)
         return
-    from layoutdoctor.reports.markdown.report import markdown_parts
+    from layoutdoctor.reports.markdown import markdown_parts
 
     report, details = markdown_parts(diagnosis, output.details.name)
     if details is not None:

@@ -22,7 +22,7 @@ RENDERERS: Mapping[str, str] = MappingProxyType(
         "html": "html.document:render_html",
         "json": ":render_json",
         "junit": "ci.junit:render_junit",
-        "markdown": "markdown.report:render_markdown",
+        "markdown": "markdown:render_markdown",
         "reproducer": "reproducer.report:render_reproducer",
         "sarif": "ci.sarif:render_sarif",
         "text": "text:render_text",

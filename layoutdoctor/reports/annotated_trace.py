@@ -104,7 +104,7 @@ def _find_kernels(trial: Trial, conversions: Sequence[Conversion], survey: Surve
     """The kernel of each conversion by the conversion's id: the same name, duration and start."""
     candidates: dict[tuple[str, int], list[KernelEvent]] = defaultdict(list)
     for kernel in survey.kernels:
-        candidates[kernel.name, _nanoseconds(kernel.span.duration)].append(kernel)
+        candidates[kernel.name, round(float(kernel.span.duration) * 1000)].append(kernel)
     first = _first_kernel(trial)
     if first is None or first[:2] not in candidates:
         return {}
@@ -139,10 +139,6 @@ def _start_seconds(conversion: Conversion) -> float:
     return conversion.start_seconds if conversion.start_seconds is not None else math.inf
 
 
-def _nanoseconds(microseconds: str) -> int:
-    return round(float(microseconds) * 1000)
-
-
 @dataclass(frozen=True, slots=True)
 class _Track:
     """Where marks are drawn: a thread of our own in the process of the device."""
@@ -155,7 +151,7 @@ class _Track:
     def event(self, phase: str, name: str, start: str, *further: str) -> bytes:
         """An event on it: ``ph``, name and ``ts``, and other fields, as JSON."""
         fields = (
-            f'"ph": "{phase}", "cat": "{CATEGORY}", "name": {_quoted(name)}',
+            f'"ph": "{phase}", "cat": "{CATEGORY}", "name": {json.dumps(_plain(name))}',
             f'"pid": {self.process}, "tid": {self.number}, "ts": {start}',
             *further,
         )
@@ -259,10 +255,6 @@ def _outer_first(span: Span) -> tuple[int, int]:
 def _mark(track: _Track, name: str, span: Span, arguments: dict[str, str | int | float]) -> bytes:
     texts = {key: _plain(value) if isinstance(value, str) else value for key, value in arguments.items()}
     return track.event("X", name, span.start, f'"dur": {span.duration}', f'"args": {json.dumps(texts)}')
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(_plain(text))
 
 
 def _plain(text: str) -> str:

@@ -20,126 +20,41 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout, Size
     from layoutdoctor.diagnosis.records import Conversion, Convolution, Diagnosis, Finding, RedundantPair, Trial
 
-TEXT, INTEGER, REAL, TRUTH = "string", "Int64", "float64", "boolean"
-"""pandas' own names of the dtypes; all four can hold a missing value."""
-
-_TRIALS = {
-    "configuration": TEXT,
-    "backend": TEXT,
-    "layout_optimization": TEXT,
-    "model_format": TEXT,
-    "input_format": TEXT,
-    "status": TEXT,
-    "same_as": TEXT,
-    "failure": TEXT,
-    "is_baseline": TRUTH,
-    "is_recommended": TRUTH,
-    "is_static": TRUTH,
-    "median_seconds": REAL,
-    "round_count": INTEGER,
-    "compile_seconds": REAL,
-    "peak_memory_bytes": INTEGER,
-    "ratio_low": REAL,
-    "ratio_median": REAL,
-    "ratio_high": REAL,
-    "verdict": TEXT,
-    "kernel_count": INTEGER,
-    "kernel_seconds": REAL,
-    "conversion_count": INTEGER,
-    "conversion_seconds": REAL,
-    "conversion_share": REAL,
-    "redundant_pair_count": INTEGER,
-    "graph_count": INTEGER,
-    "recompile_count": INTEGER,
-    "equivalence": TEXT,
-    "max_abs_error": REAL,
-}
-_ROUNDS = {"configuration": TEXT, "round": INTEGER, "seconds": REAL}
-_PLACE = {"module": TEXT, "file": TEXT, "line": INTEGER}
-_CONVERSIONS = {
-    "configuration": TEXT,
-    "evidence": TEXT,
-    "graph": TEXT,
-    "id": TEXT,
-    "owner": TEXT,
-    "direction": TEXT,
-    "tensor": TEXT,
-    "role": TEXT,
-    "is_fused": TRUTH,
-    "shape": TEXT,
-    "source_format": TEXT,
-    "source_strides": TEXT,
-    "target_shape": TEXT,
-    "target_format": TEXT,
-    "target_strides": TEXT,
-    "dtype": TEXT,
-    "target_dtype": TEXT,
-    "count": INTEGER,
-    "seconds": REAL,
-    "seconds_source": TEXT,
-    "exposed_seconds": REAL,
-    "bytes_moved": INTEGER,
-    "bandwidth_share": REAL,
-    "start_seconds": REAL,
-    "stream": INTEGER,
-    "step": TEXT,
-    "confidence": TEXT,
-    "kernel": TEXT,
-    "node": TEXT,
-    "op": TEXT,
-    "cause": TEXT,
-    **_PLACE,
-}
-_PAIRS = {
-    "configuration": TEXT,
-    "kind": TEXT,
-    "evidence": TEXT,
-    "graph": TEXT,
-    "first": TEXT,
-    "second": TEXT,
-    "also": TEXT,
-    "between": TEXT,
-    "shape": TEXT,
-    "seconds": REAL,
-    "seconds_source": TEXT,
-    "exposed_seconds": REAL,
-    "bytes_moved": INTEGER,
-    "confidence": TEXT,
-    "proof": TEXT,
-    **_PLACE,
-}
-_CONVOLUTIONS = {
-    "configuration": TEXT,
-    "graph": TEXT,
-    "direction": TEXT,
-    "node": TEXT,
-    "class": TEXT,
-    "channels_last": TRUTH,
-    "rank": INTEGER,
-    "weight_shape": TEXT,
-    "groups": INTEGER,
-    "stride": TEXT,
-    "padding": TEXT,
-    "dilation": TEXT,
-    "is_transposed": TRUTH,
-    "is_backward": TRUTH,
-    "layout_optimization_applied": TRUTH,
-    "decision_rule": TEXT,
-    **_PLACE,
-}
-_FINDINGS = {
-    "code": TEXT,
-    "rule": TEXT,
-    "severity": TEXT,
-    "configuration": TEXT,
-    "message": TEXT,
-    "suggestion": TEXT,
-    "seconds": REAL,
-    "bytes_moved": INTEGER,
-    "evidence": TEXT,
-    "accepted": TEXT,
-    **_PLACE,
-}
+_INTEGERS = frozenset(
+    "bytes_moved conversion_count count graph_count groups kernel_count line peak_memory_bytes rank recompile_count "
+    "redundant_pair_count round round_count stream".split()
+)
+_TRUTHS = frozenset(
+    "channels_last is_backward is_baseline is_fused is_recommended is_static is_transposed "
+    "layout_optimization_applied".split()
+)
+_REALS = frozenset(
+    "bandwidth_share compile_seconds conversion_seconds conversion_share exposed_seconds kernel_seconds max_abs_error "
+    "median_seconds ratio_high ratio_low ratio_median seconds start_seconds".split()
+)
+_CONVERSIONS = (
+    "configuration evidence graph id owner direction tensor role is_fused shape source_format source_strides "
+    "target_shape target_format target_strides dtype target_dtype count seconds seconds_source exposed_seconds "
+    "bytes_moved bandwidth_share start_seconds stream step confidence kernel node op cause module file line"
+).split()
+_PAIRS = (
+    "configuration kind evidence graph first second also between shape seconds seconds_source exposed_seconds "
+    "bytes_moved confidence proof module file line"
+).split()
+_CONVOLUTIONS = (
+    "configuration graph direction node class channels_last rank weight_shape groups stride padding dilation "
+    "is_transposed is_backward layout_optimization_applied decision_rule module file line"
+).split()
+_FINDINGS = (
+    "code rule severity configuration message suggestion seconds bytes_moved evidence accepted module file line"
+).split()
+_TRIALS = (
+    "configuration backend layout_optimization model_format input_format status same_as failure is_baseline "
+    "is_recommended is_static median_seconds round_count compile_seconds peak_memory_bytes ratio_low ratio_median "
+    "ratio_high verdict kernel_count kernel_seconds conversion_count conversion_seconds conversion_share "
+    "redundant_pair_count graph_count recompile_count equivalence max_abs_error"
+).split()
+_ROUNDS = ["configuration", "round", "seconds"]
 Row = dict[str, str | int | float | bool | None]
 OTHER_STRIDES = "other strides"
 
@@ -170,12 +85,12 @@ def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
         if error.name != "pandas":
             raise
         raise UsageError(f"cannot make table {table!r}: pandas is not installed; pip install pandas") from error
-    dtypes, rows_of = _TABLES[table]
+    names, rows_of = _TABLES[table]
     rows = list(rows_of(diagnosis))
     columns = {}
-    for name, dtype in dtypes.items():
+    for name in names:
         try:
-            columns[name] = pandas.Series([row[name] for row in rows], dtype=dtype)
+            columns[name] = pandas.Series([row[name] for row in rows], dtype=_dtype(name))
         except OverflowError as error:
             raise RecordError(
                 f"cannot make column {name!r} of table {table!r}: the diagnosis holds a number outside of 64 bits; "
@@ -183,6 +98,12 @@ def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
             ) from error
     frame: pandas.DataFrame = pandas.DataFrame(columns)
     return frame
+
+
+def _dtype(name: str) -> str:
+    """What pandas calls the dtype of a column; each of them can hold a missing value."""
+    kinds = {"Int64": _INTEGERS, "float64": _REALS, "boolean": _TRUTHS}
+    return next((dtype for dtype, names in kinds.items() if name in names), "string")
 
 
 def _trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
@@ -309,7 +230,7 @@ def _sizes(sizes: Sequence[Size] | None) -> str | None:
     return None if sizes is None else f"[{', '.join(str(size) for size in sizes)}]"
 
 
-_TABLES: Mapping[str, tuple[dict[str, str], Callable[[Diagnosis], Iterator[Row]]]] = {
+_TABLES: Mapping[str, tuple[list[str], Callable[[Diagnosis], Iterator[Row]]]] = {
     "trials": (_TRIALS, _trial_rows),
     "rounds": (_ROUNDS, _round_rows),
     "conversions": (_CONVERSIONS, _conversion_rows),

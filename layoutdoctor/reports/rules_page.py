@@ -52,12 +52,7 @@ def rules_index(rules: Sequence[Rule]) -> str:
 
 
 def rule_section(rule: Rule, linked: Sequence[Rule] = ()) -> str:
-    """
-    The documentation of one rule as a section.
-
-    Args:
-        linked: Rules that have a section on the same page; where they are named, the name is a link.
-    """
+    """The documentation of one rule as a section; where it names one of ``linked``, the name leads to that section."""
     anchors = {other.code: rule_anchor(other) for other in linked if other is not rule}
     parts = [f"## {rule.code} {rule.name}"]
     for paragraph in re.split(r"\n{2,}", rule.documentation.strip()):

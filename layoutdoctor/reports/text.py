@@ -26,12 +26,7 @@ NARROWEST_COLUMN = 13
 
 
 def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
-    """
-    The report as plain text.
-
-    Args:
-        width: Characters per line; None for 100. Lines to paste are never broken.
-    """
+    """The report as plain text, 100 characters wide unless told; lines to paste are never broken."""
     view = build_view(diagnosis)
     columns = max(width or DEFAULT_WIDTH, NARROWEST)
     sections = _short_sections(view, columns) if view.answer.is_short else _all_sections(view, columns)

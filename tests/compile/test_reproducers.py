@@ -23,7 +23,7 @@ from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import Recommendation
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.isolation.messages import Request
-from layoutdoctor.reports.markdown.report import MOST_CHARACTERS, render_markdown
+from layoutdoctor.reports.markdown import MOST_CHARACTERS, render_markdown
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target

@@ -117,15 +117,12 @@ def _configuration_case(trial: Trial) -> ET.Element:
     elif trial.status not in ("ok", "same_as") or trial.failure is not None:
         failure = trial.failure
         message = failure.message if failure is not None else trial.status.replace("_", " ")
-        log = _lines(failure.log) if failure is not None and failure.log else ""
+        lines = failure.log.splitlines() if failure is not None and failure.log else []
+        log = "\n".join(clean_line(line, 300) for line in lines)
         _add(case, "error", clean(message), failure.kind if failure is not None else trial.status, log)
     elif trial.same_as is not None:
         ET.SubElement(case, "system-out").text = _text(f"the same as {clean_name(trial.same_as)}, measured there")
     return case
-
-
-def _lines(log: str) -> str:
-    return "\n".join(clean_line(line, 300) for line in log.splitlines())
 
 
 def _interrupted_case(reason: str) -> ET.Element:

@@ -8,7 +8,6 @@ line stands on the subject's file, and one without any file becomes a notificati
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from layoutdoctor.reports.sections.wording import (
     clean_if_known,
     clean_name,
     failure_clause,
+    finite,
     is_recording,
     project_path,
 )
@@ -58,18 +58,14 @@ def render_sarif(diagnosis: Diagnosis) -> str:
             placed.append(_result(finding, location, index.get(finding.code)))
     run: JsonObject = {
         "tool": {"driver": _driver(diagnosis)},
-        "automationDetails": {"id": f"layoutdoctor/{_identifier(diagnosis.subject.name)}/"},
+        # The subject's name as a part of a path: analyses of several models stand side by side.
+        "automationDetails": {"id": f"layoutdoctor/{quote(clean_name(diagnosis.subject.name), safe='') or 'subject'}/"},
         "invocations": [_invocation(diagnosis, homeless, len(placed) - MOST_RESULTS)],
         "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "The root of the source tree."}}},
         "columnKind": "unicodeCodePoints",
         "results": placed[:MOST_RESULTS],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
-
-
-def _identifier(name: str) -> str:
-    """The subject's name as a part of a path: analyses of several models stand side by side."""
-    return quote(clean_name(name), safe="") or "subject"
 
 
 def _driver(diagnosis: Diagnosis) -> JsonObject:
@@ -111,7 +107,7 @@ def _result(finding: Finding, location: JsonObject, rule_index: int | None) -> J
         "properties": {
             "configuration": clean_if_known(finding.configuration),
             "module": clean_if_known(finding.module),
-            "seconds": _number_or_none(finding.seconds),
+            "seconds": finite(finding.seconds),
             "bytes_moved": finding.bytes_moved,
         },
     }
@@ -135,10 +131,6 @@ def _message(finding: Finding) -> str:
 def _plain(text: str) -> str:
     """Text in which SARIF finds no link and no placeholder."""
     return re.sub(r"\{(?=\d+\})", "{ ", clean(text).replace("](", "] ("))
-
-
-def _number_or_none(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
 
 
 def _location(finding: Finding, own_file: str | None) -> JsonObject | None:

@@ -99,12 +99,8 @@ def conversion_node(conversion: Conversion, *, is_redundant: bool) -> FlowNode:
 
 
 def _format_of_direction(conversion: Conversion) -> FlowFormat:
-    formats: dict[str, FlowFormat] = {
-        "to_channels_last": "channels_last",
-        "to_contiguous": "contiguous",
-        "to_blocked": "blocked",
-    }
-    return formats.get(conversion.direction, "unknown")
+    formats: tuple[FlowFormat, ...] = ("channels_last", "contiguous", "blocked")
+    return next((name for name in formats if conversion.direction == f"to_{name}"), "unknown")
 
 
 def format_of(layout: Layout | None) -> FlowFormat:
@@ -208,8 +204,8 @@ def value_graph(trial: Trial, graph: Graph, wanted: frozenset[str]) -> ValueGrap
     return values
 
 
-class _Operations:
-    """The operations of a graph that ran as it stands, in eager."""
+class _Builder:
+    """What both ways to build the boxes and edges of a graph have in common."""
 
     def __init__(
         self, trial: Trial, graph: Graph, by_port: Mapping[tuple[str, str], Conversion], redundant: frozenset[str]
@@ -218,6 +214,21 @@ class _Operations:
         self.seconds = _node_seconds(trial, graph)
         self.nodes = {node.name: node for node in graph.nodes}
         self.values = ValueGraph()
+
+    def _put(self, conversion: Conversion) -> str:
+        node = conversion_node(conversion, is_redundant=conversion.id in self.redundant)
+        return self.values.nodes.setdefault(node.key, node).key
+
+    def _convert(self, source: str | None, conversion: Conversion, target: str) -> None:
+        """The edges to a conversion, where something is known to make its value, and from it."""
+        key = self._put(conversion)
+        if source is not None:
+            self.values.link(source, key, conversion.source)
+        self.values.link(key, target, conversion.target)
+
+
+class _Operations(_Builder):
+    """The operations of a graph that ran as it stands, in eager."""
 
     def built(self) -> ValueGraph:
         """All boxes and edges."""
@@ -260,11 +271,9 @@ class _Operations:
         conversion = self.by_port.get((node.name, f"output {index}"))
         if conversion is None:
             self.values.link(f"node {node.name}", target, layout or self.nodes[name].layout)
-            return
-        key = self._put(conversion)
-        if self._own_conversion(node) is None:
-            self.values.link(f"node {node.name}", key, conversion.source)
-        self.values.link(key, target, conversion.target)
+        else:
+            is_own = self._own_conversion(node) is not None
+            self._convert(None if is_own else f"node {node.name}", conversion, target)
 
     def _producer(self, name: str) -> tuple[FxNode | None, int]:
         """The operation that a value comes from, and which of its results it is."""
@@ -275,25 +284,20 @@ class _Operations:
             node, index = self.nodes[node.inputs[0]], node.result_index or 0
         return None, 0
 
-    def _put(self, conversion: Conversion) -> str:
-        node = conversion_node(conversion, is_redundant=conversion.id in self.redundant)
-        return self.values.nodes.setdefault(node.key, node).key
-
     def _output(self, name: str) -> str:
         key = f"output {name}"
         self.values.nodes[key] = FlowNode(key, "output", None, "output", "unknown")
         return key
 
 
-class _Buffers:
+class _Buffers(_Builder):
     """Inductor's buffers, by what reads what from memory."""
 
     def __init__(
         self, trial: Trial, graph: Graph, by_port: Mapping[tuple[str, str], Conversion], redundant: frozenset[str]
     ) -> None:
-        self.flow, self.by_port, self.redundant = BufferGraph(graph), by_port, redundant
-        self.seconds = _node_seconds(trial, graph)
-        self.values = ValueGraph()
+        super().__init__(trial, graph, by_port, redundant)
+        self.flow = BufferGraph(graph)
         self.made: dict[str, list[Conversion]] = defaultdict(list)
         for conversion in graph.conversions:
             if conversion.value in self.flow.buffers and conversion.direction != "none":
@@ -301,7 +305,7 @@ class _Buffers:
 
     def built(self) -> ValueGraph:
         """All boxes and edges."""
-        for buffer in self.flow.graph.buffers:
+        for buffer in self.graph.buffers:
             if not buffer.is_removed:
                 self._add(buffer)
         return self.values
@@ -393,14 +397,8 @@ class _Buffers:
         source = self._key(buffer)
         if conversion is None:
             self.values.link(source, target, layout)
-            return
-        key = self._put(conversion)
-        self.values.link(source, key, conversion.source)
-        self.values.link(key, target, conversion.target)
-
-    def _put(self, conversion: Conversion) -> str:
-        node = conversion_node(conversion, is_redundant=conversion.id in self.redundant)
-        return self.values.nodes.setdefault(node.key, node).key
+        else:
+            self._convert(source, conversion, target)
 
     def _box(self, key: str, buffer: Buffer) -> FlowNode:
         node = self.flow.extern_node(buffer) if buffer.is_extern else self.flow.node_of(buffer)
@@ -422,7 +420,7 @@ class _Buffers:
         if buffer.is_extern or buffer.layout is None:
             return clean_name(node.name) if node is not None else clean_name(buffer.name)
         size = buffer.layout.element_count
-        own = [n for n in self.flow.graph.nodes if n.name in buffer.origins and n.name not in self.flow.inputs]
+        own = [n for n in self.graph.nodes if n.name in buffer.origins and n.name not in self.flow.inputs]
         same = [n for n in own if n.layout is not None and n.layout.element_count == size and not is_convolution(n)]
         names = [clean_name(base_name(n.target)) for n in same]
         if not names:

@@ -30,7 +30,7 @@ from layoutdoctor.reports.flow.graph import (
 from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.rules.evidence import all_conversions_of, main_trial, own_trials
 from layoutdoctor.units import format_bytes, format_seconds
-from layoutdoctor.words import CONFIDENCE_WORDS, count_of
+from layoutdoctor.words import CONFIDENCE_WORDS, count_of, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -230,8 +230,7 @@ def _title(finding: Finding | None) -> str | None:
 
 
 def _about_pair(pair: RedundantPair, more: int) -> str:
-    parts = [*_cost_words(pair.seconds, pair.seconds_source, pair.bytes_moved)]
-    cost = f": {', '.join(parts)}" if parts else ""
+    cost = _cost_clause(pair.seconds, pair.seconds_source, pair.bytes_moved)
     first = ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also))
     others = f"; {count_of(more, 'more round trip')} like it" if more else ""
     sure = f" (rests on {CONFIDENCE_WORDS[pair.confidence]})" if pair.confidence is not None else ""
@@ -239,19 +238,18 @@ def _about_pair(pair: RedundantPair, more: int) -> str:
 
 
 def _about_conversion(conversion: Conversion, more: int) -> str:
-    parts = [*_cost_words(conversion.seconds, conversion.seconds_source, conversion.bytes_moved)]
-    if conversion.cause:
-        parts.append(clean(conversion.cause, 200))
-    cost = f": {', '.join(parts)}" if parts else ""
+    cause = clean(conversion.cause, 200) if conversion.cause else None
+    cost = _cost_clause(conversion.seconds, conversion.seconds_source, conversion.bytes_moved, cause)
     others = f"; {count_of(more, 'further conversion')} of this kind" if more else ""
     return f"{clean_name(conversion.id)}{cost}{others}"
 
 
-def _cost_words(seconds: float | None, source: str | None, moved: int | None) -> Iterator[str]:
-    if seconds is not None:
-        yield format_seconds(seconds) + (" (estimated)" if source == "estimated" else "")
-    if moved is not None:
-        yield f"{format_bytes(moved)} moved"
+def _cost_clause(seconds: float | None, source: str | None, moved: int | None, cause: str | None = None) -> str:
+    """What is known of the cost, and why it is there, behind a colon; empty where nothing is."""
+    estimated = " (estimated)" if source == "estimated" else ""
+    time = None if seconds is None else format_seconds(seconds) + estimated
+    parts = joined((time, None if moved is None else f"{format_bytes(moved)} moved", cause), ", ")
+    return f": {parts}" if parts else ""
 
 
 def _cost_rank(seconds: float | None, moved: int | None) -> tuple[float, float]:

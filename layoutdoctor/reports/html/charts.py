@@ -8,21 +8,22 @@ that the page stays small; of a flow, each box stands in a row below all that it
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.examination.ratios import LEAST_COVERAGE, median_interval
 from layoutdoctor.reports.sections.rows import format_interval
 from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of
 from layoutdoctor.units import format_seconds
-from layoutdoctor.words import count_of
+from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Kernel, Measurement, Trial
-    from layoutdoctor.reports.flow.graph import FlowNode
     from layoutdoctor.reports.flow.scenes import Flow
 
 COVERAGE_SHARE = LEAST_COVERAGE
@@ -38,15 +39,8 @@ _LONGEST_SECONDS = 1e9
 MOST_FLOWS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RatioBar:
-    """How many times faster than the baseline, as drawn."""
-
-    low: float
-    median: float
-    high: float
-    text: str
-    verdict: str
+Drawn = dict[str, Any]
+"""A part of a chart, as the page's script reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +62,7 @@ class TimeBar:
     high_seconds: float
     has_coverage: bool
     text: str
-    ratio: RatioBar | None
+    ratio: Drawn | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +77,24 @@ class Rounds:
 
 def build_bars(diagnosis: Diagnosis) -> tuple[TimeBar, ...]:
     """The measured configurations, fastest first."""
-    measured = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
-    drawable = [(trial, measurement) for trial, measurement in measured if _is_drawable(measurement)]
-    drawable.sort(key=lambda item: item[1].median_seconds)
-    return tuple(_bar(diagnosis, trial, measurement) for trial, measurement in drawable)
+    drawn = [_bar(diagnosis, trial, trial.measurement) for trial in diagnosis.trials if _is_drawable(trial.measurement)]
+    return tuple(sorted(drawn, key=lambda bar: bar.median_seconds))
 
 
-def _is_drawable(measurement: Measurement) -> bool:
+def _is_drawable(measurement: Measurement | None) -> TypeGuard[Measurement]:
     """A hand-edited record may hold anything; what is no positive number has no place on an axis."""
-    seconds = (measurement.median_seconds, *measurement.round_seconds)
-    return all(0 < value < math.inf for value in seconds)
+    if measurement is None:
+        return False
+    return all(0 < value < math.inf for value in (measurement.median_seconds, *measurement.round_seconds))
 
 
 def _bar(diagnosis: Diagnosis, trial: Trial, measurement: Measurement) -> TimeBar:
     interval = median_interval(measurement.round_seconds or (measurement.median_seconds,), COVERAGE_SHARE)
+    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
+    is_baseline = diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline
     return TimeBar(
         name=clean_name(trial.name),
-        role=_role(diagnosis, trial),
+        role="best" if trial.name == recommended else "baseline" if is_baseline else "other",
         median_seconds=measurement.median_seconds,
         low_seconds=min(interval.low, measurement.median_seconds),
         high_seconds=max(interval.high, measurement.median_seconds),
@@ -109,43 +104,23 @@ def _bar(diagnosis: Diagnosis, trial: Trial, measurement: Measurement) -> TimeBa
     )
 
 
-def _role(diagnosis: Diagnosis, trial: Trial) -> str:
-    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
-    if trial.name == recommended:
-        return "best"
-    return "baseline" if diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline else "other"
-
-
-def _ratio(diagnosis: Diagnosis, trial: Trial) -> RatioBar | None:
+def _ratio(diagnosis: Diagnosis, trial: Trial) -> Drawn | None:
+    """How many times faster than the baseline."""
     ratio = find_ratio(diagnosis, trial.name)
     if ratio is None or not all(0 < end < math.inf for end in (ratio.low, ratio.median, ratio.high)):
         return None
-    return RatioBar(ratio.low, ratio.median, ratio.high, format_interval(ratio), ratio.verdict)
+    ends = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
+    return {**ends, "text": format_interval(ratio), "verdict": ratio.verdict}
 
 
 def build_rounds(diagnosis: Diagnosis) -> tuple[Rounds, ...]:
     """The round times of every configuration measured in more than one round, in the order of the configurations."""
+    measured = [(trial.name, trial.measurement) for trial in diagnosis.trials]
     return tuple(
-        Rounds(
-            clean_name(trial.name),
-            trial.measurement.median_seconds,
-            format_seconds(trial.measurement.median_seconds),
-            trial.measurement.round_seconds,
-        )
-        for trial in diagnosis.trials
-        if trial.measurement is not None
-        and len(trial.measurement.round_seconds) > 1
-        and _is_drawable(trial.measurement)
+        Rounds(clean_name(name), one.median_seconds, format_seconds(one.median_seconds), one.round_seconds)
+        for name, one in measured
+        if _is_drawable(one) and len(one.round_seconds) > 1
     )
-
-
-@dataclass(frozen=True, slots=True)
-class TimelinePair:
-    """A round trip on the time axis."""
-
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +131,7 @@ class Timeline:
     Attributes:
         conversions: Pairs of an index into the four lists and what that conversion is, in order of time.
         in_pairs: Those of the indices that are part of a round trip.
+        pairs: Round trips on the time axis.
     """
 
     name: str
@@ -167,7 +143,7 @@ class Timeline:
     kernel_lanes: tuple[int, ...]
     conversions: tuple[tuple[int, str], ...]
     in_pairs: tuple[int, ...]
-    pairs: tuple[TimelinePair, ...]
+    pairs: tuple[Drawn, ...]
     notes: tuple[str, ...]
 
 
@@ -184,11 +160,9 @@ class _Event:
 
 def build_timelines(diagnosis: Diagnosis) -> tuple[Timeline, ...]:
     """A timeline of each trial that has kernels of its own; the baseline's first, then the recommended one's."""
-    first = [diagnosis.baseline, diagnosis.fastest]
-    own = [trial for trial in diagnosis.trials if trial.status != "same_as"]
-    ordered = [trial for trial in first if trial is not None and trial.status != "same_as"] + own
-    unique = {trial.name: trial for trial in ordered}
-    timelines = (_timeline(trial) for trial in unique.values())
+    ordered = (diagnosis.baseline, diagnosis.fastest, *diagnosis.trials)
+    own = {trial.name: trial for trial in ordered if trial is not None and trial.status != "same_as"}
+    timelines = map(_timeline, own.values())
     return tuple(timeline for timeline in timelines if timeline is not None)
 
 
@@ -231,13 +205,15 @@ def _events(trial: Trial) -> tuple[list[_Event], list[str]]:
     """Kernels in order of time, each with the conversion it is; conversions that no kernel stands for are added."""
     if trial.kernels is None:
         return [], []
-    waiting = _by_place(c for c in counted_conversions(trial) if c.count == 1)
+    waiting: dict[tuple[float | None, int | None], list[Conversion]] = defaultdict(list)
+    for conversion in counted_conversions(trial):
+        if conversion.count == 1:
+            waiting[conversion.start_seconds, conversion.stream].append(conversion)
     listed = [kernel for kernel in trial.kernels.kernels if _has_place(kernel.start_seconds, kernel.seconds)]
     notes = []
-    if len(listed) < len(trial.kernels.kernels):
-        notes.append(
-            f"{count_of(len(trial.kernels.kernels) - len(listed), 'kernel')} with an impossible time not drawn"
-        )
+    impossible = len(trial.kernels.kernels) - len(listed)
+    if impossible:
+        notes.append(f"{count_of(impossible, 'kernel')} with an impossible time not drawn")
     if any(kernel.start_seconds is None for kernel in listed):
         notes.append("starts were not recorded: kernels stand one after the other, in order")
         events = _one_after_the_other(listed)
@@ -262,13 +238,6 @@ def _unmarked(conversions: Sequence[Conversion]) -> str:
     return f"{count_of(len(conversions), 'conversion')}{part} {has} no recorded start and no mark here"
 
 
-def _by_place(conversions: Iterable[Conversion]) -> dict[tuple[float | None, int | None], list[Conversion]]:
-    places: dict[tuple[float | None, int | None], list[Conversion]] = {}
-    for conversion in conversions:
-        places.setdefault((conversion.start_seconds, conversion.stream), []).append(conversion)
-    return places
-
-
 def _event(kernel: Kernel, waiting: dict[tuple[float | None, int | None], list[Conversion]]) -> _Event:
     """A conversion and its kernel were read from one event, so that they start at the very same number."""
     start = kernel.start_seconds or 0.0
@@ -280,11 +249,8 @@ def _event(kernel: Kernel, waiting: dict[tuple[float | None, int | None], list[C
 
 
 def _one_after_the_other(kernels: Sequence[Kernel]) -> list[_Event]:
-    events, start = [], 0.0
-    for kernel in kernels:
-        events.append(_Event(kernel.name, start, kernel.seconds, kernel.stream, None))
-        start += kernel.seconds
-    return events
+    starts = accumulate((kernel.seconds for kernel in kernels), initial=0.0)
+    return [_Event(k.name, start, k.seconds, k.stream, None) for k, start in zip(kernels, starts, strict=False)]
 
 
 def _alone(conversion: Conversion) -> _Event | None:
@@ -309,19 +275,16 @@ def _kept(events: list[_Event]) -> tuple[list[_Event], int]:
 
 
 def _describe(conversion: Conversion) -> str:
-    parts = (
-        clean_name(conversion.id),
-        f"{direction_words(conversion)}, {conversion.tensor}",
-        "" if conversion.seconds is None else format_seconds(conversion.seconds),
-        place_of(conversion.location, conversion.module) or clean_name(conversion.op or ""),
-    )
-    return " · ".join(part for part in parts if part)
+    time = None if conversion.seconds is None else format_seconds(conversion.seconds)
+    place = place_of(conversion.location, conversion.module) or clean_name(conversion.op or "")
+    what = f"{direction_words(conversion)}, {conversion.tensor}"
+    return joined((clean_name(conversion.id), what, time, place), " · ")
 
 
 def _pairs(
     trial: Trial, marked: dict[str, int], starts: Sequence[int], lengths: Sequence[int]
-) -> tuple[tuple[TimelinePair, ...], set[int]]:
-    pairs: list[TimelinePair] = []
+) -> tuple[tuple[Drawn, ...], set[int]]:
+    pairs: list[Drawn] = []
     members: set[int] = set()
     for pair in trial.redundant_pairs:
         ends = [marked.get(id_) for id_ in (pair.first, *pair.also, pair.second)]
@@ -332,112 +295,63 @@ def _pairs(
             continue
         cost = "" if pair.seconds is None else f", {format_seconds(pair.seconds)}"
         text = f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}{cost}"
-        pairs.append(TimelinePair(starts[first], starts[second] + lengths[second], text))
+        pairs.append({"start": starts[first], "end": starts[second] + lengths[second], "text": text})
     return tuple(pairs), members
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedBox:
+def build_placed_flows(diagnosis: Diagnosis) -> tuple[Drawn, ...]:
     """
-    One box of a flow, where it stands.
+    The flows around the worst that was found, worst first.
 
-    Attributes:
-        row: From the top, from 0.
+    An edge is the index of the box that makes a value, of the one that reads it, and its layout; ``steps`` says the
+    same in words, a line for each box.
     """
-
-    row: int
-    column: int
-    label: str
-    detail: str
-    time: str
-    kind: str
-    memory_format: str
-    is_redundant: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedFlow:
-    """
-    One flow, ready to be drawn.
-
-    Attributes:
-        edges: Index of the box that makes a value, of the one that reads it, and its layout.
-        steps: The same in words, one line per box.
-    """
-
-    title: str
-    configuration: str
-    about: str
-    boxes: tuple[PlacedBox, ...]
-    edges: tuple[tuple[int, int, str], ...]
-    row_widths: tuple[int, ...]
-    steps: tuple[str, ...]
-    left_out: int
-
-
-def build_placed_flows(diagnosis: Diagnosis) -> tuple[PlacedFlow, ...]:
-    """The flows around the worst that was found, worst first."""
     from layoutdoctor.reports.flow.scenes import build_flows  # late: needed for pages with a graph only
 
     return tuple(_place(flow) for flow in build_flows(diagnosis, most=MOST_FLOWS) if flow.nodes)
 
 
-def _place(flow: Flow) -> PlacedFlow:
+def _place(flow: Flow) -> Drawn:
     number = {node.key: place for place, node in enumerate(flow.nodes)}
-    edges = tuple(
-        (number[edge.source], number[edge.target], clean(edge.label))
-        for edge in flow.edges
-        if edge.source in number and edge.target in number
-    )
-    rows = _rows(len(flow.nodes), [(source, target) for source, target, _ in edges])
-    taken: dict[int, int] = {}
-    columns = []
-    for row in rows:
-        columns.append(taken.get(row, 0))
-        taken[row] = columns[-1] + 1
-    boxes = tuple(_box(node, row, column) for node, row, column in zip(flow.nodes, rows, columns, strict=True))
-    return PlacedFlow(
-        title=clean(flow.title),
-        configuration=clean(flow.configuration),
-        about=clean(flow.about),
-        boxes=boxes,
-        edges=edges,
-        row_widths=tuple(taken[row] for row in sorted(taken)),
-        steps=tuple(_step(place, box, boxes, edges) for place, box in enumerate(boxes)),
-        left_out=flow.left_out,
-    )
+    edges = [(number[edge.source], number[edge.target], clean(edge.label)) for edge in flow.edges]
+    widths: Counter[int] = Counter()
+    boxes: list[Drawn] = []
+    for node, row in zip(flow.nodes, _rows(len(flow.nodes), edges), strict=True):
+        box = {
+            "row": row,
+            "column": widths[row],
+            "label": clean(node.label, 120),
+            "detail": clean(node.detail, 160) if node.detail else "",
+            "time": "" if node.seconds is None else format_seconds(node.seconds),
+            "kind": node.kind,
+            "memory_format": node.memory_format,
+            "is_redundant": node.is_redundant,
+        }
+        widths[row] += 1
+        boxes.append(box)
+    return {
+        "title": clean(flow.title),
+        "configuration": clean(flow.configuration),
+        "about": clean(flow.about),
+        "boxes": boxes,
+        "edges": edges,
+        "row_widths": [widths[row] for row in sorted(widths)],
+        "steps": [_step(place, boxes, edges) for place in range(len(boxes))],
+        "left_out": flow.left_out,
+    }
 
 
-def _rows(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+def _rows(count: int, edges: Iterable[tuple[int, int, str]]) -> list[int]:
     """The longest way from the top to each box; an edge that leads back to an earlier box moves nothing."""
     rows = [0] * count
-    for source, target in sorted((source, target) for source, target in edges if source < target):
+    for source, target in sorted((source, target) for source, target, _ in edges if source < target):
         rows[target] = max(rows[target], rows[source] + 1)
     return rows
 
 
-def _box(node: FlowNode, row: int, column: int) -> PlacedBox:
-    return PlacedBox(
-        row=row,
-        column=column,
-        label=clean(node.label, 120),
-        detail=clean(node.detail, 160) if node.detail else "",
-        time="" if node.seconds is None else format_seconds(node.seconds),
-        kind=node.kind,
-        memory_format=node.memory_format,
-        is_redundant=node.is_redundant,
-    )
-
-
-def _step(place: int, box: PlacedBox, boxes: Sequence[PlacedBox], edges: Iterable[tuple[int, int, str]]) -> str:
-    reads = [
-        boxes[source].label + (f" ({label})" if label else "") for source, target, label in edges if target == place
-    ]
-    parts = [
-        box.label,
-        *([box.detail] if box.detail else []),
-        *([box.time] if box.time else []),
-        *(["part of a round trip"] if box.is_redundant else []),
-        *([f"reads {', '.join(reads)}"] if reads else []),
-    ]
-    return " · ".join(parts)
+def _step(place: int, boxes: Sequence[Drawn], edges: Iterable[tuple[int, int, str]]) -> str:
+    box = boxes[place]
+    read = [(boxes[source]["label"], label) for source, target, label in edges if target == place]
+    names = ", ".join(f"{name} ({label})" if label else name for name, label in read)
+    trip = "part of a round trip" if box["is_redundant"] else None
+    return joined((box["label"], box["detail"], box["time"], trip, f"reads {names}" if read else None), " · ")

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -44,15 +45,16 @@ from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import jinja2
 
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
-    from layoutdoctor.reports.html.charts import PlacedFlow, Rounds, TimeBar, Timeline
+    from layoutdoctor.reports.html.charts import Drawn, Rounds, TimeBar, Timeline
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
+    from layoutdoctor.rules import Rule
 
 MOST_ROWS = 6_000
 # Tried from the longest: the first length of lists with which all tables together stay below MOST_ROWS.
@@ -68,14 +70,6 @@ _CODE = re.compile(r"``(.+?)``", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """The head of a column, and whether its cells are numbers."""
-
-    head: str
-    is_number: bool
-
-
-@dataclass(frozen=True, slots=True)
 class PageTable:
     """
     A table of the page.
@@ -85,20 +79,15 @@ class PageTable:
     """
 
     caption: str
-    columns: tuple[Column, ...]
+    head: tuple[str, ...]
     rows: tuple[TableRow, ...]
     left_out: int = 0
-    has_row_heads: bool = True
 
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """One list of the details, folded: sentences, a table, and a log, each where there is one."""
-
-    title: str
-    text: tuple[str, ...]
-    table: PageTable | None
-    log: str | None
+    @property
+    def is_number(self) -> list[bool]:
+        """Of each column, whether its cells are numbers."""
+        ordinary = [row.cells for row in self.rows if row.clause is None]
+        return [_is_number([cells[place] for cells in ordinary]) for place in range(len(self.head))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,45 +108,30 @@ class FindingCard:
     rule: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A part of a rule's documentation: its heading, None for the summary, and paragraphs of text and code in turn."""
-
-    heading: str | None
-    paragraphs: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RuleText:
-    """The documentation of a rule."""
-
-    code: str
-    name: str
-    passages: tuple[Passage, ...]
-
-
-def build_folds(diagnosis: Diagnosis) -> tuple[Fold, ...]:
+def build_folds(diagnosis: Diagnosis) -> list[dict[str, object]]:
     """All long lists, as long as the page can carry them."""
     details: tuple[Detail, ...] = ()
     for most in LIST_LENGTHS:
         details = build_details(diagnosis, most)
         if sum(len(detail.rows) for detail in details) <= MOST_ROWS:
             break
-    return tuple(_fold(detail) for detail in details)
+    return [_fold(detail) for detail in details]
 
 
-def _fold(detail: Detail) -> Fold:
+def _fold(detail: Detail) -> dict[str, object]:
+    """Sentences, a table, and a log, each where there is one."""
     rows = tuple(TableRow(row) for row in detail.rows)
-    table = PageTable(detail.title, _columns(detail.head, rows), rows, detail.left_out) if rows else None
-    log = clean_log(detail.log, LOG_LINE_LENGTH) if detail.log else None
-    return Fold(detail.title, detail.text, table, log)
+    return {
+        "title": detail.title,
+        "text": detail.text,
+        "table": PageTable(detail.title, detail.head, rows, detail.left_out) if rows else None,
+        "log": clean_log(detail.log, LOG_LINE_LENGTH) if detail.log else None,
+    }
 
 
 def build_view_tables(view: View) -> tuple[PageTable, ...]:
     """The tables of the shared view."""
-    return tuple(
-        PageTable(_caption(table), _columns(table.head, table.rows), table.rows) for table in view.tables if table.rows
-    )
+    return tuple(PageTable(_caption(table), table.head, table.rows) for table in view.tables if table.rows)
 
 
 def _caption(table: Table) -> str:
@@ -166,12 +140,7 @@ def _caption(table: Table) -> str:
     return "Steps" if table.head[0] == "step" else f"Conversions by {table.head[0]}, costliest first"
 
 
-def _columns(head: Sequence[str], rows: Sequence[TableRow]) -> tuple[Column, ...]:
-    ordinary = [row.cells for row in rows if row.clause is None]
-    return tuple(Column(name, _is_number([row[place] for row in ordinary])) for place, name in enumerate(head))
-
-
-def _is_number(cells: Iterable[str]) -> bool:
+def _is_number(cells: Sequence[str]) -> bool:
     known = [cell for cell in cells if cell not in (UNKNOWN, "")]
     return bool(known) and all(_NUMBER.fullmatch(cell) for cell in known)
 
@@ -180,15 +149,10 @@ def build_round_table(rounds: Sequence[Rounds]) -> PageTable | None:
     """The round times as a table, one column per configuration: what the chart of rounds draws."""
     if not rounds:
         return None
-    count = max(len(one.seconds) for one in rounds)
-    rows = tuple(
-        TableRow((str(number + 1), *(_round_cell(one.seconds, number) for one in rounds))) for number in range(count)
-    )
-    return PageTable("Round times", _columns(("round", *(one.name for one in rounds)), rows), rows)
-
-
-def _round_cell(seconds: Sequence[float], number: int) -> str:
-    return format_seconds(seconds[number]) if number < len(seconds) else UNKNOWN
+    columns = [[format_seconds(seconds) for seconds in one.seconds] for one in rounds]
+    rows = enumerate(zip_longest(*columns, fillvalue=UNKNOWN), 1)
+    head = ("round", *(one.name for one in rounds))
+    return PageTable("Round times", head, tuple(TableRow((str(number), *cells)) for number, cells in rows))
 
 
 def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
@@ -214,15 +178,11 @@ def _card(
     return FindingCard(
         entry,
         tuple(cost for cost in costs if cost),
-        _code_line(finding),
+        clean(finding.location.code, 300) if finding.location is not None and finding.location.code else None,
         _evidence(named) if named else None,
         _drawn_together(finding.evidence),
         finding.code in documented,
     )
-
-
-def _code_line(finding: Finding) -> str | None:
-    return clean(finding.location.code, 300) if finding.location is not None and finding.location.code else None
 
 
 def _evidence(named: Sequence[Conversion]) -> PageTable:
@@ -235,7 +195,7 @@ def _evidence(named: Sequence[Conversion]) -> PageTable:
         f"; the {len(shown)} costliest" if len(shown) < len(named) else ""
     )
     head = ("conversion", "kernel", "change", "tensor", "time", "bytes", "where")
-    return PageTable(caption, _columns(head, rows), rows, len(named) - len(shown))
+    return PageTable(caption, head, rows, len(named) - len(shown))
 
 
 def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
@@ -266,27 +226,16 @@ def _drawn_together(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(named if len(named) <= MOST_NAMED else [*named[:MOST_NAMED], f"{len(named) - MOST_NAMED} more"])
 
 
-def build_rule_texts(cards: Sequence[FindingCard]) -> tuple[RuleText, ...]:
-    """The documentation of every rule that found something, each once, by code."""
-    codes = {card.entry.code for card in cards}
-    return tuple(
-        RuleText(rule.code, rule.name, _passages(rule.documentation)) for rule in ALL_RULES if rule.code in codes
-    )
-
-
-def _passages(documentation: str) -> tuple[Passage, ...]:
+def passages_of(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
+    """The parts of a rule's documentation: a heading, None for the summary, and paragraphs of text and code in turn."""
     parts: list[tuple[str | None, list[str]]] = [(None, [])]
-    for line in documentation.strip().splitlines():
+    for line in rule.documentation.strip().splitlines():
         if line.removesuffix(":") in DOCUMENTATION_HEADINGS:
             parts.append((line.removesuffix(":"), []))
         else:
             parts[-1][1].append(line.strip())
-    return tuple(
-        Passage(
-            heading, tuple(tuple(_CODE.split(text)) for text in re.split(r"\n{2,}", "\n".join(lines).strip()) if text)
-        )
-        for heading, lines in parts
-    )
+    texts = [(heading, re.split(r"\n{2,}", "\n".join(lines).strip())) for heading, lines in parts]
+    return [(heading, [_CODE.split(text) for text in paragraphs if text]) for heading, paragraphs in texts]
 
 
 LIBRARY_FILE = "echarts/echarts.min.js"
@@ -305,7 +254,7 @@ class ChartData:
     bars: tuple[TimeBar, ...]
     rounds: tuple[Rounds, ...]
     timelines: tuple[Timeline, ...]
-    flows: tuple[PlacedFlow, ...]
+    flows: tuple[Drawn, ...]
 
     @property
     def has_charts(self) -> bool:
@@ -324,34 +273,23 @@ def render_html(diagnosis: Diagnosis) -> str:
     cards = build_cards(diagnosis, view)
     style = read_page_file(STYLE_FILE)
     scripts = [read_page_file(name) for name in (SCRIPT_FILE, *(CHART_FILES if data.has_charts else ()))]
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            view=view,
-            data=data,
-            json=json_for_script(data),
-            tables=build_view_tables(view),
-            round_table=build_round_table(rounds),
-            folds=folds,
-            environment=environment,
-            cards=cards,
-            cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
-            rule_texts=build_rule_texts(cards),
-            reproducer=build_reproducer(diagnosis),
-            style=style,
-            scripts=scripts,
-            policy=_policy(style, scripts),
-        )
+    return page_template("report.html.j2").render(
+        view=view,
+        data=data,
+        json=json_for_script(data),
+        tables=build_view_tables(view),
+        round_table=build_round_table(rounds),
+        folds=folds,
+        environment=environment,
+        cards=cards,
+        cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
+        rules=[rule for rule in ALL_RULES if any(rule.code == card.entry.code for card in cards)],
+        passages_of=passages_of,
+        reproducer=build_reproducer(diagnosis),
+        style=style,
+        scripts=scripts,
+        policy=_policy(style, scripts),
     )
-
-
-def without_library(html: str) -> str:
-    """A page without what all pages have alike (library, style sheet, script, hashes), for tests that keep pages."""
-    for name in (STYLE_FILE, SCRIPT_FILE, *CHART_FILES):
-        text = read_page_file(name)
-        html = html.replace(text, f"/* {name} */").replace(hash_source(text), f"'hash of {name}'")
-    return html
 
 
 def json_for_script(data: object) -> str:
@@ -370,15 +308,9 @@ def read_page_file(name: str) -> str:
 
 def _policy(style: str, scripts: list[str]) -> str:
     """Nothing may be loaded, run or styled but what stands in the page and was written here."""
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {' '.join(map(hash_source, scripts))}",
-            f"style-src {hash_source(style)}",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    return (
+        f"default-src 'none'; script-src {' '.join(map(hash_source, scripts))}; style-src {hash_source(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -389,7 +321,8 @@ def hash_source(text: str) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def page_template(name: str) -> jinja2.Template:
+    """A template of ``page``, with every string escaped."""
     import jinja2  # late: most commands write no page
 
     return jinja2.Environment(
@@ -398,4 +331,4 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )
+    ).get_template(name)

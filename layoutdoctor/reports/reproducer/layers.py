@@ -6,7 +6,7 @@ A layer stands for an operation only where it runs exactly that operation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -60,16 +60,11 @@ _FUNCTIONS: Mapping[str, tuple[str, str | None]] = MappingProxyType(
         "pixel_shuffle.default": ("F.pixel_shuffle({0}...)", "nn.PixelShuffle(...)"),
         "constant_pad_nd.default": ("F.pad({0}...)", None),
         "cat.default": ("torch.cat({0}...)", None),
-        "mean.dim": ("{0}.mean(...)", None),
-        "amax.default": ("{0}.amax(...)", None),
-        "transpose.int": ("{0}.transpose(...)", None),
-        "permute.default": ("{0}.permute(...)", None),
-        "roll.default": ("{0}.roll(...)", None),
-        "exp.default": ("{0}.exp()", None),
-        "sqrt.default": ("{0}.sqrt()", None),
-        "t.default": ("{0}.t()", None),
-        "unsqueeze.default": ("{0}.unsqueeze(...)", None),
-        "squeeze.dim": ("{0}.squeeze(...)", None),
+        **{
+            target: (f"{{0}}.{target.partition('.')[0]}(...)", None)
+            for target in "mean.dim amax.default transpose.int permute.default roll.default exp.default sqrt.default "
+            "t.default unsqueeze.default squeeze.dim".split()
+        },
     }
 )
 _OPERATORS = MappingProxyType({"add.Tensor": "+", "sub.Tensor": "-", "mul.Tensor": "*", "div.Tensor": "/"})
@@ -108,17 +103,8 @@ class _Writer:
         for position, operation in enumerate(self.operations):
             step = self._step(operation)
             if step is not None:
-                steps.append(
-                    Step(
-                        step.result,
-                        tuple(self.same.get(name, name) for name in step.inputs),
-                        step.call,
-                        step.layer,
-                        step.weights,
-                        step.is_evaluated,
-                        position,
-                    )
-                )
+                inputs = tuple(self.same.get(name, name) for name in step.inputs)
+                steps.append(replace(step, inputs=inputs, position=position))
         return [step for step in steps if step.result not in self.absorbed]
 
     def _step(self, operation: Operation) -> Step | None:
@@ -304,15 +290,13 @@ def _linear(writer: _Writer, operation: Operation) -> Step | None:
 def _reshape(writer: _Writer, operation: Operation) -> Step | None:
     x, target = operation.args[0], operation.args[1]
     shape = writer.shape_of(x)
-    is_flat = isinstance(x, Ref) and len(shape) > 2 and target == (shape[0], prod(shape[1:]))
-    if isinstance(x, Ref) and is_flat:
-        return Step(operation.name, (x.name,), "{0}.flatten(1)", "nn.Flatten()")
-    return None
+    if not isinstance(x, Ref) or len(shape) <= 2 or target != (shape[0], prod(shape[1:])):
+        return None
+    return Step(operation.name, (x.name,), "{0}.flatten(1)", "nn.Flatten()")
 
 
-def _interpolate(writer: _Writer, operation: Operation) -> Step | None:
+def _interpolate(_writer: _Writer, operation: Operation) -> Step | None:
     """``F.interpolate`` with scale factors that reach the recorded size, else with that size."""
-    del writer
     mode = operation.target.removeprefix("aten.upsample_").removesuffix(".default")
     kind, rank = mode[:-2], int(mode[-2])
     rest = list(operation.args[2:])
@@ -335,8 +319,7 @@ def _interpolate(writer: _Writer, operation: Operation) -> Step | None:
     return Step(operation.name, (x.name,), f"F.interpolate({{0}}, {options})", f"nn.Upsample({options})")
 
 
-def _pad(writer: _Writer, operation: Operation) -> Step | None:
-    del writer
+def _pad(_writer: _Writer, operation: Operation) -> Step | None:
     x, pad = operation.args[0], operation.args[1]
     if operation.kwargs or not isinstance(x, Ref) or not isinstance(pad, tuple) or len(operation.args) != 2:
         return None
@@ -346,43 +329,41 @@ def _pad(writer: _Writer, operation: Operation) -> Step | None:
     return Step(operation.name, (x.name,), f'F.pad({{0}}, {written(pad)}, mode="{mode}")', layer)
 
 
-def _clamped(writer: _Writer, operation: Operation) -> Step | None:
-    del writer
+def _clamped(_writer: _Writer, operation: Operation) -> Step | None:
     x = operation.args[0]
     if operation.kwargs or operation.args[1:] not in ((0, 6), (0.0, 6.0)) or not isinstance(x, Ref):
         return None
-    if operation.target == "aten.hardtanh_.default":
-        return Step(operation.name, (x.name,), "F.relu6({0}, inplace=True)", "nn.ReLU6(inplace=True)")
-    return Step(operation.name, (x.name,), "F.relu6({0})", "nn.ReLU6()")
+    inplace = "inplace=True" if operation.target == "aten.hardtanh_.default" else ""
+    return Step(operation.name, (x.name,), f"F.relu6({{0}}{inplace and ', '}{inplace})", f"nn.ReLU6({inplace})")
 
 
-def _pool_to_one(writer: _Writer, operation: Operation) -> Step | None:
-    del writer
+def _pool(_writer: _Writer, operation: Operation) -> Step | None:
+    return function_step(operation)
+
+
+def _pool_to_one(_writer: _Writer, operation: Operation) -> Step | None:
     return Step(operation.name, operation.inputs, "F.adaptive_avg_pool2d({0}, 1)", "nn.AdaptiveAvgPool2d(1)")
 
 
 _LAYERS: Mapping[str, Callable[[_Writer, Operation], Step | None]] = MappingProxyType(
     {
-        "aten.convolution.default": _convolution,
-        "aten.native_batch_norm.default": _batch_norm,
-        "aten.cudnn_batch_norm.default": _batch_norm,
-        "aten.miopen_batch_norm.default": _batch_norm,
-        "aten.native_group_norm.default": _group_norm,
-        "aten.native_layer_norm.default": _layer_norm,
-        "aten.addmm.default": _linear,
-        "aten.mm.default": _linear,
-        "aten.reflection_pad1d.default": _pad,
-        "aten.reflection_pad2d.default": _pad,
-        "aten.reflection_pad3d.default": _pad,
-        "aten.replication_pad2d.default": _pad,
-        "aten.replication_pad3d.default": _pad,
-        "aten.hardtanh.default": _clamped,
-        "aten.hardtanh_.default": _clamped,
         RESHAPE: _reshape,
         POOL_TO_ONE: _pool_to_one,
         **{f"aten.upsample_{kind}.default": _interpolate for kind in _UPSAMPLING},
-        "aten.max_pool2d_with_indices.default": lambda _, operation: function_step(operation),
-        "aten.max_pool3d_with_indices.default": lambda _, operation: function_step(operation),
+        **{
+            f"aten.{name}.default": writer
+            for writer, names in (
+                (_convolution, "convolution"),
+                (_batch_norm, "native_batch_norm cudnn_batch_norm miopen_batch_norm"),
+                (_group_norm, "native_group_norm"),
+                (_layer_norm, "native_layer_norm"),
+                (_linear, "addmm mm"),
+                (_pad, "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d"),
+                (_clamped, "hardtanh hardtanh_"),
+                (_pool, "max_pool2d_with_indices max_pool3d_with_indices"),
+            )
+            for name in names.split()
+        },
     }
 )
 
@@ -491,12 +472,7 @@ def _templated(value: Value, numbers: Iterator[int]) -> str:
 
 
 def written(value: Value) -> str:
-    """
-    A constant as Python.
-
-    Args:
-        value: No name, nor a list that holds one.
-    """
+    """A constant as Python: no name, nor a list that holds one."""
     if isinstance(value, Word):
         return value.text
     if isinstance(value, tuple):

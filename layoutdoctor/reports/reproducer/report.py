@@ -24,6 +24,8 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.words import ONEDNN_LOG, count_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from layoutdoctor.diagnosis.records import (
         Configuration,
         Diagnosis,
@@ -128,15 +130,15 @@ def _script(
     what = f"The whole model ({count_of(len(program.operations), 'operation')})"
     if region is not None:
         what = f"Operations {region[0] + 1} to {region[1] + 1} of the model's {region[2]}"
-    sides = [
+    first, second = (
         Side(name, trial.configuration, _counts(trial, device))
         for trial, name in zip(trials, _names(*trials), strict=True)
-    ]
+    )
     return script_text(
         Script(
             header=_header(diagnosis, title, what, trials),
             model=model_code(program, inputs, is_training=is_training, device=device),
-            sides=(sides[0], sides[1]),
+            sides=(first, second),
             ratio=_recorded_ratio(diagnosis, *trials),
             device=device,
             thread_count=threads if threads is not None and 0 < threads < 10_000 else None,
@@ -318,20 +320,18 @@ def script_text(script: Script) -> str:
     Raises:
         CannotWriteError: A configuration cannot be written down.
     """
-    parts = [['"""' + script.header[0], *script.header[1:], '"""'], _imports(script), _settings(script)]
-    parts += [list(script.model.lines)]
-    parts += [_run(script)] if _run(script) else []
-    parts += [_conversions(script), [*_steps(script), *_timing(script), *_printing(script)]]
-    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+    parts: list[Sequence[str]] = [
+        ['"""' + script.header[0], *script.header[1:], '"""'],
+        _imports(script),
+        _settings(script),
+    ]
+    parts += [script.model.lines, _run(script), _conversions(script)]
+    parts += [[*_steps(script), *_timing(script), *_printing(script)]]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def code_line_count(text: str) -> int:
-    """
-    Lines of a script that do something: without its header, imports and blank lines.
-
-    Args:
-        text: The script; its header is the first string.
-    """
+    """Lines of a script that do something: without its header, which is its first string, imports and blank lines."""
     lines = text.split('"""', 2)[-1].splitlines()
     return sum(bool(line.strip()) and not line.startswith(("import ", "from ")) for line in lines)
 

@@ -33,7 +33,6 @@ from layoutdoctor.reports.sections.wording import (
     failure_clause,
     find_ratio,
     format_error,
-    is_on_cpu,
     is_recording,
     precise_share,
     recorded_trial,
@@ -454,7 +453,7 @@ def _no_kernels(diagnosis: Diagnosis, terms: Terms) -> Answer:
         return Answer(f"{headline}primitive that ran", lines=_IN_A_LOG)
     if terms.file == "table":
         return Answer(f"{headline}kernels")
-    return Answer(f"{headline}device kernels", lines=_ON_A_CPU if is_on_cpu(diagnosis) else _ON_A_GPU)
+    return Answer(f"{headline}device kernels", lines=_ON_A_CPU if diagnosis.subject.device == "cpu" else _ON_A_GPU)
 
 
 def _no_conversion(diagnosis: Diagnosis, trial: Trial, kernels: KernelSummary, terms: Terms) -> Answer:

@@ -10,7 +10,7 @@ from layoutdoctor.examination.changes.traces import loose_name
 from layoutdoctor.reports.sections.rows import Table, TableRow
 from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import DIRECTION_WORDS, count_of, listing, plural
+from layoutdoctor.words import DIRECTION_WORDS, count_of, joined, listing, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -66,12 +66,7 @@ class ComparisonView:
 
 
 def format_difference(seconds: float | None) -> str:
-    """
-    A difference of times with its sign: ``"-1.20 ms"``.
-
-    Args:
-        seconds: New minus old; None where not known.
-    """
+    """A difference of times, new minus old, with its sign: ``"-1.20 ms"``."""
     if seconds is None:
         return ABSENT
     if not is_difference(seconds):
@@ -80,12 +75,7 @@ def format_difference(seconds: float | None) -> str:
 
 
 def is_difference(seconds: float | None) -> bool:
-    """
-    Whether a difference of times is one at all.
-
-    Args:
-        seconds: New minus old; None where not known.
-    """
+    """Whether a difference of times is one at all; None where it is not known."""
     return seconds is not None and abs(seconds) >= LEAST_SECONDS
 
 
@@ -101,9 +91,7 @@ def format_counts(old: float, new: float) -> str:
 
 def _amount_cell(amount: Amount | ConversionAmount | None) -> str:
     """How many and how long, for a cell: ``"53  1.20 ms"``."""
-    if amount is None:
-        return ABSENT
-    return f"{format_count(amount.count)}  {_seconds_or_absent(amount.seconds)}"
+    return ABSENT if amount is None else f"{format_count(amount.count)}  {_seconds_or_absent(amount.seconds)}"
 
 
 def amount_cells(change: ConversionChange | RoundTripChange | ComparedTotal) -> tuple[str, str, str]:
@@ -136,29 +124,23 @@ def _conversion_place(change: ConversionChange) -> str:
 def _round_trip_words(change: RoundTripChange) -> str:
     """What is between the two conversions: ``"around aten::relu, 8x64x56x56"``."""
     between = listing([clean_name(name) for name in change.between], MOST_NAMES_BETWEEN)
-    shape = _shape_words(change.shape)
-    return (
-        f"around {between}{',' if shape else ''}{shape}" if between else f"nothing between{',' if shape else ''}{shape}"
-    )
+    words = f"around {between}" if between else "nothing between"
+    return joined((words, _shape_words(change.shape)), ",")
 
 
 def change_lines(changes: Sequence[ConversionChange]) -> tuple[str, ...]:
     """Which conversions went and came, a line for each kind of change, the costliest named."""
-    lines = []
-    for change_kind, word in _CHANGE_WORDS.items():
-        chosen = [change for change in changes if change.change == change_kind]
-        if chosen:
-            lines.append(f"{word}: {'; '.join(map(_named_change, chosen[:MOST_NAMED]))}{_more(chosen)}")
-    return tuple(lines)
+    kinds = {word: [change for change in changes if change.change == kind] for kind, word in _CHANGE_WORDS.items()}
+    return tuple(
+        f"{word}: {'; '.join(map(_named_change, chosen[:MOST_NAMED]))}{_more(chosen)}"
+        for word, chosen in kinds.items()
+        if chosen
+    )
 
 
 def _named_change(change: ConversionChange) -> str:
-    amount = change.new or change.old
-    counts = format_counts(
-        change.old.count if change.old is not None else 0, change.new.count if change.new is not None else 0
-    )
-    if change.change in ("came", "went") and amount is not None:
-        counts = format_count(amount.count)
+    known = [amount.count for amount in (change.old, change.new) if amount is not None]
+    counts = format_count(known[-1]) if change.change in ("came", "went") else format_counts(known[0], known[-1])
     seconds = "" if change.seconds_difference is None else f" ({format_difference(change.seconds_difference)})"
     return f"{counts} {_conversion_words(change)}, {_conversion_place(change)}{seconds}"
 
@@ -281,16 +263,13 @@ def _lines(comparison: TraceComparison) -> Iterator[str]:
         exposed = format_both(old.exposed_conversion_seconds, new.exposed_conversion_seconds)
         yield f"Conversions with nothing else running: {exposed}"
     if old.convolution_share is not None and new.convolution_share is not None:
-        yield f"Conversions in convolution time: {_shares(old.convolution_share, new.convolution_share)}"
+        shares = f"{format_share(old.convolution_share)} -> {format_share(new.convolution_share)}"
+        yield f"Conversions in convolution time: {shares}"
     yield (
         f"Kernel time: {format_both(old.kernel_seconds, new.kernel_seconds)}"
         f"{' per step' if comparison.basis == 'step' else ''} (one recording each, so no verdict)"
     )
     yield regression_line(comparison.regression)
-
-
-def _shares(old: float, new: float) -> str:
-    return f"{format_share(old)} -> {format_share(new)}"
 
 
 def _round_trips(comparison: TraceComparison) -> str:
@@ -325,10 +304,8 @@ def _remarks(comparison: TraceComparison) -> Iterator[str]:
 def _time_in_common(overlap: Overlap) -> str:
     if overlap.old_share is None or overlap.new_share is None:
         return ""
-    shares = (
-        f"{format_share(overlap.old_share)} of the old and {format_share(overlap.new_share)} of the new kernel time"
-    )
-    return f", {shares}"
+    old, new = format_share(overlap.old_share), format_share(overlap.new_share)
+    return f", {old} of the old and {new} of the new kernel time"
 
 
 def _tables(comparison: TraceComparison) -> Iterator[TitledTable]:

@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Verdict
 
 _FINDING_WORDS = {"came": "new", "went": "gone", "more": "more", "fewer": "fewer", "same": "stayed"}
+_FORMAT_WORDS = {True: "channels-last", False: "contiguous", None: "not recorded"}
+_BASIS_WORDS = {
+    "same code": "which ran the same code",
+    "steady": "whose own time did not change",
+    "majority": "which moved alike",
+}
 MOST_CONFIGURATIONS = 6
 MOST_FINDINGS = 4
 _WITH_RESULT = ("ok", "same_as")
@@ -82,10 +88,8 @@ def _headline(comparison: ModelComparison) -> str:
 
 
 def _good_news(comparison: ModelComparison) -> str:
-    faster = [
-        f"{clean_name(trial.name)} {change_phrase(change, FASTER)}"
-        for trial, change in with_verdict(comparison, FASTER)
-    ]
+    found = with_verdict(comparison, FASTER)
+    faster = [f"{clean_name(trial.name)} {change_phrase(change, FASTER)}" for trial, change in found]
     if faster:
         return listing(faster, MOST_NAMED)
     judged = [trial for trial in comparison.trials if trial.time is not None and trial.time.verdict == NO_DIFFERENCE]
@@ -106,12 +110,8 @@ def _lines(comparison: ModelComparison) -> Iterator[str]:
 
 
 def _remarks(comparison: ModelComparison) -> Iterator[str]:
-    environment = environment_line(comparison.environment)
-    if environment is not None:
-        yield environment
-    method = method_line(comparison)
-    if method is not None and not comparison.is_same:
-        yield method
+    method = None if comparison.is_same else method_line(comparison)
+    yield from (line for line in (environment_line(comparison.environment), method) if line is not None)
     for note in comparison.notes:
         yield f"Note: {clean(note)}"
 
@@ -175,9 +175,8 @@ def _layout_tables(comparison: ModelComparison) -> Iterator[TitledTable]:
         for decision in trial.decisions:
             for convolution in decision.convolutions:
                 place = clean_name(convolution.module or convolution.node)
-                formats = _before_and_now(
-                    _format_words(convolution.old_channels_last), _format_words(convolution.new_channels_last)
-                )
+                old, new = convolution.old_channels_last, convolution.new_channels_last
+                formats = _before_and_now(_FORMAT_WORDS[old], _FORMAT_WORDS[new])
                 classes = _before_and_now(convolution.old_class, convolution.new_class)
                 convolutions.append(TableRow((name, clean_name(decision.graph), place, classes, formats)))
     tables = (
@@ -188,10 +187,6 @@ def _layout_tables(comparison: ModelComparison) -> Iterator[TitledTable]:
     for title, head, rows in tables:
         if rows:
             yield TitledTable(title, Table(head, tuple(rows)), is_long=True)
-
-
-def _format_words(channels_last: bool | None) -> str:
-    return {True: "channels-last", False: "contiguous", None: "not recorded"}[channels_last]
 
 
 def _trial_row(trial: ComparedTrial) -> TableRow:
@@ -215,17 +210,8 @@ def _trial_row(trial: ComparedTrial) -> TableRow:
     if old is not None and new is not None:
         conversions = format_counts(old.conversion_count, new.conversion_count)
         round_trips = format_counts(old.redundant_pair_count, new.redundant_pair_count)
-    return TableRow(
-        (
-            name,
-            _median(trial.old_median_seconds),
-            _median(trial.new_median_seconds),
-            _absolute(trial),
-            _own_change(trial),
-            conversions,
-            round_trips,
-        )
-    )
+    times = (_median(trial.old_median_seconds), _median(trial.new_median_seconds))
+    return TableRow((name, *times, _absolute(trial), _own_change(trial), conversions, round_trips))
 
 
 def _absolute(trial: ComparedTrial) -> str:
@@ -254,12 +240,7 @@ def _median(seconds: float | None) -> str:
 
 
 def change_phrase(bounds: RatioBounds, verdict: Verdict) -> str:
-    """
-    A change of a time in words: ``"takes 1.30x as long (1.25x to 1.36x)"``.
-
-    Args:
-        bounds: Old over new.
-    """
+    """A change of a time, old over new, in words: ``"takes 1.30x as long (1.25x to 1.36x)"``."""
     if verdict == SLOWER:
         ends = f"{format_ratio(1 / bounds.high)} to {format_ratio(1 / bounds.low)}"
         return f"takes {format_ratio(1 / bounds.median)} as long ({ends})"
@@ -352,11 +333,8 @@ def finding_words(finding: FindingChange) -> str:
     where = f" at {', '.join(places)}" if places else ""
     seconds = finding.new_seconds if finding.new_count else finding.old_seconds
     cost = f" ({format_seconds(seconds)})" if seconds is not None else ""
-    many = (
-        ""
-        if {finding.old_count, finding.new_count} <= {0, 1}
-        else (f", {format_counts(finding.old_count, finding.new_count)} times")
-    )
+    is_one = {finding.old_count, finding.new_count} <= {0, 1}
+    many = "" if is_one else f", {format_counts(finding.old_count, finding.new_count)} times"
     return f"{finding.severity} {clean_name(finding.code)} {clean_name(finding.rule)}{about}{where}{cost}{many}"
 
 
@@ -365,23 +343,13 @@ def method_line(comparison: ModelComparison) -> str | None:
     times = comparison.times
     if times.resolution is None:
         return None
-    coverages = [
-        bounds.coverage
-        for trial in comparison.trials
-        if trial.time is not None and trial.time.not_judged is None
-        for bounds in (trial.time.change,)
-        if bounds is not None and bounds.coverage is not None
-    ]
+    changes = [time.change for trial in comparison.trials if (time := trial.time) and time.not_judged is None]
+    coverages = [change.coverage for change in changes if change is not None and change.coverage is not None]
     level = f"{format_share(min(coverages))} for all intervals together, " if coverages else ""
     against = ""
     if times.references:
         named = listing([clean_name(name) for name in times.references], MOST_NAMED)
-        reason = {
-            "same code": "which ran the same code",
-            "steady": "whose own time did not change",
-            "majority": "which moved alike",
-        }[times.basis or "steady"]
-        against = f"judged against {named}, {reason}; "
+        against = f"judged against {named}, {_BASIS_WORDS[times.basis or 'steady']}; "
     return (
         f"Times: {against}{level}a change counts beyond {format_share(times.resolution)}, as two runs of the same thing"
         " may differ by that"
@@ -433,22 +401,16 @@ def _recommended(subject: ComparedSubject) -> str:
 
 
 def _conversion_lines(trials: Sequence[ComparedTrial]) -> Iterator[str]:
-    distinct = [
-        trial
-        for trial in trials
-        if has_both(trial) and (trial.new_same_as is None or trial.new_same_as != trial.old_same_as)
-    ]
-    pairs = [
-        f"{clean_name(trial.name)} {format_counts(old.redundant_pair_count, new.redundant_pair_count)}"
+    distinct = [t for t in filter(has_both, trials) if t.new_same_as is None or t.new_same_as != t.old_same_as]
+    counts = [
+        (trial.name, trial.old_costs.redundant_pair_count, trial.new_costs.redundant_pair_count)
         for trial in distinct
-        if (old := trial.old_costs) is not None
-        and (new := trial.new_costs) is not None
-        and old.redundant_pair_count != new.redundant_pair_count
+        if trial.old_costs is not None and trial.new_costs is not None
     ]
+    pairs = [f"{clean_name(name)} {format_counts(old, new)}" for name, old, new in counts if old != new]
     if pairs:
         yield f"Round trips: {listing(pairs, MOST_CONFIGURATIONS)}"
-    changed = [(trial, change_lines(trial.conversions)) for trial in distinct]
-    changed = [(trial, lines) for trial, lines in changed if lines]
+    changed = [(trial, lines) for trial in distinct if (lines := change_lines(trial.conversions))]
     for trial, lines in changed[:MOST_NAMED]:
         difference = trial.difference.conversion_seconds if trial.difference is not None else None
         in_all = f" (conversions in all {format_difference(difference)})" if difference is not None else ""

@@ -25,7 +25,7 @@ from layoutdoctor.reports.sections.wording import (
     recorded_trial,
 )
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import CONFIDENCE_WORDS, DIRECTION_WORDS, NOT_RECORDED, SWITCH_WORDS, count_of, listing
+from layoutdoctor.words import CONFIDENCE_WORDS, DIRECTION_WORDS, NOT_RECORDED, SWITCH_WORDS, count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import (
         Conversion,
+        Convolution,
         Decision,
         Diagnosis,
         Equivalence,
@@ -74,12 +75,7 @@ class Detail:
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
-    """
-    All long lists of a diagnosis; of a recorded run, which may have thousands of entries, the costliest first.
-
-    Args:
-        most: Entries to keep of each list.
-    """
+    """All long lists of a diagnosis, cut to so many entries; those of a recorded run have the costliest first."""
     details: list[Detail] = []
     environment = _environment(diagnosis, most)
     if is_recording(diagnosis):
@@ -88,7 +84,9 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
         # What a record calls "created" is when the file was examined; when it was recorded, hardly any says.
         environment = replace(environment, text=(f"Examined at {clean_name(diagnosis.created_at)}.",))
     else:
-        details += [_measurements(diagnosis, most)] if diagnosis.subject.target is None else []
+        if diagnosis.subject.target is None:
+            ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
+            details += _list("Measurements", ran, _MEASUREMENT_CELLS, most)
         for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
             details += [replace(detail, about=clean_name(trial.name)) for detail in _trial_details(trial, most)]
     return tuple(detail for detail in (*details, environment) if detail.rows or detail.text or detail.log)
@@ -124,7 +122,7 @@ def _recorded_details(trial: Trial, most: int) -> Iterator[Detail]:
         totals = [total for total in trial.kernels.totals if total.kind == kind] if trial.kernels is not None else []
         if totals:
             head = (kind, *(("library",) if kind == "kernel" else ()), *total_heads(kind))
-            rows = tuple(_total_row(total) for total in totals[:most])
+            rows = tuple((total_name(total), *_library(total), *total_cells(total)) for total in totals[:most])
             yield Detail(f"Totals by {kind}: {len(totals)}", head, rows, left_out_of(totals, most))
 
 
@@ -165,40 +163,11 @@ def left_out_of(entries: Sequence[object], most: int) -> int:
     return max(0, len(entries) - most)
 
 
-def _measurements(diagnosis: Diagnosis, most: int) -> Detail:
-    trials = [trial for trial in diagnosis.trials if trial.status == "ok"]
-    return Detail(
-        "Measurements",
-        (
-            "configuration",
-            "rounds",
-            "calls per round",
-            "first call",
-            "peak memory",
-            "kernel time",
-            "in conversions",
-            "outputs",
-        ),
-        tuple(_measurement_row(trial) for trial in trials[:most]),
-        left_out_of(trials, most),
-    )
-
-
-def _measurement_row(trial: Trial) -> tuple[str, ...]:
-    measurement, kernels = trial.measurement, trial.kernels
-    spent = sum_seconds(counted_conversions(trial)) if kernels else None
-    known = kernels.seconds if kernels else None
-    share = f" ({format_share(spent / known)})" if spent is not None and known else ""
-    return (
-        clean_name(trial.name),
-        str(len(measurement.round_seconds)) if measurement else UNKNOWN,
-        str(measurement.calls_per_round) if measurement else UNKNOWN,
-        seconds_cell(measurement.compile_seconds if measurement else None),
-        bytes_cell(measurement.peak_memory_bytes if measurement else None),
-        seconds_cell(known) if known is not None else NOT_RECORDED,
-        seconds_cell(spent) + share if kernels else NOT_RECORDED,
-        _equivalence_cell(trial.equivalence),
-    )
+def _conversion_time(trial: Trial) -> str:
+    if trial.kernels is None:
+        return NOT_RECORDED
+    spent, whole = sum_seconds(counted_conversions(trial)), trial.kernels.seconds
+    return seconds_cell(spent) + (f" ({format_share(spent / whole)})" if spent is not None and whole else "")
 
 
 def seconds_cell(value: float | None) -> str:
@@ -221,32 +190,16 @@ def _equivalence_cell(equivalence: Equivalence | None) -> str:
 
 
 def _decision_card(name: str, graph: Graph, decision: Decision, most: int) -> Detail:
-    counts = (
-        f"{decision.channels_last_convolution_count} of {decision.convolution_count} convolutions made channels-last"
-    )
-    applied = SWITCH_WORDS[decision.applied]
-    text = [f"Layout optimization {applied} ({clean_name(decision.rule)}): {clean(decision.explanation)}. {counts}."]
+    counts = f"{decision.channels_last_convolution_count} of {decision.convolution_count}"
+    verdict = f"{SWITCH_WORDS[decision.applied]} ({clean_name(decision.rule)}): {clean(decision.explanation)}"
+    text = [f"Layout optimization {verdict}. {counts} convolutions made channels-last."]
     if decision.deciding_nodes:
         text.append(f"Decided by {listing([clean_name(node) for node in decision.deciding_nodes], max(most, 1))}.")
     if decision.log:
         text.append(f"torch's own log: {clean(decision.log, 300)}")
-    return Detail(
-        f"Decision under {name}: {clean_name(graph.name)}, {graph.direction}",
-        ("convolution", "class", "weight", "groups", "channels-last", "where"),
-        tuple(
-            (
-                clean_name(convolution.node),
-                convolution.class_,
-                UNKNOWN if convolution.weight_shape is None else shape_cell(convolution.weight_shape),
-                UNKNOWN if convolution.groups is None else str(convolution.groups),
-                {True: "yes", False: "no", None: NOT_RECORDED}[convolution.channels_last],
-                place_of(convolution.location, convolution.module) or UNKNOWN,
-            )
-            for convolution in decision.convolutions[:most]
-        ),
-        left_out_of(decision.convolutions, most),
-        tuple(text),
-    )
+    title = f"Decision under {name}: {clean_name(graph.name)}, {graph.direction}"
+    listed = next(_list(title, decision.convolutions, _CONVOLUTION_CELLS, most, tuple(text)), None)
+    return listed or Detail(title, text=tuple(text))
 
 
 def shape_cell(sizes: Sequence[int | str]) -> str:
@@ -305,6 +258,26 @@ def _place(entry: RedundantPair | LayoutBreaker) -> str:
     return place_of(entry.location, entry.module) or UNKNOWN
 
 
+_MEASUREMENT_CELLS: Mapping[str, Callable[[Trial], str]] = {
+    "configuration": lambda trial: clean_name(trial.name),
+    "rounds": lambda trial: str(len(trial.measurement.round_seconds)) if trial.measurement else UNKNOWN,
+    "calls per round": lambda trial: str(trial.measurement.calls_per_round) if trial.measurement else UNKNOWN,
+    "first call": lambda trial: seconds_cell(trial.measurement.compile_seconds if trial.measurement else None),
+    "peak memory": lambda trial: bytes_cell(trial.measurement.peak_memory_bytes if trial.measurement else None),
+    "kernel time": lambda trial: (
+        NOT_RECORDED if trial.kernels is None or trial.kernels.seconds is None else seconds_cell(trial.kernels.seconds)
+    ),
+    "in conversions": _conversion_time,
+    "outputs": lambda trial: _equivalence_cell(trial.equivalence),
+}
+_CONVOLUTION_CELLS: Mapping[str, Callable[[Convolution], str]] = {
+    "convolution": lambda it: clean_name(it.node),
+    "class": lambda it: it.class_,
+    "weight": lambda it: UNKNOWN if it.weight_shape is None else shape_cell(it.weight_shape),
+    "groups": lambda it: UNKNOWN if it.groups is None else str(it.groups),
+    "channels-last": lambda it: {True: "yes", False: "no", None: NOT_RECORDED}[it.channels_last],
+    "where": lambda it: place_of(it.location, it.module) or UNKNOWN,
+}
 _CONVERSION_CELLS: Mapping[str, Callable[[Conversion], str]] = {
     "id": lambda conversion: clean_name(conversion.id),
     "owner": lambda conversion: conversion.owner,
@@ -358,9 +331,8 @@ _BREAKER_CELLS: Mapping[str, Callable[[LayoutBreaker], str]] = {
 }
 
 
-def _total_row(total: Total) -> tuple[str, ...]:
-    library = (clean_name(total.library) if total.library else UNKNOWN,) if total.kind == "kernel" else ()
-    return (total_name(total), *library, *total_cells(total))
+def _library(total: Total) -> tuple[str, ...]:
+    return (clean_name(total.library) if total.library else UNKNOWN,) if total.kind == "kernel" else ()
 
 
 def _environment(diagnosis: Diagnosis, most: int) -> Detail:
@@ -378,7 +350,7 @@ def _environment(diagnosis: Diagnosis, most: int) -> Detail:
         "platform": environment.platform,
         "processor or GPU": environment.device_name,
         "threads": environment.thread_count,
-        "oneDNN": " ".join(part for part in (environment.onednn, environment.onednn_isa) if part),
+        "oneDNN": joined((environment.onednn, environment.onednn_isa), " "),
         "CUDA": environment.cuda,
         "cuDNN": environment.cudnn,
         "compiler": environment.compiler,

@@ -160,16 +160,12 @@ def decision_cell(trial: Trial) -> str:
     """What Inductor decided about layouts, per direction in training."""
     if trial.configuration.backend != "inductor":
         return "-"
-    by_direction: dict[str, list[Graph]] = {}
-    for graph in trial.graphs:
-        by_direction.setdefault(graph.direction, []).append(graph)
-    if not by_direction:
-        return NOT_RECORDED
     parts = []
     for direction, words in _DIRECTIONS.items():
-        if direction in by_direction:
-            parts.append(words + _decision_of(by_direction[direction], in_full=not words))
-    return "; ".join(parts)
+        graphs = [graph for graph in trial.graphs if graph.direction == direction]
+        if graphs:
+            parts.append(words + _decision_of(graphs, in_full=not words))
+    return "; ".join(parts) or NOT_RECORDED
 
 
 def _decision_of(graphs: list[Graph], *, in_full: bool) -> str:

@@ -288,9 +288,9 @@ def _device(diagnosis: Diagnosis) -> str:
         return f"static, {clean_name(diagnosis.subject.target)}"
     if device is None:
         return "device not recorded"
-    if device == "cpu":
-        return f"cpu ({count_of(environment.thread_count, 'thread')})" if environment.thread_count else "cpu"
-    return clean_name(device) + (f" ({clean_name(environment.device_name)})" if environment.device_name else "")
+    threads = count_of(environment.thread_count, "thread") if environment.thread_count else None
+    more = threads if device == "cpu" else environment.device_name
+    return clean_name(device) + (f" ({clean_name(more)})" if more else "")
 
 
 def _interruption(diagnosis: Diagnosis) -> str | None:

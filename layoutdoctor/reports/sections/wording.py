@@ -7,6 +7,7 @@ and no escape sequence or line break in them may reach a terminal.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import counted_conversions, sum_seconds
 from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import DIRECTION_WORDS, ONEDNN_LOG, STATUS_WORDS, TOTALS_TABLE
+from layoutdoctor.words import DIRECTION_WORDS, ONEDNN_LOG, STATUS_WORDS, TOTALS_TABLE, distinct, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,16 +38,11 @@ _NO_FILE = re.compile(r"^<[^/]*$")  # such as <string>; <path>/model.py is a fil
 
 
 def clean(text: str, length: int = MESSAGE_LENGTH) -> str:
-    """
-    Text that can stand on one line of any terminal: what cannot be printed is shown as its escape.
-
-    Args:
-        length: Characters to keep; the cut is shown as three dots.
-    """
+    """Text for one line of any terminal: what cannot be printed is shown as its escape, a cut as three dots."""
     one_line = " ".join(text[: 2 * length].split())
     shown = one_line
     if not one_line.isprintable():  # Python's word for it is stricter, and fast
-        shown = "".join(character if _is_printable(character) else _escape(character) for character in one_line)
+        shown = "".join(map(_printable, one_line))
     return shown if len(shown) <= length else f"{shown[: length - 3].rstrip()}..."
 
 
@@ -61,12 +57,7 @@ def clean_if_known(text: str | None) -> str | None:
 
 
 def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
-    """
-    One line of code or of a log that can stand on one line of any terminal, with its indentation.
-
-    Args:
-        length: Characters to keep after the indentation; the cut is shown as three dots.
-    """
+    """One line of code or of a log for any terminal, with its indentation, behind which so many characters are kept."""
     text = line.lstrip(" ")
     return " " * min(len(line) - len(text), NAME_LENGTH) + clean(text, length)
 
@@ -76,18 +67,16 @@ def clean_log(log: str, length: int) -> str:
     return "\n".join(clean_line(line, length) for line in log.splitlines() if line.strip())
 
 
-def _is_printable(character: str) -> bool:
-    return unicodedata.category(character) not in _UNPRINTABLE_CATEGORIES
-
-
-def _escape(character: str) -> str:
+def _printable(character: str) -> str:
+    if unicodedata.category(character) not in _UNPRINTABLE_CATEGORIES:
+        return character
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def place_of(location: SourceLocation | None, module: str | None) -> str | None:
     """Where something is: file and line, then the path of the module; None where neither is known."""
-    parts = [clean(str(location), 200) if location else "", clean_name(module) if module else ""]
-    return "  ".join(part for part in parts if part) or None
+    parts = (clean(str(location), 200) if location else None, clean_name(module) if module else None)
+    return joined(parts, "  ") or None
 
 
 def project_path(file: str) -> str | None:
@@ -125,6 +114,11 @@ def _below_here(path: str) -> str:
     return path.removeprefix(here) if path.startswith(here) and here != "/" else path.rsplit("/", 1)[-1]
 
 
+def finite(number: float | None) -> float | None:
+    """A number that JSON has: neither infinite nor none at all."""
+    return number if number is not None and math.isfinite(number) else None
+
+
 def share_of(part: float, whole: float | None) -> str:
     """A share in brackets with a space before it, or nothing where the whole is not known."""
     return f" ({format_share(part / whole)})" if whole else ""
@@ -141,13 +135,7 @@ def format_error(error: float) -> str:
 
 
 def alone_clause(exposed: float | None, whole: float | None) -> str:
-    """
-    How much of a time was spent with nothing else running, with a comma before it; empty where not known.
-
-    Args:
-        exposed: That part, in seconds.
-        whole: The time, in seconds.
-    """
+    """How many of some seconds were spent with nothing else running, with a comma before it; empty where not known."""
     if exposed is None or not whole:
         return ""
     if exposed <= 0:
@@ -204,16 +192,9 @@ def recorded_trial(diagnosis: Diagnosis) -> Trial | None:
     return next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
 
 
-def is_on_cpu(diagnosis: Diagnosis) -> bool:
-    """Whether the file says that it was recorded on a CPU."""
-    return diagnosis.subject.device == "cpu"
-
-
 def sources_of(diagnosis: Diagnosis) -> list[str]:
     """What kernels were read from, each once, in order."""
-    return list(
-        dict.fromkeys(source for trial in diagnosis.trials if trial.kernels for source in trial.kernels.sources)
-    )
+    return distinct(source for trial in diagnosis.trials if trial.kernels for source in trial.kernels.sources)
 
 
 def terms_of(diagnosis: Diagnosis) -> Terms:
@@ -223,7 +204,9 @@ def terms_of(diagnosis: Diagnosis) -> Terms:
         return Terms("log", "primitive", "logged time")
     if TOTALS_TABLE in sources:
         return Terms("table", "kernel", "kernel time in the table")
-    return Terms("trace", "kernel", "recorded kernel time" if is_on_cpu(diagnosis) else "recorded GPU time")
+    return Terms(
+        "trace", "kernel", "recorded kernel time" if diagnosis.subject.device == "cpu" else "recorded GPU time"
+    )
 
 
 def find_ratio(diagnosis: Diagnosis, name: str) -> RatioInterval | None:
@@ -238,12 +221,7 @@ def baseline_phrase(name: str) -> str:
 
 
 def failure_clause(trial: Trial) -> str:
-    """
-    Why a trial has no result, in one clause.
-
-    Args:
-        trial: One whose status is neither ``ok`` nor ``same_as``.
-    """
+    """Why a trial has no result, whose status is neither ``ok`` nor ``same_as``, in one clause."""
     word = STATUS_WORDS[trial.status]
     if trial.failure is None:
         return f"{word}: the reason was not recorded"

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import reviewed
 from builders import a_pair, channels_last, contiguous
 
 from layoutdoctor.__main__ import main
@@ -103,6 +104,10 @@ def on_track(events: list[dict[str, Any]], beginning: str) -> list[dict[str, Any
     """The marks on tracks whose title begins so."""
     named = titles(events)
     return [e for e in of_phase(events, "X") if named[e["pid"], e["tid"]].startswith(f"layoutdoctor: {beginning}")]
+
+
+def shown(events: list[dict[str, Any]]) -> str:
+    return "\n".join(json.dumps(event, indent=1) for event in events)
 
 
 def facts_of(path: Path) -> Any:
@@ -210,34 +215,18 @@ def test_the_command_refuses_what_is_no_chrome_trace(tmp_path: Path, capsys: pyt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_round_trip_is_a_mark_over_both_conversions_with_an_arrow_between_them(tmp_path: Path) -> None:
+def test_a_round_trip_is_a_mark_over_both_conversions_with_an_arrow_between_them(
+    tmp_path: Path, update_golden: bool
+) -> None:
     events = annotate(a_trace(tmp_path), tmp_path / "a.json.gz")
 
-    assert titles(events) == {
-        ("0", "900000000"): "layoutdoctor: layout conversions (stream 7)",
-        ("0", "900000001"): "layoutdoctor: round trips",
-    }
-    (trip,) = on_track(events, "round trips")
-    assert trip["name"] == "round trip: contiguous and back, [8, 64, 8, 8]"
-    assert (trip["ts"], trip["dur"]) == ("1110.864", "15.185")  # from 1110.864 to 1121.728 + 4.321
-    assert trip["args"] == {
-        "first conversion": "conversion 1",
-        "second conversion": "conversion 2",
-        "confidence": "order of kernels",
-        "between": "aten::relu",
-        "proof": examine_trace(tmp_path / "trace.json").trials[0].redundant_pairs[0].proof,
-        "microseconds": "8.642",
-        "exposed us": "8.642",
-    }
-    arrow = {"cat": "layoutdoctor", "name": "round trip", "pid": "0", "tid": "900000000", "id": "1"}
-    assert of_phase(events, "s") == [{"ph": "s", "ts": "1110.864", **arrow}]
-    assert of_phase(events, "f") == [{"ph": "f", "ts": "1121.728", "bp": "e", **arrow}]
+    reviewed.check("marks", {"a round trip": shown(events)}, update=update_golden)
     phases = [(event["ph"], event.get("ts")) for event in events if event["ph"] != "M"]
     assert phases.index(("X", "1110.864")) + 1 == phases.index(("s", "1110.864"))
     assert phases.index(("X", "1121.728")) + 1 == phases.index(("f", "1121.728"))
 
 
-def test_a_mark_says_what_the_diagnosis_says_of_its_conversion(tmp_path: Path) -> None:
+def test_a_mark_says_what_the_diagnosis_says_of_its_conversion(tmp_path: Path, update_golden: bool) -> None:
     path = a_trace(tmp_path)
     diagnosis = examine_trace(path)
     known = msgspec.structs.replace(
@@ -269,42 +258,10 @@ def test_a_mark_says_what_the_diagnosis_says_of_its_conversion(tmp_path: Path) -
         path, tmp_path / "a.json.gz", changed(with_conversions(diagnosis, known, blocked), redundant_pairs=())
     )
 
-    first, second = on_track(events, "layout conversions")
-    assert first["name"] == "to channels_last (weight)"
-    assert first["args"] == {
-        "conversion": "conversion 0",
-        "kernel": TO_NHWC,
-        "direction": "to channels_last",
-        "tensor": "weight",
-        "port": known.port,
-        "source shape": "[8, 64, 8, 8]",
-        "source stride": "[4096, 64, 8, 1]",
-        "target shape": "[8, 64, 8, 8]",
-        "target stride": "[4096, 1, 512, 64]",
-        "element type": "float32",
-        "owner": "library",
-        "operation": "aten::cudnn_convolution",
-        "module": "features.0",
-        "source line": "model.py:12",
-        "cause": "it is there",
-        "confidence": "shapes",
-        "step": "ProfilerStep#3",
-        "exposed us": "1.5",
-        "bytes": "262144",
-    }
-    assert second["name"] == "other layout conversion"
-    assert second["args"] == {
-        "conversion": "conversion 2",
-        "kernel": TO_NHWC,
-        "direction": "between other layouts",
-        "tensor": "unknown",
-        "target shape": "[s0, 64]",
-        "target format": "aBcd16b",
-        "element type": "float32",
-        "owner": "library",
-        "confidence": "kernel name",
-        "bytes": "262144",
-    }
+    marks = on_track(events, "layout conversions")
+    reviewed.check(
+        "marks_in_full", {"what is known": shown(marks[:1]), "what is not": shown(marks[1:])}, update=update_golden
+    )
 
 
 def test_what_changes_no_layout_is_not_marked(tmp_path: Path) -> None:
@@ -458,10 +415,12 @@ def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [link, real]
 
 
-def test_a_device_is_written_to_and_not_replaced() -> None:
+def test_a_device_is_written_to_and_a_missing_folder_is_the_systems_own_error(tmp_path: Path) -> None:
     write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, "/dev/null")
 
     assert not Path("/dev/null").is_file()
+    with pytest.raises(FileNotFoundError):
+        write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, tmp_path / "none" / "a.json.gz")
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -482,11 +441,6 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == [target]
 
 
-def test_a_folder_that_is_missing_is_the_systems_own_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, tmp_path / "none" / "a.json.gz")
-
-
 def test_a_source_over_the_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="which is the limit"):
         write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, tmp_path / "a.json.gz", max_bytes=100_000)
@@ -494,58 +448,31 @@ def test_a_source_over_the_limit_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_diagnosis_of_another_trace_is_refused(tmp_path: Path) -> None:
-    source = a_trace(tmp_path)
-
-    with pytest.raises(UsageError) as raised:
-        write_annotated_trace(examine_trace(PATCH_EMBED), source, tmp_path / "a.json.gz")
-
-    assert str(raised.value) == (
-        f"cannot annotate {str(source)!r}: 3 of 3 conversions of the diagnosis are not in it; expected what "
-        "examine_trace returned for this file; examine it again"
-    )
-
-
-def test_the_diagnosis_of_an_older_file_is_refused(tmp_path: Path) -> None:
-    diagnosis = examine_trace(a_trace(tmp_path))
-    events = two_convolutions()
-    source = a_trace(tmp_path, *events[:-1], events[-1].replace("4.321", "4.322"))
-
-    with pytest.raises(UsageError, match=r"1 of 4 conversions of the diagnosis are not in it"):
-        write_annotated_trace(diagnosis, source, tmp_path / "a.json.gz")
-
-
-@pytest.mark.parametrize(
-    ("changes", "missing"),
-    [({"kernel": None}, "1 of 4"), ({"seconds": None}, "1 of 4"), ({"start_seconds": None}, "1 of 4")],
-)
-def test_a_conversion_that_names_no_event_of_the_file_is_refused(
-    tmp_path: Path, changes: dict[str, None], missing: str
-) -> None:
-    path = a_trace(tmp_path)
-    diagnosis = examine_trace(path)
-    first, *others = counted_conversions(diagnosis.trials[0])
-    diagnosis = with_conversions(diagnosis, msgspec.structs.replace(first, **changes), *others)
-
-    with pytest.raises(UsageError, match=f"{missing} conversions of the diagnosis are not in it"):
-        write_annotated_trace(diagnosis, path, tmp_path / "a.json.gz")
-    assert not (tmp_path / "a.json.gz").exists()
-
-
-def test_a_diagnosis_without_a_kernel_list_has_no_clock_to_compare(tmp_path: Path) -> None:
-    path = a_trace(tmp_path)
-    diagnosis = examine_trace(path)
-    kernels = diagnosis.trials[0].kernels
+def test_a_diagnosis_that_is_not_of_the_file_is_refused(tmp_path: Path) -> None:
+    source, target, events = a_trace(tmp_path), tmp_path / "a.json.gz", two_convolutions()
+    older = examine_trace(a_trace(tmp_path, *events[:-1], events[-1].replace("4.321", "4.322"), name="older.json"))
+    own = examine_trace(source)
+    first, *others = counted_conversions(own.trials[0])
+    kernels = own.trials[0].kernels
     assert kernels is not None
-
-    with pytest.raises(UsageError, match="4 of 4 conversions of the diagnosis are not in it"):
-        write_annotated_trace(
-            changed(diagnosis, kernels=msgspec.structs.replace(kernels, kernels=())), path, tmp_path / "a.json.gz"
+    of_all = {
+        "other": examine_trace(PATCH_EMBED),
+        "no clock": changed(own, kernels=msgspec.structs.replace(kernels, kernels=())),
+    }
+    of_one = [with_conversions(own, msgspec.structs.replace(first, **{field: None}), *others)
+              for field in ("kernel", "seconds", "start_seconds")]  # fmt: skip
+    missing = [
+        ("3 of 3", of_all["other"]),
+        ("4 of 4", of_all["no clock"]),
+        *(("1 of 4", one) for one in (older, *of_one)),
+    ]
+    for count, diagnosis in missing:
+        with pytest.raises(UsageError) as raised:
+            write_annotated_trace(diagnosis, source, target)
+        assert str(raised.value) == (
+            f"cannot annotate {str(source)!r}: {count} conversions of the diagnosis are not in it; expected what "
+            "examine_trace returned for this file; examine it again"
         )
-
-
-def test_a_diagnosis_without_a_run_is_refused(tmp_path: Path) -> None:
-    diagnosis = msgspec.structs.replace(examine_trace(PATCH_EMBED), trials=())
-
     with pytest.raises(UsageError, match=r"its diagnosis holds no run; expected what examine_trace returned"):
-        write_annotated_trace(diagnosis, PATCH_EMBED, tmp_path / "a.json.gz")
+        write_annotated_trace(msgspec.structs.replace(own, trials=()), source, target)
+    assert not target.exists()

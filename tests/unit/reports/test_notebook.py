@@ -6,17 +6,20 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from typing import TYPE_CHECKING
 
 import html5lib
 import msgspec
 import pytest
-from builders import a_diagnosis, a_failed_trial, a_recommendation, a_subject
+from builders import a_diagnosis, a_failed_trial, a_finding, a_recommendation, a_subject
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.reports.notebook import LENGTHS, MOST_CHARACTERS, render_fragment
 from layoutdoctor.reports.sections.view import build_view
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \"quoted\" 'single' </div></table> &lt; {{ 7*7 }} {% raw %} \x1b[31m\n"
 VOID = {"br"}
@@ -55,18 +58,8 @@ def plain(text: str) -> str:
 
 
 def hostile_diagnosis(count: int = 3) -> Diagnosis:
-    findings = tuple(
-        Finding(
-            code="LD101",
-            rule=HOSTILE,
-            severity="warning",
-            configuration=HOSTILE,
-            message=HOSTILE * 9,
-            suggestion=HOSTILE * 9,
-            module=HOSTILE,
-        )
-        for _ in range(count)
-    )
+    fields = {"rule": HOSTILE, "configuration": HOSTILE, "message": HOSTILE * 9, "suggestion": HOSTILE * 9}
+    findings = (a_finding(**fields),) * count
     trials = tuple(a_failed_trial(f"{number} {HOSTILE}") for number in range(count))
     return a_diagnosis(
         *trials,
@@ -183,7 +176,7 @@ def test_a_notebook_gets_html_and_the_text_report() -> None:
 
 
 def test_the_configuration_of_a_finding_stands_beside_it_unless_it_is_the_baseline() -> None:
-    about = Finding(code="LD101", rule="r", severity="note", configuration="eager", message="m")
+    about = a_finding(rule="r", severity="note", configuration="eager", message="m")
     diagnosis = msgspec.structs.replace(STORIES["gain_with_findings"](), findings=(about,))
 
     assert "LD101 note r [eager] m" in Elements(render_fragment(diagnosis)).text

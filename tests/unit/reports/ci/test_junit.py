@@ -13,7 +13,7 @@ from builders import a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding, Trial
+from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
 from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.reports.ci.junit import render_junit
 from layoutdoctor.rules import ALL_RULES
@@ -102,31 +102,6 @@ def test_a_rule_fails_where_one_of_its_findings_is_not_accepted() -> None:
     assert float(case.attrib["time"]) == pytest.approx(8e-3)
 
 
-def test_a_configuration_is_a_case_with_the_time_of_a_step() -> None:
-    late = Trial(
-        configuration=a_trial("eager").configuration,
-        status="timed_out",
-        failure=Failure(kind="compile", message="still compiling", log="line one\nline two"),
-    )
-    diagnosis = a_diagnosis(
-        an_examined_trial(),
-        a_failed_trial("inductor-layout-opt-on"),
-        late,
-        a_trial("inductor-channels-last", status="same_as", same_as="inductor", measurement=None, kernels=None),
-        Trial(configuration=a_trial("inductor-freezing").configuration, status="skipped"),
-    )
-    suite = suite_of(diagnosis)
-
-    assert float(case_of(suite, "inductor").attrib["time"]) == pytest.approx(10e-3)
-    assert outcome_of(diagnosis, "inductor") == "passed"
-    assert outcome_of(diagnosis, "inductor-layout-opt-on") == "error"
-    error = case_of(suite, "eager").find("error")
-    assert error is not None
-    assert (error.attrib, error.text) == ({"message": "still compiling", "type": "compile"}, "line one\nline two")
-    assert case_of(suite, "inductor-channels-last").findtext("system-out") == "the same as inductor, measured there"
-    assert outcome_of(diagnosis, "inductor-freezing") == "skipped"
-
-
 @for_each(
     ("diagnosis", "name", "reason"),
     [
@@ -157,19 +132,8 @@ def test_nothing_found_is_no_pass_where_nothing_could_be_found(diagnosis: Diagno
     assert skipped.attrib["message"] == reason
 
 
-def test_a_rule_that_looked_and_found_nothing_passes() -> None:
-    assert outcome_of(a_diagnosis(an_examined_trial())) == "passed"
-
-
 def test_a_rule_of_the_users_own_has_a_case() -> None:
     assert outcome_of(a_diagnosis(an_examined_trial(), findings=(a_finding(code="XY001"),)), "XY001") == "failure"
-
-
-def test_an_interruption_is_an_error() -> None:
-    suite = suite_of(a_diagnosis(an_examined_trial(), interrupted="from the keyboard"))
-
-    (error,) = suite.iter("error")
-    assert error.attrib["message"] == "not finished: from the keyboard"
 
 
 HOSTILE = '\x00\x0b\x1b[31m\ud800\udfff\ufffe"<&>]]>\n\u202e'

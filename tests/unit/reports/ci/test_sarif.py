@@ -9,14 +9,12 @@ from typing import Any
 
 import builders
 import msgspec
-import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.accepted import fingerprint_of
 from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding
-from layoutdoctor.reports.ci.sarif import FINGERPRINT, MOST_RESULTS, render_sarif, subject_file
+from layoutdoctor.reports.ci.sarif import MOST_RESULTS, render_sarif, subject_file
 from layoutdoctor.reports.sections.wording import project_path
 from layoutdoctor.rules import ALL_RULES
 
@@ -64,34 +62,6 @@ def test_every_report_has_what_code_scanning_asks_for(story: str) -> None:
         assert physical["artifactLocation"]["uriBaseId"] == "%SRCROOT%"
         assert not physical["artifactLocation"]["uri"].startswith(("/", "file:"))
         assert physical["region"]["startLine"] >= 1
-
-
-def test_a_finding_stands_on_its_line_with_its_numbers() -> None:
-    finding = a_finding(suggestion="give it channels_last")
-
-    result = result_of(finding)
-
-    assert result == {
-        "ruleId": "LD101",
-        "ruleIndex": 0,
-        "level": "warning",
-        "message": {"text": "3 round trips (configuration inductor)\nWhat to do: give it channels_last"},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": "net/model.py", "uriBaseId": "%SRCROOT%"},
-                    "region": {"startLine": 9, "snippet": {"text": "x = f(x)"}},
-                }
-            }
-        ],
-        "partialFingerprints": {FINGERPRINT: fingerprint_of(finding)},
-        "properties": {"configuration": "inductor", "module": "body.1", "seconds": 2e-3, "bytes_moved": 1024},
-    }
-
-
-@pytest.mark.parametrize("severity", ["error", "warning", "note"])
-def test_the_severity_is_the_level(severity: Any) -> None:
-    assert result_of(a_finding(severity=severity))["level"] == severity
 
 
 def test_an_accepted_finding_is_suppressed_with_its_reason() -> None:
@@ -178,17 +148,6 @@ def test_without_any_file_a_finding_is_told_of_the_run_as_one_without_a_place_co
     assert notification["associatedRule"] == {"id": "LD101"}
     assert notification["level"] == "warning"
     assert notification["message"]["text"].startswith("LD101: 3 round trips")
-
-
-def test_failures_and_an_interruption_are_told_of_the_run() -> None:
-    diagnosis = a_diagnosis(a_failed_trial("eager", "RuntimeError: boom"), interrupted="from the keyboard")
-
-    (invocation,) = run_of(diagnosis)["invocations"]
-
-    assert invocation["executionSuccessful"] is False
-    texts = [notification["message"]["text"] for notification in invocation["toolExecutionNotifications"]]
-    assert texts == ["configuration eager failed (compile): RuntimeError: boom", "not finished: from the keyboard"]
-    assert run_of(a_diagnosis(a_trial()))["invocations"][0]["executionSuccessful"] is True
 
 
 def test_each_configuration_without_a_result_is_told_of_the_run_by_what_became_of_it() -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import html5lib
 import pytest
+import reviewed
 from builders import (
-    a_comparison,
     a_configuration,
     a_conversion,
     a_decision,
@@ -26,17 +26,15 @@ from builders import (
     a_location,
     a_measurement,
     a_pair,
-    a_ratio,
-    a_recommendation,
     a_trial,
     kernels,
 )
 from golden.stories import STORIES, gain_with_findings
-from golden.trace_stories import TRACE_STORIES, trace_with_round_trips
+from golden.trace_stories import TRACE_STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Finding, Kernel
+from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Kernel
 from layoutdoctor.reports import render
 from layoutdoctor.reports.html.charts import MOST_KERNELS, MOST_TIMELINE_PAIRS, build_timelines
 from layoutdoctor.reports.html.document import (
@@ -48,12 +46,9 @@ from layoutdoctor.reports.html.document import (
     json_for_script,
     read_page_file,
     render_html,
-    without_library,
 )
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.units import format_seconds
 
 if TYPE_CHECKING:
     from xml.etree import ElementTree
@@ -75,7 +70,7 @@ HOSTILE = (
 
 def parse(page: str) -> ElementTree.Element:
     """The page's tree; anything that HTML's standard calls a parse error is an error here."""
-    return html5lib.HTMLParser(strict=True).parse(without_library(page))
+    return html5lib.HTMLParser(strict=True).parse(reviewed.without_library(page))
 
 
 def elements(tree: ElementTree.Element, *tags: str) -> list[ElementTree.Element]:
@@ -200,54 +195,11 @@ def test_json_for_a_script_has_nothing_that_could_end_it_and_stays_the_same_data
     assert json.loads(text) == data
 
 
-def test_the_bars_are_the_measurements_and_the_ratios_of_the_record() -> None:
-    diagnosis = gain_with_findings()
-    bars = chart_data(render_html(diagnosis))["bars"]
-    measured = {trial.name: trial.measurement for trial in diagnosis.trials if trial.measurement}
-    ratios = {ratio.name: ratio for ratio in diagnosis.comparison.ratios}
-
-    assert {bar["name"]: bar["median_seconds"] for bar in bars} == {
-        name: measurement.median_seconds for name, measurement in measured.items()
-    }
-    assert [bar["median_seconds"] for bar in bars] == sorted(bar["median_seconds"] for bar in bars)
-    assert {bar["name"]: bar["role"] for bar in bars if bar["role"] != "other"} == {
-        "inductor": "baseline",
-        "inductor-channels-last": "best",
-    }
-    for bar in bars:
-        rounds = measured[bar["name"]].round_seconds
-        assert min(rounds) <= bar["low_seconds"] <= bar["median_seconds"] <= bar["high_seconds"] <= max(rounds)
-        assert bar["text"] == format_seconds(bar["median_seconds"])
-        ratio = ratios.get(bar["name"])
-        assert (bar["ratio"] is None) == (ratio is None)
-        if ratio is not None:
-            drawn = bar["ratio"]
-            assert (drawn["low"], drawn["median"], drawn["high"], drawn["verdict"]) == (
-                ratio.low,
-                ratio.median,
-                ratio.high,
-                ratio.verdict,
-            )
-
-
 def test_rounds_too_few_for_an_interval_are_drawn_from_shortest_to_longest() -> None:
     diagnosis = a_diagnosis(a_trial("inductor", measurement=a_measurement(3.0, 1.0, 2.0)))
     (bar,) = chart_data(render_html(diagnosis))["bars"]
 
     assert (bar["low_seconds"], bar["high_seconds"], bar["has_coverage"]) == (1.0, 3.0, False)
-
-
-def test_the_rounds_are_those_of_the_record_in_chart_and_table() -> None:
-    diagnosis = gain_with_findings()
-    page = render_html(diagnosis)
-    drawn = {one["name"]: tuple(one["seconds"]) for one in chart_data(page)["rounds"]}
-    (table,) = [e for e in elements(parse(page), "table") if e.attrib.get("id") == "rounds"]
-    columns = list(zip(*([text_of(cell) for cell in row] for row in elements(table, "tr")), strict=True))[1:]
-
-    assert drawn == {t.name: t.measurement.round_seconds for t in diagnosis.trials if t.measurement}
-    assert {column[0]: column[1:] for column in columns} == {
-        name: tuple(format_seconds(seconds) for seconds in rounds) for name, rounds in drawn.items()
-    }
 
 
 def a_list(count: int, **changes: Any) -> tuple[Kernel, ...]:
@@ -262,63 +214,42 @@ def with_kernels(count: int, *conversions: Any, **changes: Any) -> Diagnosis:
     return a_diagnosis(a_trial("inductor", kernels=summary, **changes))
 
 
-def test_the_timeline_has_every_kernel_at_its_time_and_marks_the_conversions() -> None:
-    there = a_conversion("a", kernel="kernel 3 blk", stream=1, start_seconds=1e-4 * 3, seconds=1e-5)
-    back = a_conversion("b", kernel="kernel 5 blk", stream=1, start_seconds=1e-4 * 5, seconds=3e-5)
-    neither = a_conversion("c", kernel="kernel 0", stream=0, start_seconds=0.0, direction="none")
-    diagnosis = with_kernels(10, there, back, neither, redundant_pairs=(a_pair("a", "b", seconds=4e-5),))
-    (line,) = chart_data(render_html(diagnosis))["timelines"]
-
-    assert line["starts"] == [100_000 * i for i in range(10)]
-    assert line["lengths"] == [10_000 * (1 + i % 3) for i in range(10)]
-    assert [line["names"][kernel] for kernel in line["kernels"]] == [f"kernel {i % 7}" for i in range(10)]
-    assert [line["lanes"][lane] for lane in line["kernel_lanes"]] == [f"stream {i % 2}" for i in range(10)]
-    assert [(place, text.split(" · ")[0]) for place, text in line["conversions"]] == [(3, "a"), (5, "b")]
-    assert line["in_pairs"] == [3, 5]
-    assert line["pairs"] == [{"start": 300_000, "end": 530_000, "text": "round trip: a and b, 40.0 us"}]
-    assert line["notes"] == []
+def placed(id_: str, number: int, seconds: float = 1e-5, **changes: Any) -> Conversion:
+    """The conversion that one of the listed kernels is."""
+    fields = {"kernel": f"kernel {number} blk", "stream": number % 2, "start_seconds": 1e-4 * number}
+    return a_conversion(id_, **{**fields, "seconds": seconds, **changes})
 
 
-def test_kernels_without_a_start_stand_one_after_the_other_and_the_page_says_so() -> None:
-    listed = tuple(Kernel(name="k", seconds=1e-3) for _ in range(3))
-    diagnosis = a_diagnosis(a_trial("eager", kernels=kernels(a_conversion(), kernels=listed, count=5)))
-    page = render_html(diagnosis)
-    (line,) = chart_data(page)["timelines"]
-
-    assert line["starts"] == [0, 1_000_000, 2_000_000]
-    assert line["notes"] == [
-        "starts were not recorded: kernels stand one after the other, in order",
-        "the record lists 3 of 5 kernels",
-        "1 conversion has no recorded start and no mark here",
-    ]
-    assert "; ".join(line["notes"]) in page
-
-
-def test_conversions_within_compiled_kernels_are_counted_and_not_marked() -> None:
-    parts = tuple(a_conversion(f"part {i}", owner="compiler", kernel="cpp_fused_0", seconds=None) for i in range(2))
-    (line,) = build_timelines(with_kernels(3, *parts))
-
-    assert line.conversions == ()
-    assert line.notes == ("2 conversions (parts of compiled kernels) have no recorded start and no mark here",)
-
-
-def test_conversions_alone_are_drawn_where_the_kernels_were_not_listed() -> None:
-    diagnosis = trace_with_round_trips()
-    (line,) = build_timelines(diagnosis)
-    counted = [c for c in diagnosis.trials[0].kernels.conversions if c.direction != "none"]
-
-    assert [text.split(" · ")[0] for _, text in line.conversions] == [c.id for c in counted]
-    assert "the record lists no kernels: only conversions are drawn" in line.notes
-
-
-@pytest.mark.parametrize(("start", "seconds"), [(1e300, 1e-3), (0.0, 1e300), (0.0, -1.0)])
-def test_a_time_that_no_axis_can_hold_is_left_out_and_counted(start: float, seconds: float) -> None:
+def with_odd(start: float, seconds: float) -> Diagnosis:
     odd = Kernel(name="odd", seconds=seconds, start_seconds=start)
-    diagnosis = a_diagnosis(a_trial("inductor", kernels=kernels(kernels=(*a_list(2), odd), count=3)))
-    (line,) = chart_data(render_html(diagnosis))["timelines"]
+    return a_diagnosis(a_trial("inductor", kernels=kernels(kernels=(*a_list(2), odd), count=3)))
 
-    assert len(line["starts"]) == 2
-    assert line["notes"] == ["1 kernel with an impossible time not drawn"]
+
+UNSTARTED = tuple(Kernel(name="k", seconds=1e-3) for _ in range(3))
+PARTS = tuple(a_conversion(f"part {i}", owner="compiler", kernel="cpp_fused_0", seconds=None) for i in range(2))
+TIMELINES = {
+    "conversions and a round trip": with_kernels(
+        10,
+        placed("a", 3),
+        placed("b", 5, 3e-5),
+        placed("c", 0, direction="none"),
+        redundant_pairs=(a_pair("a", "b", seconds=4e-5),),
+    ),
+    "kernels without a start": a_diagnosis(
+        a_trial("eager", kernels=kernels(a_conversion(), kernels=UNSTARTED, count=5))
+    ),
+    "parts of compiled kernels": with_kernels(3, *PARTS),
+    "conversions alone": with_kernels(0, placed("a", 3), placed("b", 5)),
+    "a start beyond all axes": with_odd(1e300, 1e-3),
+    "a time beyond all axes": with_odd(0.0, 1e300),
+    "a time below zero": with_odd(0.0, -1.0),
+}
+
+
+def test_timelines_are_as_reviewed(update_golden: bool) -> None:
+    lines = {name: chart_data(render_html(case))["timelines"] for name, case in TIMELINES.items()}
+
+    reviewed.check("timelines", {name: json.dumps(line) for name, line in lines.items()}, update=update_golden)
 
 
 def test_of_too_many_kernels_the_shortest_are_left_out_and_counted() -> None:
@@ -369,41 +300,16 @@ def test_evidence_lists_the_costliest_conversions_and_names_all() -> None:
     assert "21.0 ms · 1.00 KiB moved" in text_of(tree)
 
 
-def test_each_rule_that_found_something_is_documented_once_in_full() -> None:
-    tree = parse(render_html(gain_with_findings()))
-    folded = {
-        e.attrib["id"]: text_of(e) for e in elements(tree, "details") if e.attrib.get("id", "").startswith("rule-")
-    }
-
-    assert list(folded) == ["rule-LD101", "rule-LD103", "rule-LD205"]
-    for rule in ALL_RULES:
-        if f"rule-{rule.code}" in folded:
-            words = rule.documentation.replace("``", "").replace(":\n", "\n").split()
-            assert folded[f"rule-{rule.code}"].replace(" ", "").endswith("".join(words))
-
-
-def test_a_page_without_charts_comes_without_the_library() -> None:
-    page = render_html(STORIES["nothing_measured"]())
-
-    assert read_page_file("echarts/echarts.min.js") not in page
-    assert without_library(page).count("/* report.js */") == 1
-    assert "/* charts.js */" not in without_library(page)
-
-
 @for_each("story", STORIES)
 def test_without_the_library_a_page_is_small_and_without_what_all_pages_share(story: str) -> None:
     page = render(STORIES[story](), "html")
-    small = without_library(page)
+    small = reviewed.without_library(page)
 
     assert len(small.encode()) < 100_000 + 2_000 * len(STORIES[story]().findings)
     for name in ("style.css", "report.js", "charts.js", "echarts/echarts.min.js"):
         assert read_page_file(name) not in small
         assert hash_source(read_page_file(name)) not in small
     assert chart_data(small) == chart_data(page)
-
-
-def test_the_same_diagnosis_gives_the_same_page() -> None:
-    assert render_html(gain_with_findings()) == render_html(gain_with_findings())
 
 
 @pytest.mark.thorough
@@ -431,19 +337,6 @@ def test_where_no_length_fits_the_shortest_lists_are_shown(monkeypatch: pytest.M
 
     assert "reason 0" in text
     assert f"{900 - LIST_LENGTHS[-1]} more left out here; the JSON report has them." in text
-
-
-def test_a_recommendation_is_there_to_copy() -> None:
-    how = "model = model.to(memory_format=torch.channels_last)\nx = f(x)"
-    diagnosis = a_diagnosis(
-        a_trial("inductor", measurement=a_measurement(2.0, 2.0)),
-        a_trial("eager", measurement=a_measurement(1.0, 1.0)),
-        comparison=a_comparison(a_ratio("eager", 2.0), fastest=("eager",)),
-        recommendation=a_recommendation("eager", how=how),
-    )
-    code = elements(parse(render_html(diagnosis)), "code")[0]
-
-    assert "".join(code.itertext()) == how
 
 
 def test_the_chart_library_is_the_one_that_its_readme_names() -> None:

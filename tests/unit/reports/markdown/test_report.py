@@ -13,33 +13,32 @@ from typing import TYPE_CHECKING
 import cmarkgfm
 import msgspec
 from builders import (
-    a_breaker,
     a_comparison,
-    a_configuration,
     a_conversion,
-    a_convolution,
-    a_decision,
     a_diagnosis,
     a_failed_trial,
-    a_graph,
-    a_location,
-    a_node,
-    a_pair,
     a_ratio,
     a_recommendation,
     a_speedup,
-    a_subject,
     a_trial,
-    an_environment,
     kernels,
 )
 from github_markdown import check_form, code_blocks, parse, text_of, without_code
 from golden.stories import STORIES
+from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding
-from layoutdoctor.reports.markdown.report import MARKER, markdown_parts, render_markdown, summary_lines
-from layoutdoctor.reports.markdown.syntax import code_block, code_name, escape, paragraph
+from layoutdoctor.diagnosis.records import Failure, Finding
+from layoutdoctor.reports.markdown import (
+    MARKER,
+    code_block,
+    code_name,
+    escape,
+    markdown_parts,
+    paragraph,
+    render_markdown,
+    summary_lines,
+)
 from layoutdoctor.reports.reproducer import report as reproducers
 
 if TYPE_CHECKING:
@@ -100,29 +99,6 @@ def test_github_draws_every_story_as_meant(story: str) -> None:
     assert (markdown_parts(diagnosis, "a.md")[1] is None) is ("Lists are cut" not in report)
 
 
-@for_each("story", STORIES)
-def test_the_machine_block_is_the_record(story: str) -> None:
-    diagnosis = STORIES[story]()
-    report = render_markdown(diagnosis)
-    block = machine_block(report)
-
-    assert list(block) == sorted(block)
-    assert block["schema_version"] == 1
-    assert block["mode"] == diagnosis.subject.mode
-    assert block["finding_count"] == len(diagnosis.findings)
-    assert block["redundant_pair_count"] == len(diagnosis.redundant_pairs)
-    assert list(block["verdicts"]) == sorted(trial.name for trial in diagnosis.trials)  # type: ignore[call-overload]
-    assert (
-        [(found["code"], found["seconds"]) for found in block["findings"]]
-        == [  # type: ignore[attr-defined]
-            (finding.code, finding.seconds) for finding in diagnosis.findings[:50]
-        ]
-    )
-    assert block["baseline"] == (diagnosis.comparison.baseline if diagnosis.comparison else None)
-    assert block["fastest"] == (diagnosis.fastest.name if diagnosis.fastest else None)
-    assert render_markdown(diagnosis) == report
-
-
 def test_verdicts_and_speedup_of_the_machine_block() -> None:
     same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", measurement=None)
     trials = (a_trial(), a_trial("eager"), a_failed_trial("inductor-layout-opt-off"), same, a_trial("plan"))
@@ -160,73 +136,13 @@ def test_the_machine_block_has_no_number_that_json_cannot_hold() -> None:
     assert "Infinity" not in lines
 
 
-def named(name: str) -> Diagnosis:
-    """A record with the name in every field that can hold one, with a graph and a pair to draw."""
-    location = a_location(file=name, code=name)
-    here = {"location": location, "module": name}
-    graph = a_graph(
-        a_decision(a_convolution(name, **here), explanation=name, rule=name, deciding_nodes=(name,), log=name),
-        name=name,
-        nodes=(
-            a_node(name, "aten.convolution.default", **here),
-            a_node(f"{name}r", name, (name,)),
-            a_node("c", "aten.convolution.default", (f"{name}r",), dtype=name),
-        ),
-        breakers=(a_breaker(name, op=name, reason=name, **here),),
-        not_understood=(name,),
-        hook_failure=name,
-    )
-    common = {"graph": name, "kernel": name, "op": name, "cause": name, "dtype": name, **here}
-    first = a_conversion(f"{name}1", node=name, port="output 0", **common)
-    second = a_conversion(f"{name}2", node="c", port="input 0", **common)
-    trial = a_trial(
-        configuration=a_configuration(name, backend="inductor"),
-        graphs=(graph,),
-        kernels=kernels(first, second, lacks=(name,), sources=(name,)),
-        redundant_pairs=(a_pair(first.id, second.id, graph=name, between=(name,), module=name, proof=name),),
-        graph_break_reasons=(name,),
-        notes=(name,),
-    )
-    failure = Failure(kind=name, message=name, log=f"{name}\n{name}")
-    failed = msgspec.structs.replace(a_failed_trial("eager"), failure=failure)
-    finding = Finding(
-        code=name,
-        rule=name,
-        severity="warning",
-        configuration=name,
-        message=name,
-        suggestion=name,
-        evidence=(first.id, second.id),
-        **here,
-    )
-    return a_diagnosis(
-        trial,
-        failed,
-        subject=a_subject(name=name, model=name, device=name, notes=(name,)),
-        environment=an_environment(command=name, settings={name: name}, torch=name, device_name=name),
-        findings=(finding,),
-        comparison=a_comparison(a_ratio(name, 1.2), baseline=name, fastest=(name,)),
-        recommendation=a_recommendation(name, how=name, reason=name),
-        layoutdoctor_version=name,
-        created_at=name,
-        interrupted=name,
-    )
-
-
 @for_each("name", NAMES)
-def test_no_name_is_read_as_markdown_or_html(name: str) -> None:
-    report = render_markdown(named(name))
+@for_each("story", ["round_trip_by_hand", "crashed_and_timed_out", "trace_of_owners"])
+def test_no_name_is_read_as_markdown_or_html(story: str, name: str) -> None:
+    report, plain = (render_markdown(hostile_diagnosis(story, text)) for text in (name, "plain"))
     document = check_form(report)
 
-    assert headings(document)[1:] == [
-        "h3 🐛 Describe the bug",
-        "h4 Findings",
-        "h4 Layout flow",
-        "h3 Ablation",
-        "h3 Minimal reproducer",
-        "h3 Error logs",
-        "h3 Versions",
-    ]
+    assert headings(document)[1:] == headings(check_form(plain))[1:]
     assert len(report) < 60_000
     assert not re.search(r"(?<![A-Za-z0-9_])@[A-Za-z0-9]", without_code(report))
     links = [str(link.get("href")) for link in document.iter("a")]
@@ -237,10 +153,8 @@ def test_no_name_is_read_as_markdown_or_html(name: str) -> None:
 
 def test_names_are_shown_as_they_are() -> None:
     name = "a|b `c` <d> *e* [f](g) __h__ ~i~ & \\ #j"
-    shown = text_of(parse(render_markdown(named(name))))
 
-    assert f"torch {name}" in shown
-    assert f"at {name}:9" in shown
+    assert f"torch {name}" in text_of(parse(render_markdown(hostile_diagnosis("round_trip_by_hand", name))))
 
 
 def test_a_failed_configuration_has_its_log_under_error_logs() -> None:
@@ -271,22 +185,6 @@ def test_why_there_is_no_reproducer_is_one_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("layoutdoctor.reports.reproducer.report.build_reproducer", lambda _: found)
 
     assert "### Minimal reproducer\n\nNone: a custom operator \\*runs\\*.\n\n" in render_markdown(a_diagnosis())
-
-
-def test_the_lists_of_one_configuration_are_one_fold() -> None:
-    pair = a_pair()
-    trial = a_trial(kernels=kernels(a_conversion("reorder 0"), a_conversion("reorder 1")), redundant_pairs=(pair,))
-    document = check_form(render_markdown(a_diagnosis(trial, a_trial("eager"))))
-
-    summaries = [text_of(summary) for summary in document.iter("summary")]
-    assert summaries == ["Measurements", "inductor: conversions, round trips", "Machine-readable summary"]
-
-
-def test_the_report_does_not_send_its_reader_to_itself() -> None:
-    report = render_markdown(a_diagnosis())
-
-    assert "report.md" not in report
-    assert "Made by layoutdoctor 0.1.0. More: layoutdoctor explain · --output d.json" in report
 
 
 @for_each("text", ["# a", "- a", "+ a", "1. a", "12) a", "= a", "-", "===", "a", "# - 1. a", "1", ""])

@@ -12,14 +12,12 @@ from builders import (
     a_conversion,
     a_diagnosis,
     a_pair,
-    a_trace,
     a_trial,
     kernels,
-    recorded,
 )
 
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
-from layoutdoctor.reports.markdown.report import (
+from layoutdoctor.reports.markdown import (
     MARKER,
     MOST_BYTES,
     MOST_CHARACTERS,
@@ -97,16 +95,6 @@ def test_without_a_file_the_report_says_how_to_have_one() -> None:
     assert "more left out here; the JSON report has them." in report
 
 
-def test_what_fits_is_not_cut() -> None:
-    diagnosis = huge(120, 8, "n")
-    report, details = markdown_parts(diagnosis, DETAILS)
-
-    assert details is None
-    assert "Lists are cut" not in report
-    assert DETAILS not in report
-    assert len(re.findall(r"^\| reorder \d+ +\|", report, re.MULTILINE)) == 120
-
-
 def test_one_entry_more_than_fits_is_in_the_file() -> None:
     """The longest list that is not cut, and the next one: whatever is not shown is in the file, and it is said."""
     counts = range(200, 600, 100)
@@ -157,16 +145,6 @@ def test_the_name_of_the_file_is_data() -> None:
 
     assert "<b>" not in report
     assert "a\\`&lt;b&gt;\\|\\*.details.md, written beside this report" in report
-
-
-def test_a_trace_of_thousands_of_conversions_is_whole_in_the_file_costliest_first() -> None:
-    conversions = tuple(a_conversion(f"kernel {i}", seconds=1e-6 * (i + 1)) for i in range(5_000))
-    report, details = markdown_parts(a_trace(recorded(*conversions)), DETAILS)
-
-    check_size(report)
-    assert details is not None
-    found = [int(i) for i in re.findall(r"^\| kernel (\d+) +\|", details, re.MULTILINE)]
-    assert found == list(range(4_999, -1, -1))
 
 
 def test_the_second_text_is_the_same_whatever_the_file_is_called() -> None:

@@ -4,49 +4,59 @@ The Markdown report: what people paste into an issue of PyTorch, by its template
 GitHub refuses a text of more than 65,536 characters, so this one stays below 60,000, and its UTF-8 below 65,536 bytes:
 long lists are cut, and each says how many entries it left out. What was cut stands whole in a second text, for a file
 beside the report. At its end is a block that tools can read.
+
+In a Mermaid flowchart, what comes from a record stands in quoted labels, with every character but a few written as an
+entity code: no name can end a label, start a directive or a comment, or be read as Markdown or HTML.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from tabulate import tabulate
+
 from layoutdoctor.examination.costs import counted_conversions, sum_seconds
 from layoutdoctor.reports.flow.scenes import build_flows
-from layoutdoctor.reports.markdown.syntax import (
-    LIST_LENGTHS,
-    MOST_BYTES,
-    MOST_CHARACTERS,
-    bullets,
-    code_block,
-    code_name,
-    escape,
-    folded,
-    log_block,
-    markdown_table,
-    paragraph,
-    render_mermaid,
-    table_of,
-)
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import clean_if_known, clean_name, failure_clause, find_ratio, is_recording
+from layoutdoctor.reports.sections.wording import (
+    clean_if_known,
+    clean_log,
+    clean_name,
+    failure_clause,
+    find_ratio,
+    finite,
+    is_recording,
+)
 from layoutdoctor.rules.evidence import main_trial
+from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
+    from layoutdoctor.reports.flow.graph import FlowFormat, FlowKind, FlowNode
     from layoutdoctor.reports.flow.scenes import Flow
     from layoutdoctor.reports.reproducer.report import Reproducer
     from layoutdoctor.reports.sections.answer import Answer
+    from layoutdoctor.reports.sections.compared import ComparisonView, TitledTable
     from layoutdoctor.reports.sections.details import Detail
+    from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
+
+MOST_CHARACTERS = 60_000
+MOST_BYTES = 65_536
+"""GitHub refuses a text of more bytes, and one of more characters than the first says with some room to spare."""
+
+LIST_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
+"""Tried from the longest: the first list length whose report is short enough is taken."""
 
 WHOLE = sys.maxsize
 # More entries than this cannot fit, as each takes a line of its own: cutting begins without trying.
@@ -107,7 +117,7 @@ def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tu
     return report, _joined(_overflow(material)) if name is not None else None
 
 
-def _title(view: View) -> str:
+def _title(view: View | ComparisonView) -> str:
     return f"## {escape(' · '.join(view.title))}"
 
 
@@ -215,12 +225,8 @@ def _answer_lines(answer: Answer) -> Iterator[str]:
 
 
 def _findings_list(findings: Sequence[FindingEntry], most: int) -> str:
-    if not findings:
-        return "None."
-    shown = [_finding(entry) for entry in findings[:most]]
-    if len(findings) > most:
-        shown.append(f"- and {len(findings) - most} more")
-    return "\n".join(shown)
+    left_out = [f"- and {len(findings) - most} more"] if len(findings) > most else []
+    return "\n".join([*map(_finding, findings[:most]), *left_out]) or "None."
 
 
 def _finding(entry: FindingEntry) -> str:
@@ -247,7 +253,9 @@ def _ablation(material: _Material, details: Sequence[Detail], most: int, where: 
     yield "### Where the time goes" if is_recording(material.diagnosis) else "### Ablation"
     for table in view.tables:
         yield folded("All configurations", table_of(table)) if view.answer.is_short else table_of(table)
-    yield "\n".join(_remarks(view, max(most, FEWEST_FINDINGS)))
+    sentences = [f"Not understood: {'; '.join(view.not_understood)}.", f"Measurement: {'; '.join(view.measurement)}."]
+    remarks = [bullets(view.remarks, max(most, FEWEST_FINDINGS))] if view.remarks else []
+    yield "\n".join([*remarks, bullets(sentences, len(sentences))])
     for about, group in groupby(details, key=lambda detail: detail.about):
         together = list(group)
         if about is None or len(together) == 1:
@@ -255,13 +263,6 @@ def _ablation(material: _Material, details: Sequence[Detail], most: int, where: 
                 yield folded(detail.title, "\n\n".join(_detail_lines(detail, where)))
         else:
             yield folded(f"{about}: {_contents(together)}", "\n\n".join(_together(together, where)))
-
-
-def _remarks(view: View, most: int) -> Iterator[str]:
-    if view.remarks:
-        yield bullets(view.remarks, most)
-    sentences = (f"Not understood: {'; '.join(view.not_understood)}.", f"Measurement: {'; '.join(view.measurement)}.")
-    yield bullets(sentences, len(sentences))
 
 
 def _contents(details: Sequence[Detail]) -> str:
@@ -286,7 +287,7 @@ def _detail_lines(detail: Detail, where: str) -> Iterator[str]:
     if detail.left_out:
         yield f"{detail.left_out} more left out here; {where}."
     if detail.log:
-        yield log_block(detail.log)
+        yield code_block(clean_log(detail.log, LOG_LINE_LENGTH), "text")
 
 
 def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
@@ -391,7 +392,7 @@ def _finding_facts(finding: Finding) -> dict[str, object]:
         "severity": finding.severity,
         "configuration": clean_if_known(finding.configuration),
         "module": clean_if_known(finding.module),
-        "seconds": _finite(finding.seconds),
+        "seconds": finite(finding.seconds),
     }
 
 
@@ -399,9 +400,183 @@ def _conversion_seconds(trial: Trial | None) -> float | None:
     """Time of the conversions that run on their own; None where kernels, or one of these times, were not recorded."""
     if trial is None or trial.kernels is None:
         return None
-    return _finite(sum_seconds(counted_conversions(trial)))
+    return finite(sum_seconds(counted_conversions(trial)))
 
 
-def _finite(value: float | None) -> float | None:
-    """JSON has no infinity."""
-    return value if value is not None and math.isfinite(value) else None
+def comparison_markdown(view: ComparisonView) -> str:
+    """The report of a comparison, short enough for an issue where that can be."""
+    reports = (_joined(_compared(view, most)) for most in LIST_LENGTHS)
+    shortest = ""
+    for shortest in reports:
+        if len(shortest) < MOST_CHARACTERS:
+            break
+    return shortest
+
+
+def _compared(view: ComparisonView, most: int) -> Iterator[str]:
+    yield _title(view)
+    yield f"**{escape(view.headline)}**"
+    if view.lines:
+        yield "\n".join(f"- {escape(line)}" for line in view.lines)
+    for titled in view.tables:
+        table = _compared_table(titled, most)
+        if titled.is_long:
+            yield f"<details><summary>{titled.title}: {len(titled.table.rows)}</summary>\n\n{table}\n\n</details>"
+        else:
+            yield f"### {titled.title}\n\n{table}"
+    if view.remarks:
+        yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)
+
+
+def _compared_table(titled: TitledTable, most: int) -> str:
+    table = titled.table
+    left_out = len(table.rows) - most
+    shown = table_of(replace(table, rows=table.rows[:most]))
+    return f"{shown}\n\n{left_out} more left out here; the JSON report has them." if left_out > 0 else shown
+
+
+# ---------------------------------------------------------------------------------- GitHub Markdown in small pieces
+LOG_LINE_LENGTH = 300
+_SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+# GitHub would call the user of that name to the issue; nothing else keeps it from that, not even an entity.
+_MENTION = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])")
+_ZERO_WIDTH_SPACE = "\u200b"
+# What starts a heading, a list or a rule where a line begins.
+_BLOCK_START = re.compile(r"^(?:[#+=-]|\d{1,9}(?=[.)]))")
+LINE_LENGTH = 70
+"""Characters of one line of a box; Mermaid draws no box narrower than its longest line."""
+
+# Mermaid cuts "style ...: ... #...;" short, decodes "#...;", and reads labels as Markdown: none of these signs stays.
+_PLAIN = re.compile(r"[A-Za-z0-9 ,()/=+]|(?<=[A-Za-z0-9])[._-](?=[A-Za-z0-9])")
+# Once decoded, Mermaid would still read a backslash with an n, two dollars, and "fa:fa-": nothing visible parts them.
+_PARTED = re.compile(r"\\(?=n)|\$(?=\$)|:(?=fa-)")
+_FOLDERS = re.compile(r"^[^ ]*[/\\]")
+_NOT_FOR_TITLES = re.compile(r"[^A-Za-z0-9 ,.()_-]+")
+_SHAPES: dict[FlowKind, tuple[str, str]] = {
+    "convolution": ("[", "]"),
+    "operation": ("(", ")"),
+    "conversion": ("{{", "}}"),
+    "input": ("([", "])"),
+    "output": ("([", "])"),
+}
+# Dark text on light boxes, so that both of GitHub's themes show them alike.
+_CLASSES: dict[FlowFormat, str] = {
+    "channels_last": "fill:#d7ecff,stroke:#1f5fa8,color:#0b2545",
+    "contiguous": "fill:#ffe9c7,stroke:#a86a00,color:#3d2600",
+    "blocked": "fill:#e7defa,stroke:#6b45b0,color:#2a1650",
+    "unknown": "fill:#eeeeee,stroke:#6b6b6b,color:#222222",
+}
+_REDUNDANT = "stroke:#c1121f,stroke-width:3px,stroke-dasharray:6 4"
+
+
+def escape(text: str) -> str:
+    """Printable text on one line that Markdown shows as it is, also in a table: no markup, no HTML, no cell border."""
+    return without_html(_SPECIAL.sub(lambda match: f"\\{match.group()}", text))
+
+
+def paragraph(text: str) -> str:
+    """The same where a line begins: no heading, no list."""
+    start = _BLOCK_START.match(text)
+    if start is None:
+        return escape(text)
+    number, sign = (start.group(), text[start.end()]) if start.group().isdigit() else ("", start.group())
+    return f"{number}\\{sign}{escape(text[len(number) + 1 :])}"
+
+
+def without_html(text: str) -> str:
+    """Text in which nothing is HTML, and nobody is called."""
+    text = _MENTION.sub(f"@{_ZERO_WIDTH_SPACE}", text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def code_block(text: str, language: str = "") -> str:
+    """A fenced block whose fence is longer than any run of backticks within."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def code_name(name: str) -> str:
+    """A file's name within a sentence, as code where that can be."""
+    return escape(name) if "`" in name else f"`{name}`"
+
+
+def bullets(lines: Sequence[str], most: int) -> str:
+    """A list of plain sentences, which are not escaped yet."""
+    shown = [f"- {paragraph(line)}" for line in lines[:most]]
+    if len(lines) > most:
+        shown.append(f"- and {len(lines) - most} more")
+    return "\n".join(shown)
+
+
+def table_of(table: Table) -> str:
+    """A table of the view; a clause stands in the column that the table names."""
+    rows = []
+    for row in table.rows:
+        cells = list(row.cells)
+        if row.clause is not None:
+            cells = [cells[0], *[""] * (len(table.head) - 1)]
+            cells[table.clause_column] = row.clause
+        rows.append([escape(cell) for cell in cells])
+    return markdown_table([escape(column) for column in table.head], rows)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; what is in it is escaped, so that no cell holds a bare ``|`` or a line break."""
+    return tabulate([list(row) for row in rows], list(head), "github", disable_numparse=True)
+
+
+def folded(title: str, body: str) -> str:
+    """What GitHub shows only on a click; the title is plain text, the body Markdown."""
+    return f"<details><summary>{without_html(title)}</summary>\n\n{body}\n\n</details>"
+
+
+def render_mermaid(flow: Flow) -> str:
+    """A flow as the source of a Mermaid flowchart, without a fence around it or a line break at its end."""
+    names = {node.key: f"n{number}" for number, node in enumerate(flow.nodes)}
+    lines = ["flowchart TD", f"    accTitle: {_chart_title(flow)}"]
+    for node in flow.nodes:
+        opening, closing = _SHAPES[node.kind]
+        lines.append(f"    {names[node.key]}{opening}{_quoted(*_box_lines(node))}{closing}")
+    for edge in flow.edges:
+        label = f"|{_quoted(edge.label)}|" if edge.label else ""
+        lines.append(f"    {names[edge.source]} -->{label} {names[edge.target]}")
+    for name, style in _CLASSES.items():
+        members = [names[node.key] for node in flow.nodes if node.memory_format == name]
+        if members:
+            lines += [f"    classDef {name} {style}", f"    class {','.join(members)} {name}"]
+    redundant = [names[node.key] for node in flow.nodes if node.is_redundant]
+    if redundant:
+        lines += [f"    classDef redundant {_REDUNDANT}", f"    class {','.join(redundant)} redundant"]
+    return "\n".join(lines)
+
+
+def _chart_title(flow: Flow) -> str:
+    words = _NOT_FOR_TITLES.sub(" ", flow.heading).split()
+    return " ".join(words)[: 2 * LINE_LENGTH] or "Layout flow"
+
+
+def _box_lines(node: FlowNode) -> tuple[str, ...]:
+    redundant = "redundant conversion" if node.is_redundant else None
+    seconds = None if node.seconds is None else format_seconds(node.seconds)
+    place = _FOLDERS.sub("", node.place) if node.place and node.kind in ("convolution", "conversion") else None
+    lines = (redundant, node.label, node.detail, place, seconds)
+    return tuple(_shortened(line) for line in lines if line)
+
+
+def _shortened(line: str) -> str:
+    """A line that fits a box; of a long one both ends, as names differ at either."""
+    half = (LINE_LENGTH - 3) // 2
+    return line if len(line) <= LINE_LENGTH else f"{line[:half].rstrip()}...{line[-half:].lstrip()}"
+
+
+def _quoted(*lines: str) -> str:
+    return f'"{"<br/>".join(_entity_codes(line) for line in lines)}"'
+
+
+def _entity_codes(text: str) -> str:
+    """Text in which only harmless characters stand for themselves."""
+    parted = _PARTED.sub(lambda match: match.group() + _ZERO_WIDTH_SPACE, text)
+    return "".join(
+        character if _PLAIN.match(parted, place) else f"#{ord(character)};" for place, character in enumerate(parted)
+    )
