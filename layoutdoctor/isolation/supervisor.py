@@ -37,7 +37,6 @@ from layoutdoctor.isolation.messages import (
     Progress,
     Refused,
     Request,
-    Stepped,
     TurnBoard,
 )
 from layoutdoctor.isolation.processes import (
@@ -111,9 +110,7 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
     Runs a diagnosis to its end, in as many processes as it takes.
 
     Args:
-        request: What to diagnose.
         journal: What earlier runs did, and where to keep what this one does.
-        watch: Who is told what.
         timeout_seconds: For one configuration; None for no limit.
 
     Returns:
@@ -194,13 +191,7 @@ class _Teller:
 
 
 class _Child:
-    """
-    One process and what it said.
-
-    Attributes:
-        finished: What it said at its end; None where it did not come to that.
-        refused: Why there will be none; None where the child did not say so.
-    """
+    """One process and what it said: ``finished`` or ``refused`` at its end, neither where it did not come to that."""
 
     def __init__(
         self, request: Request, journal: Journal, watch: Watch, teller: _Teller, timeout_seconds: float | None
@@ -361,8 +352,8 @@ class _Child:
                 self._began = message
                 if message.stage == "compile":
                     self.teller.tell()
-            case Stepped():
-                self.watch.progress(Progress(message.stage, message.done, message.total))
+            case Progress():
+                self.watch.progress(message)
             case KeptMore():
                 self.journal.keep((self.journal.kept or Kept()).with_trial(message.recording, message.memo))
                 self.teller.note(self.journal.kept or Kept())

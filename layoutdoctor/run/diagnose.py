@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable
 from numbers import Real
@@ -57,26 +56,18 @@ def diagnose_isolated(
     timeout_seconds: float | None,
 ) -> Diagnosis:
     """
-    The diagnosis of a loaded subject by child processes.
-
-    Args:
-        subject: Model and inputs; they are saved for the child in a private directory, which is removed at the end.
-        request: What to try, and how.
-        rules: Rules to run; None for all.
-        progress: Called at every step, in this process.
-        timeout_seconds: For one configuration; None for the default, infinity for no limit.
+    The diagnosis of a loaded subject by child processes; it is saved for them in a private directory meanwhile.
 
     Raises:
         TransportError: The model cannot be saved, or not be rebuilt in another process.
         SubjectError: The model does not run in eager mode, or takes the process with it.
     """
-    directory = _private_directory()
-    try:
+    with _private_directory() as directory:
         try:
-            save_subject(subject, directory)
+            save_subject(subject, Path(directory))
         except SubjectError as error:
             raise TransportError(str(error)) from error
-        request = msgspec.structs.replace(request, subject_directory=str(directory))
+        request = msgspec.structs.replace(request, subject_directory=directory)
         seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
         watch = Watch() if progress is None else Watch(progress=progress)
         journal = temporary_journal()
@@ -84,14 +75,12 @@ def diagnose_isolated(
             diagnosis = supervise(request, journal, watch, None if seconds == math.inf else seconds)
         finally:
             journal.close(is_needed=False)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
 
 
-def _private_directory() -> Path:
+def _private_directory() -> tempfile.TemporaryDirectory[str]:
     try:
-        return Path(tempfile.mkdtemp(prefix=scratch_prefix(os.getpid())))
+        return tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
     except OSError as error:
         raise TransportError(
             f"cannot save the model for another process in {tempfile.gettempdir()!r}: {error.strerror or error}"
@@ -166,13 +155,6 @@ def diagnose_subject(
     """
     The same for a loaded subject, in this process.
 
-    Args:
-        subject: Model and inputs.
-        request: What to try, and how.
-        rules: Rules to run; None for all.
-        progress: Called at every step.
-        timer: What times a block of calls.
-
     Raises:
         UsageError: An argument is wrong.
         SubjectError: The model does not run in eager mode.
@@ -193,10 +175,6 @@ def record_subject(
     Runs and measures every configuration; nothing is examined yet.
 
     Args:
-        subject: Model and inputs.
-        request: What to try, and how.
-        progress: Called at every step.
-        timer: What times a block of calls.
         attempt: What other processes did of this diagnosis, and whom to tell what this one does.
 
     Returns:
@@ -208,7 +186,7 @@ def record_subject(
     """
     _check(request.mode, request.budget_seconds, progress, timer)
     target = None if request.lower_for is None else find_target(request.lower_for)
-    attempt = attempt or Attempt()
+    attempt, progress = attempt or Attempt(), progress or (lambda step: None)
     # The caller's inference mode would make tensors that know no version, and that no autograd can use.
     with preserved_state(), torch.inference_mode(mode=False):
         dynamo = DynamoState()

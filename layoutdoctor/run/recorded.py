@@ -58,7 +58,6 @@ def diagnose_recordings(
     The diagnosis that recordings are of, findings included.
 
     Args:
-        recordings: Of one diagnosis.
         rules: Which rules to run; None for all.
         known: What was examined before, by configuration.
     """
@@ -110,16 +109,12 @@ def _as_diagnosis(given: Diagnosis | str | Path) -> Diagnosis:
     path = Path(given)
     if is_saved_diagnosis(path):
         return load(path)
-
     return examine_trace(path)
 
 
 def is_saved_diagnosis(path: Path) -> bool:
     """
     Whether a file is a saved diagnosis, or was meant as one; a recorded trace else, or nothing we know.
-
-    Args:
-        path: A file.
 
     Raises:
         RecordError: It cannot be read.

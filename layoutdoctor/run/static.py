@@ -19,12 +19,13 @@ from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.records import Failure, Recommendation
 from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.examination.choice import effective_options
 from layoutdoctor.isolation.messages import Progress
 from layoutdoctor.measure.environment import describe_environment
 from layoutdoctor.recording.recording import Head
 from layoutdoctor.run.rehearsal import check_runs
 from layoutdoctor.run.trial import LiveTrial, code_key, fingerprint, own_frame
-from layoutdoctor.subjects.prepare import effective_options, prepare, same_preparation_key
+from layoutdoctor.subjects.prepare import prepare, same_preparation_key
 from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import describe, owned_module, with_something_to_train
 
@@ -51,18 +52,11 @@ def record_for_target(
     subject: LoadedSubject,
     target: Target,
     request: Request,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[Progress], None],
     attempt: Attempt,
 ) -> tuple[Recording, ...]:
     """
     Every configuration of a loaded subject, lowered for a target.
-
-    Args:
-        subject: Model and inputs, on the CPU.
-        target: The GPU to lower for.
-        request: What to try.
-        progress: Called at every step.
-        attempt: What other processes did of this diagnosis, and whom to tell what this one does.
 
     Raises:
         UsageError: The model or an input is not on the CPU.
@@ -77,10 +71,6 @@ def record_for_target(
     total = len(configurations) + 1
     trials: list[LiveTrial] = []
 
-    def say(stage: str, done: int) -> None:
-        if progress is not None:
-            progress(Progress(stage, done, total))
-
     def head(interrupted: str | None = None) -> Head:
         environment = describe_environment("cpu", triton=triton_version(), onednn=(None, None), command=request.command)
         return Head(
@@ -94,12 +84,12 @@ def record_for_target(
             interrupted=interrupted,
         )
 
-    say("running the model once in eager mode", 0)
+    progress(Progress("running the model once in eager mode", 0, total))
     attempt.began(None, "running the model once in eager mode")
     rehearsal = check_runs(subject, mode)
     for done, configuration in enumerate(configurations, start=1):
         doing = f"lowering for {target.name}" if _reason_to_skip(configuration) is None else "nothing to lower"
-        say(f"{configuration.name}: {doing}", done)
+        progress(Progress(f"{configuration.name}: {doing}", done, total))
         trial = LiveTrial.earlier(configuration, attempt, "static")
         is_new = trial is None
         if trial is None:
@@ -150,10 +140,6 @@ def lower_trial(
     One configuration, lowered for a target; a failure is a result.
 
     Args:
-        subject: What was loaded.
-        configuration: What to vary.
-        mode: ``inference`` or ``training``.
-        target: The GPU to lower for.
         earlier: Trials already lowered, which this one may turn out to be the same as.
         changes_inputs: Whether the model writes into its inputs.
     """

@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
-from layoutdoctor.state.randomness import seeded
+from layoutdoctor.state.process import seeded
 from layoutdoctor.subjects.copies import copy_module, input_tensors
 from layoutdoctor.subjects.inputs import ZOOS, InputSpec, load_from_zoo, make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap

@@ -13,7 +13,7 @@ import torch
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults
-from layoutdoctor.state.randomness import seeded
+from layoutdoctor.state.process import seeded
 from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of
 from layoutdoctor.subjects.weights import same_values
 
