@@ -38,9 +38,7 @@ class RunKey(Message, frozen=True, kw_only=True):
         layoutdoctor: Version, as the next two.
         processor: The processor's name and how many there are.
         source: Fingerprint of the target's file; None where it is no file.
-        inputs: As ``--input`` gives them.
         configurations: In order, each as text.
-        lower_for: A GPU that is not there.
     """
 
     layoutdoctor: str
@@ -63,8 +61,6 @@ class Journal:
 
     Attributes:
         directory: Where; None once nothing can be kept there.
-        kept: What is done; None where nothing is.
-        lost: Configurations that took their process with them.
         finished: What there is of the finished diagnosis; None where it is not.
         failure: Why nothing is kept any more; None where all went well.
     """

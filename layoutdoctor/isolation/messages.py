@@ -37,8 +37,6 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         stage: What is being done now, such as ``"inductor: compiling"``.
-        done: Steps finished, from 0.
-        total: Steps in all, as far as known now.
     """
 
     stage: str
@@ -69,7 +67,6 @@ class TrialMemo(Message, frozen=True, kw_only=True):
         key: Fingerprint of the options and formats in effect.
         code: Fingerprint of the generated code; None where not all of it is known, or there is none.
         compile_seconds: Wall time of the first call; None for eager.
-        peak_memory_bytes: Most bytes alive in an iteration.
         onednn: oneDNN's version and instruction set, as its log says.
     """
 
@@ -132,13 +129,8 @@ class Request(Message, frozen=True, kw_only=True):
     Attributes:
         target: As on the command line; None where ``subject_directory`` is given, or the model is here.
         subject_directory: Where the caller's own model was saved for another process.
-        inputs: Each as ``--input`` gives it.
         lower_for: A GPU that is not there, to lower for.
-        budget_seconds: For the timing rounds.
         trace_directory: Where to keep profiler traces.
-        command: The command line, for the record.
-        kept: What an earlier process did.
-        lost: Configurations that took their process with them.
     """
 
     target: str | None = None
@@ -284,8 +276,6 @@ class Attempt:
     One process's part of a diagnosis: what earlier processes did, and whom to tell what this one does.
 
     Attributes:
-        kept: What is done; None at the first attempt.
-        lost: Configurations that took their process with them.
         began: Told what is begun.
         turn: Told whose turn it is to be timed.
         keep: Given each trial once it is done.

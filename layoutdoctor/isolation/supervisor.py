@@ -90,9 +90,7 @@ class Watch:
     Who is told what.
 
     Attributes:
-        progress: Called with each step.
         on_trial: Called with the diagnosis so far after each trial.
-        on_output: Called with what the child prints.
         warn: Called with a sentence when something was lost that does not end the diagnosis.
         owns_process: Whether this process is there for the diagnosis only, as the command's is: whatever it has for
             descendants when a child ends was started by the model, and ends too.
@@ -170,9 +168,6 @@ class _Teller:
     Tells the diagnosis so far, which has to be examined for it.
 
     That waits while the child measures: whatever runs here runs on a core that is being timed.
-
-    Attributes:
-        known: What was examined, by configuration.
     """
 
     def __init__(self, watch: Watch) -> None:

@@ -52,7 +52,6 @@ class Rehearsal:
     What one eager call on a copy showed.
 
     Attributes:
-        changes_inputs: Whether the model writes into its inputs.
         output_layouts: Layouts of the outputs on the caller's own input.
     """
 

@@ -141,7 +141,6 @@ def lower_trial(
 
     Args:
         earlier: Trials already lowered, which this one may turn out to be the same as.
-        changes_inputs: Whether the model writes into its inputs.
     """
     trial = LiveTrial(configuration, source="static")
     reason = _reason_to_skip(configuration)

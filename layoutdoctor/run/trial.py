@@ -13,6 +13,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
@@ -53,12 +54,10 @@ class LiveTrial:
 
     Attributes:
         step: One iteration, warm; None where the trial failed or is the same as another one.
-        compile_seconds: Wall time of the first call; None for eager.
         stage: What was being done, for a failure's record.
         lost: How the process ended that ran it; None where it did not end.
         ran: Whether it came to its end, so that another configuration may turn out to be the same.
         is_skipped: Whether its failure is that it was not to be tried.
-        announce: Told each stage as it begins.
     """
 
     configuration: Configuration
@@ -103,22 +102,18 @@ class LiveTrial:
         return cls(
             configuration=trial.configuration,
             source=source,
-            compile_seconds=memo.compile_seconds,
             same_as=trial.same_as,
             failure=trial.failure,
             equivalence=trial.equivalence,
-            peak_memory_bytes=memo.peak_memory_bytes,
             recompile_count=trial.recompile_count,
             graph_break_reasons=trial.graph_break_reasons,
             recompile_reasons=trial.recompile_reasons,
             gradient_layouts=trial.gradient_layouts,
             notes=list(trial.notes),
-            key=memo.key,
-            code=memo.code,
-            onednn=memo.onednn,
             lost=lost,
             ran=lost is None and trial.failure is None and trial.same_as is None,
             is_skipped=trial.status == "skipped",
+            **msgspec.structs.asdict(memo),
         )
 
     @property
@@ -129,13 +124,7 @@ class LiveTrial:
     @property
     def memo(self) -> TrialMemo:
         """What another process has to know of this trial beside its record."""
-        return TrialMemo(
-            key=self.key,
-            code=self.code,
-            compile_seconds=self.compile_seconds,
-            peak_memory_bytes=self.peak_memory_bytes,
-            onednn=self.onednn,
-        )
+        return msgspec.convert(self, TrialMemo, from_attributes=True)
 
     def enter(self, stage: str) -> None:
         """Says what is done from now on, in the words of ``Failure.kind``."""
@@ -247,8 +236,6 @@ def run_trial(
 
     Args:
         earlier: Trials already run, which this one may turn out to be the same as.
-        trace_file: Where to keep the profiler's trace.
-        announce: Told each stage as it begins.
     """
     trial = LiveTrial(configuration, announce=announce)
     with trial.failing():

@@ -50,7 +50,6 @@ class InputSpec:
         dtype: torch's name, such as ``float32``.
         shape: Sizes; empty for a scalar.
         memory_format: ``channels_last`` (by rank), or None for contiguous.
-        name: The keyword; None for a positional input.
     """
 
     dtype: str
@@ -93,9 +92,6 @@ def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
     """
     A dtype by its short or long name.
 
-    Args:
-        where: What it was written in, for the error.
-
     Raises:
         UsageError: No such dtype.
     """
@@ -131,7 +127,6 @@ def make_inputs(
     The tensors that specs describe: normal random numbers, small integers from 0, always the same.
 
     Args:
-        specs: Read by ``parse_input``, positional ones in order.
         device: Where they shall be; the CPU where None.
         dtype: Replaces the dtype of floating-point inputs.
 

@@ -109,7 +109,6 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
     prints goes to standard error, and an exception becomes one line.
 
     Args:
-        name: What to call the target in an error.
         file: The user's file, whose last line in the traceback is named; None where it is not known.
         doing: What the block does, such as ``"load"``.
 

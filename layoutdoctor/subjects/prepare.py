@@ -41,7 +41,6 @@ class PreparedModel:
     A copy of the subject as one configuration wants it, not compiled yet.
 
     Attributes:
-        run: What to call, or to hand to torch.compile.
         module: The module that owns the parameters; None for a function without any.
     """
 

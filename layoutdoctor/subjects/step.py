@@ -49,7 +49,6 @@ class Step:
     let go of, so that those of one configuration never lie beside those of another.
 
     Attributes:
-        run: What to call: the copy, or the compiled copy.
         module: The module that owns the parameters; None for a function without any.
         fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.

@@ -40,10 +40,8 @@ class LoadedSubject:
     A model and what to call it with. The caller's own objects: whoever works on them copies first.
 
     Attributes:
-        name: What the user called it, without folders.
         model: A module or any other callable, never a compiled one.
         notes: Facts the reader should know, such as what was unwrapped.
-        source: The user's file; None from Python.
         is_ours: Whether nobody else holds the model: its own memory may then serve the configurations that keep its
             format. It is not changed either.
     """

@@ -168,16 +168,6 @@ def test_memory_that_runs_out_in_float64_costs_only_that(monkeypatch: pytest.Mon
     )
 
 
-def test_another_reason_against_float64_is_no_note() -> None:
-    def only_float32(x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.conv2d(x, torch.ones(1, 3, 3, 3))
-
-    reference = compute_reference(subject_from_python(only_float32, X), "inference")
-
-    assert reference.notes == ()
-    assert reference.why_not_exact is not None
-
-
 def test_a_model_with_other_shapes_in_float64_is_compared_with_eager() -> None:
     subject = subject_from_python(lambda x: x if x.dtype == torch.float32 else x[:1], X)
 
