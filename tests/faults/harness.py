@@ -57,14 +57,11 @@ class Ended:
 
     Attributes:
         status: Exit status; the negative number of the signal where one killed it.
-        output: Standard output.
-        said: Standard error.
+        output: Standard output; ``said`` is standard error.
         processes: Command lines of processes of this run that were alive after it.
         temporary: Names in the run's folder for temporary files.
         files: Names in the folder with the model and the outputs, those given left out.
         diagnosis: What was saved; None where nothing was.
-        record_text: The same as it was saved.
-        folder: The folder with the model and the outputs.
     """
 
     status: int
@@ -132,11 +129,8 @@ class Workplace:
         Runs ``python -m layoutdoctor`` and waits for its end.
 
         Args:
-            words: What stands behind the command's name.
-            within_seconds: It has to end by then.
             environment: Variables besides those of this process.
             limits: Soft and hard limits by their names in ``resource``, such as ``RLIMIT_AS``.
-            shell_tail: Redirections, as a shell understands them.
             interrupt: Called with the process once the model has said that it waits.
 
         Raises:

@@ -7,14 +7,12 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from builders import a_kept, a_trial
 
@@ -354,30 +352,6 @@ def test_what_the_model_started_goes_with_it(run: Any) -> None:
     os.kill(pids[0], signal.SIGKILL)
 
 
-def test_a_process_that_is_there_for_the_diagnosis_leaves_nothing(tmp_path: Path) -> None:
-    code = f"""
-import sys
-from layoutdoctor.isolation import supervisor
-from layoutdoctor.isolation.journal import temporary_journal
-from layoutdoctor.isolation.messages import Request
-from layoutdoctor.diagnosis.records import Configuration
-supervisor._CHILD_CODE = {PRELUDE + LEAVES_PROCESSES!r}
-names = [Configuration(name=name, backend="eager") for name in ("one", "two")]
-watch = supervisor.Watch(on_output=lambda data: print(data.decode(), end="", flush=True), owns_process=True)
-supervisor.supervise(Request(target="m.py", configurations=tuple(names), budget_seconds=1.0), temporary_journal(),
-                     watch, 60.0)
-"""
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=100
-    )
-
-    assert "started " in result.stdout, result
-    pids = [int(word) for word in result.stdout.split("started ")[1].splitlines()[0].split()]
-    assert len(pids) == 3
-    assert not any(map(lives, pids))
-
-
 def test_a_killed_child_leaves_its_last_lines_and_how_much_it_held_but_no_temporary_file(run: Any) -> None:
     diagnosis, seen = run(
         """
@@ -410,33 +384,6 @@ def test_a_killed_child_leaves_its_last_lines_and_how_much_it_held_but_no_tempor
     _, directory, number = next(line for line in seen.output.decode().splitlines() if line.startswith("made ")).split()
     assert Path(directory).name.startswith(scratch_prefix(int(number)))
     assert not Path(directory).exists()
-
-
-def test_an_interrupt_ends_the_child_and_keeps_what_was_done(
-    run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    children: list[int] = []
-    listen = supervisor_module._Child._listen
-
-    def interrupted(self: Any, messages: int, output: int) -> None:
-        children.append(self._process.pid)
-
-        def stop(diagnosis: Diagnosis) -> None:
-            raise KeyboardInterrupt
-
-        self.watch.on_trial = stop
-        listen(self, messages, output)
-
-    monkeypatch.setattr(supervisor_module._Child, "_listen", interrupted)
-
-    with pytest.raises(KeyboardInterrupt):
-        run("run_all(lambda name: channel.began(name, 'compile')); time.sleep(60)")
-
-    assert journal.kept is not None
-    assert [kept.name for kept in journal.kept.recordings] == ["one"]
-    assert journal.can_continue
-    with pytest.raises(ProcessLookupError):
-        os.kill(children[0], 0)
 
 
 def test_what_is_done_is_examined_while_nothing_is_measured(
@@ -506,40 +453,6 @@ def test_a_finished_run_starts_no_process(run: Any, journal: Journal) -> None:
     assert seen.output == b""
 
 
-def test_the_child_dies_with_its_parent(tmp_path: Path) -> None:
-    code = f"""
-import msgspec, sys
-from layoutdoctor.isolation import supervisor
-from layoutdoctor.isolation.journal import temporary_journal
-from layoutdoctor.isolation.messages import Request
-from layoutdoctor.diagnosis.records import Configuration
-supervisor._CHILD_CODE = '''
-import os, sys, time
-sys.path[:] = sys.argv[5:]
-from layoutdoctor.isolation.processes import die_with
-die_with(int(sys.argv[3]))
-open({str(tmp_path / "pid")!r} + ".part", "w").write(str(os.getpid()))
-os.rename({str(tmp_path / "pid")!r} + ".part", {str(tmp_path / "pid")!r})
-while True: pass
-'''
-one = Configuration(name="one", backend="eager")
-supervisor.supervise(Request(target="m.py", configurations=(one,), budget_seconds=1.0), temporary_journal(),
-                     supervisor.Watch(), None)
-"""
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([supervisor_module.sys.executable, "-c", code], env=environment) as parent:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        child = int((tmp_path / "pid").read_text())
-        os.kill(child, 0)  # it lives
-        parent.send_signal(signal.SIGKILL)
-    while lives(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-    assert not lives(child)
-
-
 def test_nothing_of_a_run_stays_open(run: Any) -> None:
     run("run_all(lambda name: None); finish()")  # what is opened once for all
     gc.collect()
@@ -580,17 +493,3 @@ def test_a_child_may_tidy_up_after_it_is_done(run: Any, tmp_path: Path) -> None:
     assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
     assert (tmp_path / "tidy").exists()
     assert seen.output.endswith(b"tidying up\n")
-
-
-def test_a_request_with_a_name_that_is_no_text_reaches_the_child(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = supervisor_module._Child.__init__
-
-    def ask_with_command(self: Any, request: Request, *rest: Any) -> None:
-        ask(self, msgspec.structs.replace(request, command="layoutdoctor --output caf\udce9.json"), *rest)
-
-    monkeypatch.setattr(supervisor_module._Child, "__init__", ask_with_command)
-
-    diagnosis, seen = run("run_all(lambda name: None); print(request.command, flush=True); finish()")
-
-    assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
-    assert b"layoutdoctor --output caf\\udce9.json" in seen.output

@@ -203,14 +203,6 @@ def test_weights_that_the_model_changes_are_copied_for_each_configuration_and_to
     assert model.weight.requires_grad
 
 
-def test_weights_that_are_not_a_number_are_no_change() -> None:
-    model = nn.Linear(2, 2)
-    with torch.no_grad():
-        model.weight.fill_(float("nan"))
-
-    assert check_runs(subject_from_python(model, torch.ones(1, 2)), "inference").shared.changed == ()
-
-
 def test_values_are_compared_where_they_can_be() -> None:
     one = torch.tensor([1.0, float("nan")])
 
@@ -339,14 +331,14 @@ def test_one_input_given_twice_stays_one_and_an_object_is_copied() -> None:
     class Cache:
         pass
 
-    def first(x: torch.Tensor, again: torch.Tensor, cache: Cache) -> torch.Tensor:
+    def first(x: torch.Tensor, again: list[Any], cache: Cache) -> torch.Tensor:
         del again, cache
         return x + 1
 
-    subject = subject_from_python(first, (X, X, Cache()))
+    subject = subject_from_python(first, (X, [X, 3], Cache()))
     one, other = prepared_pair(subject, ("eager", "inductor"))
 
-    assert one.args[0] is one.args[1]
+    assert one.args[0] is one.args[1][0]
     assert len({id(one.args[2]), id(other.args[2]), id(subject.args[2])}) == 3
 
 
