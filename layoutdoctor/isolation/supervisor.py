@@ -202,7 +202,6 @@ class _Child:
         self._deadline = self._deadline_of(self._began)
         self._peak_bytes: int | None = None
         self._looked = 0.0
-        self._end_descriptor: int | None = None
         self._log: deque[bytes] = deque()
         self._reader = MessageReader()
         self._process: subprocess.Popen[bytes] | None = None
@@ -255,10 +254,9 @@ class _Child:
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
         assert self._process is not None
-        self._watch_end()
         while not has_ended(self._process.pid) and self._garbled is None and not self._is_over():
             for key, _ in self._selector.select(_LOOK_SECONDS):
-                if key.fd in (messages, output) and not self._take(key.fd, is_message=key.fd == messages):
+                if not self._take(key.fd, is_message=key.fd == messages):
                     self._selector.unregister(key.fd)
             if self._began.stage != TURNS:  # whatever runs here runs on a core that is being timed
                 self._look_at_memory()
@@ -274,13 +272,6 @@ class _Child:
         for descriptor in (messages, output):
             while self._take(descriptor, is_message=descriptor == messages) and time.monotonic() < end:
                 pass
-
-    def _watch_end(self) -> None:
-        """Has the selector wake up when the process ends; where the system cannot do that, it is looked for."""
-        assert self._process is not None
-        with contextlib.suppress(OSError, AttributeError):
-            self._end_descriptor = os.pidfd_open(self._process.pid)
-            self._selector.register(self._end_descriptor, selectors.EVENT_READ)
 
     def _look_at_memory(self) -> None:
         assert self._process is not None
@@ -392,8 +383,6 @@ class _Child:
     def end(self) -> None:
         """Ends the process with all it started, and removes its temporary files."""
         self._selector.close()
-        if self._end_descriptor is not None:
-            os.close(self._end_descriptor)
         if self._process is None:
             return
         kill_with_all_it_started(self._process.pid)

@@ -130,8 +130,9 @@ def diagnose(
     """
     _check(mode, budget_seconds, progress, timer)
     _check_isolation(timer, timeout_seconds, isolate=isolate)
-    chosen = choose_configurations(_checked_configurations(configurations), mode)
-    rules = None if rules is None else _checked_rules(rules)
+    listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)
+    chosen = choose_configurations(listed[0] if isinstance(configurations, str) else listed, mode)
+    rules = None if rules is None else _listed(rules, (Rule,), "rule", _A_RULE)
     if target is not None:
         find_target(target)  # before the model is looked at
     subject = subject_from_python(model, example_input)
@@ -225,22 +226,13 @@ def _check_isolation(timer: object, timeout_seconds: object, *, isolate: object)
         raise UsageError("cannot use a timer of your own with isolate=True: it lives in this process; leave out one")
 
 
-def _checked_configurations(configurations: object) -> str | Configuration | tuple[str | Configuration, ...]:
-    if isinstance(configurations, (str, Configuration)):
-        return configurations
-    listed = tuple(configurations) if isinstance(configurations, Iterable) else (configurations,)
-    wrong = [value for value in listed if not isinstance(value, (str, Configuration))]
-    if wrong:
-        raise UsageError(
-            f"cannot use {wrong[0]!r} as a configuration: expected a name such as 'inductor', 'default', 'all', "
-            "or a Configuration, or several of them"
-        )
-    return listed
+_A_CONFIGURATION = "a name such as 'inductor', 'default', 'all', or a Configuration, or several of them"
+_A_RULE = "Rule values, such as those in ALL_RULES"
 
 
-def _checked_rules(rules: object) -> tuple[Rule, ...]:
-    listed = tuple(rules) if isinstance(rules, Iterable) else (rules,)
-    wrong = [rule for rule in listed if not isinstance(rule, Rule)]
+def _listed(values: object, kinds: tuple[type, ...], kind: str, expected: str) -> tuple[Any, ...]:
+    listed = tuple(values) if isinstance(values, Iterable) and not isinstance(values, kinds) else (values,)
+    wrong = [value for value in listed if not isinstance(value, kinds)]
     if wrong:
-        raise UsageError(f"cannot use {wrong[0]!r} as a rule: expected Rule values, such as those in ALL_RULES")
+        raise UsageError(f"cannot use {wrong[0]!r} as a {kind}: expected {expected}")
     return listed

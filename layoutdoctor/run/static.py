@@ -67,6 +67,8 @@ def record_for_target(
     if mode == "training":
         subject = with_something_to_train(subject)
     described = _describe(subject, mode, target)
+    reason = f"nothing was run on {target.name}: the graphs were lowered for it without the device, so no time is known"
+    recommendation = Recommendation(configuration=None, speedup=None, how=None, verified=False, reason=reason)
     created_at = attempt.created_at()
     total = len(configurations) + 1
     trials: list[LiveTrial] = []
@@ -80,7 +82,7 @@ def record_for_target(
             environment=msgspec.structs.replace(environment, device_name=None, thread_count=None),
             subject=described,
             configurations=tuple(trial.name for trial in trials),
-            recommendation=_no_recommendation(target),
+            recommendation=recommendation,
             interrupted=interrupted,
         )
 
@@ -120,11 +122,6 @@ def _describe(subject: LoadedSubject, mode: Mode, target: Target) -> Subject:
     return msgspec.structs.replace(
         described, device="cuda", target=target.name, notes=(*described.notes, f"{target.name}: {facts}")
     )
-
-
-def _no_recommendation(target: Target) -> Recommendation:
-    reason = f"nothing was run on {target.name}: the graphs were lowered for it without the device, so no time is known"
-    return Recommendation(configuration=None, speedup=None, how=None, verified=False, reason=reason)
 
 
 def lower_trial(
@@ -170,12 +167,12 @@ def lower_trial(
         cause = getattr(error, "inner_exception", None) or error
         trial.fail(cause)
         if trial.failure is not None and trial.stage == STAGE and not isinstance(cause, LayoutDoctorError):
-            trial.failure = msgspec.structs.replace(trial.failure, message=_sentence(trial.failure.message, target))
+            reason = trial.failure.message
+            message = (
+                f"cannot lower the model for {target.name}: {reason}; diagnose it where the GPU is (without a target)"
+            )
+            trial.failure = msgspec.structs.replace(trial.failure, message=message)
     return trial
-
-
-def _sentence(reason: str, target: Target) -> str:
-    return f"cannot lower the model for {target.name}: {reason}; diagnose it where the GPU is (without a target)"
 
 
 def _reason_to_skip(configuration: Configuration) -> str | None:

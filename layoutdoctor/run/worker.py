@@ -1,7 +1,7 @@
 """
 The child process of a diagnosis: reads what to do, does it, and says at once what is done.
 
-Whatever happens to it costs the configuration under way: ``supervisor`` starts it and watches.
+Whatever happens to it costs the configuration under way: ``isolation.supervisor`` starts it and watches.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ class _Copier(NamedTuple):
         kinds = (nn.Module, torch.Tensor)
         cells = function.__closure__ or ()
         held = [cell.cell_contents if _is_filled(cell) else None for cell in cells]
-        names = _global_names(function.__code__) & function.__globals__.keys()
+        names = global_names(function.__code__) & function.__globals__.keys()
         used = {name: function.__globals__[name] for name in names}
         used = {name: value for name, value in used.items() if isinstance(value, kinds)}
         defaults = function.__defaults__ or ()
@@ -352,6 +352,7 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def _global_names(code: types.CodeType) -> set[str]:
+def global_names(code: types.CodeType) -> set[str]:
+    """Names of globals and attributes that code, and the code within it, asks for."""
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return set(code.co_names).union(*(_global_names(part) for part in inner))
+    return set(code.co_names).union(*(global_names(part) for part in inner))

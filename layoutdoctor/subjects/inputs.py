@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.errors import SubjectError, UsageError, first_line
+from layoutdoctor.subjects.copies import CHANNELS_LAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -78,7 +78,7 @@ def parse_input(spec: str) -> InputSpec:
         raise UsageError(
             f"cannot read input {spec!r}: got memory format {memory_format!r}, expected {' or '.join(_FORMATS)}"
         )
-    if memory_format == "channels_last" and len(shape) not in CHANNELS_LAST_BY_RANK:
+    if memory_format == "channels_last" and len(shape) not in CHANNELS_LAST:
         raise UsageError(f"cannot make input {spec!r} channels_last: got {len(shape)} dimensions, expected 4 or 5")
     return InputSpec(
         dtype=str(dtype).removeprefix("torch."),
@@ -162,8 +162,7 @@ def _make_tensor(
             limit = 2 if own == torch.bool else _INTEGER_LIMIT
             tensor = torch.randint(limit, spec.shape, generator=generator, device="cpu", dtype=torch.int64).to(own)
         if spec.memory_format == "channels_last":
-            formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-            tensor = tensor.contiguous(memory_format=formats[len(spec.shape)])
+            tensor = tensor.contiguous(memory_format=CHANNELS_LAST[len(spec.shape)])
         return tensor.to(device) if device is not None else tensor
     except (RuntimeError, MemoryError) as error:
         raise SubjectError(

@@ -182,7 +182,9 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
         inputs=_describe_inputs(subject),
         model=type(subject.model).__name__ if is_module else None,
         parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
-        convolution_module_count=_count_convolutions(module) if module is not None else None,
+        convolution_module_count=sum(isinstance(part, CONVOLUTION_CLASSES) for part in module.modules())
+        if module is not None
+        else None,
         parameter_formats=_count_formats(parameters),
         notes=subject.notes,
     )
@@ -258,10 +260,6 @@ def _input_name(path: tuple[Any, ...]) -> str | None:
     if is_keyword:
         return f"{rest[0].key}{pytree.keystr(rest[1:])}"
     return None if len(rest) == 1 else f"args{pytree.keystr(rest)}"
-
-
-def _count_convolutions(module: nn.Module) -> int:
-    return sum(isinstance(part, CONVOLUTION_CLASSES) for part in module.modules())
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:

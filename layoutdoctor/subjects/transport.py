@@ -32,6 +32,7 @@ from torch.nn.utils import parametrize
 from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.state.process import preserved_random_state
 from layoutdoctor.state.switches import apply_settings, current_settings
+from layoutdoctor.subjects.copies import global_names
 from layoutdoctor.subjects.subject import LoadedSubject
 from layoutdoctor.units import format_bytes
 
@@ -68,20 +69,19 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
     """
     _check_private(directory, stat.S_ISDIR)
     _check_no_global_hooks(subject.name)
-    objects_path, storages_path = directory / OBJECTS_FILE, directory / STORAGES_FILE
-    settings_path = directory / SETTINGS_FILE
+    paths = [directory / name for name in (OBJECTS_FILE, STORAGES_FILE, SETTINGS_FILE)]
     try:
         with _quietly(), ValueModules() as modules:
             storages = _Storages()
-            with _created(objects_path) as file:
+            with _created(paths[0]) as file:
                 _dump(subject, file, storages, modules)
             _check_room(subject.name, storages.total_bytes, directory)
-            with _created(storages_path) as file:
+            with _created(paths[1]) as file:
                 storages.write(file)
-            with _created(settings_path) as file:
+            with _created(paths[2]) as file:
                 _dump_settings(subject.name, file, modules)
     except BaseException as error:
-        for path in (objects_path, storages_path, settings_path):
+        for path in paths:
             path.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise SubjectError(
@@ -225,8 +225,7 @@ class _Pickler(cloudpickle.Pickler):
 
     def __init__(self, file: Any, storages: _Storages, modules: ValueModules) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._storages = storages
-        self._modules = modules
+        self._storages, self._modules = storages, modules
         self._to_detach: set[int] = set()
         self._code_files: set[str] = set()
 
@@ -299,12 +298,9 @@ def _dump(subject: LoadedSubject, file: Any, storages: _Storages, modules: Value
     except OSError:
         raise
     except Exception as error:
-        parts = (
-            ("model", subject.model),
-            ("its positional inputs", subject.args),
-            ("its keyword inputs", subject.kwargs),
-        )
-        place, culprit, why = find_culprit(parts, error, lambda part: _refusal(part, modules))
+        inputs = (("its positional inputs", subject.args), ("its keyword inputs", subject.kwargs))
+        parts = (("model", subject.model), *inputs)
+        place, culprit, why = _find_culprit(parts, error, modules)
         kind = culprit.__name__ if isinstance(culprit, type) else type(culprit).__name__
         raise SubjectError(
             f"cannot hand {subject.name} to another process: {place} ({kind}) cannot be pickled: {first_line(why)}; "
@@ -333,21 +329,10 @@ def _dump_settings(name: str, file: Any, modules: ValueModules) -> None:
 
 def _refusal(value: Any, modules: ValueModules) -> Exception | None:
     try:
-        _Pickler(_Nowhere(), _Storages(), modules).dump(value)
+        _Pickler(io.BytesIO(), _Storages(), modules).dump(value)
     except Exception as error:
         return error
     return None
-
-
-class _Nowhere:
-    """A file that keeps nothing."""
-
-    def write(self, data: Any) -> int:
-        """Takes what is written."""
-        return len(data)
-
-
-_STANDARD_STREAMS = ("stdin", "stdout", "stderr")
 
 
 def reduce(value: Any) -> Reduced | None:
@@ -376,7 +361,7 @@ def reduce(value: Any) -> Reduced | None:
         return _with_cache, (value.__wrapped__, value.cache_parameters())
     if type(value) is not types.ModuleType and isinstance(value, types.ModuleType) and is_importable(value):
         return importlib.import_module, (value.__name__,)  # torch's settings are modules of a class of their own
-    if isinstance(value, io.TextIOWrapper) and all(value is not getattr(sys, name) for name in _STANDARD_STREAMS):
+    if isinstance(value, io.TextIOWrapper) and value not in (sys.stdin, sys.stdout, sys.stderr):
         raise pickle.PicklingError("it is an open file")
     return None
 
@@ -505,7 +490,7 @@ def _set_graph_module(module: fx.GraphModule, state: Reduced) -> None:
     module.graph = graph
 
 
-class ValueModules:
+class ValueModules(contextlib.ExitStack):
     """
     Modules that another process cannot import, whose classes and functions have to travel by value.
 
@@ -515,17 +500,8 @@ class ValueModules:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._met: set[str] = set()
-        self._registered: list[types.ModuleType] = []
-
-    def __enter__(self) -> ValueModules:
-        """Begins a block in which ``meet`` may be called."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Takes back what was registered."""
-        for module in self._registered:
-            cloudpickle.unregister_pickle_by_value(module)
 
     def meet(self, value: Any) -> None:
         """Registers the module that a class or function comes from, or that the value is, where it must be."""
@@ -542,7 +518,7 @@ class ValueModules:
         known = (*cloudpickle.list_registry_pickle_by_value(), "__main__")
         if isinstance(module, types.ModuleType) and name not in known and not is_importable(module):
             cloudpickle.register_pickle_by_value(module)
-            self._registered.append(module)
+            self.callback(cloudpickle.unregister_pickle_by_value, module)
 
 
 def is_importable(module: types.ModuleType) -> bool:
@@ -566,19 +542,10 @@ def is_importable(module: types.ModuleType) -> bool:
     return bool(parent) and own.origin is None
 
 
-def find_culprit(
-    parts: Iterable[tuple[str, Any]], error: Exception, refusal: Callable[[Any], Exception | None]
+def _find_culprit(
+    parts: Iterable[tuple[str, Any]], error: Exception, modules: ValueModules
 ) -> tuple[str, object, Exception]:
-    """
-    The innermost part that cannot be pickled by itself.
-
-    Args:
-        parts: What the whole is made of, each with the way to it.
-        refusal: What pickling a part raises; None where it does not.
-
-    Returns:
-        The way to the part, the part, and what it raised.
-    """
+    """Of parts with the way to each, the innermost that cannot be pickled by itself, and what it raises."""
     place, value, why = "it", object(), error
     seen: set[int] = set()
     while True:
@@ -586,7 +553,7 @@ def find_culprit(
             if id(part) in seen:
                 continue
             seen.add(id(part))
-            refused = refusal(part)
+            refused = _refusal(part, modules)
             if refused is not None:
                 place, value, why = name, part, refused
                 break
@@ -623,18 +590,10 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 def _parts_of_function(function: types.FunctionType, place: str) -> Iterator[tuple[str, Any]]:
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
     for name, cell in cells:
         with contextlib.suppress(ValueError):  # an empty cell
             yield f"variable {name} of {function.__qualname__}", cell.cell_contents
-    for name in sorted(names & function.__globals__.keys()):
+    for name in sorted(global_names(function.__code__) & function.__globals__.keys()):
         yield f"global {name} of {function.__qualname__}", function.__globals__[name]
     yield f"a default of {function.__qualname__}", (function.__defaults__, function.__kwdefaults__)
     yield from ((f"{place}.{name}", part) for name, part in vars(function).items())
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
