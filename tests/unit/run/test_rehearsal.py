@@ -110,12 +110,6 @@ def test_memory_that_runs_out_in_the_first_run_is_told_as_that() -> None:
     assert message.endswith("; diagnose it on a machine with more memory, or with a smaller input")
 
 
-def test_where_nobody_knows_what_is_free_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda device: None)
-
-    assert check_runs(subject_from_python(Heavy(), torch.ones(1, 1024)), "training").shared.changed == ()
-
-
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 CHANNELS_LAST = next(c for c in BUILTIN_CONFIGURATIONS if c.name == "eager-channels-last")
 
