@@ -42,20 +42,8 @@ Snapshot = dict[str, object]
 
 OWN = ("layoutdoctor",)
 WALKED = (
-    *("torch", "numpy", "triton"),
-    *(
-        "builtins",
-        "concurrent",
-        "contextlib",
-        "ctypes",
-        "functools",
-        "gc",
-        "gzip",
-        "inspect",
-        "io",
-        "json",
-        "linecache",
-    ),
+    *("torch", "numpy", "triton", "builtins", "concurrent", "contextlib", "ctypes", "functools", "gc", "gzip"),
+    *("inspect", "io", "json", "linecache"),
     *("locale", "logging", "multiprocessing", "os", "posixpath", "random", "re", "select", "shutil", "signal"),
     *("subprocess", "sys", "tempfile", "threading", "time", "traceback", "types", "unittest", "warnings", "weakref"),
     *OWN,
@@ -88,14 +76,7 @@ _SIMPLE = (int, float, str, bytes, bool, complex, type(None))
 
 
 def snapshot(*, model: Any = None, inputs: Any = (), walk: bool = True) -> Snapshot:
-    """
-    The state of this process, and of what the caller gave.
-
-    Args:
-        model: The caller's model.
-        inputs: The caller's inputs, nested at will.
-        walk: Whether to look at every value of every module as well, which takes a second or two.
-    """
+    """The state of this process, and of what the caller gave; the walk over all modules takes a second or two."""
     gc.collect()  # what is only waiting to be collected is not left behind
     parts: tuple[Callable[[], Iterator[tuple[str, object]]], ...] = (
         _generators,
@@ -119,13 +100,7 @@ def snapshot(*, model: Any = None, inputs: Any = (), walk: bool = True) -> Snaps
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
-    """
-    What is not as it was, one line each.
-
-    Args:
-        before: A snapshot.
-        after: A later one; what only this one has comes from a module imported meanwhile, and does not count.
-    """
+    """What is not as it was, one line each; what only the later one has was imported meanwhile, and does not count."""
     return [
         f"{name}: {_short(value)} -> {_short(after.get(name, 'gone'))}"
         for name, value in before.items()
@@ -226,13 +201,7 @@ def _compiler() -> Iterator[tuple[str, object]]:
     yield "metrics", [id(metrics) for metrics in utils._compilation_metrics]
     yield "shapes met", repr(pgo._CODE_STATE)
     yield "backends", list(torch._dynamo.eval_frame.cached_backends)
-    yield (
-        "graph numbers",
-        (
-            repr(aot_autograd.AOT_COUNTER),
-            repr(compile_fx._graph_counter),
-        ),
-    )
+    yield "graph numbers", (repr(aot_autograd.AOT_COUNTER), repr(compile_fx._graph_counter))
     yield "generated modules", [id(module) for module in PyCodeCache.modules]
     yield "generated modules by name", sorted(name for name in sys.modules if ".compile_tasks." in name)
     yield "traced sources", sorted(torch.fx.graph_module._loader.eval_cache)
@@ -282,12 +251,8 @@ def _files_threads_and_children() -> Iterator[tuple[str, object]]:
     for task in Path("/proc/self/task").iterdir():
         children += (task / "children").read_text(encoding="ascii").split()
     yield "children", sorted(children)
-    yield (
-        "temporary files",
-        sorted(
-            path.name for path in Path(tempfile.gettempdir()).iterdir() if path.name.startswith(("layoutdoctor", "tmp"))
-        ),
-    )
+    names = (path.name for path in Path(tempfile.gettempdir()).iterdir())
+    yield "temporary files", sorted(name for name in names if name.startswith(("layoutdoctor", "tmp")))
 
 
 def _loggers_and_warnings() -> Iterator[tuple[str, object]]:
@@ -382,9 +347,7 @@ def _description(value: Any, depth: int = 0) -> object:
     """What can be compared of a value: simple ones as they are, containers by what is in them, others by identity."""
     kind = type(value)
     if isinstance(value, _SIMPLE) and kind in _SIMPLE:
-        return (
-            repr(value) if kind in (float, complex) else value
-        )  # one that is not a number is not even equal to itself
+        return repr(value) if kind in (float, complex) else value  # NaN is not even equal to itself
     if kind is itertools.count:
         return repr(value)
     if isinstance(value, (dict, list, set, deque)):

@@ -35,18 +35,10 @@ class RunKey(Message, frozen=True, kw_only=True):
     What has to be the same for a run to be continued.
 
     Attributes:
-        layoutdoctor: Version.
-        torch: Version.
-        python: Version.
+        layoutdoctor: Version, as the next two.
         processor: The processor's name and how many there are.
-        target: As on the command line.
         source: Fingerprint of the target's file; None where it is no file.
-        inputs: As ``--input`` gives them.
-        device: As given.
-        dtype: As given.
-        mode: ``inference`` or ``training``.
         configurations: In order, each as text.
-        lower_for: A GPU that is not there.
     """
 
     layoutdoctor: str
@@ -69,8 +61,6 @@ class Journal:
 
     Attributes:
         directory: Where; None once nothing can be kept there.
-        kept: What is done; None where nothing is.
-        lost: Configurations that took their process with them.
         finished: What there is of the finished diagnosis; None where it is not.
         failure: Why nothing is kept any more; None where all went well.
     """
@@ -85,33 +75,17 @@ class Journal:
         self._is_temporary = is_temporary
 
     def keep(self, kept: Kept) -> None:
-        """
-        Keeps what is done.
-
-        Args:
-            kept: All of it.
-        """
+        """Keeps all that is done."""
         self.kept = kept
         self._write(_KEPT, kept)
 
     def lose(self, configuration: str, lost: Lost) -> None:
-        """
-        Keeps that a configuration took its process with it.
-
-        Args:
-            configuration: Its name.
-            lost: How.
-        """
+        """Keeps that a configuration took its process with it."""
         self.lost[configuration] = lost
         self._write(_LOST, self.lost)
 
     def finish(self, kept: Kept) -> None:
-        """
-        Keeps the finished diagnosis.
-
-        Args:
-            kept: All of it.
-        """
+        """Keeps the finished diagnosis."""
         self.kept = self.finished = kept
         self._write(_FINISHED, kept)
 
@@ -121,12 +95,7 @@ class Journal:
         return self.failure is None and (self.kept is not None or bool(self.lost))
 
     def close(self, *, is_needed: bool) -> None:
-        """
-        Lets go of the directory; a temporary one is removed unless it is needed.
-
-        Args:
-            is_needed: Whether somebody may want to continue from it.
-        """
+        """Lets go of the directory; a temporary one is removed unless somebody may want to continue from it."""
         if self._lock is not None:
             self._lock.close()  # the file stays: removing it would let two runs lock two files of that name
         if self._is_temporary and not is_needed:
@@ -149,7 +118,6 @@ def open_journal(name: str | None, key: RunKey) -> Journal:
 
     Args:
         name: The directory; None for a temporary one.
-        key: What the run is of.
 
     Raises:
         UsageError: The directory holds something else, or the journal of another run, is in use, or cannot be used.
@@ -189,8 +157,7 @@ def temporary_journal(key: RunKey | None = None) -> Journal:
     """
     A journal in a new directory of its own; without room for one, a journal that keeps nothing and says so.
 
-    Args:
-        key: What the run is of; None where nobody will continue it.
+    Without a key nobody can continue it.
     """
     try:
         directory = Path(tempfile.mkdtemp(prefix="layoutdoctor-run-"))

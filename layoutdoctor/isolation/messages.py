@@ -31,15 +31,12 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 """For one configuration: longer than any compile that somebody waits for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, tag=True):
     """
     One step forward.
 
     Attributes:
         stage: What is being done now, such as ``"inductor: compiling"``.
-        done: Steps finished, from 0.
-        total: Steps in all, as far as known now.
     """
 
     stage: str
@@ -72,7 +69,6 @@ class TrialMemo(Message, frozen=True, kw_only=True):
         key: Fingerprint of the options and formats in effect.
         code: Fingerprint of the generated code; None where not all of it is known, or there is none.
         compile_seconds: Wall time of the first call; None for eager.
-        peak_memory_bytes: Most bytes alive in an iteration.
         onednn: oneDNN's version and instruction set, as its log says.
     """
 
@@ -84,13 +80,7 @@ class TrialMemo(Message, frozen=True, kw_only=True):
 
 
 class Lost(Message, frozen=True, kw_only=True):
-    """
-    A configuration that took its process with it.
-
-    Attributes:
-        status: ``crashed`` or ``timed_out``.
-        failure: Stage, what happened, and the last lines of what the process printed.
-    """
+    """A configuration that took its process with it; the failure has the last lines of what the process printed."""
 
     status: LostStatus
     failure: Failure
@@ -112,9 +102,7 @@ class Kept(Message, frozen=True, kw_only=True):
         """
         The same with one more trial, or with what is known now of one that is there; all get its head.
 
-        Args:
-            recording: Its graphs and iterations may be left out where they are here already.
-            memo: None for the one that is here.
+        Its graphs and iterations, and its memo, may be left out where they are here already.
         """
         found = {known.name: msgspec.structs.replace(known, head=recording.head) for known in self.recordings}
         before = found.get(recording.name)
@@ -131,12 +119,7 @@ class Kept(Message, frozen=True, kw_only=True):
 
 
 def without_profile(recording: Recording) -> Recording:
-    """
-    A recording whose graphs and iterations somebody else keeps.
-
-    Args:
-        recording: Any.
-    """
+    """A recording whose graphs and iterations somebody else keeps."""
     trial = msgspec.structs.replace(recording.trial, graphs=())
     return msgspec.structs.replace(recording, trial=trial, iterations=(), was_profiled=False)
 
@@ -148,17 +131,8 @@ class Request(Message, frozen=True, kw_only=True):
     Attributes:
         target: As on the command line; None where ``subject_directory`` is given, or the model is here.
         subject_directory: Where the caller's own model was saved for another process.
-        inputs: Each as ``--input`` gives it.
-        device: Where to run.
-        dtype: Of model and inputs.
-        mode: ``inference`` or ``training``.
-        configurations: What to try.
         lower_for: A GPU that is not there, to lower for.
-        budget_seconds: For the timing rounds.
         trace_directory: Where to keep profiler traces.
-        command: The command line, for the record.
-        kept: What an earlier process did.
-        lost: Configurations that took their process with them.
     """
 
     target: str | None = None
@@ -191,72 +165,34 @@ class Began(Message, frozen=True, kw_only=True, tag=True):
     is_new: bool = True
 
 
-class Stepped(Message, frozen=True, kw_only=True, tag=True):
-    """
-    Progress, as ``layoutdoctor.isolation.messages.Progress`` has it.
-
-    Attributes:
-        stage: What is being done now.
-        done: Steps finished.
-        total: Steps in all.
-    """
-
-    stage: str
-    done: int
-    total: int
-
-
 class KeptMore(Message, frozen=True, kw_only=True, tag=True):
-    """
-    One more trial is done.
-
-    Attributes:
-        recording: What was seen of it.
-        memo: What another process has to know of it besides.
-    """
+    """One more trial is done: what was seen of it, and what another process has to know of it besides."""
 
     recording: Recording
     memo: TrialMemo
 
 
 class Finished(Message, frozen=True, kw_only=True, tag=True):
-    """
-    All trials are measured.
-
-    Attributes:
-        recordings: Of all of them, without the graphs and iterations that were sent.
-    """
+    """All trials are measured: recordings of all of them, without the graphs and iterations that were sent."""
 
     recordings: tuple[Recording, ...]
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
-    """
-    There will be no diagnosis, for a reason that the user can mend.
-
-    Attributes:
-        kind: Class of the error.
-        message: Its text.
-    """
+    """There will be no diagnosis, for a reason that the user can mend; ``kind`` is the class of the error."""
 
     kind: str
     message: str
 
 
 class Broken(Message, frozen=True, kw_only=True, tag=True):
-    """
-    The process can run nothing more, though it lives.
-
-    Attributes:
-        configuration: Under which this came about.
-        failure: What was seen.
-    """
+    """The process can run nothing more, though it lives; under which configuration that came about."""
 
     configuration: str
     failure: Failure
 
 
-AnyMessage = Began | Stepped | KeptMore | Finished | Refused | Broken
+AnyMessage = Began | Progress | KeptMore | Finished | Refused | Broken
 
 
 class TurnBoard:
@@ -290,12 +226,7 @@ class TurnBoard:
         return descriptor
 
     def write(self, position: int) -> None:
-        """
-        Says that a configuration's turn begins now.
-
-        Args:
-            position: The configuration's, from 0.
-        """
+        """Says that the turn of a configuration, by its position from 0, begins now."""
         _BOARD.pack_into(self._memory, 0, time.monotonic(), position + 1, self._handled())
 
     def read(self) -> tuple[int, float] | None:
@@ -309,12 +240,7 @@ class TurnBoard:
         _BOARD.pack_into(self._memory, 0, moment, number, handled + 1)
 
     def wait(self, count: int) -> None:
-        """
-        Waits until the supervisor has dealt with so many trials; not for ever.
-
-        Args:
-            count: How many.
-        """
+        """Waits until the supervisor has dealt with so many trials; not for ever."""
         end = time.monotonic() + _LONGEST_WAIT_SECONDS
         while self._handled() < count and time.monotonic() < end:
             time.sleep(_LOOK_SECONDS)
@@ -323,21 +249,12 @@ class TurnBoard:
         handled: int = _BOARD.unpack_from(self._memory, 0)[2]
         return handled
 
-    def close(self) -> None:
-        """Lets go of the memory."""
-        self._memory.close()
-
 
 _message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage, dec_hook=unpacked_column)
 
 
 def encode(message: AnyMessage) -> bytes:
-    """
-    A message with its length in front.
-
-    Args:
-        message: Any.
-    """
+    """A message with its length in front."""
     data = pack(message)
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
@@ -351,9 +268,6 @@ class MessageReader:
     def feed(self, data: bytes) -> Iterator[AnyMessage]:
         """
         The messages that are complete now.
-
-        Args:
-            data: What arrived.
 
         Raises:
             ValueError: It is no message; nothing after it can be read either.
@@ -371,16 +285,7 @@ class MessageReader:
             yield message
 
 
-def _nothing_began(configuration: str | None, stage: str, *, is_new: bool = True) -> None:
-    del configuration, stage, is_new
-
-
-def _nobodys_turn(name: str) -> None:
-    del name
-
-
-def _nothing_kept(recording: Recording, memo: TrialMemo) -> None:
-    del recording, memo
+def _tell_nobody(*_: object, **__: object) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -389,8 +294,6 @@ class Attempt:
     One process's part of a diagnosis: what earlier processes did, and whom to tell what this one does.
 
     Attributes:
-        kept: What is done; None at the first attempt.
-        lost: Configurations that took their process with them.
         began: Told what is begun.
         turn: Told whose turn it is to be timed.
         keep: Given each trial once it is done.
@@ -399,9 +302,9 @@ class Attempt:
 
     kept: Kept | None = None
     lost: Mapping[str, Lost] = field(default_factory=dict)
-    began: Callable[..., None] = _nothing_began
-    turn: Callable[[str], None] = _nobodys_turn
-    keep: Callable[[Recording, TrialMemo], None] = _nothing_kept
+    began: Callable[..., None] = _tell_nobody
+    turn: Callable[[str], None] = _tell_nobody
+    keep: Callable[[Recording, TrialMemo], None] = _tell_nobody
     may_restart: bool = False
 
     def created_at(self) -> str:
@@ -410,20 +313,10 @@ class Attempt:
         return self.kept.recordings[0].head.created_at if self.kept is not None else now
 
     def trial(self, name: str) -> Trial | None:
-        """
-        What an earlier process observed of a configuration's trial; None without one.
-
-        Args:
-            name: The configuration's.
-        """
+        """What an earlier process observed of a configuration's trial; None without one."""
         recordings = self.kept.recordings if self.kept is not None else ()
         return next((recording.trial for recording in recordings if recording.name == name), None)
 
     def memo(self, name: str) -> TrialMemo | None:
-        """
-        The memo of that trial.
-
-        Args:
-            name: The configuration's.
-        """
+        """The memo of that trial."""
         return self.kept.memos.get(name) if self.kept is not None else None

@@ -37,7 +37,6 @@ from layoutdoctor.isolation.messages import (
     Progress,
     Refused,
     Request,
-    Stepped,
     TurnBoard,
 )
 from layoutdoctor.isolation.processes import (
@@ -91,9 +90,7 @@ class Watch:
     Who is told what.
 
     Attributes:
-        progress: Called with each step.
         on_trial: Called with the diagnosis so far after each trial.
-        on_output: Called with what the child prints.
         warn: Called with a sentence when something was lost that does not end the diagnosis.
         owns_process: Whether this process is there for the diagnosis only, as the command's is: whatever it has for
             descendants when a child ends was started by the model, and ends too.
@@ -111,9 +108,7 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
     Runs a diagnosis to its end, in as many processes as it takes.
 
     Args:
-        request: What to diagnose.
         journal: What earlier runs did, and where to keep what this one does.
-        watch: Who is told what.
         timeout_seconds: For one configuration; None for no limit.
 
     Returns:
@@ -168,13 +163,7 @@ def _before_any(request: Request, failure: Failure) -> str:
 
 
 class _Child:
-    """
-    One process and what it said.
-
-    Attributes:
-        finished: What it said at its end; None where it did not come to that.
-        refused: Why there will be none; None where the child did not say so.
-    """
+    """One process and what it said: ``finished`` or ``refused`` at its end, neither where it did not come to that."""
 
     def __init__(
         self,
@@ -195,7 +184,6 @@ class _Child:
         self._deadline = self._deadline_of(self._began)
         self._peak_bytes: int | None = None
         self._looked = 0.0
-        self._end_descriptor: int | None = None
         self._log: deque[bytes] = deque()
         self._reader = MessageReader()
         self._process: subprocess.Popen[bytes] | None = None
@@ -248,10 +236,9 @@ class _Child:
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
         assert self._process is not None
-        self._watch_end()
         while not has_ended(self._process.pid) and self._garbled is None and not self._is_over():
             for key, _ in self._selector.select(_LOOK_SECONDS):
-                if key.fd in (messages, output) and not self._take(key.fd, is_message=key.fd == messages):
+                if not self._take(key.fd, is_message=key.fd == messages):
                     self._selector.unregister(key.fd)
             if self._began.stage != TURNS:  # whatever runs here runs on a core that is being timed
                 self._look_at_memory()
@@ -267,13 +254,6 @@ class _Child:
         for descriptor in (messages, output):
             while self._take(descriptor, is_message=descriptor == messages) and time.monotonic() < end:
                 pass
-
-    def _watch_end(self) -> None:
-        """Has the selector wake up when the process ends; where the system cannot do that, it is looked for."""
-        assert self._process is not None
-        with contextlib.suppress(OSError, AttributeError):
-            self._end_descriptor = os.pidfd_open(self._process.pid)
-            self._selector.register(self._end_descriptor, selectors.EVENT_READ)
 
     def _look_at_memory(self) -> None:
         assert self._process is not None
@@ -338,8 +318,8 @@ class _Child:
                 if message.is_new:
                     self._deadline = self._deadline_of(message)
                 self._began = message
-            case Stepped():
-                self.watch.progress(Progress(message.stage, message.done, message.total))
+            case Progress():
+                self.watch.progress(message)
             case KeptMore():
                 self._keep(message)
             case Finished():
@@ -392,8 +372,6 @@ class _Child:
     def end(self) -> None:
         """Ends the process with all it started, and removes its temporary files."""
         self._selector.close()
-        if self._end_descriptor is not None:
-            os.close(self._end_descriptor)
         if self._process is None:
             return
         kill_with_all_it_started(self._process.pid)

@@ -7,17 +7,13 @@ import os
 import platform
 import shutil
 import subprocess
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from layoutdoctor.diagnosis.records import Environment
 from layoutdoctor.errors import first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from layoutdoctor.measure.timing import choose_timer
 
 _VARIABLES = (
     "TORCHINDUCTOR_LAYOUT_OPTIMIZATION",
@@ -120,27 +116,10 @@ def measure_copy_bandwidth(device: str) -> float | None:
     try:
         source = torch.ones(size // 4, dtype=torch.float32, device=device)
         target = torch.empty_like(source)
+        target.copy_(source)
+        return 2 * size / min(choose_timer(device)(lambda: target.copy_(source), REPETITIONS))
     except RuntimeError:  # out of memory
         return None
-    timer = _cuda_seconds if device == "cuda" else _cpu_seconds
-    target.copy_(source)
-    best = min(timer(lambda: target.copy_(source)) for _ in range(REPETITIONS))
-    return 2 * size / best if best > 0 else None
-
-
-def _cpu_seconds(copy: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    copy()
-    return time.perf_counter() - start
-
-
-def _cuda_seconds(copy: Callable[[], object]) -> float:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    copy()
-    end.record()
-    torch.cuda.synchronize()
-    return float(start.elapsed_time(end)) / 1e3
 
 
 def why_unusable(device: str) -> str | None:

@@ -44,7 +44,6 @@ class ReferenceTensor:
         exact: Its values, on the host: outputs in the reference's dtype, gradients in float32 at most.
         eager: The same by eager in the caller's own dtype, where the error does not say all: whole numbers, and where
             one of both has NaN or infinity; None elsewhere.
-        dtype: Of the tensor as eager gave it.
         error_of_eager: Largest difference of eager from the exact values, where both are finite.
         largest: Largest magnitude of the exact values; 0 for whole numbers.
     """
@@ -79,7 +78,6 @@ class Reference:
 
     Attributes:
         name: ``float64``, or ``eager float32`` and the like where float64 did not run.
-        tensors: Outputs and gradients by name.
         output_layouts: Eager's, on the caller's own input.
         random: Why two runs of the model differ; None where they do not.
         why_not_exact: Why float64 did not run; None where it did.
@@ -121,7 +119,6 @@ def reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> Ref
     What later results are compared with.
 
     Args:
-        name: ``output N`` or ``gradient of NAME``.
         exact: The reference's, of the same shape.
         eager: The same by eager; the same tensor where eager is the reference.
     """

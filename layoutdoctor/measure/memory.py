@@ -149,18 +149,11 @@ def why_too_little(need: Need, device: str) -> str | None:
     Returns:
         Such as ``14.2 GiB beside what is in use (...), 6.10 GiB are free``.
     """
-    if not _falls_short(need, device):
-        return None
-    release_memory()
     available = available_memory(device)
-    if available is None or need.total <= available:
-        return None
-    return f"{need}, {format_bytes(available)} are free"
-
-
-def _falls_short(need: Need, device: str) -> bool:
-    available = available_memory(device)
-    return available is not None and need.total > available
+    if available is not None and need.total > available:
+        release_memory()
+        available = available_memory(device)
+    return None if available is None or need.total <= available else f"{need}, {format_bytes(available)} are free"
 
 
 def release_memory() -> None:

@@ -57,8 +57,6 @@ def record_iterations(
 
     Args:
         prepare: Makes one iteration, already warm, ready to run.
-        device: ``cpu`` or ``cuda``.
-        captured: Compiled graphs that may run in it.
         trace_file: Where to keep the Chrome trace of the quietest one.
 
     Raises:
@@ -93,7 +91,6 @@ def record_iteration(
 
     Args:
         step: One iteration, already warm.
-        device: ``cpu`` or ``cuda``.
         captured: Compiled graphs that may run in it; their generated kernels are named in the record.
         trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``); None keeps none.
 
@@ -161,9 +158,6 @@ def named_kernels(captured: Sequence[CapturedGraph]) -> Iterator[list[str]]:
 
     Inductor's own ``cpp.enable_kernel_profile`` would change the generated source, so that no two configurations could
     share a compiled kernel; here the compiled functions are wrapped in the generated module's globals, and put back.
-
-    Args:
-        captured: The graphs with their live modules.
     """
     problems: list[str] = []
     replaced: list[tuple[dict[str, Any], str, Any]] = []
@@ -207,7 +201,6 @@ class LogCapture:
 
     Attributes:
         text: All of it; None where nothing was captured.
-        lacks: Why not.
     """
 
     text: str | None
@@ -220,9 +213,6 @@ def verbose_onednn(*, enabled: bool) -> Iterator[LogCapture]:
     OneDNN's verbose log of this region, read from the C-level standard output it prints to.
 
     Lines that are not oneDNN's are written back to standard output afterwards.
-
-    Args:
-        enabled: False captures nothing.
     """
     capture = LogCapture(None, [])
     if not enabled:

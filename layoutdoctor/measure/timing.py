@@ -66,7 +66,6 @@ class RoundTimes:
 
     Attributes:
         round_seconds: Per round the shortest of its calls; the n-th entry is the n-th round for every configuration.
-        call_seconds: Every call, round by round.
         calls_per_round: Calls timed in each round, the same for all (the shortest of more calls would be shorter).
         dropped_after_round: Rounds it took part in before it was dropped as clearly slower; None where it was not.
         stopped_because: ``precise``, ``budget`` (of time or of rounds), ``dropped`` or ``failed``.
@@ -164,12 +163,9 @@ def measure_rounds(
 
     Args:
         steps: One iteration of each configuration, compiled already; a step that raises is left out from then on.
-        baseline: The one that is never dropped.
         budget_seconds: Wall time for the rounds; the warm-up before them is not counted.
-        timer: What times a block of calls.
         clock: Seconds from any start; what the budget is read from.
         minimum_rounds: Rounds every configuration gets, whatever the budget.
-        maximum_rounds: Rounds at most.
         precision: Relative width at which an interval is narrow.
         estimator: What makes one number of a round's calls; only a benchmark has a reason to change it.
         seed: For the order of turns: random, then the same backwards, so that a drift meets all alike.

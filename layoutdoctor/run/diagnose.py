@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable
 from numbers import Real
@@ -57,26 +56,18 @@ def diagnose_isolated(
     timeout_seconds: float | None,
 ) -> Diagnosis:
     """
-    The diagnosis of a loaded subject by child processes.
-
-    Args:
-        subject: Model and inputs; they are saved for the child in a private directory, which is removed at the end.
-        request: What to try, and how.
-        rules: Rules to run; None for all.
-        progress: Called at every step, in this process.
-        timeout_seconds: For one configuration; None for the default, infinity for no limit.
+    The diagnosis of a loaded subject by child processes; it is saved for them in a private directory meanwhile.
 
     Raises:
         TransportError: The model cannot be saved, or not be rebuilt in another process.
         SubjectError: The model does not run in eager mode, or takes the process with it.
     """
-    directory = _private_directory()
-    try:
+    with _private_directory() as directory:
         try:
-            save_subject(subject, directory)
+            save_subject(subject, Path(directory))
         except SubjectError as error:
             raise TransportError(str(error)) from error
-        request = msgspec.structs.replace(request, subject_directory=str(directory))
+        request = msgspec.structs.replace(request, subject_directory=directory)
         seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
         watch = Watch() if progress is None else Watch(progress=progress)
         journal = temporary_journal()
@@ -84,14 +75,12 @@ def diagnose_isolated(
             diagnosis = supervise(request, journal, watch, None if seconds == math.inf else seconds)
         finally:
             journal.close(is_needed=False)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
 
 
-def _private_directory() -> Path:
+def _private_directory() -> tempfile.TemporaryDirectory[str]:
     try:
-        return Path(tempfile.mkdtemp(prefix=scratch_prefix(os.getpid())))
+        return tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
     except OSError as error:
         raise TransportError(
             f"cannot save the model for another process in {tempfile.gettempdir()!r}: {error.strerror or error}"
@@ -141,8 +130,9 @@ def diagnose(
     """
     _check(mode, budget_seconds, progress, timer)
     _check_isolation(timer, timeout_seconds, isolate=isolate)
-    chosen = choose_configurations(_checked_configurations(configurations), mode)
-    rules = None if rules is None else _checked_rules(rules)
+    listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)
+    chosen = choose_configurations(listed[0] if isinstance(configurations, str) else listed, mode)
+    rules = None if rules is None else _listed(rules, (Rule,), "rule", _A_RULE)
     if target is not None:
         find_target(target)  # before the model is looked at
     subject = subject_from_python(model, example_input)
@@ -166,13 +156,6 @@ def diagnose_subject(
     """
     The same for a loaded subject, in this process.
 
-    Args:
-        subject: Model and inputs.
-        request: What to try, and how.
-        rules: Rules to run; None for all.
-        progress: Called at every step.
-        timer: What times a block of calls.
-
     Raises:
         UsageError: An argument is wrong.
         SubjectError: The model does not run in eager mode.
@@ -193,10 +176,6 @@ def record_subject(
     Runs and measures every configuration; nothing is examined yet.
 
     Args:
-        subject: Model and inputs.
-        request: What to try, and how.
-        progress: Called at every step.
-        timer: What times a block of calls.
         attempt: What other processes did of this diagnosis, and whom to tell what this one does.
 
     Returns:
@@ -208,7 +187,7 @@ def record_subject(
     """
     _check(request.mode, request.budget_seconds, progress, timer)
     target = None if request.lower_for is None else find_target(request.lower_for)
-    attempt = attempt or Attempt()
+    attempt, progress = attempt or Attempt(), progress or (lambda step: None)
     # The caller's inference mode would make tensors that know no version, and that no autograd can use.
     with preserved_state(), torch.inference_mode(mode=False):
         dynamo = DynamoState()
@@ -247,22 +226,13 @@ def _check_isolation(timer: object, timeout_seconds: object, *, isolate: object)
         raise UsageError("cannot use a timer of your own with isolate=True: it lives in this process; leave out one")
 
 
-def _checked_configurations(configurations: object) -> str | Configuration | tuple[str | Configuration, ...]:
-    if isinstance(configurations, (str, Configuration)):
-        return configurations
-    listed = tuple(configurations) if isinstance(configurations, Iterable) else (configurations,)
-    wrong = [value for value in listed if not isinstance(value, (str, Configuration))]
-    if wrong:
-        raise UsageError(
-            f"cannot use {wrong[0]!r} as a configuration: expected a name such as 'inductor', 'default', 'all', "
-            "or a Configuration, or several of them"
-        )
-    return listed
+_A_CONFIGURATION = "a name such as 'inductor', 'default', 'all', or a Configuration, or several of them"
+_A_RULE = "Rule values, such as those in ALL_RULES"
 
 
-def _checked_rules(rules: object) -> tuple[Rule, ...]:
-    listed = tuple(rules) if isinstance(rules, Iterable) else (rules,)
-    wrong = [rule for rule in listed if not isinstance(rule, Rule)]
+def _listed(values: object, kinds: tuple[type, ...], kind: str, expected: str) -> tuple[Any, ...]:
+    listed = tuple(values) if isinstance(values, Iterable) and not isinstance(values, kinds) else (values,)
+    wrong = [value for value in listed if not isinstance(value, kinds)]
     if wrong:
-        raise UsageError(f"cannot use {wrong[0]!r} as a rule: expected Rule values, such as those in ALL_RULES")
+        raise UsageError(f"cannot use {wrong[0]!r} as a {kind}: expected {expected}")
     return listed

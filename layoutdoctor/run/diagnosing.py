@@ -62,7 +62,7 @@ class Diagnosing:
         self,
         subject: LoadedSubject,
         request: Request,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[Progress], None],
         attempt: Attempt,
     ) -> None:
         if request.mode == "training":
@@ -81,8 +81,7 @@ class Diagnosing:
         self._done = 0
 
     def _say(self, stage: str) -> None:
-        if self.progress is not None:
-            self.progress(Progress(stage, self._done, len(self.request.configurations) + 3))
+        self.progress(Progress(stage, self._done, len(self.request.configurations) + 3))
         self._done += 1
 
     def run_trials(self) -> None:
@@ -126,15 +125,11 @@ class Diagnosing:
         name = configuration.name
         self._say(f"{name}: {'compiling' if configuration.backend == 'inductor' else 'running'}, profiling")
         self.attempt.began(name, "prepare")
+        directory = self.request.trace_directory
+        trace = None if directory is None else Path(directory) / trace_name(name)
+        announce = self._announcing(name)
         trial = run_trial(
-            self.loaded,
-            configuration,
-            self.request.mode,
-            reference,
-            self.trials,
-            rehearsal,
-            self._trace_file(name),
-            self._announcing(name),
+            self.loaded, configuration, self.request.mode, reference, self.trials, rehearsal, trace, announce
         )
         self.trials.append(trial)
         if trial.failure is not None:
@@ -161,10 +156,6 @@ class Diagnosing:
     def _hand_over(self, trial: LiveTrial) -> None:
         trial.hand_over(self.head(interrupted="stopped before the timing rounds were over"), self.attempt)
 
-    def _trace_file(self, name: str) -> Path | None:
-        directory = self.request.trace_directory
-        return None if directory is None else Path(directory) / trace_name(name)
-
     def _warm_up_earlier(self) -> None:
         """Makes what an earlier process ran ready to be timed in this one."""
         for trial in self.trials:
@@ -175,12 +166,7 @@ class Diagnosing:
                 warm_up(trial, self.loaded, self.request.mode, self.rehearsal)
 
     def measure(self, timer: Timer) -> None:
-        """
-        Times all that ran in turns, compares, and measures the choice again.
-
-        Args:
-            timer: What times a block of calls.
-        """
+        """Times all that ran in turns, compares, and measures the choice again."""
         budget_seconds = self.request.budget_seconds
         self._warm_up_earlier()
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
@@ -206,10 +192,7 @@ class Diagnosing:
         self.comparison = compare(rounds, baseline, eligible=eligible)
         self._recommend(steps, CONFIRMATION_SHARE * budget_seconds, timer)
 
-    def _on_round(self) -> Callable[[int, int], None] | None:
-        progress = self.progress
-        if progress is None:
-            return None
+    def _on_round(self) -> Callable[[int, int], None]:
         done, total = self._done - 1, len(self.request.configurations) + 3
         last = time.monotonic()
 
@@ -217,9 +200,8 @@ class Diagnosing:
             nonlocal last
             if time.monotonic() - last > 5:
                 last = time.monotonic()
-                progress(
-                    Progress(f"timing all configurations in turns: round {count} of up to {expected}", done, total)
-                )
+                stage = f"timing all configurations in turns: round {count} of up to {expected}"
+                self.progress(Progress(stage, done, total))
 
         return on_round
 

@@ -37,7 +37,6 @@ def examine_trace(
         path: A Chrome trace of ``torch.profiler`` (``.json`` or ``.json.gz``, any version since 2020), an SQLite export
             or a kernel summary in CSV of Nsight Systems, or a verbose log of oneDNN.
         max_bytes: How many bytes to read at the most, after unpacking.
-        rules: Which rules to run; None for all.
 
     Returns:
         A diagnosis with one trial, ``recorded``: conversions and round trips with what each claim rests on. Nothing in
@@ -58,8 +57,6 @@ def diagnose_recordings(
     The diagnosis that recordings are of, findings included.
 
     Args:
-        recordings: Of one diagnosis.
-        rules: Which rules to run; None for all.
         known: What was examined before, by configuration.
     """
     diagnosis = diagnosis_of(recordings, known)
@@ -79,7 +76,6 @@ def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceCo
 
     Args:
         old: The earlier one: a diagnosis, the path of a saved one, or that of a recorded trace, which is examined.
-        new: The later one, likewise.
 
     Returns:
         A ``TraceComparison`` of two traces, a ``ModelComparison`` of two models; ``print`` shows the report of either.
@@ -110,16 +106,12 @@ def _as_diagnosis(given: Diagnosis | str | Path) -> Diagnosis:
     path = Path(given)
     if is_saved_diagnosis(path):
         return load(path)
-
     return examine_trace(path)
 
 
 def is_saved_diagnosis(path: Path) -> bool:
     """
     Whether a file is a saved diagnosis, or was meant as one; a recorded trace else, or nothing we know.
-
-    Args:
-        path: A file.
 
     Raises:
         RecordError: It cannot be read.

@@ -52,7 +52,6 @@ class Rehearsal:
     What one eager call on a copy showed.
 
     Attributes:
-        changes_inputs: Whether the model writes into its inputs.
         output_layouts: Layouts of the outputs on the caller's own input.
     """
 
@@ -201,7 +200,8 @@ def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal |
     if problem is None:
         try:
             exact = _on_host(named(_run_in_float64(subject, mode, terms)))
-            problem = None if _shapes(exact) == _shapes(eager) else "it gives other outputs in float64"
+            same = [(n, t.shape) for n, t in exact.items()] == [(n, t.shape) for n, t in eager.items()]
+            problem = None if same else "it gives other outputs in float64"
         except (Exception, SystemExit) as error:  # what a model does with float64 is not known here
             shortage = out_of_memory(error)
             problem = shortage or first_line(error)
@@ -212,10 +212,6 @@ def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal |
         exact = eager  # another dtype draws other random numbers
     name = "float64" if exact is not eager else f"eager {_floating_dtype(eager)}"
     return Reference(name, _reference_tensors(exact, eager), mode, layouts, random, problem, terms, notes)
-
-
-def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _why_no_room(subject: LoadedSubject, rehearsal: Rehearsal | None) -> str | None:

@@ -19,12 +19,13 @@ from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.records import Failure, Recommendation
 from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.examination.choice import effective_options
 from layoutdoctor.isolation.messages import Progress
 from layoutdoctor.measure.environment import describe_environment
 from layoutdoctor.recording.recording import Head
 from layoutdoctor.run.rehearsal import check_runs
 from layoutdoctor.run.trial import LiveTrial, code_key, fingerprint, own_frame
-from layoutdoctor.subjects.prepare import effective_options, prepare, same_preparation_key
+from layoutdoctor.subjects.prepare import prepare, same_preparation_key
 from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import describe, owned_module, with_something_to_train
 
@@ -51,18 +52,11 @@ def record_for_target(
     subject: LoadedSubject,
     target: Target,
     request: Request,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[Progress], None],
     attempt: Attempt,
 ) -> tuple[Recording, ...]:
     """
     Every configuration of a loaded subject, lowered for a target.
-
-    Args:
-        subject: Model and inputs, on the CPU.
-        target: The GPU to lower for.
-        request: What to try.
-        progress: Called at every step.
-        attempt: What other processes did of this diagnosis, and whom to tell what this one does.
 
     Raises:
         UsageError: The model or an input is not on the CPU.
@@ -73,13 +67,11 @@ def record_for_target(
     if mode == "training":
         subject = with_something_to_train(subject)
     described = _describe(subject, mode, target)
+    reason = f"nothing was run on {target.name}: the graphs were lowered for it without the device, so no time is known"
+    recommendation = Recommendation(configuration=None, speedup=None, how=None, verified=False, reason=reason)
     created_at = attempt.created_at()
     total = len(configurations) + 1
     trials: list[LiveTrial] = []
-
-    def say(stage: str, done: int) -> None:
-        if progress is not None:
-            progress(Progress(stage, done, total))
 
     def head(interrupted: str | None = None) -> Head:
         environment = describe_environment("cpu", triton=triton_version(), onednn=(None, None), command=request.command)
@@ -90,16 +82,16 @@ def record_for_target(
             environment=msgspec.structs.replace(environment, device_name=None, thread_count=None),
             subject=described,
             configurations=tuple(trial.name for trial in trials),
-            recommendation=_no_recommendation(target),
+            recommendation=recommendation,
             interrupted=interrupted,
         )
 
-    say("running the model once in eager mode", 0)
+    progress(Progress("running the model once in eager mode", 0, total))
     attempt.began(None, "running the model once in eager mode")
     rehearsal = check_runs(subject, mode)
     for done, configuration in enumerate(configurations, start=1):
         doing = f"lowering for {target.name}" if _reason_to_skip(configuration) is None else "nothing to lower"
-        say(f"{configuration.name}: {doing}", done)
+        progress(Progress(f"{configuration.name}: {doing}", done, total))
         trial = LiveTrial.earlier(configuration, attempt, "static")
         is_new = trial is None
         if trial is None:
@@ -132,11 +124,6 @@ def _describe(subject: LoadedSubject, mode: Mode, target: Target) -> Subject:
     )
 
 
-def _no_recommendation(target: Target) -> Recommendation:
-    reason = f"nothing was run on {target.name}: the graphs were lowered for it without the device, so no time is known"
-    return Recommendation(configuration=None, speedup=None, how=None, verified=False, reason=reason)
-
-
 def lower_trial(
     subject: LoadedSubject,
     configuration: Configuration,
@@ -150,12 +137,7 @@ def lower_trial(
     One configuration, lowered for a target; a failure is a result.
 
     Args:
-        subject: What was loaded.
-        configuration: What to vary.
-        mode: ``inference`` or ``training``.
-        target: The GPU to lower for.
         earlier: Trials already lowered, which this one may turn out to be the same as.
-        changes_inputs: Whether the model writes into its inputs.
     """
     trial = LiveTrial(configuration, source="static")
     reason = _reason_to_skip(configuration)
@@ -185,12 +167,12 @@ def lower_trial(
         cause = getattr(error, "inner_exception", None) or error
         trial.fail(cause)
         if trial.failure is not None and trial.stage == STAGE and not isinstance(cause, LayoutDoctorError):
-            trial.failure = msgspec.structs.replace(trial.failure, message=_sentence(trial.failure.message, target))
+            reason = trial.failure.message
+            message = (
+                f"cannot lower the model for {target.name}: {reason}; diagnose it where the GPU is (without a target)"
+            )
+            trial.failure = msgspec.structs.replace(trial.failure, message=message)
     return trial
-
-
-def _sentence(reason: str, target: Target) -> str:
-    return f"cannot lower the model for {target.name}: {reason}; diagnose it where the GPU is (without a target)"
 
 
 def _reason_to_skip(configuration: Configuration) -> str | None:

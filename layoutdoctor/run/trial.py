@@ -13,6 +13,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
@@ -20,22 +21,17 @@ from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.records import Failure, GradientLayout, Graph, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
+from layoutdoctor.examination.choice import effective_options, global_options
 from layoutdoctor.isolation.messages import TrialMemo
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.subjects.copies import layout_of
-from layoutdoctor.subjects.prepare import (
-    effective_options,
-    formats_in_effect,
-    global_options,
-    prepare,
-    same_preparation_key,
-)
+from layoutdoctor.subjects.prepare import formats_in_effect, prepare, same_preparation_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from layoutdoctor.capture.session import CapturedGraph
@@ -51,25 +47,17 @@ if TYPE_CHECKING:
 _LOG_LINES = 12
 
 
-def _tell_nobody(stage: str) -> None:
-    del stage
-
-
 @dataclass
 class LiveTrial:
     """
     A trial while the diagnosis runs.
 
     Attributes:
-        configuration: What is varied.
-        source: Where its recording comes from.
         step: One iteration, warm; None where the trial failed or is the same as another one.
-        compile_seconds: Wall time of the first call; None for eager.
         stage: What was being done, for a failure's record.
         lost: How the process ended that ran it; None where it did not end.
         ran: Whether it came to its end, so that another configuration may turn out to be the same.
         is_skipped: Whether its failure is that it was not to be tried.
-        announce: Told each stage as it begins.
     """
 
     configuration: Configuration
@@ -96,17 +84,12 @@ class LiveTrial:
     lost: Lost | None = None
     ran: bool = False
     is_skipped: bool = False
-    announce: Callable[[str], None] = field(default=_tell_nobody, repr=False)
+    announce: Callable[[str], None] = field(default=lambda stage: None, repr=False)
 
     @classmethod
     def earlier(cls, configuration: Configuration, attempt: Attempt, source: Source = "live") -> LiveTrial | None:
         """
         What an earlier process has found out about a configuration, be it that it took that process with it.
-
-        Args:
-            configuration: What is varied.
-            attempt: What earlier processes did.
-            source: Where its recording comes from.
 
         Returns:
             The trial, to be timed here without running it again; None where it is this process's turn.
@@ -119,22 +102,18 @@ class LiveTrial:
         return cls(
             configuration=trial.configuration,
             source=source,
-            compile_seconds=memo.compile_seconds,
             same_as=trial.same_as,
             failure=trial.failure,
             equivalence=trial.equivalence,
-            peak_memory_bytes=memo.peak_memory_bytes,
             recompile_count=trial.recompile_count,
             graph_break_reasons=trial.graph_break_reasons,
             recompile_reasons=trial.recompile_reasons,
             gradient_layouts=trial.gradient_layouts,
             notes=list(trial.notes),
-            key=memo.key,
-            code=memo.code,
-            onednn=memo.onednn,
             lost=lost,
             ran=lost is None and trial.failure is None and trial.same_as is None,
             is_skipped=trial.status == "skipped",
+            **msgspec.structs.asdict(memo),
         )
 
     @property
@@ -145,23 +124,22 @@ class LiveTrial:
     @property
     def memo(self) -> TrialMemo:
         """What another process has to know of this trial beside its record."""
-        return TrialMemo(
-            key=self.key,
-            code=self.code,
-            compile_seconds=self.compile_seconds,
-            peak_memory_bytes=self.peak_memory_bytes,
-            onednn=self.onednn,
-        )
+        return msgspec.convert(self, TrialMemo, from_attributes=True)
 
     def enter(self, stage: str) -> None:
-        """
-        Says what is done from now on.
-
-        Args:
-            stage: As in ``Failure.kind``.
-        """
+        """Says what is done from now on, in the words of ``Failure.kind``."""
         self.stage = stage
         self.announce(stage)
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """A block of which an exception, whatever the user's model may raise, is a result of the trial."""
+        try:
+            yield
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """Records why there is no result, and lets go of the model."""
@@ -176,9 +154,6 @@ class LiveTrial:
         Whether this trial would only repeat another one, as far as its key and its code are known; it ends then.
 
         What was recorded there holds here, and the times stay there.
-
-        Args:
-            others: Trials already run.
         """
         ran = [other for other in others if other.ran]
         for mine, theirs, why in (
@@ -225,13 +200,7 @@ class LiveTrial:
         )
 
     def hand_over(self, head: Head, attempt: Attempt) -> None:
-        """
-        Gives the trial to whoever keeps what is done; another process that does has its graphs and iterations then.
-
-        Args:
-            head: What is known of the diagnosis.
-            attempt: Whom to tell.
-        """
+        """Gives the trial to whoever keeps what is done; a process that does has its graphs and iterations then."""
         attempt.keep(self.recording(head), self.memo)
         if attempt.may_restart:
             self.graphs, self.iterations, self.was_profiled = (), (), False
@@ -248,12 +217,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def fingerprint(value: Hashable) -> str:
-    """
-    What two equal values have in common, also in two processes.
-
-    Args:
-        value: Made of tuples, strings, numbers and None.
-    """
+    """What two equal values, made of tuples, strings, numbers and None, have in common, also in two processes."""
     return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
 
 
@@ -265,74 +229,43 @@ def run_trial(
     earlier: Sequence[LiveTrial],
     rehearsal: Rehearsal,
     trace_file: Path | None = None,
-    announce: Callable[[str], None] = _tell_nobody,
+    announce: Callable[[str], None] = lambda stage: None,
 ) -> LiveTrial:
     """
     Everything of a trial but its timing; a failure is a result.
 
     Args:
-        subject: What was loaded.
-        configuration: What to vary.
-        mode: ``inference`` or ``training``.
-        reference: What the outputs are compared with.
         earlier: Trials already run, which this one may turn out to be the same as.
-        rehearsal: What the eager call on a copy showed.
-        trace_file: Where to keep the profiler's trace.
-        announce: Told each stage as it begins.
     """
     trial = LiveTrial(configuration, announce=announce)
-    try:
+    with trial.failing():
         prepared = prepare(subject, configuration, mode, rehearsal.shared)
         trial.notes += prepared.notes
         trial.key = fingerprint(same_preparation_key(prepared, configuration))
-        if trial.is_same_as_one_of(earlier):
-            return trial
-        _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file)
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # the user's model may raise anything
-        trial.fail(error)
+        if not trial.is_same_as_one_of(earlier):
+            _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file)
     return trial
 
 
 def warm_up(trial: LiveTrial, subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal) -> None:
-    """
-    Prepares, and where needed compiles, a restored trial again, so that it can be timed here; a failure is a result.
-
-    Args:
-        trial: One that ran in an earlier process.
-        subject: What was loaded.
-        mode: ``inference`` or ``training``.
-        rehearsal: What the eager call on a copy showed.
-    """
-    try:
+    """Prepares, and where needed compiles, a trial of an earlier process again, to be timed here; it may fail now."""
+    with trial.failing(), contextlib.ExitStack() as stack:
         trial.enter("prepare")
         prepared = prepare(subject, trial.configuration, mode, rehearsal.shared)
         step = prepared.step(mode, fresh_inputs=rehearsal.changes_inputs)
-        with contextlib.ExitStack() as stack:
-            if trial.configuration.backend == "inductor":
-                trial.enter("compile")
-                step.run = compiled(step.run, trial.configuration)
-                stack.enter_context(compile_settings(global_options(trial.configuration)))
-            step()
-            trial.enter("run")
-            step()
+        if trial.configuration.backend == "inductor":
+            trial.enter("compile")
+            step.run = compiled(step.run, trial.configuration)
+            stack.enter_context(compile_settings(global_options(trial.configuration)))
+        step()
+        trial.enter("run")
+        step()
         step.forget_results()
         trial.step = step
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # the user's model may raise anything, also the second time
-        trial.fail(error)
 
 
 def compiled(run: Callable[..., Any], configuration: Configuration) -> Callable[..., Any]:
-    """
-    The model compiled as a configuration says, at its first call.
-
-    Args:
-        run: What to call.
-        configuration: Of backend ``inductor``.
-    """
+    """The model compiled as a configuration of backend ``inductor`` says, at its first call."""
     options = {**effective_options(configuration), **distinct_options(configuration.name)}
     compiled_run: Callable[..., Any] = torch.compile(own_frame(run, configuration.name), options=options)
     return compiled_run
@@ -371,12 +304,7 @@ def _run(
 
 
 def subject_device(prepared: PreparedModel) -> str:
-    """
-    Type of the device a prepared model runs on.
-
-    Args:
-        prepared: A prepared model.
-    """
+    """Type of the device a prepared model runs on."""
     tensors = list(prepared.module.parameters()) if prepared.module is not None else []
     tensors += torch.utils._pytree.tree_leaves((prepared.args, prepared.kwargs))
     return next((leaf.device.type for leaf in tensors if isinstance(leaf, torch.Tensor)), "cpu")
@@ -396,13 +324,7 @@ def _gradient_layouts(prepared: PreparedModel, step: Step) -> tuple[GradientLayo
 
 
 def code_key(prepared: PreparedModel, trial: LiveTrial) -> str | None:
-    """
-    What equal generated code on equal layouts has in common; None where not all of the code is known.
-
-    Args:
-        prepared: What was compiled.
-        trial: With its graphs.
-    """
+    """What equal generated code on equal layouts has in common; None where not all of the code is known."""
     codes = tuple(graph.code_fingerprint for graph in trial.graphs)
     if not codes or None in codes or trial.graph_break_reasons:
         return None
@@ -439,10 +361,6 @@ def own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     Dynamo keeps compiled code by code object: with one for each configuration no configuration meets another one's
     entries, the caller's own compiled functions are left alone, and all of it goes when the function goes.
-
-    Args:
-        run: What to call.
-        name: The configuration's name.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """
 The child process of a diagnosis: reads what to do, does it, and says at once what is done.
 
-Whatever happens to it costs the configuration under way: ``supervisor`` starts it and watches.
+Whatever happens to it costs the configuration under way: ``isolation.supervisor`` starts it and watches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from layoutdoctor.isolation.messages import (
     KeptMore,
     Refused,
     Request,
-    Stepped,
     TurnBoard,
     encode,
 )
@@ -44,7 +43,7 @@ from layoutdoctor.recording.saved import unpack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.isolation.messages import AnyMessage, Progress, TrialMemo
+    from layoutdoctor.isolation.messages import AnyMessage, TrialMemo
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -69,12 +68,7 @@ class Channel:
         self._kept_count = 0
 
     def send(self, message: AnyMessage) -> None:
-        """
-        Sends a message; where that is not possible any more, the process ends: another one can go on.
-
-        Args:
-            message: Any.
-        """
+        """Sends a message; where that is not possible any more, the process ends: another one can go on."""
         if os.getpid() != self._owner:
             os._exit(STATUS_FORKED)
         with self._lock:
@@ -87,35 +81,12 @@ class Channel:
                     os.write(2, f"cannot report to layoutdoctor any more: {error.strerror or error}\n".encode())
                 os._exit(STATUS_MUTE)
 
-    def progress(self, progress: Progress) -> None:
-        """
-        Sends a step.
-
-        Args:
-            progress: What is being done.
-        """
-        self.send(Stepped(stage=progress.stage, done=progress.done, total=progress.total))
-
     def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
-        """
-        Says what begins.
-
-        Args:
-            configuration: Under which configuration; None where it concerns all.
-            stage: What.
-            is_new: Whether the time limit starts anew.
-        """
+        """Says what begins: under which configuration, None where it concerns all."""
         self.send(Began(configuration=configuration, stage=stage, is_new=is_new))
 
     def keep(self, recording: Recording, memo: TrialMemo, board: TurnBoard | None = None) -> None:
-        """
-        Hands over a trial that is done.
-
-        Args:
-            recording: What was seen of it.
-            memo: What another process has to know of it besides.
-            board: Where the supervisor says that it has dealt with it, which is waited for; None waits for nothing.
-        """
+        """Hands over a trial that is done, and waits until the board says that it has been dealt with."""
         self.send(KeptMore(recording=recording, memo=memo))
         self._kept_count += 1
         if board is not None:
@@ -188,7 +159,7 @@ def _record(request: Request, channel: Channel, board: TurnBoard) -> tuple[Recor
     return record_subject(
         _load(request),
         request,
-        progress=channel.progress,
+        progress=channel.send,
         attempt=Attempt(
             kept=request.kept,
             lost=request.lost,

@@ -6,21 +6,24 @@ import contextlib
 import gc
 import logging
 import os
+import random
 import signal
 import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from layoutdoctor.errors import first_line
-from layoutdoctor.state.randomness import keep_random_state
 from layoutdoctor.state.switches import (
     keep_compiler_settings,
     keep_each,
     keep_modes,
     keep_switches,
     nothing,
+    together,
 )
 
 if TYPE_CHECKING:
@@ -173,6 +176,113 @@ def _keep_loggers() -> Restore:
     return restore
 
 
+_LAZY_DEVICES = ("cuda", "xpu", "mtia")
+"""Devices whose generators do not exist before the first use of the device: a seed given until then waits for it."""
+
+
+@contextlib.contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """Runs a block and puts the random number generators of torch, numpy and Python back afterwards."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(_keep_random_state())
+        yield
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Runs a block with all random number generators seeded, from 0 to 2**32 - 1, and puts them back afterwards."""
+    with preserved_random_state():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed(seed)
+        yield
+
+
+def _keep_random_state() -> Restore:
+    """
+    Remembers the state of all random number generators, and returns what puts it back.
+
+    Those of a device that is used for the first time meanwhile, and numpy's where numpy is imported meanwhile, get what
+    they would have got without the block: the seed that was waiting for them, or one that nobody can foresee.
+    """
+    return together([_keep_python(), _keep_numpy(), _keep_cpu(), _keep_mps(), *map(_keep_device, _LAZY_DEVICES)])
+
+
+def _keep_python() -> Restore:
+    state = random.getstate()
+    return lambda: random.setstate(state)
+
+
+def _keep_numpy() -> Restore:
+    numpy: Any = sys.modules.get("numpy")
+    # A module that is being imported just now, by the one who calls, has no generator yet.
+    state = numpy.random.get_state() if hasattr(numpy, "random") else None
+
+    def restore() -> None:
+        generator = getattr(sys.modules.get("numpy"), "random", None)
+        if generator is None:
+            return
+        if state is None:
+            generator.seed()
+        else:
+            generator.set_state(state)
+
+    return restore
+
+
+def _keep_cpu() -> Restore:
+    # The generator itself, not torch.get_rng_state: a default device would send the state's tensor elsewhere.
+    state = torch.default_generator.get_state()
+
+    def restore() -> None:
+        torch.default_generator.set_state(state)
+
+    return restore
+
+
+def _keep_mps() -> Restore:
+    state = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+
+    def restore() -> None:
+        if state is not None:
+            torch.mps.set_rng_state(state)
+
+    return restore
+
+
+def _keep_device(name: str) -> Restore:
+    """
+    The generators of all devices of one kind.
+
+    Source:
+        ``torch.cuda._lazy_seed_tracker``: the last seeds given before the device is initialised, which torch applies
+        when it is; torch 2.7 to 2.13, and the same for xpu and mtia.
+    """
+    device: Any = getattr(torch, name, None)
+    is_initialized = getattr(device, "is_initialized", None)
+    if is_initialized is None:
+        return nothing
+    if is_initialized() and hasattr(device, "get_rng_state_all"):
+        states = device.get_rng_state_all()
+        return lambda: device.set_rng_state_all(states)
+    tracker = getattr(device, "_lazy_seed_tracker", None)
+    waiting = dict(vars(tracker)) if tracker is not None else {}
+
+    def restore() -> None:
+        if tracker is not None:
+            vars(tracker).update(waiting)
+        if not is_initialized():
+            return
+        calls = [call for call in waiting.get("call_order", ()) if call]
+        if not calls and hasattr(device, "seed_all"):
+            device.seed_all()
+        for apply, _ in calls:
+            apply()
+
+    return restore
+
+
 # Put back from the last to the first: switches of torch while its modes are still the block's would meet those.
 _KEPT: tuple[tuple[str, Callable[[], Restore]], ...] = (
     ("signal handlers", _keep_signals),
@@ -181,7 +291,7 @@ _KEPT: tuple[tuple[str, Callable[[], Restore]], ...] = (
     ("warning filters", _keep_warnings),
     ("loggers", _keep_loggers),
     ("environment or folder", _keep_surroundings),
-    ("random number generators", keep_random_state),
+    ("random number generators", _keep_random_state),
     ("compiler settings", keep_compiler_settings),
     ("torch's switches", keep_switches),
     ("torch's modes", keep_modes),

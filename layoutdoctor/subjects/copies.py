@@ -112,7 +112,6 @@ def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple
 
     Args:
         args: Positional arguments, nested as torch's pytree understands it.
-        kwargs: Keyword arguments likewise.
 
     Raises:
         SubjectError: What copies an object leaves tensors in it that are the caller's.
@@ -169,7 +168,6 @@ def copy_module(module: nn.Module, weights: Weights | None = None) -> nn.Module:
     A deep copy of a module with the strides of the original and without its gradients.
 
     Args:
-        module: The caller's module.
         weights: Asked for each parameter and buffer of the module: what to take in its place, such as a parameter that
             shares its memory with that of other copies; None where it is to be copied like the rest.
 
@@ -207,8 +205,6 @@ def _check_is_a_copy(original: Any, copied: Any, given: Iterable[torch.Tensor] =
     Refuses a deep copy in which a tensor lies in memory of the original, or a module is the original's.
 
     Args:
-        original: The caller's.
-        copied: What ``copy.deepcopy`` made of it.
         given: Tensors that the copy was told to take; they may lie where they like.
     """
     known: dict[int, Any] = {}  # keeps what was met alive: no identity is used again
@@ -259,9 +255,6 @@ def _memory_of(part: torch.Tensor | nn.Module) -> object:
 def check_has_data(module: nn.Module) -> None:
     """
     Refuses a module that cannot run as it is.
-
-    Args:
-        module: The caller's module.
 
     Raises:
         SubjectError: A parameter or buffer has no shape yet, or is on the meta device.
@@ -331,7 +324,7 @@ class _Copier(NamedTuple):
         kinds = (nn.Module, torch.Tensor)
         cells = function.__closure__ or ()
         held = [cell.cell_contents if _is_filled(cell) else None for cell in cells]
-        names = _global_names(function.__code__) & function.__globals__.keys()
+        names = global_names(function.__code__) & function.__globals__.keys()
         used = {name: function.__globals__[name] for name in names}
         used = {name: value for name, value in used.items() if isinstance(value, kinds)}
         defaults = function.__defaults__ or ()
@@ -359,6 +352,7 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def _global_names(code: types.CodeType) -> set[str]:
+def global_names(code: types.CodeType) -> set[str]:
+    """Names of globals and attributes that code, and the code within it, asks for."""
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return set(code.co_names).union(*(_global_names(part) for part in inner))
+    return set(code.co_names).union(*(global_names(part) for part in inner))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.errors import SubjectError, UsageError, first_line
+from layoutdoctor.subjects.copies import CHANNELS_LAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,7 +50,6 @@ class InputSpec:
         dtype: torch's name, such as ``float32``.
         shape: Sizes; empty for a scalar.
         memory_format: ``channels_last`` (by rank), or None for contiguous.
-        name: The keyword; None for a positional input.
     """
 
     dtype: str
@@ -79,7 +78,7 @@ def parse_input(spec: str) -> InputSpec:
         raise UsageError(
             f"cannot read input {spec!r}: got memory format {memory_format!r}, expected {' or '.join(_FORMATS)}"
         )
-    if memory_format == "channels_last" and len(shape) not in CHANNELS_LAST_BY_RANK:
+    if memory_format == "channels_last" and len(shape) not in CHANNELS_LAST:
         raise UsageError(f"cannot make input {spec!r} channels_last: got {len(shape)} dimensions, expected 4 or 5")
     return InputSpec(
         dtype=str(dtype).removeprefix("torch."),
@@ -92,9 +91,6 @@ def parse_input(spec: str) -> InputSpec:
 def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
     """
     A dtype by its short or long name.
-
-    Args:
-        where: What it was written in, for the error.
 
     Raises:
         UsageError: No such dtype.
@@ -131,7 +127,6 @@ def make_inputs(
     The tensors that specs describe: normal random numbers, small integers from 0, always the same.
 
     Args:
-        specs: Read by ``parse_input``, positional ones in order.
         device: Where they shall be; the CPU where None.
         dtype: Replaces the dtype of floating-point inputs.
 
@@ -167,8 +162,7 @@ def _make_tensor(
             limit = 2 if own == torch.bool else _INTEGER_LIMIT
             tensor = torch.randint(limit, spec.shape, generator=generator, device="cpu", dtype=torch.int64).to(own)
         if spec.memory_format == "channels_last":
-            formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-            tensor = tensor.contiguous(memory_format=formats[len(spec.shape)])
+            tensor = tensor.contiguous(memory_format=CHANNELS_LAST[len(spec.shape)])
         return tensor.to(device) if device is not None else tensor
     except (RuntimeError, MemoryError) as error:
         raise SubjectError(

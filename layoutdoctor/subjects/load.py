@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
-from layoutdoctor.state.randomness import seeded
+from layoutdoctor.state.process import seeded
 from layoutdoctor.subjects.copies import copy_module, input_tensors
 from layoutdoctor.subjects.inputs import ZOOS, InputSpec, load_from_zoo, make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap
@@ -109,7 +109,6 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
     prints goes to standard error, and an exception becomes one line.
 
     Args:
-        name: What to call the target in an error.
         file: The user's file, whose last line in the traceback is named; None where it is not known.
         doing: What the block does, such as ``"load"``.
 

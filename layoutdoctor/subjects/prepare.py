@@ -11,9 +11,7 @@ import torch._inductor.config as inductor_config
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.examination.choice import effective_options as effective_options
-from layoutdoctor.examination.choice import global_options as global_options
-from layoutdoctor.examination.choice import how_to_apply as how_to_apply
+from layoutdoctor.examination.choice import effective_options, global_options
 from layoutdoctor.measure.memory import why_too_little
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
@@ -43,7 +41,6 @@ class PreparedModel:
     A copy of the subject as one configuration wants it, not compiled yet.
 
     Attributes:
-        run: What to call, or to hand to torch.compile.
         module: The module that owns the parameters; None for a function without any.
     """
 

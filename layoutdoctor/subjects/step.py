@@ -13,7 +13,7 @@ import torch
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults
-from layoutdoctor.state.randomness import seeded
+from layoutdoctor.state.process import seeded
 from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of
 from layoutdoctor.subjects.weights import same_values
 
@@ -49,7 +49,6 @@ class Step:
     let go of, so that those of one configuration never lie beside those of another.
 
     Attributes:
-        run: What to call: the copy, or the compiled copy.
         module: The module that owns the parameters; None for a function without any.
         fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.

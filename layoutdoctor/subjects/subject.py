@@ -40,10 +40,8 @@ class LoadedSubject:
     A model and what to call it with. The caller's own objects: whoever works on them copies first.
 
     Attributes:
-        name: What the user called it, without folders.
         model: A module or any other callable, never a compiled one.
         notes: Facts the reader should know, such as what was unwrapped.
-        source: The user's file; None from Python.
         is_ours: Whether nobody else holds the model: its own memory may then serve the configurations that keep its
             format. It is not changed either.
     """
@@ -184,7 +182,9 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
         inputs=_describe_inputs(subject),
         model=type(subject.model).__name__ if is_module else None,
         parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
-        convolution_module_count=_count_convolutions(module) if module is not None else None,
+        convolution_module_count=sum(isinstance(part, CONVOLUTION_CLASSES) for part in module.modules())
+        if module is not None
+        else None,
         parameter_formats=_count_formats(parameters),
         notes=subject.notes,
     )
@@ -260,10 +260,6 @@ def _input_name(path: tuple[Any, ...]) -> str | None:
     if is_keyword:
         return f"{rest[0].key}{pytree.keystr(rest[1:])}"
     return None if len(rest) == 1 else f"args{pytree.keystr(rest)}"
-
-
-def _count_convolutions(module: nn.Module) -> int:
-    return sum(isinstance(part, CONVOLUTION_CLASSES) for part in module.modules())
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:

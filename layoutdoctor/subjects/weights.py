@@ -112,7 +112,6 @@ def refuse_unless_it_fits(
 
     Args:
         parts: Tensors of which as many bytes are needed again, and what for.
-        more: What else is needed on the device of the first tensor.
 
     Raises:
         SubjectError: It does not fit; with the number needed.
@@ -183,12 +182,10 @@ class SharedTensors:
     The weights and inputs of one diagnosis, each once for each format in use.
 
     Attributes:
-        originals: Parameters and buffers of the subject.
         changed: Those that the model changes in place: they are copied for each configuration.
         is_ours: Whether nobody else holds the subject, so that its own memory serves its own format.
         changes_inputs: Whether the model changes its inputs in place: they are copied for each configuration.
         activation_bytes: What an iteration takes beside the weights, as far as is known.
-        loss_weights: Of Step; by index and layout of the output.
     """
 
     originals: Sequence[torch.Tensor] = ()

@@ -68,32 +68,29 @@ def test_a_script_without_a_guard_runs_once_also_where_it_calls_from_a_thread(tm
     assert run("script.py", folder=tmp_path) == ["running", SAID]
 
 
+GUARDED = "from blocks import *\nif __name__ == '__main__':" + CALL.replace("\n", "\n    ")
+CELLS = (
+    "import code\nconsole = code.InteractiveInterpreter({'__name__': '__main__'})\n"
+    f"for cell in ({MODEL!r}, {CALL!r}):\n    console.runsource(cell, '<cell>', 'exec')\n"
+)
+
+
 @pytest.mark.slow
-def test_a_script_with_a_guard_and_a_module_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "script", "text"),
+    [
+        (["script.py"], GUARDED, ""),
+        (["-c", MODEL + CALL], "", ""),
+        (["-"], "", MODEL + CALL),
+        (["script.py"], CELLS, ""),
+    ],
+    ids=["a guard and a module of its own", "a command line", "standard input", "cells of a notebook"],
+)
+def test_python_is_run_in_every_way(arguments: list[str], script: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "blocks.py").write_text(MODEL)
-    call = CALL.replace("\n", "\n    ")
-    (tmp_path / "script.py").write_text(f"from blocks import *\nif __name__ == '__main__':{call}")
+    (tmp_path / "script.py").write_text(script)
 
-    assert run("script.py", folder=tmp_path)[-1] == SAID
-
-
-@pytest.mark.slow
-def test_a_command_line_of_python(tmp_path: Path) -> None:
-    assert run("-c", MODEL + CALL, folder=tmp_path) == [SAID]
-
-
-@pytest.mark.slow
-def test_a_program_from_standard_input(tmp_path: Path) -> None:
-    assert run("-", folder=tmp_path, text=MODEL + CALL) == [SAID]
-
-
-@pytest.mark.slow
-def test_cells_of_a_notebook(tmp_path: Path) -> None:
-    cells = "import code\nconsole = code.InteractiveInterpreter({'__name__': '__main__'})\n"
-    cells += f"for cell in ({MODEL!r}, {CALL!r}):\n    console.runsource(cell, '<cell>', 'exec')\n"
-    (tmp_path / "kernel.py").write_text(cells)
-
-    assert run("kernel.py", folder=tmp_path) == [SAID]
+    assert run(*arguments, folder=tmp_path, text=text)[-1] == SAID
 
 
 class Net(nn.Module):
@@ -105,25 +102,10 @@ class Net(nn.Module):
         return self.conv(x)
 
 
-class Dies(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not x.is_contiguous():
-            os._exit(7)
-        return super().forward(x)
-
-
 def diagnose(model: Any, *configurations: str) -> layoutdoctor.Diagnosis:
     return layoutdoctor.diagnose(
         model, torch.ones(1, 3, 8, 8), configurations=configurations, budget_seconds=0.05, isolate=True
     )
-
-
-@pytest.mark.slow
-def test_a_configuration_that_ends_its_process_costs_itself_only() -> None:
-    diagnosis = diagnose(Dies(), "eager", "eager-channels-last")
-
-    assert [trial.status for trial in diagnosis.trials] == ["ok", "crashed"]
-    assert "exit status 7" in diagnosis.trials[1].failure.message
 
 
 def test_a_model_that_cannot_travel_is_diagnosed_here_and_a_note_says_why() -> None:
@@ -155,16 +137,6 @@ def test_an_operator_of_this_process_is_not_missed_in_the_other() -> None:
 
     assert [trial.status for trial in diagnosis.trials] == ["ok"]
     assert "it calls the operator layoutdoctor_isolation::twice" in diagnosis.subject.notes[0]
-
-
-@pytest.mark.slow
-def test_a_model_that_does_not_run_is_refused_as_in_this_process() -> None:
-    with pytest.raises(layoutdoctor.LayoutDoctorError, match="cannot run Conv2d on float32") as caught:
-        layoutdoctor.diagnose(nn.Conv2d(3, 3, 3), torch.ones(4), configurations="eager", isolate=True)
-
-    with pytest.raises(type(caught.value)) as here:
-        layoutdoctor.diagnose(nn.Conv2d(3, 3, 3), torch.ones(4), configurations="eager")
-    assert str(caught.value) == str(here.value)
 
 
 class CopiedAsItself(Net):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import logging
 import os
 import random
@@ -28,6 +29,7 @@ import pytest
 import torch
 import torch._dynamo.config as dynamo_config
 import torch._inductor.config as inductor_config
+from loops import for_each
 from process_state import differences, snapshot
 from torch import nn
 from torch._inductor.graph import GraphLowering
@@ -201,8 +203,7 @@ def leave_a_case_alone(
         )
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES[1:3])
+@for_each(("case", "mode"), itertools.product(CASES[1:3], MODES))
 def test_a_case_of_the_casebook_leaves_everything_as_it_was(case: str, mode: Mode) -> None:
     leave_a_case_alone(case, mode, EAGER, walk=False)
 
@@ -213,13 +214,6 @@ def test_a_case_of_the_casebook_leaves_everything_as_it_was(case: str, mode: Mod
 @pytest.mark.parametrize("case", CASES)
 def test_every_case_of_the_casebook_leaves_everything_as_it_was(case: str, mode: Mode) -> None:
     leave_a_case_alone(case, mode, f"{EAGER} inductor")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_compiled_before")
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES)
-def test_every_case_lowered_for_a_gpu_leaves_everything_as_it_was(case: str, mode: Mode) -> None:
     leave_a_case_alone(case, mode, "inductor", target="cuda:90")
 
 
@@ -258,9 +252,7 @@ def test_a_model_that_raises_at_any_of_its_calls(error: type[BaseException], mod
         assert {"failed", "ok"} <= set(outcomes)  # without its kernel list the trial is still one
 
 
-@pytest.mark.parametrize(
-    ("call", "error"), [(1, RuntimeError), (2, KeyboardInterrupt), (3, RuntimeError), (4, KeyboardInterrupt)]
-)
+@for_each(("call", "error"), [(1, RuntimeError), (2, KeyboardInterrupt), (3, RuntimeError), (4, KeyboardInterrupt)])
 def test_a_progress_callback_that_raises(call: int, error: type[BaseException]) -> None:
     done = []
 
@@ -273,7 +265,7 @@ def test_a_progress_callback_that_raises(call: int, error: type[BaseException]) 
         diagnose("inference", "eager", progress=progress)
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@for_each("error", [RuntimeError, KeyboardInterrupt])
 def test_a_timer_that_raises(error: type[BaseException]) -> None:
     model, x = callers()
     expected = pytest.raises(error) if error is KeyboardInterrupt else contextlib.nullcontext()
@@ -281,7 +273,7 @@ def test_a_timer_that_raises(error: type[BaseException]) -> None:
         layoutdoctor.diagnose(model, x, configurations="eager", timer=raising(error))
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@for_each("error", [RuntimeError, KeyboardInterrupt])
 def test_a_rule_that_raises(error: type[BaseException]) -> None:
     rule = Rule("LD999", "planted", "a rule that raises", "note", raising(error))
     with contextlib.suppress(error, LayoutDoctorError):
@@ -376,27 +368,28 @@ def change_the_process() -> None:
     logging.disable(logging.ERROR)
 
 
-def test_a_model_that_changes_everything_in_reach() -> None:
+@for_each("error", [None, RuntimeError, KeyboardInterrupt])
+def test_a_model_that_changes_everything_in_reach(error: type[BaseException] | None) -> None:
     changed: list[str] = []
 
     def change() -> None:
         before = snapshot(walk=False)
         change_the_process()
         changed.extend(differences(before, snapshot(walk=False)))
+        if error is not None:
+            raise error
 
-    TRIPWIRE.at = -1
     model, x = Net(), torch.randn(2, 4, 8, 8)
     TRIPWIRE.calls, TRIPWIRE.at, TRIPWIRE.act = 0, 1, change
-    with nothing_changes(model, x):
+    with nothing_changes(model, x), contextlib.suppress(LayoutDoctorError, KeyboardInterrupt):
         layoutdoctor.diagnose(model, x, configurations="eager", timer=at_once)
 
     assert len(changed) > 55, "the table does not see what was changed"
 
 
-@pytest.mark.parametrize("dtype", [torch.float64])
-def test_a_model_that_sets_the_default_dtype_and_device(dtype: torch.dtype) -> None:
+def test_a_model_that_sets_the_default_dtype_and_device() -> None:
     def change() -> None:
-        torch.set_default_dtype(dtype)
+        torch.set_default_dtype(torch.float64)
         torch.set_default_device("meta")
 
     model, x = callers()
@@ -407,7 +400,7 @@ def test_a_model_that_sets_the_default_dtype_and_device(dtype: torch.dtype) -> N
     assert torch.ones(1).device.type == "cpu"
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+@for_each("number", [0, 1, 2])
 def test_a_model_that_closes_a_standard_stream(number: int) -> None:
     model, x = callers()
     TRIPWIRE.calls, TRIPWIRE.at, TRIPWIRE.act = 0, 2, lambda: os.close(number)

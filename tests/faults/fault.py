@@ -1,25 +1,12 @@
-"""What a row of the table of faults says, and the model file that plants the fault."""
+"""What a row of the table of faults says, the model file that plants the fault, and the rows themselves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-EAGER = "eager,eager-channels-last"
-THREE = "eager,eager-channels-last,inductor"
-FOUR = "eager,eager-channels-last,inductor,inductor-layout-opt-off"
-
-BOTH_TIMED = "eager, eager-channels-last"
-ALL_OK = "eager ok, eager-channels-last ok"
-LAST_FAILED = "eager ok, eager-channels-last failed"
-LAST_CRASHED = "eager ok, eager-channels-last crashed"
-LAST_TIMED_OUT = "eager ok, eager-channels-last timed_out"
-LAST = "eager-channels-last"
-HANG = "--timeout 10"
+import msgspec
 
 _MODEL = """\
 import ctypes, faulthandler, os, re, resource, signal, subprocess, sys, threading, time
@@ -46,9 +33,19 @@ def get_inputs():
     return {inputs}
 """
 
+# The way from a model into the compiler: an operator's fake implementation runs while dynamo traces.
+_FAKE = """
+@torch.library.custom_op("faults::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+@double.register_fake
+def _(x):
+    {code}
+    return torch.empty_like(x)
+"""
 
-@dataclass(frozen=True, kw_only=True)
-class Fault:
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     One planted fault, and what has to come of it.
 
@@ -65,6 +62,7 @@ class Fault:
         plant: What the model does there.
         once: Whether it does so only the first time.
         before: Code of the model file, run when it is loaded.
+        while_tracing: One line of code that the fake implementation of the operator ``faults::double`` runs.
         build: Code at the end of the model's ``__init__``.
         forward: Code at the start of its ``forward``.
         returns: What it returns.
@@ -72,7 +70,7 @@ class Fault:
         way: Through the command, through ``layoutdoctor.diagnose``, or through that with ``isolate=True``.
         configurations: Those that are tried.
         options: More of the command line.
-        environment: Variables of the command; None removes one, ``{work}`` stands for the model's folder.
+        environment: Variables of the command; ``{work}`` stands for the model's folder.
         limits: Limits of the process, by their names in ``resource``.
         shell_tail: Redirections of the command.
         interrupt: Signals sent to the command once the model waits, separated by commas.
@@ -98,15 +96,16 @@ class Fault:
     plant: str = "pass"
     once: bool = False
     before: str = ""
+    while_tracing: str = ""
     build: str = ""
     forward: str = "strike(self)"
     returns: str = "self.conv(x)"
     inputs: str = "[torch.randn(1, 8, 8, 8)]"
     way: Literal["command", "python", "isolated"] = "command"
-    configurations: str = EAGER
+    configurations: str = "eager,eager-channels-last"
     options: str = ""
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
+    environment: dict[str, str] = {}
+    limits: dict[str, int] = {}
     shell_tail: str = ""
     interrupt: str = ""
     surroundings: str = ""
@@ -123,7 +122,7 @@ class Fault:
     def model_source(self) -> str:
         """The model file."""
         return _MODEL.format(
-            before=self.before,
+            before=_FAKE.format(code=self.while_tracing) if self.while_tracing else self.before,
             at=self.at,
             of=self.of,
             once=self.once,
@@ -138,14 +137,13 @@ class Fault:
     def when_resumed(self) -> Fault:
         """What the second run of a row has to give."""
         names = self.configurations.split(",")
-        return replace(
-            self, status=0, trials=", ".join(f"{name} ok" for name in names), timed=", ".join(names), says=""
-        )
+        trials = ", ".join(f"{name} ok" for name in names)
+        return msgspec.structs.replace(self, status=0, trials=trials, timed=", ".join(names), says="")
 
     @property
     def expected_trials(self) -> dict[str, str]:
         """Status by configuration."""
-        return trials_of(self.trials)
+        return dict(part.split() for part in self.trials.split(",") if part.strip())
 
     @property
     def expected_times(self) -> set[str]:
@@ -153,33 +151,25 @@ class Fault:
         return {name.strip() for name in self.timed.split(",") if name.strip()}
 
 
-def trials_of(text: str) -> dict[str, str]:
-    """
-    Statuses as a row writes them.
+def _read_rows() -> dict[str, tuple[Fault, ...]]:
+    chapters: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_name("rows.toml").read_bytes())
+    known = chapters.pop("like")
+    return {
+        chapter: tuple(
+            msgspec.convert({**known[row.pop("like", "nothing")], "name": name, **row}, Fault)
+            for name, row in rows.items()
+        )
+        for chapter, rows in chapters.items()
+    }
 
-    Args:
-        text: Such as ``eager ok, inductor crashed``.
-    """
-    return dict(part.split() for part in text.split(",") if part.strip())
 
+TABLE = _read_rows()
+"""
+Rows by chapter.
 
-# The way from a model into the compiler: an operator's fake implementation runs while dynamo traces.
-_FAKE = """
-@torch.library.custom_op("faults::double", mutates_args=())
-def double(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-@double.register_fake
-def _(x):
-    {code}
-    return torch.empty_like(x)
+What has to hold in every row (``test_faults.py``): it ends in time; no process of the run is alive afterwards; no
+temporary file, lock or half-written output is left; what is saved is a valid diagnosis that can be loaded; nobody sees
+a traceback of layoutdoctor's own.
 """
 
-
-def while_tracing(code: str) -> str:
-    """
-    Code for the top of a model file that runs when its operator is traced.
-
-    Args:
-        code: One line.
-    """
-    return _FAKE.format(code=code)
+ROWS = tuple(row for rows in TABLE.values() for row in rows)

@@ -57,14 +57,11 @@ class Ended:
 
     Attributes:
         status: Exit status; the negative number of the signal where one killed it.
-        output: Standard output.
-        said: Standard error.
+        output: Standard output; ``said`` is standard error.
         processes: Command lines of processes of this run that were alive after it.
         temporary: Names in the run's folder for temporary files.
         files: Names in the folder with the model and the outputs, those given left out.
         diagnosis: What was saved; None where nothing was.
-        record_text: The same as it was saved.
-        folder: The folder with the model and the outputs.
     """
 
     status: int
@@ -111,12 +108,7 @@ class Workplace:
         self.headers.symlink_to(headers)
 
     def write_model(self, source: str) -> None:
-        """
-        Writes the model file.
-
-        Args:
-            source: Its text.
-        """
+        """Writes the model file."""
         (self.work / "model.py").write_text(source, encoding="utf-8")
 
     def given(self) -> set[str]:
@@ -128,7 +120,7 @@ class Workplace:
         words: Sequence[str],
         *,
         within_seconds: float,
-        environment: Mapping[str, str | None] | None = None,
+        environment: Mapping[str, str] | None = None,
         limits: Mapping[str, int] | None = None,
         shell_tail: str = "",
         interrupt: Callable[[subprocess.Popen[bytes]], None] | None = None,
@@ -137,11 +129,8 @@ class Workplace:
         Runs ``python -m layoutdoctor`` and waits for its end.
 
         Args:
-            words: What stands behind the command's name.
-            within_seconds: It has to end by then.
-            environment: Variables besides those of this process; None removes one.
+            environment: Variables besides those of this process.
             limits: Soft and hard limits by their names in ``resource``, such as ``RLIMIT_AS``.
-            shell_tail: Redirections, as a shell understands them.
             interrupt: Called with the process once the model has said that it waits.
 
         Raises:
@@ -197,8 +186,8 @@ class Workplace:
             folder=self.work,
         )
 
-    def _environment(self, number: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        given: dict[str, str | None] = {
+    def _environment(self, number: str, changes: Mapping[str, str]) -> dict[str, str]:
+        return {
             **os.environ,
             MARKER: number,
             "HOME": str(self.home),
@@ -209,7 +198,6 @@ class Workplace:
             "NO_COLOR": "1",
             **changes,
         }
-        return {name: value for name, value in given.items() if value is not None}
 
     def _wait_until_reached(self, process: subprocess.Popen[bytes], within_seconds: float) -> None:
         reached = self.work / "reached"
@@ -221,12 +209,7 @@ class Workplace:
 
 
 def processes_left(number: str) -> list[str]:
-    """
-    Command lines of the processes of a run that are alive, after those that were killed had the time to go.
-
-    Args:
-        number: The run's.
-    """
+    """Command lines of the processes of a run that are alive, after those that were killed had the time to go."""
     last = time.monotonic() + GRACE_SECONDS
     while True:
         found = dict(_processes(number))
@@ -236,12 +219,7 @@ def processes_left(number: str) -> list[str]:
 
 
 def end_processes(number: str) -> None:
-    """
-    Ends what is left of a run, so that one row's fault is not the next one's.
-
-    Args:
-        number: The run's.
-    """
+    """Ends what is left of a run, so that one row's fault is not the next one's."""
     for pid, _ in _processes(number):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

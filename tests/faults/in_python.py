@@ -24,14 +24,7 @@ _numbers = itertools.count()
 
 
 def diagnose_in_python(fault: Fault, place: Workplace, monkeypatch: pytest.MonkeyPatch) -> Ended:
-    """
-    What ``layoutdoctor.diagnose`` gives for a row's model, in the words of the command.
-
-    Args:
-        fault: The row.
-        place: With the model file.
-        monkeypatch: Puts the import path back.
-    """
+    """What ``layoutdoctor.diagnose`` gives for a row's model, in the words of the command."""
     monkeypatch.syspath_prepend(place.work)
     monkeypatch.setattr("tempfile.tempdir", str(place.temporary))
     monkeypatch.setenv("TMPDIR", str(place.temporary))

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from faults.table import ROWS, TABLE
-
-if TYPE_CHECKING:
-    from faults.fault import Fault
+from faults.fault import ROWS, TABLE, Fault
 
 _HEAD = """\
 # Planted faults
@@ -34,7 +29,7 @@ _WAYS = {"command": "command", "python": "Python", "isolated": "Python, `isolate
 def render_page() -> str:
     """The whole page."""
     parts = [_HEAD.format(count=len(ROWS))]
-    for chapter, rows in TABLE:
+    for chapter, rows in TABLE.items():
         lines = [f"## {chapter}", "", _line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
         lines += [_line(_cells(row)) for row in rows]
         parts.append("\n".join(lines) + "\n")

@@ -52,15 +52,7 @@ def configuration(model: Any) -> str:
 
 
 def is_due(at: str, of: str, model: Any, *, once: bool) -> bool:
-    """
-    Whether the fault strikes now.
-
-    Args:
-        at: The stage.
-        of: The configuration; empty for any.
-        model: Whose forward it is.
-        once: Whether it strikes only the first time, also in another process.
-    """
+    """Whether the fault strikes now; ``of`` is empty for any configuration, ``once`` also counts other processes."""
     now = "float64" if model.conv.weight.dtype == torch.float64 else stage()
     if now != at or (of and configuration(model) != of):
         return False

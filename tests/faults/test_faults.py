@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 from faults import harness, surroundings
-from faults.fault import Fault
+from faults.fault import ROWS, Fault
 from faults.harness import RECORD, Workplace
 from faults.in_python import diagnose_in_python
 from faults.page import render_page
-from faults.table import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +102,7 @@ def run_command(fault: Fault, place: Workplace, *, resumed: bool = False) -> End
     return place.run(
         words + (["--force"] if resumed else []),
         within_seconds=fault.within_seconds,
-        environment={name: value and value.format(work=place.work) for name, value in fault.environment.items()},
+        environment={name: value.format(work=place.work) for name, value in fault.environment.items()},
         limits=fault.limits,
         shell_tail=fault.shell_tail,
         interrupt=partial(send, fault.interrupt) if fault.interrupt and not resumed else None,

@@ -16,8 +16,9 @@ from loops import for_each
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.streams import without_workflow_commands
 from layoutdoctor.diagnosis.records import Diagnosis
-from layoutdoctor.isolation.messages import MessageReader, Stepped, encode, pack
+from layoutdoctor.isolation.messages import MessageReader, Progress, encode
 from layoutdoctor.privacy import scrub
+from layoutdoctor.recording.saved import pack
 
 ENDS = ("json", "md", "html", "xml", "sarif", "txt")
 TESTS = Path(__file__).parents[1]
@@ -189,6 +190,4 @@ def test_a_log_is_scrubbed_like_every_other_text() -> None:
 def test_what_is_no_utf_8_reaches_the_other_process_as_its_escape() -> None:
     assert msgspec.msgpack.decode(pack({"a": ["caf\udce9", 1, None]})) == {"a": ["caf\\udce9", 1, None]}
     assert pack({"a": "b"}) == msgspec.msgpack.encode({"a": "b"})
-    assert list(MessageReader().feed(encode(Stepped(stage="caf\udce9", done=1, total=2)))) == [
-        Stepped(stage="caf\\udce9", done=1, total=2)
-    ]
+    assert list(MessageReader().feed(encode(Progress("caf\udce9", 1, 2)))) == [Progress("caf\\udce9", 1, 2)]

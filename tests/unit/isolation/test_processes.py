@@ -9,8 +9,9 @@ import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING
+from unittest import mock
 
-import pytest
+from loops import for_each
 
 from layoutdoctor.isolation import processes
 from layoutdoctor.isolation.processes import (
@@ -28,8 +29,10 @@ from layoutdoctor.isolation.processes import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
 
-@pytest.mark.parametrize(
+
+@for_each(
     ("returncode", "words"),
     [
         (0, "the process ended with exit status 0, as os._exit() does,"),
@@ -94,18 +97,14 @@ def test_without_a_table_of_processes_nothing_is_known(monkeypatch: pytest.Monke
     (tmp_path / "13").mkdir()
     (tmp_path / "13" / "status").write_text("Name: x\n")
 
+    monkeypatch.setattr(processes.ctypes, "CDLL", mock.Mock(side_effect=OSError("no such library")))
+    die_with(os.getppid())
+    processes.adopt_orphans()
     assert started_by(os.getpid()) == []
     assert peak_resident_bytes(os.getpid()) is None
     assert peak_resident_bytes(12) is None
     assert peak_resident_bytes(13) is None
     processes.be_first_to_go()  # no error
-
-
-def test_the_memory_a_process_has_held() -> None:
-    held = peak_resident_bytes(os.getpid())
-
-    assert held is not None
-    assert 10 * 2**20 < held < 2**40
 
 
 def test_only_the_temporary_files_of_that_process_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,16 +134,6 @@ def test_a_process_whose_parent_is_gone_already_does_not_begin() -> None:
     assert (result.returncode, result.stdout) == (1, b"")
 
 
-def test_without_that_call_a_process_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_library(*_: object, **__: object) -> None:
-        raise OSError("no such library")
-
-    monkeypatch.setattr(processes.ctypes, "CDLL", no_library)
-
-    die_with(os.getppid())
-    processes.adopt_orphans()
-
-
 STACKS = """a library prints
 Fatal Python error: Segmentation fault
 
@@ -161,7 +150,7 @@ Extension modules: numpy, torch._C (total: 2)
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("log", "file", "seen"),
     [
         (STACKS, "model.py", "; it was at model.py:10, in strike"),

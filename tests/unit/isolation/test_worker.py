@@ -29,7 +29,6 @@ from layoutdoctor.isolation.messages import (
     Progress,
     Refused,
     Request,
-    Stepped,
     TrialMemo,
     TurnBoard,
 )
@@ -149,19 +148,10 @@ def test_what_is_done_is_timed_but_not_run_again(first: tuple[Diagnosis, Told]) 
     assert measurement.peak_memory_bytes == before.kept[0].memos["eager"].peak_memory_bytes
 
 
-def test_where_all_is_done_there_is_only_timing(first: tuple[Diagnosis, Told], monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_reference(*_: Any) -> None:
-        raise AssertionError("nothing is left to compare with it")
-
-    monkeypatch.setattr(diagnosing, "compute_reference", no_reference)
-    told = Told()
-    diagnosis = diagnose(told, kept=first[1].kept[1])
-
-    assert diagnosis.comparison is not None
-    assert told.kept == []
-
-
-def test_a_lost_configuration_is_never_tried_again(first: tuple[Diagnosis, Told]) -> None:
+def test_where_all_is_done_or_lost_there_is_only_timing(
+    first: tuple[Diagnosis, Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosing, "compute_reference", None)  # nothing is left to compare with it
     told = Told()
     lost = {"eager-channels-last": Lost(status="crashed", failure=FAILURE)}
 
@@ -273,13 +263,13 @@ def test_the_channel_says_what_it_is_told(pipe: tuple[int, int], first: tuple[Di
     (recording,) = kept.recordings
     memo = kept.memos["eager"]
 
-    channel.progress(Progress("eager: running", 1, 3))
+    channel.send(Progress("eager: running", 1, 3))
     channel.began("eager", "run", is_new=False)
     channel.keep(recording, memo)
 
     *others, more = heard(pipe[0])
     assert others == [
-        Stepped(stage="eager: running", done=1, total=3),
+        Progress("eager: running", 1, 3),
         Began(configuration="eager", stage="run", is_new=False),
     ]
     assert pack(more) == pack(KeptMore(recording=recording, memo=memo))
@@ -354,19 +344,13 @@ def test_what_went_well_is_finished(monkeypatch: pytest.MonkeyPatch, first: tupl
     assert turn[0] == 1
 
 
-def test_what_the_user_can_mend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_went_wrong_is_told_and_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     said, _, _ = answer(REQUEST, monkeypatch, SubjectError("cannot run m.py: mend it"))
-
     assert said == Refused(kind="SubjectError", message="cannot run m.py: mend it")
 
-
-def test_a_lost_device_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     said, _, _ = answer(REQUEST, monkeypatch, DeviceLostError("eager", "run", "CUDA error", "a stack"))
-
     assert said == Broken(configuration="eager", failure=Failure(kind="run", message="CUDA error", log="a stack"))
 
-
-def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         answer(REQUEST, monkeypatch, ZeroDivisionError())
 
@@ -389,9 +373,3 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     assert said.kind == UnsupportedTorchError.__name__
     for number in (descriptor, reading, channel._descriptor):
         os.close(number)
-
-
-def test_a_request_survives_the_way() -> None:
-    request = msgspec.structs.replace(REQUEST, lost={"eager": Lost(status="crashed", failure=FAILURE)})
-
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Request) == request

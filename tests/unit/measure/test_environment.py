@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import itertools
 import os
 import platform
 import subprocess
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 import torch
@@ -49,38 +49,17 @@ def test_settings_that_bear_on_layouts_are_recorded_and_others_are_not(monkeypat
     assert "OMP_NUM_THREADS" not in settings
 
 
-def test_the_compiler_is_the_one_inductor_is_told_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_is_the_one_inductor_is_told_to_use_if_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", mock.Mock(side_effect=subprocess.TimeoutExpired("g++", 10)))
+        assert described().compiler is None
     monkeypatch.setenv("CXX", "/no/such/compiler")
     monkeypatch.setenv("PATH", "")
 
     assert described().compiler is None
 
 
-def test_a_compiler_that_does_not_answer_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hanging(*args: Any, **keywords: Any) -> None:
-        raise subprocess.TimeoutExpired("g++", 10)
-
-    monkeypatch.setattr(subprocess, "run", hanging)
-
-    assert described().compiler is None
-
-
 SMALL = 4096
-
-
-@pytest.fixture
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(environment.COPY_BYTES, "cpu", SMALL)
-
-
-@pytest.mark.usefixtures("_small")
-def test_the_fastest_of_the_copies_counts_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    took = [3e-6, 2e-6, 5e-6, 4e-6, 6e-6]
-    ticks = itertools.chain.from_iterable((number, number + seconds) for number, seconds in enumerate(took))
-    monkeypatch.setattr(environment.time, "perf_counter", lambda: next(ticks))
-
-    assert len(took) == REPETITIONS
-    assert measure_copy_bandwidth("cpu") == pytest.approx(2 * SMALL / 2e-6, rel=1e-3)
 
 
 class Counting(TorchDispatchMode):
@@ -95,36 +74,29 @@ class Counting(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.usefixtures("_small")
-def test_one_copy_more_than_is_timed_warms_the_memory() -> None:
-    with Counting() as counting:
-        measure_copy_bandwidth("cpu")
-
-    assert counting.counts["aten.copy_.default"] == REPETITIONS + 1
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(environment.COPY_BYTES, "cpu", SMALL)
 
 
 @pytest.mark.usefixtures("_small")
-def test_what_is_timed_copies_a_whole_tensor_of_the_size_for_that_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: Counter[str] = Counter()
+def test_the_fastest_of_the_copies_counts_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = [3e-6, 2e-6, 5e-6, 4e-6, 6e-6]
 
-    def timed(copy: Callable[[], object]) -> float:
-        calls["timed"] += 1
+    def timed(copy: Callable[[], object], calls: int) -> list[float]:
         copied = copy()
         assert isinstance(copied, torch.Tensor)
         assert (copied.numel() * copied.element_size(), bool((copied == 1).all())) == (SMALL, True)
-        return 1.0
+        assert calls == REPETITIONS
+        return took
 
-    monkeypatch.setattr(environment, "_cpu_seconds", timed)
+    monkeypatch.setattr(environment, "choose_timer", lambda device: timed)
+    assert measure_copy_bandwidth("cpu") == pytest.approx(2 * SMALL / 2e-6, rel=1e-3)
 
-    assert measure_copy_bandwidth("cpu") == 2 * SMALL
-    assert calls == {"timed": REPETITIONS}
-
-
-@pytest.mark.usefixtures("_small")
-def test_a_clock_that_does_not_move_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment.time, "perf_counter", lambda: 1.0)
-
-    assert measure_copy_bandwidth("cpu") is None
+    monkeypatch.undo()
+    with Counting() as counting:  # one copy more than is timed warms the memory
+        measure_copy_bandwidth("cpu")
+    assert counting.counts["aten.copy_.default"] == REPETITIONS + 1
 
 
 def test_a_device_that_is_not_known_is_not_measured() -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,88 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch._dynamo.config as dynamo_config
-import torch._functorch.config as functorch_config
-import torch._inductor.config as inductor_config
 
-from layoutdoctor.state.process import preserved_state
-from layoutdoctor.state.randomness import seeded
-
-
-def snapshot() -> dict[str, Any]:
-    return {
-        "torch random": torch.get_rng_state().tolist(),
-        "python random": random.getstate(),
-        "numpy random": np.random.get_state()[1].tolist(),
-        "grad": torch.is_grad_enabled(),
-        "dtype": torch.get_default_dtype(),
-        "device": torch.get_default_device(),
-        "threads": torch.get_num_threads(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "cudnn": (torch.backends.cudnn.benchmark, torch.backends.cudnn.enabled),
-        "mkldnn": torch.backends.mkldnn.enabled,
-        "filters": list(warnings.filters),
-        "environment": dict(os.environ),
-        "path": list(sys.path),
-        "argv": list(sys.argv),
-        "log": logging.getLogger("torch._inductor").level,
-        "inductor": inductor_config.get_config_copy(),
-        "dynamo": dynamo_config.get_config_copy(),
-        "functorch": functorch_config.get_config_copy(),
-    }
-
-
-def disturb_everything() -> None:
-    torch.manual_seed(1)
-    random.seed(1)
-    np.random.seed(1)
-    torch.set_grad_enabled(False)
-    torch.set_default_dtype(torch.float64)
-    torch.set_default_device("meta")
-    torch.set_num_threads(torch.get_num_threads() + 1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
-    torch.backends.mkldnn.set_flags(False)
-    warnings.simplefilter("ignore")
-    os.environ["LAYOUTDOCTOR_TEST_VALUE"] = "1"
-    os.environ.pop("PATH", None)
-    sys.path.insert(0, "nowhere")
-    sys.argv.append("more")
-    logging.getLogger("torch._inductor").setLevel(logging.CRITICAL)
-    inductor_config.layout_optimization = not inductor_config.layout_optimization
-    inductor_config.cpp.threads = 7
-    dynamo_config.recompile_limit = 99
-    functorch_config.donated_buffer = not functorch_config.donated_buffer
-
-
-def different(first: dict[str, Any], second: dict[str, Any]) -> set[str]:
-    return {name for name in first if first[name] != second[name]}
-
-
-def test_everything_a_diagnosis_may_disturb_is_put_back() -> None:
-    before = snapshot()
-
-    with preserved_state():
-        disturb_everything()
-        during = snapshot()
-
-    assert different(before, during) == set(before)
-    assert different(before, snapshot()) == set()
-
-
-def test_it_is_put_back_when_the_block_raises() -> None:
-    before = snapshot()
-
-    def fail() -> None:
-        with preserved_state():
-            disturb_everything()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-
-    assert different(before, snapshot()) == set()
+from layoutdoctor.state.process import preserved_random_state, preserved_state, seeded
 
 
 def test_a_warning_filter_of_the_block_does_not_stay_in_effect() -> None:
@@ -106,7 +27,10 @@ def test_a_warning_filter_of_the_block_does_not_stay_in_effect() -> None:
 
 
 def test_a_seeded_block_is_reproducible_and_leaves_no_trace() -> None:
-    before = snapshot()
+    def states() -> list[object]:
+        return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]
+
+    before = states()
 
     draws = []
     for _ in range(2):
@@ -114,7 +38,7 @@ def test_a_seeded_block_is_reproducible_and_leaves_no_trace() -> None:
             draws.append((torch.rand(2).tolist(), random.random(), float(np.random.rand())))
 
     assert draws[0] == draws[1]
-    assert different(before, snapshot()) == set()
+    assert states() == before
 
 
 STREAMS = """
@@ -192,3 +116,104 @@ def test_another_torch_that_lacks_a_name_keeps_the_rest(monkeypatch: pytest.Monk
         disturb()
 
     assert random.getstate() == before
+
+
+class Device:
+    """A device of a kind that torch knows, used for the first time whenever a test says so."""
+
+    def __init__(self) -> None:
+        self.is_used = False
+        self.seeds: list[object] = []
+        self._lazy_seed_tracker = torch._utils._LazySeedTracker()
+
+    def is_initialized(self) -> bool:
+        return self.is_used
+
+    def manual_seed_all(self, seed: int) -> None:
+        if self.is_used:
+            self.seeds.append(seed)
+        else:
+            self._lazy_seed_tracker.queue_seed_all(lambda: self.seeds.append(seed), None)
+
+    def seed_all(self) -> None:
+        self.seeds.append("unforeseen")
+
+    def get_rng_state_all(self) -> list[object]:
+        return list(self.seeds)
+
+    def set_rng_state_all(self, states: list[object]) -> None:
+        self.seeds.append(("put back", states))
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    device = Device()
+    monkeypatch.setattr(torch, "xpu", device)
+    device._is_in_bad_fork = lambda: False  # type: ignore[attr-defined]
+    return device
+
+
+def test_a_seed_of_ours_does_not_wait_for_a_device_that_the_caller_uses_later(device: Device) -> None:
+    device.manual_seed_all(7)
+    trackers = [getattr(torch, name)._lazy_seed_tracker for name in ("cuda", "xpu", "mtia")]
+    waiting = [list(tracker.get_calls()) for tracker in trackers]
+    with seeded(3):
+        assert [list(tracker.get_calls()) for tracker in trackers] != waiting
+
+    assert [list(tracker.get_calls()) for tracker in trackers] == waiting
+    with seeded(3):
+        device.is_used = True
+    assert device.seeds == [7]  # what waited for it, though it was first used meanwhile
+
+
+def test_a_device_first_used_meanwhile_that_nobody_seeded_gets_a_seed_that_nobody_can_foresee(device: Device) -> None:
+    with seeded(3):
+        device.is_used = True
+
+    assert device.seeds == ["unforeseen"]
+
+
+def test_a_device_in_use_gets_its_states_back(device: Device) -> None:
+    device.is_used = True
+    device.seeds = ["a state"]
+    with seeded(3):
+        assert device.seeds == ["a state", 3]
+
+    assert device.seeds[-1] == ("put back", ["a state"])
+
+
+def test_numpy_imported_meanwhile_is_not_left_with_our_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[object] = []
+    numpy: Any = types.ModuleType("numpy")
+    numpy.random = types.SimpleNamespace(seed=lambda *seed: seeds.append(seed))
+    monkeypatch.delitem(sys.modules, "numpy")
+    with seeded(3):
+        sys.modules["numpy"] = numpy
+    del sys.modules["numpy"]
+
+    assert seeds == [()]
+
+
+def test_numpy_that_is_just_being_imported_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", types.ModuleType("numpy"))
+    with preserved_random_state():
+        pass
+
+
+def test_a_default_device_does_not_get_in_the_way() -> None:
+    before = torch.default_generator.get_state()
+    with torch.device("meta"), seeded(3):
+        pass
+
+    assert torch.equal(torch.default_generator.get_state(), before)
+
+
+def test_one_generator_that_cannot_be_put_back_does_not_keep_the_others_from_it(device: Device) -> None:
+    device.is_used = True
+    device.set_rng_state_all = lambda states: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.default_generator.get_state().tolist()
+    with pytest.raises(ZeroDivisionError), seeded(3):
+        pass
+
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[:2]
+    assert torch.default_generator.get_state().tolist() == before[2]

@@ -125,14 +125,6 @@ def test_a_copy_of_it_computes_in_the_mode_it_was_exported_in(mode: Mode, tmp_pa
     torch.testing.assert_close(copied.run(IMAGE), model(IMAGE))
 
 
-def test_a_link_to_a_program_is_a_program(parts: dict[str, bytes], tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "net.pt2").write_bytes(archive_of(parts))
-    (tmp_path / "link.pt2").symlink_to("there/net.pt2")
-
-    assert load_target(str(tmp_path / "link.pt2")).name == "link.pt2"
-
-
 def test_a_program_of_before_torch_2_8_loads_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from torch._export.serde.schema import SCHEMA_VERSION
     from torch._export.serde.serialize import serialize

@@ -80,26 +80,17 @@ def test_the_mode_is_set_on_the_copy(mode: Any, training: bool) -> None:
     assert model.training is not training
 
 
-def test_preserve_keeps_the_strides_of_weights_and_inputs() -> None:
+def test_preserve_keeps_the_strides_of_weights_and_inputs_and_contiguous_undoes_channels_last() -> None:
     model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
-    x = torch.randn(2, 1, 5, 5).expand(2, 3, 5, 5)
-
-    prepared = prepare(subject_from_python(model, x), BY_NAME["inductor"], "inference")
-
-    assert prepared.module is not None
-    assert prepared.module.weight.stride() == model.weight.stride()
-    assert prepared.args[0].stride() == x.stride()
-
-
-def test_contiguous_undoes_channels_last() -> None:
-    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    expanded = torch.randn(2, 1, 5, 5).expand(2, 3, 5, 5)
     x = torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
 
-    prepared = prepare(subject_from_python(model, x), CONTIGUOUS, "inference")
+    kept = prepare(subject_from_python(model, expanded), BY_NAME["inductor"], "inference")
+    undone = prepare(subject_from_python(model, x), CONTIGUOUS, "inference")
 
-    assert prepared.module is not None
-    assert prepared.module.weight.is_contiguous()
-    assert prepared.args[0].is_contiguous()
+    assert (kept.module.weight.stride(), kept.args[0].stride()) == (model.weight.stride(), expanded.stride())
+    assert undone.module.weight.is_contiguous()
+    assert undone.args[0].is_contiguous()
 
 
 def test_channels_last_that_changes_no_weight_says_so() -> None:
@@ -127,7 +118,7 @@ def test_equal_preparations_have_equal_keys() -> None:
     assert len(set(others)) == len(others)
 
 
-def test_torchs_own_default_decides_what_the_default_equals() -> None:
+def test_torchs_own_default_and_the_models_own_format_decide_what_is_equal() -> None:
     subject = a_subject()
 
     def key(name: str) -> Any:
@@ -136,16 +127,9 @@ def test_torchs_own_default_decides_what_the_default_equals() -> None:
     with inductor_config.patch(layout_optimization=False):
         assert key("inductor") == key("inductor-layout-opt-off")
         assert key("inductor") != key("inductor-layout-opt-on")
-
-
-def test_a_channels_last_configuration_equals_the_plain_one_for_a_channels_last_model() -> None:
     model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     subject = subject_from_python(model, torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last))
-    plain, channels_last = BY_NAME["eager"], BY_NAME["eager-channels-last"]
-
-    assert same_preparation_key(prepare(subject, plain, "inference"), plain) == same_preparation_key(
-        prepare(subject, channels_last, "inference"), channels_last
-    )
+    assert key("eager") == key("eager-channels-last")
 
 
 def test_compile_for_eager_converts_inputs_and_calls_a_copy() -> None:

@@ -124,18 +124,6 @@ def test_a_scalar_output_is_the_loss_itself() -> None:
     assert torch.allclose(step.results().gradients["weight"], torch.ones(1, 3))
 
 
-def test_each_iteration_starts_without_gradients() -> None:
-    model = nn.Linear(2, 2)
-    step = a_step(model, torch.ones(1, 2))
-
-    step()
-    step.ready()()
-    once = model.weight.grad.clone()
-    step.ready()()
-
-    assert torch.equal(model.weight.grad, once)
-
-
 def test_no_gradient_stays_after_an_iteration() -> None:
     model = nn.Linear(2, 2)
     x = torch.ones(1, 2, requires_grad=True)
@@ -145,7 +133,9 @@ def test_no_gradient_stays_after_an_iteration() -> None:
         step()
         assert [tensor.grad for tensor in (*model.parameters(), x)] == [None] * 3
     step.ready()()
-    assert model.weight.grad is not None
+    once = model.weight.grad.clone()  # type: ignore[union-attr]
+    step.ready()()
+    assert torch.equal(model.weight.grad, once)  # type: ignore[arg-type]
     step.release()
 
     assert [tensor.grad for tensor in (*model.parameters(), x)] == [None] * 3
@@ -159,14 +149,7 @@ def test_results_are_those_of_the_first_call() -> None:
     step()
 
     assert step.results().outputs[0].tolist() == [0, 0]
-
-
-def test_forgotten_results_cannot_be_read() -> None:
-    step = a_step(torch.relu, X, mode="inference")
-    step()
-
     step.forget_results()
-
     with pytest.raises(RuntimeError, match="were forgotten"):
         step.results()
 
@@ -290,13 +273,6 @@ def test_a_rehearsal_leaves_the_model_and_its_inputs_alone() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(x, X)
-
-
-def test_a_rehearsal_finds_a_model_that_changes_its_inputs() -> None:
-    rehearsal = check_runs(subject_from_python(nn.ReLU(inplace=True), X), "inference")
-
-    assert rehearsal.changes_inputs
-    assert rehearsal.notes == (COPIES_INPUTS_NOTE,)
 
 
 def test_a_model_that_raises_names_its_error_its_line_and_its_inputs(tmp_path: Path) -> None:

@@ -55,37 +55,21 @@ def test_any_callable_is_a_subject_with_a_short_name(model: Any, name: str) -> N
     assert subject_from_python(model, IMAGE).name == name
 
 
-def test_a_compiled_module_is_unwrapped_and_said_to_be() -> None:
-    model = nn.Conv2d(3, 4, 3)
-
-    subject = subject_from_python(torch.compile(model), IMAGE)
-
-    assert subject.model is model
-    assert subject.notes == (
-        "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options",
-    )
-
-
-def test_a_compiled_function_is_unwrapped() -> None:
-    assert subject_from_python(torch.compile(scale), IMAGE).model is scale
-
-
 def test_data_parallel_around_a_compiled_model_is_unwrapped_twice() -> None:
     model = nn.Conv2d(3, 4, 3)
 
     subject = subject_from_python(nn.DataParallel(torch.compile(model)), IMAGE)
-
-    assert subject.model is model
-    assert [note.split(":")[0] for note in subject.notes] == ["was wrapped in DataParallel", "was compiled already"]
-
-
-def test_a_module_compiled_in_place_is_noted() -> None:
-    model = nn.Conv2d(3, 4, 3)
     model.compile()
 
+    assert subject.model is model
+    assert subject.notes == (
+        "was wrapped in DataParallel: the module inside was diagnosed, on one device",
+        "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options",
+    )
     assert subject_from_python(model, IMAGE).notes == (
         "model.compile() had been called: the copies that are diagnosed are compiled anew",
     )
+    assert subject_from_python(torch.compile(scale), IMAGE).model is scale
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib.util
@@ -18,12 +19,13 @@ import types
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pytest
 import torch
 import torch._inductor.config
+from loops import for_each
 from torch import nn
 from torch.nn.utils import parametrizations
 from transport_facts import FACTS_FILE, facts
@@ -41,6 +43,9 @@ from layoutdoctor.subjects.transport import (
     save_subject,
     take_over_settings,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TESTS = Path(__file__).parents[2]
 
@@ -530,34 +535,44 @@ def test_what_cannot_travel_is_named_with_its_place(model: Any, place: str, tmp_
     gc.collect()
 
 
-def test_an_input_that_cannot_travel_is_named(tmp_path: Path) -> None:
-    subject = LoadedSubject("it", half, (torch.ones(2),), {"by": {"lock": threading.Lock()}})
-
-    with pytest.raises(SubjectError, match=r"its keyword inputs\['by'\]\['lock'\] \(lock\) cannot be pickled"):
-        save_subject(subject, private(tmp_path, "subject"))
-
-
-def test_hooks_on_all_modules_keep_a_subject_at_home(tmp_path: Path) -> None:
-    directory = private(tmp_path, "subject")
+@contextlib.contextmanager
+def hooks_on_all_modules() -> Iterator[None]:
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    try:
-        with pytest.raises(SubjectError, match="hooks on all modules are registered"):
-            save_subject(a_module(), directory)
-    finally:
-        handle.remove()
-
-    assert list(directory.iterdir()) == []
+    yield
+    handle.remove()
 
 
-def test_a_disk_without_room_is_seen_before_weights_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@contextlib.contextmanager
+def little_room() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=1000))
+        yield
+
+
+def a_setting_with_a_lock() -> Any:
+    lock = threading.Lock()
+    return torch._inductor.config.patch({"post_grad_custom_pre_pass": lambda graph: lock})
+
+
+@for_each(
+    ("surroundings", "keywords", "said"),
+    [
+        (contextlib.nullcontext, {"by": {"lock": threading.Lock()}}, "its keyword inputs['by']['lock'] (lock) cannot"),
+        (hooks_on_all_modules, {}, "hooks on all modules are registered"),
+        (little_room, {}, "its tensors take 3.94 KiB on disk, 1000 B are free in"),
+        (a_setting_with_a_lock, {}, "the setting torch._inductor.config.post_grad_custom_pre_pass cannot"),
+    ],
+)
+def test_what_else_keeps_a_subject_at_home_is_named(
+    surroundings: Any, keywords: dict[str, Any], said: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    directory = private(tmp_path, "subject")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=1000))
+    directory = private(tmp_path_factory.mktemp("work"), "subject")
+    subject = LoadedSubject("it", half, (torch.ones(1000 if surroundings is little_room else 2),), keywords)
 
-    with pytest.raises(SubjectError, match=r"its tensors take 2\.81 KiB on disk, 1000 B are free in .*set TMPDIR"):
-        save_subject(a_module(), directory)
+    with surroundings(), pytest.raises(SubjectError, match="cannot hand it to another process: ") as caught:
+        save_subject(subject, directory)
 
+    assert said in str(caught.value)
     assert list(directory.iterdir()) == []
 
 
@@ -583,63 +598,55 @@ def test_a_disk_that_fills_up_leaves_no_half_a_file(file: str, tmp_path: Path, m
     assert list(directory.iterdir()) == []
 
 
-def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
-    directory = private(tmp_path, "subject")
+def test_only_what_is_private_to_this_user_is_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, elsewhere = private(tmp_path, "subject"), tmp_path / "elsewhere"
     save_subject(a_module(), directory)
-    directory.chmod(0o750)
-
-    with pytest.raises(SubjectError, match=r"expected a directory and files of this user .* got drwxr-x---"):
+    files = (OBJECTS_FILE, SETTINGS_FILE, STORAGES_FILE)
+    assert {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()} == dict.fromkeys(files, 0o600)
+    with pytest.raises(SubjectError, match="File exists"):
         save_subject(a_module(), directory)
-    with pytest.raises(SubjectError, match=r"got drwxr-x---"):
-        load_subject(directory)
 
+    save_subject(a_module(), directory := private(tmp_path, "again"))
+    for path in (directory / OBJECTS_FILE, directory / STORAGES_FILE):
+        path.chmod(0o622)
+        with pytest.raises(SubjectError, match=f"cannot use .*{path.name} to hand over a model"):
+            load_subject(directory)
+        path.chmod(0o600)
+        path.rename(elsewhere)
+        with pytest.raises(SubjectError, match="No such file"):
+            load_subject(directory)
+        path.symlink_to(elsewhere)
+        with pytest.raises(SubjectError, match="got lrwxrwxrwx"):
+            load_subject(directory)
+        elsewhere.rename(path)
 
-@pytest.mark.parametrize("file", [OBJECTS_FILE, STORAGES_FILE])
-def test_a_file_that_others_may_write_or_that_is_elsewhere_is_not_read(file: str, tmp_path: Path) -> None:
-    directory = private(tmp_path, "subject")
-    save_subject(a_module(), directory)
-    (directory / file).chmod(0o622)
-
-    with pytest.raises(SubjectError, match=f"cannot use .*{file} to hand over a model"):
-        load_subject(directory)
-    (directory / file).chmod(0o600)
-    (directory / file).rename(tmp_path / "elsewhere")
-    with pytest.raises(SubjectError, match="No such file"):
-        load_subject(directory)
-    (directory / file).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(SubjectError, match="got lrwxrwxrwx"):
-        load_subject(directory)
-
-
-def test_files_of_another_user_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = private(tmp_path, "subject")
-    save_subject(a_module(), directory)
+    directory.chmod(0o750)
+    for use in (lambda: save_subject(a_module(), directory), lambda: load_subject(directory)):
+        with pytest.raises(SubjectError, match=r"expected a directory and files of this user .* got drwxr-x---"):
+            use()
+    directory.chmod(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-
     with pytest.raises(SubjectError, match=r"cannot use .* to hand over a model"):
         load_subject(directory)
 
 
-def test_what_was_written_can_be_read_by_this_user_only(tmp_path: Path) -> None:
+class CannotBeRebuilt(nn.Module):
+    def __setstate__(self, state: object) -> None:
+        raise RuntimeError("only here\nand not there")
+
+
+def test_what_cannot_be_rebuilt_is_one_sentence(tmp_path: Path) -> None:
     directory = private(tmp_path, "subject")
-    save_subject(a_module(), directory)
+    save_subject(subject_from_python(CannotBeRebuilt(), torch.ones(2)), directory)
+    with pytest.raises(SubjectError, match="cannot rebuild the model in another process: RuntimeError: only here;"):
+        load_subject(directory)
 
-    assert {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()} == {
-        OBJECTS_FILE: 0o600,
-        SETTINGS_FILE: 0o600,
-        STORAGES_FILE: 0o600,
-    }
-    with pytest.raises(SubjectError, match="File exists"):
-        save_subject(a_module(), directory)
-
-
-def test_a_file_with_something_else_in_it_is_one_sentence(tmp_path: Path) -> None:
-    directory = private(tmp_path, "subject")
-    save_subject(a_module(), directory)
     (directory / OBJECTS_FILE).write_bytes(pickle.dumps("a text") + pickle.dumps({}))
-
     with pytest.raises(SubjectError, match=r"cannot rebuild the model in another process: .* holds str"):
         load_subject(directory)
+    (directory / SETTINGS_FILE).write_bytes(pickle.dumps({"threads": 1}))
+    with pytest.raises(SubjectError, match="cannot set up another process like this one: KeyError: "):
+        take_over_settings(directory)
 
 
 def test_a_result_kept_as_an_attribute_is_a_constant_as_in_every_copy(tmp_path: Path) -> None:
@@ -650,19 +657,6 @@ def test_a_result_kept_as_an_attribute_is_a_constant_as_in_every_copy(tmp_path: 
 
     assert (kept.requires_grad, kept.tolist()) == (False, model.kept.tolist())
     assert copy_module(model).kept.requires_grad is False
-
-
-class CannotBeRebuilt(nn.Module):
-    def __setstate__(self, state: object) -> None:
-        raise RuntimeError("only here\nand not there")
-
-
-def test_a_model_that_cannot_be_rebuilt_is_one_sentence(tmp_path: Path) -> None:
-    directory = private(tmp_path, "subject")
-    save_subject(subject_from_python(CannotBeRebuilt(), torch.ones(2)), directory)
-
-    with pytest.raises(SubjectError, match="cannot rebuild the model in another process: RuntimeError: only here;"):
-        load_subject(directory)
 
 
 def test_tensors_are_private_to_the_process_that_loads_them(tmp_path: Path) -> None:
@@ -715,22 +709,6 @@ def test_another_process_is_set_as_this_one_is(tmp_path: Path) -> None:
         "True torch.float16 False",
         "my graph",
     ]
-
-
-def test_a_setting_that_cannot_travel_is_named(tmp_path: Path) -> None:
-    lock = threading.Lock()
-    refused = pytest.raises(SubjectError, match=r"the setting torch._inductor.config.post_grad_custom_pre_pass cannot")
-    with torch._inductor.config.patch({"post_grad_custom_pre_pass": lambda graph: lock}), refused:
-        save_subject(a_module(), private(tmp_path, "subject"))
-
-
-def test_settings_of_another_torch_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    directory = private(tmp_path, "subject")
-    save_subject(a_module(), directory)
-    (directory / SETTINGS_FILE).write_bytes(pickle.dumps({"threads": 1}))
-
-    with pytest.raises(SubjectError, match="cannot set up another process like this one: KeyError: "):
-        take_over_settings(directory)
 
 
 MEMORY = """

@@ -203,14 +203,6 @@ def test_weights_that_the_model_changes_are_copied_for_each_configuration_and_to
     assert model.weight.requires_grad
 
 
-def test_weights_that_are_not_a_number_are_no_change() -> None:
-    model = nn.Linear(2, 2)
-    with torch.no_grad():
-        model.weight.fill_(float("nan"))
-
-    assert check_runs(subject_from_python(model, torch.ones(1, 2)), "inference").shared.changed == ()
-
-
 def test_values_are_compared_where_they_can_be() -> None:
     one = torch.tensor([1.0, float("nan")])
 
@@ -279,13 +271,8 @@ def test_models_of_all_kinds_run_on_shared_weights_as_on_copies(name: str) -> No
             assert type(ours) is type(theirs)
             assert (ours.stride(), ours.requires_grad) == (theirs.stride(), theirs.requires_grad)
         assert {len(places) for places in memories(one, other).values()} == {1}
-
-
-def test_tied_weights_stay_tied() -> None:
-    one, _ = prepared_pair(subject_from_python(*models()["tied"]))
-
-    assert one.module is not None
-    assert one.module[0].weight is one.module[1].weight
+    if name == "tied":
+        assert one.module[0].weight is one.module[1].weight  # type: ignore[index]
 
 
 def test_a_parameter_class_that_cannot_be_made_anew_is_copied() -> None:
@@ -304,16 +291,6 @@ def test_a_parameter_class_that_cannot_be_made_anew_is_copied() -> None:
 
     assert {name: len(places) for name, places in memories(one, other).items()} == {"weight": 2, "bias": 1}
     assert type(parameters_of(one)["weight"]) is Demanding
-
-
-def test_a_sparse_parameter_lies_once() -> None:
-    model = nn.Linear(2, 2)
-    model.extra = nn.Parameter(torch.eye(2).to_sparse(), requires_grad=False)
-    one, other = prepared_pair(subject_from_python(model, torch.ones(1, 2)))
-
-    assert torch.equal(parameters_of(other)["extra"].to_dense(), torch.eye(2))
-    assert parameters_of(one)["extra"].data_ptr is not None
-    assert len({p._values().data_ptr() for p in (parameters_of(one)["extra"], parameters_of(other)["extra"])}) <= 2
 
 
 def test_weights_are_listed_without_a_copy() -> None:
@@ -343,34 +320,25 @@ def test_inputs_lie_once_for_each_format_and_are_tensors_of_each_configuration()
     assert inputs["inductor"].grad is None
 
 
-def test_inputs_that_the_model_changes_are_copied_for_each_configuration() -> None:
-    subject = subject_from_python(nn.ReLU(inplace=True), X)
-
-    one, other = prepared_pair(subject, ("eager", "inductor"))
+@pytest.mark.parametrize("model", [nn.ReLU(inplace=True), lambda x: x.data.mul_(2) + 0])
+def test_inputs_that_the_model_changes_are_copied_for_each_configuration(model: Any) -> None:
+    one, other = prepared_pair(subject_from_python(model, X), ("eager", "inductor"))
 
     assert len({X.data_ptr(), one.args[0].data_ptr(), other.args[0].data_ptr()}) == 3
-
-
-def test_a_model_that_changes_its_input_by_way_of_data_is_found_out() -> None:
-    def double(x: torch.Tensor) -> torch.Tensor:
-        x.data.mul_(2)
-        return x + 0
-
-    assert check_runs(subject_from_python(double, X), "inference").changes_inputs
 
 
 def test_one_input_given_twice_stays_one_and_an_object_is_copied() -> None:
     class Cache:
         pass
 
-    def first(x: torch.Tensor, again: torch.Tensor, cache: Cache) -> torch.Tensor:
+    def first(x: torch.Tensor, again: list[Any], cache: Cache) -> torch.Tensor:
         del again, cache
         return x + 1
 
-    subject = subject_from_python(first, (X, X, Cache()))
+    subject = subject_from_python(first, (X, [X, 3], Cache()))
     one, other = prepared_pair(subject, ("eager", "inductor"))
 
-    assert one.args[0] is one.args[1]
+    assert one.args[0] is one.args[1][0]
     assert len({id(one.args[2]), id(other.args[2]), id(subject.args[2])}) == 3
 
 
