@@ -18,8 +18,8 @@ from loops import for_each
 
 from layoutdoctor import privacy
 from layoutdoctor.diagnosis.records import Diagnosis, from_json, load, to_json
-from layoutdoctor.privacy import Surroundings, scrub, surroundings
-from layoutdoctor.privacy.walking import rewrite_record, text_fields
+from layoutdoctor.privacy import Surroundings, paths, scrub
+from layoutdoctor.privacy.scrubbing import rewrite_record, text_fields
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.recorded import examine_trace
@@ -444,11 +444,11 @@ def test_this_machine_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false-or-true")
     monkeypatch.setattr("getpass.getuser", lambda: "quinella")
     monkeypatch.setattr("socket.gethostname", lambda: "brontosaur.zoo.example")
-    surroundings._this_user_and_host.cache_clear()
+    paths._this_user_and_host.cache_clear()
     try:
         known = privacy.known_surroundings()
     finally:
-        surroundings._this_user_and_host.cache_clear()
+        paths._this_user_and_host.cache_clear()
 
     assert (known.user, known.hosts) == ("quinella", ("brontosaur.zoo.example", "brontosaur"))
     assert known.working_directory == str(tmp_path)
@@ -461,11 +461,11 @@ def test_a_user_without_a_name_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("getpwuid(): uid not found: 1234")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    surroundings._this_user_and_host.cache_clear()
+    paths._this_user_and_host.cache_clear()
     try:
         assert privacy.known_surroundings().user is None
     finally:
-        surroundings._this_user_and_host.cache_clear()
+        paths._this_user_and_host.cache_clear()
 
 
 @pytest.mark.thorough

@@ -28,9 +28,9 @@ from golden.stories import STORIES
 from loops import for_each
 
 from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding, Kernel, Total, Trial, from_json, to_json
-from layoutdoctor.privacy import Surroundings, redact, scrub, vocabulary
-from layoutdoctor.privacy.walking import rewrite_record
-from layoutdoctor.privacy.words import MODULE_CLASSES
+from layoutdoctor.privacy import Surroundings, redact, redaction, scrub
+from layoutdoctor.privacy.redaction import MODULE_CLASSES
+from layoutdoctor.privacy.scrubbing import rewrite_record
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
 
@@ -306,16 +306,16 @@ def test_the_word_list_knows_torch() -> None:
         schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas() if schema.name[:6] == "aten::"
     }
     parts = {part for name in operators for part in name.split("_") if part}
-    unknown = {part for part in parts if not vocabulary.is_public_word(part)}
+    unknown = {part for part in parts if not redaction.is_public_word(part)}
 
     assert len(unknown) <= len(parts) / 100
     assert {"Conv2d", "BatchNorm2d", "Sequential"} <= MODULE_CLASSES
 
 
 def test_without_its_source_less_is_public(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    vocabulary.own_words.cache_clear()
-    monkeypatch.setattr(vocabulary, "__file__", f"{tmp_path}/a/b/c.py")
+    redaction.own_words.cache_clear()
+    monkeypatch.setattr(redaction, "__file__", f"{tmp_path}/a/b/c.py")
     try:
-        assert vocabulary.own_words() == frozenset()
+        assert redaction.own_words() == frozenset()
     finally:
-        vocabulary.own_words.cache_clear()
+        redaction.own_words.cache_clear()
