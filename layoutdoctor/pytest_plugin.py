@@ -30,12 +30,7 @@ _LONGEST_NAME = 120
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """
-    The options of the command line and of the configuration file.
-
-    Args:
-        parser: pytest's.
-    """
+    """The options of the command line and of the configuration file."""
     group = parser.getgroup("layoutdoctor", "memory layouts")
     group.addoption(
         "--layoutdoctor-report",
@@ -52,12 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """
-    Makes the marker known, so that ``--strict-markers`` takes it.
-
-    Args:
-        config: pytest's.
-    """
+    """Makes the marker known, so that ``--strict-markers`` takes it."""
     config.addinivalue_line("markers", _MARKER_HELP)
 
 
@@ -154,13 +144,7 @@ def _usage_error(message: str) -> Exception:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """
-    Writes the diagnoses of a failing test, where that was asked for.
-
-    Args:
-        item: The test.
-        call: What ran of it.
-    """
+    """Writes the diagnoses of a failing test, where that was asked for."""
     report = yield
     diagnoses = item.stash.get(_DIAGNOSES, None)
     if diagnoses and report.failed and call.when == "call":

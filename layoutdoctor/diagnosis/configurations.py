@@ -143,9 +143,6 @@ def find_target(name: object) -> Target:
     """
     The target of that name.
 
-    Args:
-        name: Such as ``cuda:90``.
-
     Raises:
         UsageError: There is none.
     """

@@ -16,7 +16,7 @@ from trace_builders import (
 )
 
 from layoutdoctor.diagnosis.records import Finding, RedundantPair, Trial
-from layoutdoctor.rules import wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.ld101_round_trip_conversion import check
 
 OUT, BACK = to_contiguous("k1"), to_channels_last("k2")
@@ -197,7 +197,7 @@ def test_what_it_suggests() -> None:
     miopen = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half"}
     out, back = to_contiguous("k1", **miopen), to_channels_last("k2", **miopen)
     (found,) = check(a_trace_diagnosis(a_recorded_trial(out, back, redundant_pairs=(a_pair_proved_by("shapes"),))))
-    assert found.suggestion == TRY_CHANNELS_LAST + wording.miopen_words([out])
+    assert found.suggestion == TRY_CHANNELS_LAST + evidence.miopen_words([out])
     assert "PYTORCH_MIOPEN_SUGGEST_NHWC=1" in found.suggestion
 
     # A group norm that converts by itself is told with what would help.

@@ -20,8 +20,7 @@ from builders import (
 from packaging.version import Version
 
 from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, FxNode, Trial
-from layoutdoctor.rules.known_faults import KNOWN_FAULTS, parse_cudnn, parse_torch
-from layoutdoctor.rules.ld301_known_bad_version import check
+from layoutdoctor.rules.ld301_known_bad_version import KNOWN_FAULTS, check, parse_cudnn, parse_torch
 
 VIDEO = contiguous((2, 16, 8, 32, 32))
 CONV3D = a_node(
