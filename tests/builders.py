@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -385,8 +385,8 @@ def a_trace(kernels: KernelSummary | None = None, **changes: Any) -> Diagnosis:
     return a_diagnosis(trial, subject=Subject(**subject), environment=Environment(**environment), **whole)
 
 
-Told = Callable[[str, Iterable[Finding]], None]
-"""What the fixture ``told`` of the rules' tests is: findings checked against the golden file, under a sentence."""
+Told = Callable[..., None]
+"""What the fixture ``told`` of the rules' tests is: a sentence, then what is found in each case that it is about."""
 
 
 def finder(check: Callable[[Diagnosis], Iterator[Finding]]) -> Callable[..., list[Finding]]:

@@ -30,9 +30,9 @@ def text_of(finding: Finding) -> str:
 
 
 @pytest.fixture(scope="module")
-def told(request: pytest.FixtureRequest) -> Iterator[Callable[[str, Iterable[Finding]], None]]:
+def told(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
     """
-    Checks findings against the golden file of the test's module, where they stand under the sentence given.
+    Checks findings against the golden file of the test's module, where they stand under the sentence given first.
 
     A sentence that comes again is numbered. ``--update-golden`` writes the file anew, so run the whole module with it.
     """
@@ -43,11 +43,12 @@ def told(request: pytest.FixtureRequest) -> Iterator[Callable[[str, Iterable[Fin
     seen: dict[str, str] = {}
     counts: dict[str, int] = {}
 
-    def check(sentence: str, findings: Iterable[Finding]) -> None:
-        counts[sentence] = counts.get(sentence, 0) + 1
-        case = sentence if counts[sentence] == 1 else f"{sentence} ({counts[sentence]})"
-        seen[case] = "".join(map(text_of, findings)) or "nothing\n"
-        assert is_update or seen[case].rstrip() == known.get(case, "").rstrip(), case
+    def check(sentence: str, *found: Iterable[Finding]) -> None:
+        for findings in found:
+            counts[sentence] = counts.get(sentence, 0) + 1
+            case = sentence if counts[sentence] == 1 else f"{sentence} ({counts[sentence]})"
+            seen[case] = "".join(map(text_of, findings)) or "nothing\n"
+            assert is_update or seen[case].rstrip() == known.get(case, "").rstrip(), case
 
     yield check
     if is_update:

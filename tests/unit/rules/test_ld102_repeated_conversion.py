@@ -74,7 +74,6 @@ def test_what_it_says(told: Told) -> None:
         "An activation converted in the forward and again in the backward is a repetition",
         findings(a_trial_of(IN_TRAINING, FORWARD, BACKWARD)),
     )
-
     nodes = (
         a_node("tangents_1", "tangents_1", op="placeholder"),
         *(a_node(f"convolution_{i}", CONVOLUTION, ("tangents_1",)) for i in (1, 2)),
@@ -86,12 +85,8 @@ def test_what_it_says(told: Told) -> None:
         findings(a_compiled(a_copy("c0", "convolution_1"), a_copy("c1", seconds=0.0005))),
     )
 
-    # A graph input that is copied twice is one as well.
     copies = tuple(a_copy(f"c{i}", source_value="arg0_1", value=None) for i in range(2))
-    assert findings(a_compiled(*copies))[0].message.startswith(
-        "arg0_1 (4x64x56x56) is converted 2 times from contiguous to channels_last; all but one is repetition"
-    )
-
+    told("A graph input that is copied twice is one as well", findings(a_compiled(*copies)))
     cheap = (a_copy("a0", "convolution_1", seconds=1e-4), a_copy("a1", "convolution_2", seconds=1e-4))
     dear = tuple(a_copy(f"b{i}", f"convolution_{i}", source_value="arg0_1") for i in (1, 2, 3))
     told("Several repeated tensors are one finding about the dearest", findings(a_compiled(*cheap, *dear)))

@@ -107,8 +107,7 @@ def test_what_it_suggests(told: Told) -> None:
     flat = a_recorded_weight("w0", source=contiguous(video), target=channels_last(video))
     packed = a_recorded_weight("w0", target=blocked(SHAPE), direction="to_blocked", seconds=9e-4)
     gradient = to_channels_last("g0", tensor="gradient")
-    told("In a trace the cure follows what the library converts to", in_trace(back))
-    told("In a trace the cure follows what the library converts to", in_trace(flat))
+    told("In a trace the cure follows what the library converts to", in_trace(back), in_trace(flat))
     assert [f.suggestion for f in in_trace(packed)] == [f"pack the weights once: {PACKED}"]
     told("In a trace the cure follows what the library converts to", in_trace(packed, gradient))
 
@@ -128,14 +127,17 @@ def test_what_it_suggests(told: Told) -> None:
         to_channels_last(f"gpu {i}", tensor="weight", source=contiguous(SHAPE), seconds=1e-3) for i in (0, 1)
     )
     training = {"subject": a_subject(mode="training")}
-    told("On a gpu the parameters can have the librarys layout from the start", findings(a_trial_with(*weights)))
     told(
         "On a gpu the parameters can have the librarys layout from the start",
+        findings(a_trial_with(*weights)),
         findings(a_trial_with(*weights), **training),
     )
     back = tuple(msgspec.structs.replace(c, direction="to_contiguous") for c in weights)
-    told("On a gpu the parameters can have the librarys layout from the start", findings(a_trial_with(*back)))
-    told("On a gpu the parameters can have the librarys layout from the start", findings(a_trial_with(*weights, *FEW)))
+    told(
+        "On a gpu the parameters can have the librarys layout from the start",
+        findings(a_trial_with(*back)),
+        findings(a_trial_with(*weights, *FEW)),
+    )
 
     weights = tuple(to_channels_last(f"w{i}", tensor="weight", seconds=1e-3) for i in (0, 1))
     name = "inductor-channels-last"
