@@ -60,7 +60,7 @@ def assert_no_redundant_conversions(request: pytest.FixtureRequest) -> Callable[
         __tracebackhide__ = True
         options = {**_settings(request), **changes}
         _refuse_unknown(options)
-        if not testing.is_diagnosis(model):
+        if not isinstance(model, testing.Diagnosis):
             chosen: dict[str, Any] = {name: options.pop(name) for name in ("mode", "configurations") if name in options}
             model = _diagnose(request, model, example_input, chosen)
             options["configurations"] = tuple(trial.configuration for trial in model.trials)

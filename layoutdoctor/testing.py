@@ -118,11 +118,6 @@ def assert_no_redundant_conversions(
     return diagnosis
 
 
-def is_diagnosis(model: object) -> bool:
-    """Whether something is a ready diagnosis rather than a model."""
-    return isinstance(model, Diagnosis)
-
-
 def diagnose_quickly(
     model: Callable[..., Any],
     example_input: Any,
