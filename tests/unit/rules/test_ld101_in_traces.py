@@ -35,18 +35,15 @@ def a_pair_proved_by(confidence: str, seconds: float | None = 4e-4, **changes: A
     return a_recorded_pair("k1", "k2", confidence=confidence, seconds=seconds, **changes)
 
 
-def test_a_round_trip_that_shapes_prove_is_told_with_its_costs_and_what_to_record_next(told: Told) -> None:
-    told(
-        "A round trip that shapes prove is told with its costs and what to record next",
-        findings(a_pair_proved_by("shapes", exposed_seconds=0.00016)),
-    )
-
-
 def test_a_trace_without_round_trips_has_no_finding() -> None:
     assert findings() == []
 
 
 def test_what_it_says(told: Told) -> None:
+    told(
+        "A round trip that shapes prove is told with its costs and what to record next",
+        findings(a_pair_proved_by("shapes", exposed_seconds=0.00016)),
+    )
     pairs = (
         *(a_pair_proved_by("shapes", 1e-5) for _ in range(63)),
         *(a_pair_proved_by("order", 1e-5, between=()) for _ in range(18)),

@@ -41,13 +41,6 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     return list(check(diagnosis))
 
 
-def test_a_round_trip_is_a_warning_with_its_layouts_what_is_between_its_cost_and_its_place(told: Told) -> None:
-    told(
-        "A round trip is a warning with its layouts what is between its cost and its place",
-        findings(a_diagnosis(a_trial_with_pairs())),
-    )
-
-
 def test_a_trial_without_redundant_pairs_has_no_finding() -> None:
     assert findings(a_diagnosis(a_trial(kernels=kernels(THERE, BACK)))) == []
 
@@ -96,6 +89,10 @@ def test_how_severe_it_is() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    told(
+        "A round trip is a warning with its layouts what is between its cost and its place",
+        findings(a_diagnosis(a_trial_with_pairs())),
+    )
     pairs = (
         a_pair("a0", "a1", seconds=1e-3, between=(), kind="adjacent", bytes_moved=8, tensor_shape=None),
         a_pair("b0", "b1", location=a_location(20), module="body.2"),

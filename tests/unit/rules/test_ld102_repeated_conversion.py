@@ -6,7 +6,6 @@ from builders import (
     Told,
     a_comparison,
     a_conversion,
-    a_diagnosis,
     a_graph,
     a_location,
     a_node,
@@ -15,11 +14,12 @@ from builders import (
     blocked,
     channels_last,
     contiguous,
+    finder,
     kernels,
 )
 from trace_builders import finder_in_trace, to_channels_last, to_contiguous
 
-from layoutdoctor.diagnosis.records import Buffer, Conversion, Diagnosis, Finding, FxNode, Graph, Trial
+from layoutdoctor.diagnosis.records import Buffer, Conversion, FxNode, Graph, Trial
 from layoutdoctor.rules.ld102_repeated_conversion import check
 
 in_trace = finder_in_trace(check)
@@ -46,16 +46,7 @@ def an_inference(*nodes: FxNode) -> Graph:
 THREE = tuple(a_reading(f"r{i}", f"convolution_{i}", location=a_location(i), module=f"branch.{i}") for i in (1, 2, 3))
 
 
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    diagnosis: Diagnosis = a_diagnosis(*trials, **changes)
-    return list(check(diagnosis))
-
-
-def test_one_activation_converted_for_three_readers_is_one_finding_about_the_two_repetitions(told: Told) -> None:
-    told(
-        "One activation converted for three readers is one finding about the two repetitions",
-        findings(a_trial_of(THREE, an_inference())),
-    )
+findings = finder(check)
 
 
 def test_a_small_repetition_is_a_note() -> None:
@@ -65,6 +56,10 @@ def test_a_small_repetition_is_a_note() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    told(
+        "One activation converted for three readers is one finding about the two repetitions",
+        findings(a_trial_of(THREE, an_inference())),
+    )
     conversions = tuple(a_reading(f"r{i}", f"convolution_{i}", seconds=None, bytes_moved=None) for i in (1, 2))
     told(
         "Without times and bytes the repetition is told without a cost",

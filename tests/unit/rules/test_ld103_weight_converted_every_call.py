@@ -52,10 +52,6 @@ FEW = (a_weight("w0"), a_weight("w1", seconds=2e-4, location=a_location(12), mod
 DEAR = (a_weight("w0", seconds=7.5e-4),)
 
 
-def test_weights_converted_on_every_call_are_a_note_at_the_dearest_ones_place(told: Told) -> None:
-    told("Weights converted on every call are a note at the dearest ones place", findings(a_trial_with(*FEW)))
-
-
 def test_how_severe_it_is() -> None:
     # From five percent on it is a warning.
     assert [f.severity for f in findings(a_trial_with(*DEAR))] == ["warning"]
@@ -165,6 +161,7 @@ def test_which_facts_it_gives() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    told("Weights converted on every call are a note at the dearest ones place", findings(a_trial_with(*FEW)))
     entry = a_weight("copy 0", owner="compiler", seconds=None, bytes_moved=None)
     trial = a_trial_with(a_weight("w0"), graphs=(a_graph(conversions=(entry, a_weight("w0"))),))
     told("The compilers and the librarys conversions are counted together each once", findings(trial))

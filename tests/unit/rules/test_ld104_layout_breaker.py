@@ -56,10 +56,6 @@ def a_broken_trial(
     return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=25e-3), **changes})
 
 
-def test_three_norms_are_one_finding_with_places_reason_and_price(told: Told) -> None:
-    told("Three norms are one finding with places reason and price", findings(a_trial(), a_broken_trial(*NORMS)))
-
-
 def test_what_is_no_finding() -> None:
     # A trial without breakers has no finding.
     assert findings(a_trial(), a_broken_trial()) == []
@@ -96,6 +92,7 @@ def test_without_a_measured_share_or_without_a_run_it_is_a_note() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    told("Three norms are one finding with places reason and price", findings(a_trial(), a_broken_trial(*NORMS)))
     paid = (out("e0", seconds=None), back("e1", seconds=None, fused=True))
     told("Without times the bytes are the price", findings(a_broken_trial(NORMS[0], conversions=paid)))
 

@@ -51,10 +51,6 @@ def findings(*conversions: Conversion, graphs: tuple[Graph, ...] | None = None, 
     return list(check(a_diagnosis(trial, **changes)))
 
 
-def test_one_in_and_one_out_are_named_as_such_and_not_accused(told: Told) -> None:
-    told("One in and one out are named as such and not accused", findings(ENTRY, EXIT, *WEIGHTS))
-
-
 def test_what_is_no_finding() -> None:
     # Without conversions there is nothing to explain.
     assert findings(*WEIGHTS) == []
@@ -81,6 +77,7 @@ def test_which_facts_it_gives() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    told("One in and one out are named as such and not accused", findings(ENTRY, EXIT, *WEIGHTS))
     forward = a_graph(DECISION, name="forward", direction="forward", conversions=(ENTRY,))
     backward = a_graph(DECISION, name="backward", direction="backward", conversions=(EXIT, WEIGHTS[0]))
     told("The backward graph is left out", findings(graphs=(forward, backward), subject=a_subject(mode="training")))

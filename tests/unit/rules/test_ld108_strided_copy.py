@@ -37,16 +37,13 @@ def test_eager_copies_are_told_with_operation_shape_line_and_how_often(told: Tol
 
 
 def test_what_it_says(told: Told) -> None:
+    told("Without a line it says how to record one", findings(an_eager_copy("c0", location=None, op=None)))
     told("Below two percent it is a note", findings(an_eager_copy("c0")))
 
     entry = an_eager_copy("c0", owner="user", seconds=9e-4)
     assert [f.severity for f in findings(entry)] == ["note"]
     assert [f.severity for f in findings(entry, an_eager_copy("c1", seconds=3e-4))] == ["warning"]
     told("What the model asks for in channels last is counted but no loss", findings(entry))
-
-
-def test_without_a_line_it_says_how_to_record_one(told: Told) -> None:
-    told("Without a line it says how to record one", findings(an_eager_copy("c0", location=None, op=None)))
 
 
 def test_what_is_no_finding() -> None:

@@ -43,10 +43,6 @@ def same_as(name: str, other: str) -> Trial:
     return Trial(configuration=a_configuration(name), status="same_as", same_as=other)
 
 
-def test_conv3d_left_alone_by_an_applied_optimization_is_a_note_that_says_why(told: Told) -> None:
-    told("Conv3d left alone by an applied optimization is a note that says why", findings(a_trial_of(IDLE)))
-
-
 def test_what_is_no_finding() -> None:
     # One convolution made channels last is an effect.
     some = a_decision(a_convolution(), *some_convolutions(3))
@@ -130,6 +126,7 @@ RETURNED = a_conversion(
 
 
 def test_what_it_says(told: Told) -> None:
+    told("Conv3d left alone by an applied optimization is a note that says why", findings(a_trial_of(IDLE)))
     other = a_trial_of(IDLE, name="inductor-layout-opt-forced")
     listless = a_decision(convolution_count=2, channels_last_convolution_count=0, convolutions=())
     told(

@@ -26,10 +26,6 @@ def a_trial_of(*graphs: Graph, name: str = "inductor", **changes: Any) -> Trial:
     return a_trial(name, graphs=graphs, **changes)
 
 
-def test_a_veto_names_its_rule_and_the_convolution_that_made_it(told: Told) -> None:
-    told("A veto names its rule and the convolution that made it", findings(a_trial_of(a_graph(VETO))))
-
-
 def test_a_veto_is_told_once_though_every_configuration_repeats_it() -> None:
     last = a_trial_of(a_graph(VETO), name="inductor-channels-last")
 
@@ -37,6 +33,7 @@ def test_a_veto_is_told_once_though_every_configuration_repeats_it() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    told("A veto names its rule and the convolution that made it", findings(a_trial_of(a_graph(VETO))))
     convolutions = tuple(
         a_convolution(f"c{i}", module=None, location=None, weight_shape=None, groups=None) for i in range(8)
     )

@@ -52,14 +52,11 @@ def findings(*graphs: Graph, trial: dict[str, Any] | None = None, **changes: Any
     return list(check(a_diagnosis(a_trial(graphs=graphs, **(trial or {})), **changes)))
 
 
-def test_the_convolution_that_vetoed_is_named_with_the_others_that_suffer_from_it(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     told(
         "The convolution that vetoed is named with the others that suffer from it",
         findings(a_training(a_veto(NARROWING))),
     )
-
-
-def test_what_it_says(told: Told) -> None:
     for deciding, others in (
         ((GROUPED,), OTHERS[:1]),
         ((NARROWING, a_convolution("c", module="up", weight_shape=(64, 128, 2, 2), is_transposed=True)), OTHERS),

@@ -52,10 +52,6 @@ def an_eager(*conversions: Conversion) -> Trial:
     return a_trial("eager", graphs=(a_graph(name="eager", nodes=(node,)),), kernels=kernels(*conversions))
 
 
-def test_convolutions_that_are_all_1_d_are_counted(told: Told) -> None:
-    told("Convolutions that are all 1 d are counted", findings(a_graph(ONE_D)))
-
-
 def test_it_is_told_whatever_the_decision_was_and_on_a_device_that_is_not_there() -> None:
     for applied in (True, False):
         decision = a_decision(*convolutions(), applied=applied)
@@ -63,6 +59,7 @@ def test_it_is_told_whatever_the_decision_was_and_on_a_device_that_is_not_there(
 
 
 def test_what_it_says(told: Told) -> None:
+    told("Convolutions that are all 1 d are counted", findings(a_graph(ONE_D)))
     told(
         "A graph of 1 d convolutions beside one of 2 d is a part of all",
         findings(a_graph(a_decision(*convolutions(1))), a_graph(a_decision(*convolutions(3, rank=2)))),

@@ -45,6 +45,7 @@ def test_a_grouped_convolution_that_falls_back_in_channels_last_is_told_with_bot
 
 
 def test_what_it_says(told: Told) -> None:
+    told("A grouped convolution that would run channels last on cuda is a note", a_static(WIDE))
     told(
         "It may be the contiguous format and the module unknown",
         findings(ran("inductor", a_conv(0.004, "ref:any")), ran("inductor-channels-last", a_conv(0.001))),
@@ -140,7 +141,3 @@ def a_static(*convolutions: Any, target: str | None = "cuda:90", is_static: bool
 
 
 WIDE = a_convolution("c", class_="grouped", module="body.1", weight_shape=(64, 16, 3, 3), groups=4)
-
-
-def test_a_grouped_convolution_that_would_run_channels_last_on_cuda_is_a_note(told: Told) -> None:
-    told("A grouped convolution that would run channels last on cuda is a note", a_static(WIDE))

@@ -22,10 +22,6 @@ def a_wide_ratio(name: str = LAST, high: float = 1.2) -> Any:
     return a_ratio(name, 1.1, low=1.0, high=high)
 
 
-def test_a_wide_interval_is_a_note_about_the_whole_diagnosis(told: Told) -> None:
-    told("A wide interval is a note about the whole diagnosis", findings(ratios=(a_wide_ratio(),)))
-
-
 def test_how_severe_it_is() -> None:
     # Beyond twenty five percent it is a warning.
     assert [f.severity for f in findings(ratios=(a_wide_ratio(high=1.26),))] == ["warning"]
@@ -36,6 +32,7 @@ def test_how_severe_it_is() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    told("A wide interval is a note about the whole diagnosis", findings(ratios=(a_wide_ratio(),)))
     told("Rounds that scatter are told with their quartiles", findings(a_trial(measurement=a_measurement(*SCATTERED))))
 
     trials = (a_trial(measurement=a_measurement(*SCATTERED)), a_trial("eager", measurement=a_measurement(*WARMING)))

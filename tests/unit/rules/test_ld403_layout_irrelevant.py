@@ -42,11 +42,8 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     return list(check(diagnosis))
 
 
-def test_few_conversions_and_nothing_faster_is_said_with_the_reason(told: Told) -> None:
-    told("Few conversions and nothing faster is said with the reason", findings(a_model()))
-
-
 def test_what_it_says(told: Told) -> None:
+    told("Few conversions and nothing faster is said with the reason", findings(a_model()))
     for summary in (kernels(), None):
         told(
             "A model without convolution says so also without kernels",

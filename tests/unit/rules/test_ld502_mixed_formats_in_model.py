@@ -6,7 +6,6 @@ from builders import (
     Told,
     a_comparison,
     a_conversion,
-    a_diagnosis,
     a_graph,
     a_location,
     a_node,
@@ -17,6 +16,7 @@ from builders import (
     an_input,
     channels_last,
     contiguous,
+    finder,
     kernels,
 )
 
@@ -24,7 +24,7 @@ from layoutdoctor.rules.ld502_mixed_formats_in_model import check
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Trial
+    from layoutdoctor.diagnosis.records import FxNode, Trial
 
 WEIGHT = (64, 64, 3, 3)
 
@@ -64,13 +64,7 @@ def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
     return a_trial("eager", **{"graphs": (graph,), "kernels": kernels(*COPIES, a_conversion("reorder 0")), **changes})
 
 
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    diagnosis: Diagnosis = a_diagnosis(*trials, **changes)
-    return list(check(diagnosis))
-
-
-def test_the_first_flip_is_named_with_what_follows_it(told: Told) -> None:
-    told("The first flip is named with what follows it", findings(an_eager()))
+findings = finder(check)
 
 
 def test_which_facts_it_gives() -> None:
@@ -141,6 +135,7 @@ def test_what_is_no_finding() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    told("The first flip is named with what follows it", findings(an_eager()))
     told("Without times it is a note and without conversions there are none told", findings(an_eager(kernels=None)))
 
     bare = a_node("permute", "aten.permute.default", ("x",), layout=channels_last())

@@ -65,6 +65,7 @@ def test_what_is_no_finding() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    told("Inputs of convolutions in both formats are a note", findings(a_trial_of(*NODES)))
     message = findings(a_trial_of(gradient_layouts=(NOMINAL,)))[0].message
     off = a_trial("inductor-layout-opt-off", gradient_layouts=(NOMINAL,))
     unknown = a_trial("inductor-layout-opt-off", measurement=None)
@@ -81,10 +82,6 @@ def test_what_it_says(told: Told) -> None:
     )
     nodes = (*NODES[:3], a_node("again", "aten.convolution.default", ("x", "w")))
     told("One input read twice is one", findings(a_trial_of(*nodes)))
-
-
-def test_inputs_of_convolutions_in_both_formats_are_a_note(told: Told) -> None:
-    told("Inputs of convolutions in both formats are a note", findings(a_trial_of(*NODES)))
 
 
 def test_each_kind_is_told_once_over_all_trials() -> None:

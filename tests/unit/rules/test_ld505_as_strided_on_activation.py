@@ -23,11 +23,8 @@ def a_trial_of(*nodes: FxNode, name: str = "eager", direction: GraphDirection = 
     return a_trial(name, **{"graphs": (a_graph(name="graph 0", direction=direction, nodes=nodes),), **changes})
 
 
-def test_as_strided_on_an_activation_is_a_warning(told: Told) -> None:
-    told("As strided on an activation is a warning", findings(a_trial(), a_trial_of(ROLL, a_call())))
-
-
 def test_what_it_says(told: Told) -> None:
+    told("As strided on an activation is a warning", findings(a_trial(), a_trial_of(ROLL, a_call())))
     last = a_trial("eager-channels-last", equivalence=Equivalence(status="different"))
     calls = (a_call(), a_call("as_strided_1", location=a_location(9)))
     told(
