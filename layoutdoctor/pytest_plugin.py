@@ -55,12 +55,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def assert_no_redundant_conversions(request: pytest.FixtureRequest) -> Callable[..., Diagnosis]:
     """``layoutdoctor.assert_no_redundant_conversions`` with the test's marker and the project's settings applied."""
     from layoutdoctor import testing
+    from layoutdoctor.diagnosis.records import Diagnosis
 
     def check(model: Any, example_input: Any = None, **changes: Any) -> Diagnosis:
         __tracebackhide__ = True
         options = {**_settings(request), **changes}
         _refuse_unknown(options)
-        if not isinstance(model, testing.Diagnosis):
+        if not isinstance(model, Diagnosis):
             chosen: dict[str, Any] = {name: options.pop(name) for name in ("mode", "configurations") if name in options}
             model = _diagnose(request, model, example_input, chosen)
             options["configurations"] = tuple(trial.configuration for trial in model.trials)

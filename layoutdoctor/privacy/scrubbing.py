@@ -151,8 +151,8 @@ def _rewritten(value: object, place: str, rewrite: Rewrite) -> object:
         return _rewritten_dict(value, place, rewrite)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):  # of a recording: events, lines of a log
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        new = {name: _rewritten(old, f"{place}.{name}", rewrite) for name, old in fields.items()}
-        changed = {name: item for name, item in new.items() if item is not fields[name]}
+        rewritten = {name: _rewritten(old, f"{place}.{name}", rewrite) for name, old in fields.items()}
+        changed = {name: item for name, item in rewritten.items() if item is not fields[name]}
         return dataclasses.replace(value, **changed) if changed else value
     return value
 

@@ -88,6 +88,11 @@ def test_what_it_says(told: Told) -> None:
 
 
 def test_what_it_suggests(told: Told) -> None:
+    forward = to_channels_last("k0", source_value="t1", module="conv_1")
+    backward = to_channels_last(
+        "k1", source_value="t1", op="aten::convolution_backward", seconds=3e-4, exposed_seconds=3e-4
+    )
+    told("In a trace what forward and backward convert of one tensor is repeated", in_trace(forward, backward))
     told(
         "A configuration that repeats nothing is the cure",
         findings(
@@ -234,11 +239,3 @@ def a_copy(id: str, node: str | None = None, **changes: Any) -> Conversion:
 
 def a_compiled(*copies: Conversion, nodes: tuple[FxNode, ...] = (RELU,)) -> Trial:
     return a_trial(graphs=(a_graph(nodes=nodes, buffers=(HELD,), conversions=copies),))
-
-
-def test_in_a_trace_what_forward_and_backward_convert_of_one_tensor_is_repeated(told: Told) -> None:
-    forward = to_channels_last("k0", source_value="t1", module="conv_1")
-    backward = to_channels_last(
-        "k1", source_value="t1", op="aten::convolution_backward", seconds=3e-4, exposed_seconds=3e-4
-    )
-    told("In a trace what forward and backward convert of one tensor is repeated", in_trace(forward, backward))

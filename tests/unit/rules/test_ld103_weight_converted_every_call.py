@@ -161,6 +161,14 @@ def test_which_facts_it_gives() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    weights = (
+        a_recorded_weight("w0", step="ProfilerStep#1", seconds=2e-4, bytes_moved=10),
+        a_recorded_weight("w1", step="ProfilerStep#2", confidence="order", module="body.3", bytes_moved=10),
+    )
+    told(
+        "In a trace weights are counted with the steps they ran in and what only their order says",
+        in_trace(*weights, to_channels_last("a0")),
+    )
     told("Weights converted on every call are a note at the dearest ones place", findings(a_trial_with(*FEW)))
     entry = a_weight("copy 0", owner="compiler", seconds=None, bytes_moved=None)
     trial = a_trial_with(a_weight("w0"), graphs=(a_graph(conversions=(entry, a_weight("w0"))),))
@@ -178,14 +186,3 @@ PACKED = (
 def a_recorded_weight(id: str, **changes: Any) -> Conversion:
     fields: dict[str, Any] = {"source": contiguous(SHAPE), "target": channels_last(SHAPE), "tensor": "weight"}
     return to_channels_last(id, **{**fields, **changes})
-
-
-def test_in_a_trace_weights_are_counted_with_the_steps_they_ran_in_and_what_only_their_order_says(told: Told) -> None:
-    weights = (
-        a_recorded_weight("w0", step="ProfilerStep#1", seconds=2e-4, bytes_moved=10),
-        a_recorded_weight("w1", step="ProfilerStep#2", confidence="order", module="body.3", bytes_moved=10),
-    )
-    told(
-        "In a trace weights are counted with the steps they ran in and what only their order says",
-        in_trace(*weights, to_channels_last("a0")),
-    )

@@ -67,15 +67,18 @@ TWO_WEIGHTS = (a_weight("w0"), a_weight("w1"))
 TWO_CASTS = (*TWO_WEIGHTS, a_cast("c0", "w0"), a_cast("c1", "w1"))
 
 
-def test_parameters_that_are_cast_and_re_laid_out_are_a_warning(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
+    casts = (
+        a_recorded_cast("k0", seconds=2e-4, bytes_moved=10),
+        a_recorded_cast("k1", tensor="weight", module="body.3", bytes_moved=10),
+        a_recorded_cast("k2", tensor="weight", module="body.3", dtype="f32", target_dtype="bf16", bytes_moved=10),
+    )
+    told("In a trace kernels that cast and convert at once are told whatever the tensor", in_trace(*casts))
     conversions = (
         a_casting_conversion("k0", source_value="w0", location=a_location(7), module="conv_1"),
         a_casting_conversion("k1", source_value="w1", seconds=1e-4),
     )
     told("Parameters that are cast and re laid out are a warning", findings(a_trial_of(TWO_WEIGHTS, *conversions)))
-
-
-def test_what_it_says(told: Told) -> None:
     reader = a_node("convolution", "aten.convolution.default", ("x", "c0"))
     conversion = a_casting_conversion(
         "r0", dtype="bf16", target_dtype=None, node="convolution", owner="library", graph=None, seconds=None
@@ -155,12 +158,3 @@ def test_eager_is_looked_at_where_the_baseline_shows_nothing() -> None:
 
 def a_recorded_cast(id: str, **changes: Any) -> Conversion:
     return to_channels_last(id, **{"dtype": "float32", "target_dtype": "float16", **changes})
-
-
-def test_in_a_trace_kernels_that_cast_and_convert_at_once_are_told_whatever_the_tensor(told: Told) -> None:
-    casts = (
-        a_recorded_cast("k0", seconds=2e-4, bytes_moved=10),
-        a_recorded_cast("k1", tensor="weight", module="body.3", bytes_moved=10),
-        a_recorded_cast("k2", tensor="weight", module="body.3", dtype="f32", target_dtype="bf16", bytes_moved=10),
-    )
-    told("In a trace kernels that cast and convert at once are told whatever the tensor", in_trace(*casts))

@@ -27,16 +27,13 @@ def a_copy_back(id: str, **changes: Any) -> Conversion:
     return an_eager_copy(id, **{**fields, **changes})
 
 
-def test_eager_copies_are_told_with_operation_shape_line_and_how_often(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     copies = (
         an_eager_copy("c0", location=a_location(12), module="block.norm"),
         an_eager_copy("c1", location=a_location(12), module="block.norm"),
         a_copy_back("c2", location=a_location(20), module=None, op="aten::clone", seconds=1.5e-4),
     )
     told("Eager copies are told with operation shape line and how often", findings(*copies))
-
-
-def test_what_it_says(told: Told) -> None:
     told("Without a line it says how to record one", findings(an_eager_copy("c0", location=None, op=None)))
     told("Below two percent it is a note", findings(an_eager_copy("c0")))
 

@@ -67,29 +67,6 @@ def test_all_that_a_library_converts_is_one_finding_with_its_sum_and_what_other_
     )
 
 
-def test_it_is_a_warning_from_five_percent_or_where_convolutions_pay_a_tenth_and_silent_where_nobody_feels_it(
-    told: Told,
-) -> None:
-    for seconds, of_convolutions in (
-        (0.0005, 1.0),
-        (0.00049, 0.0049),
-        (0.00049, 0.005),
-        (0.0002, 0.002),
-        (0.00019, 0.00019),
-        (5e-05, 5e-05),
-        (4.9e-05, 4.9e-05),
-        (0.0005, None),
-        (0.00049, None),
-        (None, 1.0),
-    ):
-        conversion = there(1, seconds=seconds)
-        recorded = recorded_kernels(conversion, seconds=0.01, convolution_seconds=of_convolutions)
-        told(
-            "It is a warning from five percent or where convolutions pay a tenth and silent where nobody feels it",
-            findings(conversion, kernels=recorded),
-        )
-
-
 def test_what_is_no_finding() -> None:
     # Only a trace and only what libraries convert is looked at.
     copy, nothing = an_eager_copy("copy", seconds=1e-3), there(1, direction="none", seconds=1e-3)
@@ -195,6 +172,29 @@ def test_what_it_suggests(told: Told) -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    name = "inductor-channels-last"
+    for median in (1.3, 1.0):
+        for left in ((), (there(5),)):
+            found = of_a_model(a_trial(name, kernels=on_a_gpu(*left)), **against(name, median))
+            told("A measured configuration with fewer of them is the cure", found)
+    for seconds, of_convolutions in (
+        (0.0005, 1.0),
+        (0.00049, 0.0049),
+        (0.00049, 0.005),
+        (0.0002, 0.002),
+        (0.00019, 0.00019),
+        (5e-05, 5e-05),
+        (4.9e-05, 4.9e-05),
+        (0.0005, None),
+        (0.00049, None),
+        (None, 1.0),
+    ):
+        conversion = there(1, seconds=seconds)
+        recorded = recorded_kernels(conversion, seconds=0.01, convolution_seconds=of_convolutions)
+        told(
+            "It is a warning from five percent or where convolutions pay a tenth and silent where nobody feels it",
+            findings(conversion, kernels=recorded),
+        )
     told(
         "What directions and tensors rest on is told",
         findings(there(1), there(2, tensor="unknown", confidence="grid"), there(3, confidence=None)),
@@ -284,11 +284,3 @@ def of_a_model(*others: Trial, conversions: list[Conversion] | None = None, **ch
 
 def against(name: str, median: float) -> dict[str, Any]:
     return {"comparison": a_comparison(a_ratio(name, median))}
-
-
-def test_a_measured_configuration_with_fewer_of_them_is_the_cure(told: Told) -> None:
-    name = "inductor-channels-last"
-    for median in (1.3, 1.0):
-        for left in ((), (there(5),)):
-            found = of_a_model(a_trial(name, kernels=on_a_gpu(*left)), **against(name, median))
-            told("A measured configuration with fewer of them is the cure", found)

@@ -30,6 +30,10 @@ def test_what_is_no_finding() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    for name in ("inductor-layout-opt-off", "inductor-channels-last"):
+        trials = (a_trial("inductor-layout-opt-off"), a_trial("inductor-channels-last"))
+        advice = a_recommendation(name, verified=True)
+        told("It is an error where switching it off was verified", findings(OFF, trials=trials, recommendation=advice))
     told("Faster without the optimization that was applied is a warning", findings(OFF))
     off = a_trial("inductor-layout-opt-off", equivalence=Equivalence(status="equal", output_layouts_differ=True))
     told("An output left in another layout is told as part of the gain", findings(OFF, trials=(off,)))
@@ -44,10 +48,3 @@ def test_what_it_suggests(told: Told) -> None:
 
     # A gain of channels last that could be the same is not advised.
     assert [f.suggestion for f in findings(OFF, a_ratio("inductor-channels-last", 1.27))] == [SWITCH_OFF]
-
-
-def test_it_is_an_error_where_switching_it_off_was_verified(told: Told) -> None:
-    for name in ("inductor-layout-opt-off", "inductor-channels-last"):
-        trials = (a_trial("inductor-layout-opt-off"), a_trial("inductor-channels-last"))
-        advice = a_recommendation(name, verified=True)
-        told("It is an error where switching it off was verified", findings(OFF, trials=trials, recommendation=advice))

@@ -37,18 +37,17 @@ def findings(
     return list(check(a_diagnosis(baseline or a_trial(), *trials, comparison=comparison, subject=subject, **changes)))
 
 
-def test_contiguous_input_where_channels_last_is_faster_is_a_warning_with_what_is_converted_now(told: Told) -> None:
-    entry = a_conversion("copy 0", owner="compiler", seconds=None, bytes_moved=8, location=a_location(3), module="a")
-    exit_ = a_conversion("reorder 1", location=a_location(14), module="body.3")
-    weight = a_conversion("reorder 2", tensor="weight")
-    baseline = a_trial(kernels=kernels(exit_, weight), graphs=(a_graph(conversions=(entry,)),))
-    told(
-        "Contiguous input where channels last is faster is a warning with what is converted now",
-        findings(LAST, baseline=baseline),
-    )
-
-
 def test_what_it_says(told: Told) -> None:
+    for name in ("inductor-channels-last", "inductor-layout-opt-off"):
+        trials = (a_trial("inductor-channels-last"), a_trial("inductor-layout-opt-off"))
+        advice = a_recommendation(name, verified=True)
+        told(
+            "It is an error where channels last input was verified",
+            findings(LAST, trials=trials, recommendation=advice),
+        )
+    for layouts in ([(2, 4, 8, 32, 32)], [(4, 3, 8, 8), (4, 3, 9, 9)], [(4, 3, 8, 8), (2, 4, 8, 32, 32)]):
+        inputs = tuple(an_input(contiguous(shape), name=None) for shape in layouts)
+        told("Each rank has its own format", findings(LAST, inputs=inputs))
     told("Without recorded conversions the gain alone is told", findings(LAST))
 
     baseline = a_trial(kernels=kernels(a_conversion(seconds=None)))
@@ -73,6 +72,14 @@ def test_what_is_no_finding() -> None:
 
 
 def test_which_facts_it_gives(told: Told) -> None:
+    entry = a_conversion("copy 0", owner="compiler", seconds=None, bytes_moved=8, location=a_location(3), module="a")
+    exit_ = a_conversion("reorder 1", location=a_location(14), module="body.3")
+    weight = a_conversion("reorder 2", tensor="weight")
+    baseline = a_trial(kernels=kernels(exit_, weight), graphs=(a_graph(conversions=(entry,)),))
+    told(
+        "Contiguous input where channels last is faster is a warning with what is converted now",
+        findings(LAST, baseline=baseline),
+    )
     told(
         "Of both channels last configurations the faster one is named",
         findings(LAST, a_ratio("inductor-channels-last-opt-off", 1.5)),
@@ -82,19 +89,3 @@ def test_which_facts_it_gives(told: Told) -> None:
     small = a_conversion("a", seconds=None, bytes_moved=8, module="body.0")
     large = a_conversion("b", seconds=None, bytes_moved=16, module="body.1")
     assert [f.module for f in findings(LAST, baseline=a_trial(kernels=kernels(small, large)))] == ["body.1"]
-
-
-def test_each_rank_has_its_own_format(told: Told) -> None:
-    for layouts in ([(2, 4, 8, 32, 32)], [(4, 3, 8, 8), (4, 3, 9, 9)], [(4, 3, 8, 8), (2, 4, 8, 32, 32)]):
-        inputs = tuple(an_input(contiguous(shape), name=None) for shape in layouts)
-        told("Each rank has its own format", findings(LAST, inputs=inputs))
-
-
-def test_it_is_an_error_where_channels_last_input_was_verified(told: Told) -> None:
-    for name in ("inductor-channels-last", "inductor-layout-opt-off"):
-        trials = (a_trial("inductor-channels-last"), a_trial("inductor-layout-opt-off"))
-        advice = a_recommendation(name, verified=True)
-        told(
-            "It is an error where channels last input was verified",
-            findings(LAST, trials=trials, recommendation=advice),
-        )

@@ -72,15 +72,6 @@ def findings(*trials: Trial, **changes: Any) -> list[Finding]:
     return list(check(a_diagnosis(*trials, **{"subject": a_subject(mode="training"), **changes})))
 
 
-def test_a_backward_without_layout_optimization_is_told_with_what_is_laid_out_anew_for_it(told: Told) -> None:
-    fused = laid_out_anew("buf1", fused=True)
-    reorder = laid_out_anew("reorder 7", owner="library", seconds=1.5e-3, location=a_location(12), module="dw")
-    told(
-        "A backward without layout optimization is told with what is laid out anew for it",
-        findings(a_step(fused, laid_out_anew("buf2"), library=(reorder,))),
-    )
-
-
 def test_which_facts_it_gives() -> None:
     # A conversion of the library in another graph is not counted.
     reorder = laid_out_anew("reorder 0", owner="library", graph="graph 0")
@@ -112,6 +103,17 @@ def test_what_is_no_finding() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    comparison = a_comparison(a_ratio("inductor-channels-last", 1.2))
+    told(
+        "A measured gain of channels last makes it a warning and follows the advice",
+        findings(a_step(), comparison=comparison),
+    )
+    fused = laid_out_anew("buf1", fused=True)
+    reorder = laid_out_anew("reorder 7", owner="library", seconds=1.5e-3, location=a_location(12), module="dw")
+    told(
+        "A backward without layout optimization is told with what is laid out anew for it",
+        findings(a_step(fused, laid_out_anew("buf2"), library=(reorder,))),
+    )
     told(
         "A forward off and a backward on are a mismatch too",
         findings(a_step(forward=VETO, backward=a_decision(rule="no-veto"))),
@@ -137,11 +139,3 @@ def test_what_cannot_be_felt_is_a_note() -> None:
     slight = laid_out_anew("buf1", seconds=1e-5)
 
     assert [f.severity for f in findings(a_step(slight))] == ["note"]
-
-
-def test_a_measured_gain_of_channels_last_makes_it_a_warning_and_follows_the_advice(told: Told) -> None:
-    comparison = a_comparison(a_ratio("inductor-channels-last", 1.2))
-    told(
-        "A measured gain of channels last makes it a warning and follows the advice",
-        findings(a_step(), comparison=comparison),
-    )

@@ -53,12 +53,9 @@ def test_the_symbolic_dimensions_of_the_input_are_named(told: Told) -> None:
     told("The symbolic dimensions of the input are named", findings(size, weight, IMAGE))
 
 
-def test_an_input_that_could_be_one_of_two_keeps_the_graphs_name(told: Told) -> None:
+def test_what_it_suggests(told: Told) -> None:
     twins = a_subject(inputs=(an_input(name="x"), an_input(name="y")))
     told("An input that could be one of two keeps the graphs name", findings(IMAGE, subject=twins))
-
-
-def test_what_it_suggests(told: Told) -> None:
     weight = placeholder("arg1_1", symbolic("s1", 3, 3, 3), tensor="weight")
     decision = a_decision(applied=False, rule="dynamic-shape", explanation="the input of convolution has the size s77")
     told("Without a symbolic input torchs own reason stands", findings(weight, decision=decision))

@@ -45,15 +45,12 @@ def test_a_format_lost_under_the_compiler_is_told_once_with_all_configurations_a
     told("A format lost under the compiler is told once with all configurations and the place", findings(*trials))
 
 
-def test_a_configuration_that_leaves_the_conversion_back_to_its_caller_is_named(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     frozen = returning("inductor-freezing", channels_last())
     told(
         "A configuration that leaves the conversion back to its caller is named",
         findings(returning("eager", contiguous()), returning("inductor", contiguous()), frozen),
     )
-
-
-def test_what_it_says(told: Told) -> None:
     shape = (2, 5, 3, 7, 2)
     eager = strided_layout(shape, (210, 1, 70, 10, 5))
     permuted = strided_layout(shape, (210, 1, 14, 42, 7))

@@ -32,6 +32,8 @@ def test_how_severe_it_is() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    subject = a_subject(device="cuda")
+    told("On a gpu the advice is about its clocks", findings(ratios=(a_wide_ratio(),), subject=subject))
     told("A wide interval is a note about the whole diagnosis", findings(ratios=(a_wide_ratio(),)))
     told("Rounds that scatter are told with their quartiles", findings(a_trial(measurement=a_measurement(*SCATTERED))))
 
@@ -61,8 +63,3 @@ def test_what_is_no_finding() -> None:
     # An interval of up to ten percent is good enough.
     for high in (1.05, 1.099):
         assert findings(ratios=(a_wide_ratio(high=high),)) == []
-
-
-def test_on_a_gpu_the_advice_is_about_its_clocks(told: Told) -> None:
-    subject = a_subject(device="cuda")
-    told("On a gpu the advice is about its clocks", findings(ratios=(a_wide_ratio(),), subject=subject))

@@ -29,6 +29,9 @@ def test_a_trial_that_is_the_same_as_another_is_not_told_again() -> None:
 
 
 def test_what_it_suggests(told: Told) -> None:
+    bare = a_different("inductor", max_abs_error=None, reference=None, detail="output 1 has another shape")
+    no_tolerance = a_different("inductor-layout-opt-off", tolerance=None)
+    told("What was not recorded is left out and a detail is told", findings(bare, no_tolerance))
     told(
         "A compiled configuration that differs alone is a warning and a bug to report",
         findings(a_trial("eager"), a_different("inductor")),
@@ -40,9 +43,3 @@ def test_what_it_suggests(told: Told) -> None:
         "A contiguous configuration is not excused by an eager that differs in channels last",
         findings(a_different("inductor-layout-opt-off"), a_trial("eager"), a_different("eager-channels-last")),
     )
-
-
-def test_what_was_not_recorded_is_left_out_and_a_detail_is_told(told: Told) -> None:
-    bare = a_different("inductor", max_abs_error=None, reference=None, detail="output 1 has another shape")
-    no_tolerance = a_different("inductor-layout-opt-off", tolerance=None)
-    told("What was not recorded is left out and a detail is told", findings(bare, no_tolerance))

@@ -59,14 +59,6 @@ def a_trial_of(
     return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=20e-3), **changes})
 
 
-def test_a_call_on_a_channels_last_tensor_is_a_warning_with_its_part_and_where_it_does_nothing(told: Told) -> None:
-    last = a_trial_of(a_call(), a_call("u1", line=16), BY_TORCH)
-    others = (a_trial_of(name="inductor"), a_trial_of(name="eager"))
-    told(
-        "A call on a channels last tensor is a warning with its part and where it does nothing", findings(*others, last)
-    )
-
-
 def test_which_facts_it_gives(told: Told) -> None:
     told("Each line is a finding", findings(a_trial_of(a_call(), a_call("u1", line=16), a_call("u2"), BY_TORCH)))
 
@@ -98,6 +90,11 @@ def test_what_is_no_finding() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
+    last = a_trial_of(a_call(), a_call("u1", line=16), BY_TORCH)
+    others = (a_trial_of(name="inductor"), a_trial_of(name="eager"))
+    told(
+        "A call on a channels last tensor is a warning with its part and where it does nothing", findings(*others, last)
+    )
     told(
         "A call in a fused kernel alone is a note that says so",
         findings(a_trial_of(a_call(seconds=None, fused=True), name="inductor")),

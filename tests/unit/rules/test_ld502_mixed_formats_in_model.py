@@ -89,6 +89,8 @@ def test_which_facts_it_gives() -> None:
 
 
 def test_what_it_suggests(told: Told) -> None:
+    nodes = (*NODES, a_weight("w1"), a_weight("w2", channels_last(WEIGHT)))
+    told("Parameters in both formats are a note", findings(an_eager(*nodes)))
     comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", 0.8))
     told(
         "What channels last was measured to do is told",
@@ -141,8 +143,3 @@ def test_what_it_says(told: Told) -> None:
     bare = a_node("permute", "aten.permute.default", ("x",), layout=channels_last())
     nodes = (NODES[0], NODES[1], bare, a_convolution_of("c1", "permute", channels_last()))
     told("A flip without a module or a line is named by its operation", findings(an_eager(*nodes, kernels=None)))
-
-
-def test_parameters_in_both_formats_are_a_note(told: Told) -> None:
-    nodes = (*NODES, a_weight("w1"), a_weight("w2", channels_last(WEIGHT)))
-    told("Parameters in both formats are a note", findings(an_eager(*nodes)))
