@@ -144,23 +144,16 @@ def fingerprint(code: str, configuration: str | None, place: Place) -> str:
 
 def fingerprint_of(finding: Finding) -> str:
     """The fingerprint of a finding."""
-    return fingerprint(finding.code, finding.configuration, place_of_finding(finding))
-
-
-def place_of_finding(finding: Finding) -> Place:
-    """Where a finding stands, without folders and line numbers."""
-    return _place(finding.location, finding.module)
+    return fingerprint(finding.code, finding.configuration, _place(finding.location, finding.module))
 
 
 def _place(location: SourceLocation | None, module: str | None) -> Place:
+    """Where something stands, without folders and line numbers."""
     if location is None:
         return Place(module=module)
     code = " ".join((location.code or "").split()) or f"line {location.line}"
-    return Place(module=module, file=_file_name(location.file), code=code)
-
-
-def _file_name(path: str) -> str:
-    return PureWindowsPath(path).name or path  # takes either slash
+    name = PureWindowsPath(location.file).name  # takes either slash
+    return Place(module=module, file=name or location.file, code=code)
 
 
 def accept(diagnosis: Diagnosis, accepted: AcceptedFile, today: date | None = None) -> Acceptance:
@@ -238,7 +231,7 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> Ac
 
 
 def _entry(diagnosis: Diagnosis, finding: Finding) -> AcceptedFinding:
-    place = place_of_finding(finding)
+    place = _place(finding.location, finding.module)
     also = dict.fromkeys(_places(diagnosis, finding))
     also.pop(place, None)
     return AcceptedFinding(

@@ -240,17 +240,6 @@ def _is_module(place: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- what is public
-# What else stands in messages of compilers, drivers and libraries.
-_FURTHER_WORDS = frozenset(
-    """
-    errno warp warps rotary paged kvcache routing comms traits params rmsnorm quant fatal abort aborted killed recent
-    signal segmentation fault illegal address access denied refused connection closed capacity gib mib kib free
-    reserved fragmentation tried allocate branch branches deep network networks veto vetoes undefined symbol
-    linker header compilation terminated ptxas nvcc clang gcc llvm mlir ptx cubin hip blk uni jit brg brgemm conv
-    fwd bwd dgrad wgrad gemm acl ref rnn ncsp nspc simple winograd wino xbyak amx vnni nchw nhwc ncdhw ndhwc krsc
-    kcrs half float double bfloat fp8 tf32 fused poi red per tem unrolled elementwise
-    """.split()
-)
 # First part of names of operators, C++ code and Python modules that everybody has.
 PUBLIC_SCOPES = frozenset(
     """
@@ -288,7 +277,8 @@ def listed(name: str) -> frozenset[str]:
     A list of words that stands beside this file, made from torch 2.13.
 
     Args:
-        name: ``words``: parts of torch's operator names, and words of the messages in its Python code.
+        name: ``words``: parts of torch's operator names, words of the messages in its Python code, and of those of
+            compilers, drivers and libraries.
             ``module_classes``: the classes of ``torch.nn``.
     """
     return frozenset((resources.files("layoutdoctor.privacy") / f"{name}.txt").read_text(encoding="utf-8").split())
@@ -312,13 +302,8 @@ def own_words() -> frozenset[str]:
 @functools.cache
 def _known_words() -> frozenset[str]:
     python = {part.lower() for name in (*keyword.kwlist, *dir(builtins)) for part in name.split("_")}
-    return (
-        listed("words")
-        | _FURTHER_WORDS
-        | own_words()
-        | python
-        | {part for name in PUBLIC_SCOPES for part in name.split("_")}
-    )
+    scopes = {part for name in PUBLIC_SCOPES for part in name.split("_")}
+    return listed("words") | own_words() | python | scopes
 
 
 def is_public_word(word: str) -> bool:
