@@ -15,6 +15,7 @@ import os
 import re
 import socket
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 _SECRET_VARIABLE = re.compile(
@@ -26,28 +27,6 @@ _PLAIN_VALUE = re.compile(r"[/~].*|[a-z_-]{1,15}|[\d.]{1,12}", re.DOTALL)
 SHORTEST_SECRET = 8
 SHORTEST_NAME = 4
 
-# A name that is one of these says nothing about anybody, and stands in messages for something else.
-_COMMON_NAMES = frozenset(
-    """
-    root user users admin administrator ubuntu debian fedora centos ec2-user runner jovyan docker podman vscode
-    codespace build builder test tests tester guest nobody default worker node app apps dev devel developer home data
-    local localhost localdomain host server client main master slave head login compute cluster public shared service
-    system daemon jenkins gitlab github actions circleci travis kaggle colab content sagemaker azureuser azure google
-    amazon vagrant container sandbox python pytorch torch triton cuda nvidia intel linux darwin windows desktop laptop
-    workstation machine computer eager inductor recorded trace traces kernel kernels graph graphs model models module
-    modules layer layers block blocks body stem neck backbone encoder decoder features classifier conv conv1d conv2d
-    conv3d convolution norm batch batchnorm groupnorm layernorm relu gelu silu pool linear weight weights bias input
-    inputs output outputs tensor tensors activation gradient layout layouts format channels last contiguous clone copy
-    view permute transpose reshape value values name names file files path paths line code none true false inference
-    training forward backward float float16 float32 float64 bfloat16 half double int8 int32 int64 uint8 bool meta
-    device devices stream step steps time times seconds bytes memory size shape stride strides order config
-    configuration options option prepare compile measure profile library compiler framework unknown error warning
-    note same fast faster slower attention unet resnet resnet50 alexnet transformer diffusion vision image images
-    video audio text token tokens word words this that with from have here there more less than then also only each
-    every call calls used runs reads writes between measured
-    h100 h200 a100 v100 b200 mi300 mi250 l40s epyc xeon
-    """.split()
-)
 _NUMBERED = re.compile(r"\d+|(?:cpu|gpu|node|host|worker|server|user|rank)[-_]?\d*", re.IGNORECASE)
 
 
@@ -102,9 +81,22 @@ def known_surroundings() -> Surroundings:
     )
 
 
+@functools.cache
+def listed(name: str) -> frozenset[str]:
+    """
+    A list of words that stands beside this file.
+
+    Args:
+        name: ``common_names``: what says nothing about anybody, and stands in messages for something else. ``words``:
+            parts of torch's operator names, words of its messages and of those of compilers, drivers and libraries.
+            ``module_classes``: the classes of ``torch.nn``. Both of torch 2.13.
+    """
+    return frozenset((resources.files("layoutdoctor.privacy") / f"{name}.txt").read_text(encoding="utf-8").split())
+
+
 def is_common(name: str) -> bool:
     """Whether a login or host name says nothing about anybody: an account of many machines, or a word of the field."""
-    return name.lower() in _COMMON_NAMES or _NUMBERED.fullmatch(name) is not None
+    return name.lower() in listed("common_names") or _NUMBERED.fullmatch(name) is not None
 
 
 def is_distinctive(name: str) -> bool:

@@ -12,11 +12,11 @@ import builtins
 import functools
 import keyword
 import re
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import Conversion, Kernel, Total
+from layoutdoctor.privacy.paths import listed
 from layoutdoctor.privacy.scrubbing import records_in, rewrite_record, scrub
 
 if TYPE_CHECKING:
@@ -269,19 +269,6 @@ _TENSOR_FORMAT = re.compile(
     r"[a-lA-LNCDHWOIGncdhwoig]{1,7}(?:\d{1,3}[a-lnoigNOIG]){1,4}|[NCDHWOIG]{3,6}|[ncdhwoig]{3,6}"
 )
 _NAMED_TYPE = re.compile(r"[a-z]{1,2}(?:f|fn|fnuz)?\d{1,3}|[su]?int\d{1,2}|b?float\d{1,3}|sm_?\d{2,3}a?|gfx\d{2,4}\w?")
-
-
-@functools.cache
-def listed(name: str) -> frozenset[str]:
-    """
-    A list of words that stands beside this file, made from torch 2.13.
-
-    Args:
-        name: ``words``: parts of torch's operator names, words of the messages in its Python code, and of those of
-            compilers, drivers and libraries.
-            ``module_classes``: the classes of ``torch.nn``.
-    """
-    return frozenset((resources.files("layoutdoctor.privacy") / f"{name}.txt").read_text(encoding="utf-8").split())
 
 
 @functools.cache

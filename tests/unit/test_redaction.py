@@ -29,6 +29,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding, Kernel, Total, Trial, from_json, to_json
 from layoutdoctor.privacy import Surroundings, redact, redaction, scrub
+from layoutdoctor.privacy.paths import listed
 from layoutdoctor.privacy.scrubbing import rewrite_record
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
@@ -295,7 +296,7 @@ def test_the_word_list_knows_torch() -> None:
     unknown = {part for part in parts if not redaction.is_public_word(part)}
 
     assert len(unknown) <= len(parts) / 100
-    assert {"Conv2d", "BatchNorm2d", "Sequential"} <= redaction.listed("module_classes")
+    assert {"Conv2d", "BatchNorm2d", "Sequential"} <= listed("module_classes")
 
 
 def test_without_its_source_less_is_public(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
