@@ -534,7 +534,7 @@ class ModelComparison(Record, frozen=True, kw_only=True):
         environment: Versions, devices and settings that are not the same.
         trials: By configuration, in the order of the new diagnosis.
         findings: What the rules found in one more often than in the other.
-        regression: Whether the new one is worse; ``analysis.model_regression`` says what counts.
+        regression: Whether the new one is worse.
         notes: What a reader of the numbers has to know.
         stayed: What the rules found as often in both, with its severity and cost in each.
         times: How the times were judged, and what all configurations have in common.
