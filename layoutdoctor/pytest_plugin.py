@@ -30,12 +30,7 @@ _LONGEST_NAME = 120
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """
-    The options of the command line and of the configuration file.
-
-    Args:
-        parser: pytest's.
-    """
+    """The options of the command line and of the configuration file."""
     group = parser.getgroup("layoutdoctor", "memory layouts")
     group.addoption(
         "--layoutdoctor-report",
@@ -52,12 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """
-    Makes the marker known, so that ``--strict-markers`` takes it.
-
-    Args:
-        config: pytest's.
-    """
+    """Makes the marker known, so that ``--strict-markers`` takes it."""
     config.addinivalue_line("markers", _MARKER_HELP)
 
 
@@ -65,12 +55,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def assert_no_redundant_conversions(request: pytest.FixtureRequest) -> Callable[..., Diagnosis]:
     """``layoutdoctor.assert_no_redundant_conversions`` with the test's marker and the project's settings applied."""
     from layoutdoctor import testing
+    from layoutdoctor.diagnosis.records import Diagnosis
 
     def check(model: Any, example_input: Any = None, **changes: Any) -> Diagnosis:
         __tracebackhide__ = True
         options = {**_settings(request), **changes}
         _refuse_unknown(options)
-        if not testing.is_diagnosis(model):
+        if not isinstance(model, Diagnosis):
             chosen: dict[str, Any] = {name: options.pop(name) for name in ("mode", "configurations") if name in options}
             model = _diagnose(request, model, example_input, chosen)
             options["configurations"] = tuple(trial.configuration for trial in model.trials)
@@ -154,13 +145,7 @@ def _usage_error(message: str) -> Exception:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """
-    Writes the diagnoses of a failing test, where that was asked for.
-
-    Args:
-        item: The test.
-        call: What ran of it.
-    """
+    """Writes the diagnoses of a failing test, where that was asked for."""
     report = yield
     diagnoses = item.stash.get(_DIAGNOSES, None)
     if diagnoses and report.failed and call.when == "call":

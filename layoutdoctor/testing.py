@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import NO_TORCH, InconclusiveError, UnsupportedTorchError, UsageError
+from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.sections.wording import project_path
 from layoutdoctor.rules.ld101_round_trip_conversion import RULE as ROUND_TRIP
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import layout_words, op_words
+from layoutdoctor.words import count_of, distinct, layout_words, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,16 +118,6 @@ def assert_no_redundant_conversions(
     return diagnosis
 
 
-def is_diagnosis(model: object) -> bool:
-    """
-    Whether something is a ready diagnosis rather than a model.
-
-    Args:
-        model: Anything.
-    """
-    return isinstance(model, Diagnosis)
-
-
 def diagnose_quickly(
     model: Callable[..., Any],
     example_input: Any,
@@ -139,12 +130,6 @@ def diagnose_quickly(
 
     What is warned of meanwhile is not shown, also where the test makes errors of warnings: a compile that fails of one
     would leave nothing to examine.
-
-    Args:
-        model: An nn.Module or any callable.
-        example_input: A Tensor, a tuple of positional or a dict of keyword arguments.
-        mode: ``inference`` or ``training``.
-        configurations: As for ``diagnose``.
 
     Raises:
         UsageError: An argument is wrong.
@@ -262,7 +247,7 @@ def _describe(diagnosis: Diagnosis, failing: list[_Wasted], max_share: float) ->
     lines: list[str] = []
     for wasted in failing:
         lines.append(f"{_headline(diagnosis, wasted)}{_allowed(max_share)}")
-        conversions = _conversions(wasted.trial)
+        conversions = {conversion.id: conversion for conversion in all_conversions_of(wasted.trial)}
         costliest = sorted(wasted.pairs, key=lambda pair: pair.seconds or 0.0, reverse=True)
         lines += [f"  {_line(pair, conversions)}" for pair in costliest[:_MOST_NAMED]]
         if len(costliest) > _MOST_NAMED:
@@ -281,11 +266,9 @@ def _allowed(max_share: float) -> str:
 def _headline(diagnosis: Diagnosis, wasted: _Wasted) -> str:
     subject = diagnosis.subject
     where = ", ".join(part for part in (subject.mode, subject.device, wasted.trial.name) if part)
-    count = len(wasted.pairs)
     costs = _cost(wasted.seconds, sum(pair.bytes_moved or 0 for pair in wasted.pairs))
     share = f" ({format_share(wasted.share)} of the kernel time)" if wasted.share is not None else ""
-    pairs = "1 redundant conversion pair" if count == 1 else f"{count} redundant conversion pairs"
-    return f"{pairs} in {subject.name} ({where}): {costs}{share}"
+    return f"{count_of(len(wasted.pairs), 'redundant conversion pair')} in {subject.name} ({where}): {costs}{share}"
 
 
 def _cost(seconds: float | None, bytes_moved: int | None) -> str:
@@ -311,13 +294,6 @@ def _location(pair: RedundantPair) -> str:
     return f"{project_path(pair.location.file) or pair.location.file}:{pair.location.line}"
 
 
-def _conversions(trial: Trial) -> dict[str, Conversion]:
-    kernels = trial.kernels.conversions if trial.kernels is not None else ()
-    return {c.id: c for c in (*kernels, *(c for graph in trial.graphs for c in graph.conversions))}
-
-
 def _suggestions(diagnosis: Diagnosis, trial: Trial) -> list[str]:
-    own = [
-        f for f in diagnosis.findings if f.code == ROUND_TRIP.code and f.configuration == trial.name and f.suggestion
-    ]
-    return list(dict.fromkeys(finding.suggestion for finding in own if finding.suggestion))
+    own = (f for f in diagnosis.findings if f.code == ROUND_TRIP.code and f.configuration == trial.name)
+    return distinct(finding.suggestion or None for finding in own)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -38,10 +39,6 @@ from layoutdoctor.diagnosis.records import (
 )
 from layoutdoctor.isolation.messages import Kept, TrialMemo
 from layoutdoctor.recording.recording import Head, Recording
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 IMAGE = (4, 64, 56, 56)
 
@@ -386,6 +383,10 @@ def a_trace(kernels: KernelSummary | None = None, **changes: Any) -> Diagnosis:
     configuration = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)
     trial = Trial(**{"configuration": configuration, "status": "ok", "kernels": kernels, **changes})
     return a_diagnosis(trial, subject=Subject(**subject), environment=Environment(**environment), **whole)
+
+
+Told = Callable[..., None]
+"""What the fixture ``told`` of the rules' tests is: a sentence, then what is found in each case that it is about."""
 
 
 def finder(check: Callable[[Diagnosis], Iterator[Finding]]) -> Callable[..., list[Finding]]:

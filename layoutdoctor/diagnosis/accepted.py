@@ -23,7 +23,7 @@ from layoutdoctor.errors import RecordError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, SourceLocation, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, SourceLocation
 
 ACCEPTED_SCHEMA_VERSION = 1
 MOST_BYTES = 16 << 20
@@ -136,11 +136,6 @@ def fingerprint(code: str, configuration: str | None, place: Place) -> str:
 
     The first 128 bits of the SHA-256 of rule code, configuration, module, file name and text of the line, in UTF-8, in
     this order, with a zero byte between them; what is not known is empty, and runs of white space count as one space.
-
-    Args:
-        code: The rule's code.
-        configuration: The trial's name, or None.
-        place: Where it stands.
     """
     parts = (code, configuration, place.module, place.file, place.code)
     text = "\0".join(" ".join((part or "").split()) for part in parts)
@@ -148,34 +143,17 @@ def fingerprint(code: str, configuration: str | None, place: Place) -> str:
 
 
 def fingerprint_of(finding: Finding) -> str:
-    """
-    The fingerprint of a finding.
-
-    Args:
-        finding: Any finding.
-    """
-    return fingerprint(finding.code, finding.configuration, place_of_finding(finding))
-
-
-def place_of_finding(finding: Finding) -> Place:
-    """
-    Where a finding stands, without folders and line numbers.
-
-    Args:
-        finding: Any finding.
-    """
-    return _place(finding.location, finding.module)
+    """The fingerprint of a finding."""
+    return fingerprint(finding.code, finding.configuration, _place(finding.location, finding.module))
 
 
 def _place(location: SourceLocation | None, module: str | None) -> Place:
+    """Where something stands, without folders and line numbers."""
     if location is None:
         return Place(module=module)
     code = " ".join((location.code or "").split()) or f"line {location.line}"
-    return Place(module=module, file=_file_name(location.file), code=code)
-
-
-def _file_name(path: str) -> str:
-    return PureWindowsPath(path).name or path  # takes either slash
+    name = PureWindowsPath(location.file).name  # takes either slash
+    return Place(module=module, file=name or location.file, code=code)
 
 
 def accept(diagnosis: Diagnosis, accepted: AcceptedFile, today: date | None = None) -> Acceptance:
@@ -184,7 +162,6 @@ def accept(diagnosis: Diagnosis, accepted: AcceptedFile, today: date | None = No
 
     Args:
         diagnosis: Any diagnosis; marks it already has are taken off.
-        accepted: The file's content.
         today: Which day it is; None for the present day, UTC.
     """
     day = today or datetime.now(timezone.utc).date()
@@ -195,7 +172,8 @@ def accept(diagnosis: Diagnosis, accepted: AcceptedFile, today: date | None = No
     findings = []
     for finding in diagnosis.findings:
         candidates = by_fingerprint.get(fingerprint_of(finding), ())
-        entry = next((entry for entry in candidates if _covers(entry, finding)), None)
+        count = len(finding.evidence)
+        entry = next((e for e in candidates if e.evidence_count is None or count <= e.evidence_count), None)
         if entry is None:
             outgrown.update((id(candidate), candidate) for candidate in candidates)
         else:
@@ -217,10 +195,6 @@ def _by_fingerprint(entries: Iterable[AcceptedFinding]) -> dict[str, list[Accept
     return found
 
 
-def _covers(entry: AcceptedFinding, finding: Finding) -> bool:
-    return entry.evidence_count is None or len(finding.evidence) <= entry.evidence_count
-
-
 def _is_judged(diagnosis: Diagnosis, entry: AcceptedFinding) -> bool:
     """Whether this diagnosis would have the entry's finding if it were still there."""
     if diagnosis.interrupted is not None or entry.subject not in (None, diagnosis.subject.name):
@@ -236,7 +210,6 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> Ac
     A file that accepts every finding of a diagnosis.
 
     Args:
-        diagnosis: Any diagnosis.
         previous: The file that is to be replaced: its reasons stay where their findings do, and so do entries that
             this diagnosis cannot judge, as those of another model.
     """
@@ -258,7 +231,7 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> Ac
 
 
 def _entry(diagnosis: Diagnosis, finding: Finding) -> AcceptedFinding:
-    place = place_of_finding(finding)
+    place = _place(finding.location, finding.module)
     also = dict.fromkeys(_places(diagnosis, finding))
     also.pop(place, None)
     return AcceptedFinding(
@@ -284,15 +257,10 @@ def _places(diagnosis: Diagnosis, finding: Finding) -> Iterator[Place]:
     for pair in trial.redundant_pairs:
         if evidence & {pair.first, pair.second}:
             yield _place(pair.location, pair.module)
-    for conversion in _conversions(trial):
-        if conversion[0] in evidence:
-            yield _place(conversion[1], conversion[2])
-
-
-def _conversions(trial: Trial) -> Iterator[tuple[str, SourceLocation | None, str | None]]:
     kernels = trial.kernels.conversions if trial.kernels is not None else ()
     for conversion in (*kernels, *(c for graph in trial.graphs for c in graph.conversions)):
-        yield conversion.id, conversion.location, conversion.module
+        if conversion.id in evidence:
+            yield _place(conversion.location, conversion.module)
 
 
 def _key(entry: AcceptedFinding) -> str:
@@ -344,7 +312,6 @@ def accepted_from_json(data: bytes, name: str) -> AcceptedFile:
     Accepted findings from their JSON.
 
     Args:
-        data: The file's content.
         name: What to call it in an error.
 
     Raises:
@@ -377,10 +344,6 @@ def accepted_from_json(data: bytes, name: str) -> AcceptedFile:
 def save_accepted(path: str | Path, accepted: AcceptedFile) -> None:
     """
     Writes a file of accepted findings; a reader sees the old one or the new one, never half of one.
-
-    Args:
-        path: Where to; an existing file is replaced.
-        accepted: What to write.
 
     Raises:
         OSError: It could not be written.

@@ -28,9 +28,51 @@ from layoutdoctor.diagnosis.records import (
     reports_layer,
 )
 
+COMPARISON_SCHEMA_VERSION = 1
+
 Basis = Literal["step", "sum", "iteration"]
 Match = Literal["exact", "loose"]
 Change = Literal["came", "went", "more", "fewer", "same"]
+
+
+# ---------------------------------------------------------------------------------------------- what both kinds say
+class RatioBounds(Record, frozen=True, kw_only=True):
+    """
+    A ratio of times between two runs, old over new, so that above 1 is faster.
+
+    Attributes:
+        low: Lower end of its interval.
+        median: Ratio of the two medians.
+        high: Upper end.
+        coverage: How often all intervals of the comparison hold together, at least; None where there were too few
+            rounds for any: the ends are then those of what was seen.
+    """
+
+    low: float
+    median: float
+    high: float
+    coverage: float | None
+
+
+class Regression(Record, frozen=True, kw_only=True):
+    """
+    Whether the new one loses more to layouts.
+
+    Attributes:
+        losses: What it loses more, one sentence each; empty where nothing beyond the tolerance was found.
+        not_judged: Why that cannot be said; None where it can.
+    """
+
+    losses: tuple[str, ...] = ()
+    not_judged: str | None = None
+
+
+class EnvironmentDifference(Record, frozen=True, kw_only=True):
+    """A version or device that is not the same in both: its field in ``Environment``, and both values."""
+
+    name: str
+    old: str | None
+    new: str | None
 
 
 class CostTotals(Record, frozen=True, kw_only=True):
@@ -76,6 +118,57 @@ class CostDifference(Record, frozen=True, kw_only=True):
     exposed_redundant_pair_seconds: float | None
 
 
+class ConversionAmount(Record, frozen=True, kw_only=True):
+    """Conversions, or round trips, added up: how many, their seconds, the part of these that nothing else ran in."""
+
+    count: float
+    seconds: float | None
+    exposed_seconds: float | None = None
+
+
+class ConversionChange(Record, frozen=True, kw_only=True):
+    """
+    Conversions of one kind at one place, in both runs.
+
+    Attributes:
+        change: What happened to their number.
+        owner: Who inserted them.
+        op: ATen operation that ran them.
+        module: Path of the nn.Module.
+        direction: What kind of change of layout.
+        tensor: What kind of tensor.
+        shape: Shape of the tensor; None where not recorded.
+        old: What they took in the old run; None where there were none.
+        new: The same in the new run.
+        seconds_difference: New minus old; None where a time was not recorded.
+    """
+
+    change: Change
+    owner: Owner
+    op: str | None
+    module: str | None
+    direction: ConversionDirection
+    tensor: TensorKind
+    shape: tuple[Size, ...] | None
+    old: ConversionAmount | None
+    new: ConversionAmount | None
+    seconds_difference: float | None
+
+
+class RoundTripChange(Record, frozen=True, kw_only=True):
+    """Round trips of one kind at one place, in both runs; fields as in ``ConversionChange`` and ``RedundantPair``."""
+
+    change: Change
+    kind: Literal["adjacent", "through"]
+    module: str | None
+    between: tuple[str, ...]
+    shape: tuple[Size, ...] | None
+    old: ConversionAmount | None
+    new: ConversionAmount | None
+    seconds_difference: float | None
+
+
+# ---------------------------------------------------------------------------------------------- two recorded traces
 class ComparedRun(Record, frozen=True, kw_only=True):
     """
     One of the two recorded runs.
@@ -93,14 +186,6 @@ class ComparedRun(Record, frozen=True, kw_only=True):
     step_count: int
     costs: CostTotals
     lacks: tuple[str, ...] = ()
-
-
-class EnvironmentDifference(Record, frozen=True, kw_only=True):
-    """A version or device that is not the same in both: its field in ``Environment``, and both values."""
-
-    name: str
-    old: str | None
-    new: str | None
 
 
 class Overlap(Record, frozen=True, kw_only=True):
@@ -159,85 +244,122 @@ class ComparedTotal(Record, frozen=True, kw_only=True):
     new_names: tuple[str, ...] = ()
 
 
-class ConversionAmount(Record, frozen=True, kw_only=True):
-    """Conversions, or round trips, added up: how many, their seconds, the part of these that nothing else ran in."""
-
-    count: float
-    seconds: float | None
-    exposed_seconds: float | None = None
-
-
-class ConversionChange(Record, frozen=True, kw_only=True):
+class TraceComparison(Record, frozen=True, kw_only=True):
     """
-    Conversions of one kind at one place, in both runs.
+    Two examined traces, outer-joined. ``print(comparison)`` is the text report.
 
     Attributes:
-        change: What happened to their number.
-        owner: Who inserted them.
-        op: ATen operation that ran them.
-        module: Path of the nn.Module.
-        direction: What kind of change of layout.
-        tensor: What kind of tensor.
-        shape: Shape of the tensor; None where not recorded.
-        old: What they took in the old run; None where there were none.
-        new: The same in the new run.
-        seconds_difference: New minus old; None where a time was not recorded.
+        schema_version: Version of this JSON.
+        kind: Always ``trace-comparison``.
+        layoutdoctor_version: What wrote it.
+        basis: ``step`` where both traces record profiler steps: every count and every second is that of the whole trace
+            over the number of its steps. ``sum`` where not: whole traces are compared, which assumes equal work.
+        old: The earlier run.
+        new: The later run.
+        difference: New minus old.
+        overlap: What the two have in common.
+        is_same: Whether the two say the same, number by number.
+        unequal_work: Why the two seem not to have done the same work; None where nothing says so.
+        environment: Versions and devices that are not the same.
+        conversions: By owner, operation, module, direction, tensor and shape; largest difference of seconds first.
+        round_trips: By module, what is between, and shape; likewise.
+        operations: By name; likewise.
+        kernels: By name; likewise.
+        modules: By name; likewise.
+        regression: Whether the new one loses more to layouts.
+        notes: What a reader of the numbers has to know.
     """
 
-    change: Change
-    owner: Owner
-    op: str | None
+    schema_version: int = COMPARISON_SCHEMA_VERSION
+    kind: Literal["trace-comparison"] = "trace-comparison"
+    layoutdoctor_version: str = __version__
+    basis: Basis
+    old: ComparedRun
+    new: ComparedRun
+    difference: CostDifference
+    overlap: Overlap
+    is_same: bool
+    unequal_work: str | None
+    environment: tuple[EnvironmentDifference, ...]
+    conversions: tuple[ConversionChange, ...]
+    round_trips: tuple[RoundTripChange, ...]
+    operations: tuple[ComparedTotal, ...]
+    kernels: tuple[ComparedTotal, ...]
+    modules: tuple[ComparedTotal, ...]
+    regression: Regression
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return _text_report(self)
+
+
+# ---------------------------------------------------------------------------------------------- two diagnoses of models
+class ComparedSubject(Record, frozen=True, kw_only=True):
+    """
+    What one of the two diagnoses was about.
+
+    Attributes:
+        name: The target, as it was named.
+        created_at: When it was diagnosed: UTC, ISO 8601.
+        mode: Inference or training.
+        device: What it ran on.
+        recommended: The configuration it recommends; None for none.
+        speedup: What that one gained against the baseline; None where it is the baseline, or nothing was confirmed.
+        baseline: The configuration that ratios referred to; None where nothing was compared.
+        fastest: The fastest configurations: the best one and those that cannot be told from it.
+        target: The device it was lowered for without its being there; None where it ran.
+        reason: Why this one is recommended, or none.
+    """
+
+    name: str
+    created_at: str
+    mode: str
+    device: str | None
+    recommended: str | None
+    speedup: Speedup | None = None
+    baseline: str | None = None
+    fastest: tuple[str, ...] = ()
+    target: str | None = None
+    reason: str | None = None
+
+
+class GraphDecision(Record, frozen=True, kw_only=True):
+    """Whether layout optimization was on for a graph, by which rule, and how many convolutions became channels-last."""
+
+    applied: bool | None
+    rule: str
+    channels_last_convolution_count: int
+    convolution_count: int
+
+
+class ConvolutionChange(Record, frozen=True, kw_only=True):
+    """
+    A convolution that Inductor classed or laid out otherwise.
+
+    Attributes:
+        module: Path of the nn.Module; None where not recorded.
+        node: FX node in the new graph.
+        old_class: Its class before.
+        new_class: Its class now.
+        old_channels_last: Whether its output was channels-last; None where not recorded.
+        new_channels_last: Whether it is now.
+    """
+
     module: str | None
-    direction: ConversionDirection
-    tensor: TensorKind
-    shape: tuple[Size, ...] | None
-    old: ConversionAmount | None
-    new: ConversionAmount | None
-    seconds_difference: float | None
+    node: str
+    old_class: ConvolutionClass
+    new_class: ConvolutionClass
+    old_channels_last: bool | None
+    new_channels_last: bool | None
 
 
-class RoundTripChange(Record, frozen=True, kw_only=True):
-    """Round trips of one kind at one place, in both runs; fields as in ``ConversionChange`` and ``RedundantPair``."""
+class DecisionChange(Record, frozen=True, kw_only=True):
+    """A graph, by its name, that Inductor decided otherwise in the new diagnosis, and its convolutions that changed."""
 
-    change: Change
-    kind: Literal["adjacent", "through"]
-    module: str | None
-    between: tuple[str, ...]
-    shape: tuple[Size, ...] | None
-    old: ConversionAmount | None
-    new: ConversionAmount | None
-    seconds_difference: float | None
-
-
-class Regression(Record, frozen=True, kw_only=True):
-    """
-    Whether the new one loses more to layouts.
-
-    Attributes:
-        losses: What it loses more, one sentence each; empty where nothing beyond the tolerance was found.
-        not_judged: Why that cannot be said; None where it can.
-    """
-
-    losses: tuple[str, ...] = ()
-    not_judged: str | None = None
-
-
-class RatioBounds(Record, frozen=True, kw_only=True):
-    """
-    A ratio of times between two runs, old over new, so that above 1 is faster.
-
-    Attributes:
-        low: Lower end of its interval.
-        median: Ratio of the two medians.
-        high: Upper end.
-        coverage: How often all intervals of the comparison hold together, at least; None where there were too few
-            rounds for any: the ends are then those of what was seen.
-    """
-
-    low: float
-    median: float
-    high: float
-    coverage: float | None
+    graph: str
+    old: GraphDecision
+    new: GraphDecision
+    convolutions: tuple[ConvolutionChange, ...] = ()
 
 
 class TimeChange(Record, frozen=True, kw_only=True):
@@ -298,45 +420,6 @@ class TimeSummary(Record, frozen=True, kw_only=True):
     has_drifted: bool = False
     not_judged: str | None = None
     is_other_machine: bool = False
-
-
-class GraphDecision(Record, frozen=True, kw_only=True):
-    """Whether layout optimization was on for a graph, by which rule, and how many convolutions became channels-last."""
-
-    applied: bool | None
-    rule: str
-    channels_last_convolution_count: int
-    convolution_count: int
-
-
-class ConvolutionChange(Record, frozen=True, kw_only=True):
-    """
-    A convolution that Inductor classed or laid out otherwise.
-
-    Attributes:
-        module: Path of the nn.Module; None where not recorded.
-        node: FX node in the new graph.
-        old_class: Its class before.
-        new_class: Its class now.
-        old_channels_last: Whether its output was channels-last; None where not recorded.
-        new_channels_last: Whether it is now.
-    """
-
-    module: str | None
-    node: str
-    old_class: ConvolutionClass
-    new_class: ConvolutionClass
-    old_channels_last: bool | None
-    new_channels_last: bool | None
-
-
-class DecisionChange(Record, frozen=True, kw_only=True):
-    """A graph, by its name, that Inductor decided otherwise in the new diagnosis, and its convolutions that changed."""
-
-    graph: str
-    old: GraphDecision
-    new: GraphDecision
-    convolutions: tuple[ConvolutionChange, ...] = ()
 
 
 class ComparedTrial(Record, frozen=True, kw_only=True):
@@ -435,117 +518,6 @@ class FindingChange(Record, frozen=True, kw_only=True):
     is_accepted: bool = False
 
 
-class ComparedSubject(Record, frozen=True, kw_only=True):
-    """
-    What one of the two diagnoses was about.
-
-    Attributes:
-        name: The target, as it was named.
-        created_at: When it was diagnosed: UTC, ISO 8601.
-        mode: Inference or training.
-        device: What it ran on.
-        recommended: The configuration it recommends; None for none.
-        speedup: What that one gained against the baseline; None where it is the baseline, or nothing was confirmed.
-        baseline: The configuration that ratios referred to; None where nothing was compared.
-        fastest: The fastest configurations: the best one and those that cannot be told from it.
-        target: The device it was lowered for without its being there; None where it ran.
-        reason: Why this one is recommended, or none.
-    """
-
-    name: str
-    created_at: str
-    mode: str
-    device: str | None
-    recommended: str | None
-    speedup: Speedup | None = None
-    baseline: str | None = None
-    fastest: tuple[str, ...] = ()
-    target: str | None = None
-    reason: str | None = None
-
-
-__all__ = [
-    "COMPARISON_SCHEMA_VERSION",
-    "Amount",
-    "Basis",
-    "Change",
-    "ComparedRun",
-    "ComparedSubject",
-    "ComparedTotal",
-    "ComparedTrial",
-    "ConversionAmount",
-    "ConversionChange",
-    "ConvolutionChange",
-    "CostDifference",
-    "CostTotals",
-    "DecisionChange",
-    "EnvironmentDifference",
-    "FindingChange",
-    "GraphDecision",
-    "Match",
-    "ModelComparison",
-    "Overlap",
-    "RatioBounds",
-    "Regression",
-    "RoundTripChange",
-    "TimeChange",
-    "TimeSummary",
-    "TraceComparison",
-    "comparison_to_json",
-]
-
-COMPARISON_SCHEMA_VERSION = 1
-
-
-class TraceComparison(Record, frozen=True, kw_only=True):
-    """
-    Two examined traces, outer-joined. ``print(comparison)`` is the text report.
-
-    Attributes:
-        schema_version: Version of this JSON.
-        kind: Always ``trace-comparison``.
-        layoutdoctor_version: What wrote it.
-        basis: ``step`` where both traces record profiler steps: every count and every second is that of the whole trace
-            over the number of its steps. ``sum`` where not: whole traces are compared, which assumes equal work.
-        old: The earlier run.
-        new: The later run.
-        difference: New minus old.
-        overlap: What the two have in common.
-        is_same: Whether the two say the same, number by number.
-        unequal_work: Why the two seem not to have done the same work; None where nothing says so.
-        environment: Versions and devices that are not the same.
-        conversions: By owner, operation, module, direction, tensor and shape; largest difference of seconds first.
-        round_trips: By module, what is between, and shape; likewise.
-        operations: By name; likewise.
-        kernels: By name; likewise.
-        modules: By name; likewise.
-        regression: Whether the new one loses more to layouts.
-        notes: What a reader of the numbers has to know.
-    """
-
-    schema_version: int = COMPARISON_SCHEMA_VERSION
-    kind: Literal["trace-comparison"] = "trace-comparison"
-    layoutdoctor_version: str = __version__
-    basis: Basis
-    old: ComparedRun
-    new: ComparedRun
-    difference: CostDifference
-    overlap: Overlap
-    is_same: bool
-    unequal_work: str | None
-    environment: tuple[EnvironmentDifference, ...]
-    conversions: tuple[ConversionChange, ...]
-    round_trips: tuple[RoundTripChange, ...]
-    operations: tuple[ComparedTotal, ...]
-    kernels: tuple[ComparedTotal, ...]
-    modules: tuple[ComparedTotal, ...]
-    regression: Regression
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return _text_report(self)
-
-
 class ModelComparison(Record, frozen=True, kw_only=True):
     """
     Two diagnoses of models, trial by trial. ``print(comparison)`` is the text report.
@@ -563,7 +535,7 @@ class ModelComparison(Record, frozen=True, kw_only=True):
         environment: Versions, devices and settings that are not the same.
         trials: By configuration, in the order of the new diagnosis.
         findings: What the rules found in one more often than in the other.
-        regression: Whether the new one is worse; ``analysis.model_regression`` says what counts.
+        regression: Whether the new one is worse.
         notes: What a reader of the numbers has to know.
         stayed: What the rules found as often in both, with its severity and cost in each.
         times: How the times were judged, and what all configurations have in common.
@@ -591,12 +563,7 @@ class ModelComparison(Record, frozen=True, kw_only=True):
 
 
 def comparison_to_json(comparison: TraceComparison | ModelComparison) -> bytes:
-    """
-    A comparison as indented JSON.
-
-    Args:
-        comparison: Any comparison.
-    """
+    """A comparison as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n"
 
 

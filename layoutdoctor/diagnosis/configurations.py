@@ -11,42 +11,40 @@ from layoutdoctor.errors import UnknownConfigurationError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.diagnosis.records import FormatChoice, LayoutOptimization, Mode, OptionValue
 
 BASELINE = "inductor"
 """The configuration that ratios refer to: torch.compile as torch ships it."""
+
+
+def _inductor(name: str, optimization: LayoutOptimization = "default", **options: OptionValue) -> Configuration:
+    """A configuration of Inductor, whose name says whether model and input are given in channels_last."""
+    given: FormatChoice = "channels_last" if "channels-last" in name else "preserve"
+    return Configuration(
+        name=name,
+        backend="inductor",
+        layout_optimization=optimization,
+        model_format=given,
+        input_format=given,
+        inductor_options=options,
+    )
+
 
 DEFAULT_CONFIGURATIONS = (
     Configuration(name="eager", backend="eager"),
     Configuration(
         name="eager-channels-last", backend="eager", model_format="channels_last", input_format="channels_last"
     ),
-    Configuration(name=BASELINE, backend="inductor", layout_optimization="default"),
-    Configuration(name="inductor-layout-opt-off", backend="inductor", layout_optimization="off"),
-    Configuration(name="inductor-layout-opt-on", backend="inductor", layout_optimization="on"),
-    Configuration(
-        name="inductor-channels-last",
-        backend="inductor",
-        layout_optimization="default",
-        model_format="channels_last",
-        input_format="channels_last",
-    ),
-    Configuration(
-        name="inductor-channels-last-opt-off",
-        backend="inductor",
-        layout_optimization="off",
-        model_format="channels_last",
-        input_format="channels_last",
-    ),
+    _inductor(BASELINE),
+    _inductor("inductor-layout-opt-off", "off"),
+    _inductor("inductor-layout-opt-on", "on"),
+    _inductor("inductor-channels-last"),
+    _inductor("inductor-channels-last-opt-off", "off"),
 )
-
 EXTRA_CONFIGURATIONS = (
-    Configuration(name="inductor-layout-opt-forced", backend="inductor", layout_optimization="forced"),
-    Configuration(
-        name="inductor-freezing", backend="inductor", layout_optimization="default", inductor_options={"freezing": True}
-    ),
+    _inductor("inductor-layout-opt-forced", "forced"),
+    _inductor("inductor-freezing", freezing=True),
 )
-
 BUILTIN_CONFIGURATIONS = DEFAULT_CONFIGURATIONS + EXTRA_CONFIGURATIONS
 
 
@@ -142,9 +140,6 @@ TARGETS = (
 def find_target(name: object) -> Target:
     """
     The target of that name.
-
-    Args:
-        name: Such as ``cuda:90``.
 
     Raises:
         UsageError: There is none.

@@ -53,13 +53,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def strided_layout(shape: Sequence[Size], stride: Sequence[Size]) -> Layout:
-    """
-    The layout of a strided tensor, with every memory format it satisfies.
-
-    Args:
-        shape: Sizes.
-        stride: Strides in elements, as many as sizes.
-    """
+    """The layout of a strided tensor, with every memory format it satisfies."""
     return Layout(tuple(shape), tuple(stride), memory_formats_of(shape, stride))
 
 
@@ -68,7 +62,6 @@ def blocked_layout(shape: Sequence[Size], tag: str) -> Layout:
     The layout of a tensor in one of oneDNN's blocked formats.
 
     Args:
-        shape: Logical sizes, without padding.
         tag: oneDNN's format tag, such as ``"aBcd16b"``.
     """
     return Layout(tuple(shape), None, (), tag)
@@ -117,10 +110,6 @@ def stride_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ..
     """
     The dimensions larger than one, slowest first: what has to differ for a layout conversion to move anything.
 
-    Args:
-        shape: Sizes.
-        stride: Strides in elements.
-
     Returns:
         Dimension numbers; None where a stride is symbolic, so that no order can be claimed.
     """
@@ -135,23 +124,12 @@ def stride_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ..
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """
-    Strides of a dense tensor in ``contiguous_format``.
-
-    Args:
-        shape: Sizes.
-    """
+    """Strides of a dense tensor in ``contiguous_format``."""
     return dense_stride(shape, range(len(shape)))
 
 
 def dense_stride(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """
-    Strides of a dense tensor whose dimensions, slowest first, stand in ``order``.
-
-    Args:
-        shape: Sizes.
-        order: Each dimension number once.
-    """
+    """Strides of a dense tensor whose dimensions, slowest first, stand in ``order``."""
     stride = [0] * len(shape)
     step = 1
     for dimension in reversed(order):

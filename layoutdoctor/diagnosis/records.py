@@ -965,21 +965,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return self.trial(self.comparison.baseline) if self.comparison else None
 
     def trial(self, name: str) -> Trial | None:
-        """
-        The trial of that name.
-
-        Args:
-            name: A configuration's name.
-        """
+        """The trial of that name."""
         return next((trial for trial in self.trials if trial.name == name), None)
 
     def measured_trial(self, name: str) -> Trial | None:
-        """
-        The trial whose measurement stands for that name: itself, or the one it is the same as.
-
-        Args:
-            name: A configuration's name.
-        """
+        """The trial whose measurement stands for that name: itself, or the one it is the same as."""
         trial = self.trial(name)
         return self.trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
 
@@ -988,9 +978,6 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         Writes the diagnosis as JSON, as every report without user and host names, absolute paths and secrets.
 
         What is read back is therefore ``privacy.scrub`` of this one.
-
-        Args:
-            path: Where to; an existing file is replaced.
         """
         from pathlib import Path
 

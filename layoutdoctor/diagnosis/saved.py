@@ -33,7 +33,6 @@ def read_saved(path: str | Path, max_bytes: int) -> bytes:
 
     Args:
         path: Which file; a pipe or a device is read to its end.
-        max_bytes: How many it may have.
 
     Raises:
         RecordError: It cannot be read, or has more bytes than that.
@@ -62,13 +61,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def why_unreadable(data: bytes, error: Exception) -> str:
-    """
-    Why data are no JSON object with a schema version, and what to do.
-
-    Args:
-        data: The bytes, without a byte order mark.
-        error: What decoding them raised.
-    """
+    """Why data are no JSON object with a schema version, and what to do."""
     expected = "expected a diagnosis saved by layoutdoctor (--output FILE.json)"
     if not data.strip():
         return f"it is empty; {expected}"
@@ -84,12 +77,7 @@ def why_unreadable(data: bytes, error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """
-    What decoding found wrong, on one line of a bearable length.
-
-    Args:
-        error: What decoding raised.
-    """
+    """What decoding found wrong, on one line of a bearable length."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     text = " ".join(str(error).split())
@@ -101,12 +89,7 @@ _MOST_ELEMENTS = 2**63 - 1
 
 
 def first_problem(diagnosis: Diagnosis) -> str | None:
-    """
-    The first thing in a diagnosis that cannot be, with its field; None where all agrees.
-
-    Args:
-        diagnosis: Any diagnosis whose fields have their types.
-    """
+    """The first thing in a diagnosis that cannot be, with its field; None where all agrees."""
     return next(_problems(diagnosis), None)
 
 

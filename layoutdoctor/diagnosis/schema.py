@@ -59,22 +59,12 @@ def schema_of(records: Sequence[type[msgspec.Struct]], *, name: str, title: str,
 
 
 def to_text(schema: Schema) -> str:
-    """
-    A schema as indented JSON.
-
-    Args:
-        schema: Any schema.
-    """
+    """A schema as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
 
 
 def describe_fields(record: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
-    """
-    What a record's docstring says: of the whole, and of each field under ``Attributes``.
-
-    Args:
-        record: A record with a docstring in Google's style.
-    """
+    """What a record's docstring says: of the whole, and of each field under ``Attributes``."""
     whole, _, attributes = inspect.cleandoc(record.__doc__ or "").partition("\nAttributes:\n")
     fields: dict[str, list[str]] = {}
     lines: list[str] = []

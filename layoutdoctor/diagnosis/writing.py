@@ -64,9 +64,6 @@ def target_of(path: Path) -> Path:
     Where everybody may write, a link of somebody else is not followed: it may lead to a file that only this user can
     write. (Linux refuses to open such a link by itself, but a file is replaced without opening it.)
 
-    Args:
-        path: Any path.
-
     Raises:
         OSError: A link on the way belongs to somebody else in a directory for everybody, or links lead in a circle.
     """
@@ -82,12 +79,7 @@ def target_of(path: Path) -> Path:
 
 
 def file_name_of(name: str) -> str:
-    """
-    A name as the name of a file: a plain one as it is, any other one made so that it leads nowhere else.
-
-    Args:
-        name: Of a configuration, say; from Python it may be any text.
-    """
+    """A name as the name of a file: a plain one as it is, any other one made so that it leads nowhere else."""
     plain = _IN_FILE_NAMES.sub("_", name)[:_LONGEST_FILE_NAME]
     if plain == name and name.strip(".") and not name.startswith("."):
         return name
@@ -96,21 +88,13 @@ def file_name_of(name: str) -> str:
 
 
 def trace_name(configuration: str) -> str:
-    """
-    The name of the file that keeps a configuration's profiler trace.
-
-    Args:
-        configuration: The configuration's name.
-    """
+    """The name of the file that keeps a configuration's profiler trace."""
     return f"{file_name_of(configuration)}.json.gz"
 
 
 def check_directory(directory: Path) -> None:
     """
     Proves that a file can be made in a directory, by making one and removing it.
-
-    Args:
-        directory: An existing directory.
 
     Raises:
         OSError: It cannot.

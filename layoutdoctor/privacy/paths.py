@@ -1,19 +1,113 @@
 """
-Absolute paths in text, made short: relative to the project, from ``site-packages`` on, or the file's own name.
+The machine that a report comes from, and absolute paths in text: relative to the project, from ``site-packages`` on,
+or the file's own name.
 
-Paths of other machines are treated the same way, POSIX and Windows: a trace comes from elsewhere.
+What this machine says of its user is read once and passed on as a value. Paths of other machines are treated as its own
+are, POSIX and Windows: a trace comes from elsewhere.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import getpass
+import os
 import re
+import socket
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from layoutdoctor.privacy.surroundings import is_common
+_SECRET_VARIABLE = re.compile(
+    r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTH_?KEY|CREDENTIAL",
+    re.IGNORECASE,
+)
+# A path or a plain word, such as the name of a helper, is no secret in itself.
+_PLAIN_VALUE = re.compile(r"[/~].*|[a-z_-]{1,15}|[\d.]{1,12}", re.DOTALL)
+SHORTEST_SECRET = 8
+SHORTEST_NAME = 4
 
-if TYPE_CHECKING:
-    from layoutdoctor.privacy.surroundings import Surroundings
+_NUMBERED = re.compile(r"\d+|(?:cpu|gpu|node|host|worker|server|user|rank)[-_]?\d*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """
+    What is known of the machine and its user.
+
+    Attributes:
+        home: The home directory; None where there is none.
+        user: The login name; None where there is none.
+        hosts: Names of this machine, long and short.
+        working_directory: Where paths are relative to; None where none is.
+        secrets: Values that must not appear anywhere: those of environment variables whose names say so.
+    """
+
+    home: str | None = None
+    user: str | None = None
+    hosts: tuple[str, ...] = ()
+    working_directory: str | None = None
+    secrets: tuple[str, ...] = ()
+
+
+@functools.cache
+def _this_user_and_host() -> tuple[str | None, str | None]:
+    user = host = None
+    with contextlib.suppress(Exception):  # a user id without a name raises differently by version and system
+        user = getpass.getuser()
+    with contextlib.suppress(OSError):
+        host = socket.gethostname()
+    return user, host
+
+
+def known_surroundings() -> Surroundings:
+    """This machine's surroundings, as they stand."""
+    user, host = _this_user_and_host()
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
+    directory = None
+    with contextlib.suppress(OSError):  # it may have been removed
+        directory = os.getcwd()  # noqa: PTH109 - a string is what is compared
+    secrets = {
+        value
+        for name, value in os.environ.items()
+        if len(value) >= SHORTEST_SECRET and _SECRET_VARIABLE.search(name) and _PLAIN_VALUE.fullmatch(value) is None
+    }
+    return Surroundings(
+        home=home if home not in ("", "~", "/") else None,
+        user=user or None,
+        hosts=tuple(dict.fromkeys(name for name in (host, (host or "").split(".")[0]) if name)),
+        working_directory=directory,
+        secrets=tuple(sorted(secrets, key=lambda value: (-len(value), value))),
+    )
+
+
+@functools.cache
+def listed(name: str) -> frozenset[str]:
+    """
+    A list of words that stands beside this file.
+
+    Args:
+        name: ``common_names``: what says nothing about anybody, and stands in messages for something else. ``words``:
+            parts of torch's operator names, words of its messages and of those of compilers, drivers and libraries.
+            ``module_classes``: the classes of ``torch.nn``. Both of torch 2.13.
+    """
+    return frozenset((resources.files("layoutdoctor.privacy") / f"{name}.txt").read_text(encoding="utf-8").split())
+
+
+def is_common(name: str) -> bool:
+    """Whether a login or host name says nothing about anybody: an account of many machines, or a word of the field."""
+    return name.lower() in listed("common_names") or _NUMBERED.fullmatch(name) is not None
+
+
+def is_distinctive(name: str) -> bool:
+    """
+    Whether a user's or host's name can be told from other words wherever it stands: long enough, and no common one.
+
+    A user called ``conv`` or ``data`` would otherwise cost every message that speaks of these. A short name is still
+    removed where it is a folder's; a common one only with the home directory that is called after it.
+    """
+    return len(name) >= SHORTEST_NAME and not is_common(name)
+
 
 PATH = "<path>"
 _OWN_PACKAGE = Path(__file__).parents[1].as_posix() + "/"
@@ -72,12 +166,7 @@ class PathShortener:
         self._folders: dict[str, list[str]] = {}
 
     def in_text(self, text: str) -> str:
-        """
-        The text with its absolute paths made short.
-
-        Args:
-            text: Anything.
-        """
+        """The text with its absolute paths made short."""
         if _WHOLE.fullmatch(text):
             return self._names_in_folders(self.shorten(text))
         if "/" in text:
@@ -92,12 +181,7 @@ class PathShortener:
         return self._names_in_folders(text)
 
     def shorten(self, path: str) -> str:
-        """
-        One absolute path, made short.
-
-        Args:
-            path: POSIX or Windows, of this machine or another one.
-        """
+        """One absolute path, POSIX or Windows, of this machine or another one, made short."""
         path = re.sub(r"/+", "/", path.replace("\\", "/"))
         bare = path.rstrip("/")
         installed = _INSTALLED.search(path)

@@ -3,23 +3,27 @@
 
 A number says nothing about its name, where a hash could be guessed back with a list of likely names. One name has one
 pseudonym throughout a record, so conversions, nodes and findings still point at each other and rules find the same.
+Kept is what is known to be public: words, names and files of torch, Python and layoutdoctor.
 """
 
 from __future__ import annotations
 
+import builtins
+import functools
+import keyword
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import Conversion, Kernel, Total
-from layoutdoctor.privacy import vocabulary
-from layoutdoctor.privacy.walking import records_in, rewrite_record
+from layoutdoctor.privacy.paths import listed
+from layoutdoctor.privacy.scrubbing import records_in, rewrite_record, scrub
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     import msgspec
 
-    AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
+    from layoutdoctor.privacy.paths import Surroundings
+    from layoutdoctor.privacy.scrubbing import AnyRecord
 
 _FILE_SUFFIX = (
     r"(?:pyx?|ipynb|json|gz|csv|sqlite3?|db|pt2?|pth|ckpt|onnx|safetensors|bin|npz|npy|cpp|cuh?|hpp|cc|so|txt|log|md|"
@@ -53,13 +57,15 @@ _DEEPEST = 50
 """Parts of a module path in a sentence; longer texts with dots are no such path."""
 
 
-def redacted(record: AnyRecord) -> AnyRecord:
+def redact(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRecord:
     """
-    The record with the user's names replaced.
+    A scrubbed record in which the user's own names are pseudonyms as well.
 
     Args:
-        record: What ``scrub`` returned.
+        record: A diagnosis, or any other record.
+        surroundings: What is known of this machine; None to ask it.
     """
+    record = scrub(record, surroundings)
     return rewrite_record(record, _Redactor(record).rewrite)
 
 
@@ -107,13 +113,6 @@ class _Redactor:
         return text
 
     def rewrite(self, text: str, place: str) -> str:
-        """
-        What takes a string's place.
-
-        Args:
-            text: The string.
-            place: Its record and field.
-        """
         if place in _KEPT or place.startswith("Layout."):
             return text
         key = (text, self._kind(text, place))
@@ -142,7 +141,7 @@ class _Redactor:
         if kind == "module":
             return self._module(text)
         if kind == "class":
-            return text if vocabulary.is_public_class(text) else self._pseudonym("class", text)
+            return text if is_public_class(text) else self._pseudonym("class", text)
         if kind == "code":
             return self._pseudonym("code", text)
         return self._text(text)
@@ -162,7 +161,7 @@ class _Redactor:
         return ".".join(self._module_part(part) for part in path.split("."))
 
     def _module_part(self, part: str) -> str:
-        if not part or vocabulary.is_public_parameter_part(part) or _PLACEHOLDER.fullmatch(part):
+        if not part or is_public_parameter_part(part) or _PLACEHOLDER.fullmatch(part):
             return part
         if re.fullmatch(r"(?:module|class)_\d+(?:_\d+)?", part):
             return part  # redacted before, or called so; nothing else gets that number
@@ -172,7 +171,7 @@ class _Redactor:
         return self._pseudonym("module", part)
 
     def _file(self, path: str) -> str:
-        if vocabulary.is_public_file(path) or not path:
+        if is_public_file(path) or not path:
             return path
         if re.fullmatch(r"(?:<[\w-]+>/)?file_\d+(?:\.\w+)*", path):
             return _file_name(path)  # redacted before, or called so; nothing else gets that number
@@ -203,7 +202,7 @@ class _Redactor:
 
     def _named(self, name: str) -> str:
         """A module or class that a sentence speaks of; where it is called like a common word, the word may be meant."""
-        if "." not in name and name.islower() and all(vocabulary.is_public_word(part) for part in name.split("_")):
+        if "." not in name and name.islower() and all(is_public_word(part) for part in name.split("_")):
             return name
         if not self._names[name]:
             is_class = ("class", name) in self._pseudonyms
@@ -214,7 +213,7 @@ class _Redactor:
         if run in self._names:
             return self._named(run)
         separators, parts = _SCOPE.findall(run), _SCOPE.split(run)
-        start = 1 if len(parts) > 1 and parts[0] in vocabulary.PUBLIC_SCOPES else 0
+        start = 1 if len(parts) > 1 and parts[0] in PUBLIC_SCOPES else 0
         new = parts[:start]
         for end in range(min(len(parts) - 1, _DEEPEST), start + 1, -1):  # the longest module path in front
             if ".".join(parts[start:end]) in self._names:
@@ -227,11 +226,9 @@ class _Redactor:
     def _word(self, word: str) -> str:
         if word in self._names:
             return self._named(word)
-        if vocabulary.is_public_class(word) or word in self._taken:
+        if is_public_class(word) or word in self._taken:
             return word
-        return "_".join(
-            part if vocabulary.is_public_word(part) else self._pseudonym("name", part) for part in word.split("_")
-        )
+        return "_".join(part if is_public_word(part) else self._pseudonym("name", part) for part in word.split("_"))
 
 
 def _file_name(path: str) -> str:
@@ -240,3 +237,88 @@ def _file_name(path: str) -> str:
 
 def _is_module(place: str) -> bool:
     return place.endswith((".module", ".parameter"))
+
+
+# ---------------------------------------------------------------------------------------------- what is public
+# First part of names of operators, C++ code and Python modules that everybody has.
+PUBLIC_SCOPES = frozenset(
+    """
+    aten prims prim torch torchvision torchaudio quantized mkldnn mkldnn_prepacked onednn inductor c10d
+    _c10d_functional c10 c10_cuda profiler cuda hip autograd triton higher_order rngprims prepacked static sparse
+    symm_mem extern_kernels at std cub thrust cudnn cublas cutlass cute ck ck_tile miopen rocprim hipcub rocblas
+    hipblaslt nccl cask cask_trt xmma flash flash_attn xformers aiter vllm flashinfer fbgemm bitsandbytes apex
+    tensorrt_llm at_cuda_detail cutensor dnnl torchdynamo functorch numpy np builtins operator _operator math nn
+    """.split()
+)
+PUBLIC_PACKAGES = frozenset(
+    """
+    torch torchvision torchaudio torchgen torchao functorch triton timm transformers diffusers accelerate
+    safetensors numpy scipy networkx sympy PIL einops tqdm lightning pytorch_lightning xformers flash_attn aiter
+    vllm apex layoutdoctor lib asyncio concurrent importlib multiprocessing
+    """.split()
+)
+# Parts of parameter and buffer names that torch gives.
+_PARAMETER_PARTS = frozenset(
+    "weight bias running_mean running_var num_batches_tracked in_proj_weight in_proj_bias".split()
+)
+_DOCUMENTATION = re.compile(r'"""(?:.|\n)*?"""|(?m:#.*$)')
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]+")
+_CAMEL_PART = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z][a-z]+\d*")
+_NUMBER = re.compile(r"\d+(?:x\d+)*(?:[A-Za-z]{1,4})?")
+_TENSOR_FORMAT = re.compile(
+    r"[a-lA-LNCDHWOIGncdhwoig]{1,7}(?:\d{1,3}[a-lnoigNOIG]){1,4}|[NCDHWOIG]{3,6}|[ncdhwoig]{3,6}"
+)
+_NAMED_TYPE = re.compile(r"[a-z]{1,2}(?:f|fn|fnuz)?\d{1,3}|[su]?int\d{1,2}|b?float\d{1,3}|sm_?\d{2,3}a?|gfx\d{2,4}\w?")
+
+
+@functools.cache
+def own_words() -> frozenset[str]:
+    """
+    The words of layoutdoctor's own code and sentences: what stands in its published source is no secret of a user.
+
+    Documentation is left out: its examples speak of models. Empty where the source is not there to read, as in a
+    frozen program: then more is replaced.
+    """
+    words: set[str] = set()
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        words.update(_WORD.findall(_DOCUMENTATION.sub("", text)))
+    return frozenset(word.lower() for word in words)
+
+
+@functools.cache
+def _known_words() -> frozenset[str]:
+    python = {part.lower() for name in (*keyword.kwlist, *dir(builtins)) for part in name.split("_")}
+    scopes = {part for name in PUBLIC_SCOPES for part in name.split("_")}
+    return listed("words") | own_words() | python | scopes
+
+
+def is_public_word(word: str) -> bool:
+    """Whether one word, without separators, may be kept: a known one, a number with its unit, a dtype, a format."""
+    if len(word) <= 2 or _NUMBER.fullmatch(word) or _NAMED_TYPE.fullmatch(word) or _TENSOR_FORMAT.fullmatch(word):
+        return True
+    if word in listed("module_classes") or _is_known(word):
+        return True
+    parts = _CAMEL_PART.findall(word)
+    return len(parts) > 1 and "".join(parts) == word and all(map(_is_known, parts))
+
+
+def _is_known(word: str) -> bool:
+    lower = word.lower()
+    return lower in _known_words() or lower.rstrip("0123456789") in _known_words()
+
+
+def is_public_class(name: str) -> bool:
+    """Whether a module's class is one of torch's own, also with the number that a trace adds: ``Conv2d_26``."""
+    return re.sub(r"_\d+$", "", name) in listed("module_classes")
+
+
+def is_public_file(path: str) -> bool:
+    """Whether a file, as ``scrub`` leaves its path, belongs to Python or to a package that everybody has."""
+    name = path.replace("\\", "/").removeprefix("site-packages/").removeprefix("dist-packages/")
+    return path.startswith("<frozen") or ("/" in name and name.split("/", 1)[0] in PUBLIC_PACKAGES)
+
+
+def is_public_parameter_part(part: str) -> bool:
+    """Whether one part of a module's or parameter's path is torch's: an index, ``weight``, ``Conv2d_26``."""
+    return part.isdigit() or part in _PARAMETER_PARTS or is_public_class(part)

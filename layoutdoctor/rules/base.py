@@ -67,9 +67,6 @@ class Rule:
 
         Args:
             configuration: The trial it is about; None for the whole diagnosis.
-            message: What was found.
-            suggestion: What to do about it.
-            severity: How much of a loss it is.
             conversions: Those it is about: they give place, time, bytes and evidence, where these are not given.
             at: Where it is; by default where the conversions cost most.
             seconds: What it costs per iteration.

@@ -13,7 +13,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, stride_order
 from layoutdoctor.diagnosis.records import SLOWER
 from layoutdoctor.examination.costs import may_hide_gain
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, is_layout_agnostic
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.evidence import eager_of_same_formats
 from layoutdoctor.words import joined, line_words, shape_words
 
@@ -197,7 +197,6 @@ def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tupl
     Graphs that Inductor was free to lay out and did not, by one of some of its rules; each of these rules once.
 
     Args:
-        diagnosis: Any diagnosis.
         rules: Names as in ``Decision.rule``.
 
     Yields:
@@ -274,11 +273,11 @@ def measured_words(diagnosis: Diagnosis) -> str:
         return ""
     gain = evidence.fastest_of(diagnosis, WAYS_AROUND)
     if gain is not None:
-        return wording.speed_words(gain, diagnosis.comparison.baseline)
+        return evidence.speed_words(gain, diagnosis.comparison.baseline)
     forced = evidence.ratio_of(diagnosis, FORCED)
     if forced is None:
         return ""
-    words = wording.speed_words(forced, diagnosis.comparison.baseline)
+    words = evidence.speed_words(forced, diagnosis.comparison.baseline)
     if may_hide_gain(forced):
         return f"the times are too noisy to tell what the veto costs: {words}"
     return f"the veto is right here: {words}" if forced.verdict == SLOWER else f"the veto costs nothing here: {words}"

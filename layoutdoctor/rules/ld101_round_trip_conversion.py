@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place, all_conversions_of, places_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_name
 from layoutdoctor.words import DIRECTION_WORDS, PROOF_WORDS, count_of, distinct, joined, layout_words, listing, op_words
@@ -207,12 +207,12 @@ def _is_clean(trial: Trial) -> bool:
 
 
 def _message(trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair], found: Sequence[Place]) -> str:
-    shapes = wording.on_shapes(pair.tensor_shape for pair in pairs)
-    costs = joined((_cost_words(trial, facts, pairs), wording.moved_words(_sum_bytes(pairs))), ", ")
+    shapes = evidence.on_shapes(pair.tensor_shape for pair in pairs)
+    costs = joined((_cost_words(trial, facts, pairs), evidence.moved_words(_sum_bytes(pairs))), ", ")
     if not evidence.is_trace(trial):
-        what = joined((_kind_words(facts, pairs), shapes, costs, wording.owner_words(facts.of(pairs))), ", ")
+        what = joined((_kind_words(facts, pairs), shapes, costs, evidence.owner_words(facts.of(pairs))), ", ")
         return f"{count_of(len(pairs), 'round trip')}: {what}"
-    dearest, norms = wording.dearest_words(found), _group_norm_words(pairs)
+    dearest, norms = evidence.dearest_words(found), _group_norm_words(pairs)
     return joined((_proof_words(pairs), _kind_words(facts, pairs), shapes, costs, dearest, norms))
 
 
@@ -225,11 +225,11 @@ def _cost_words(trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
     seconds = sum_known(pair.seconds for pair in pairs)
     own, source = None, None
     if {conversion.owner for conversion in facts.of(pairs)} == {"library"}:
-        own = wording.convolution_share_words(trial, seconds)
+        own = evidence.convolution_share_words(trial, seconds)
     if any(pair.evidence != "kernels" for pair in pairs):
-        source = wording.source_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
+        source = evidence.source_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
     exposed = sum_known(pair.exposed_seconds for pair in pairs)
-    return wording.cost_words(trial, seconds, own, source, exposed_seconds=exposed)
+    return evidence.cost_words(trial, seconds, own, source, exposed_seconds=exposed)
 
 
 def _proof_words(pairs: Sequence[RedundantPair]) -> str:
@@ -244,7 +244,7 @@ def _proof_words(pairs: Sequence[RedundantPair]) -> str:
 
 def _kind_words(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     """Which way, and around what, the most frequent first; how often each where there are several."""
-    ways = wording.named_counts((facts.way(pair), 1) for pair in pairs)
+    ways = evidence.named_counts((facts.way(pair), 1) for pair in pairs)
     counts = Counter(facts.around(pair) for pair in pairs)
     if len(counts) == 1:
         return joined((ways, *counts), " ")
@@ -270,7 +270,7 @@ def _group_norm_words(pairs: Sequence[RedundantPair]) -> str | None:
 def _suggestion(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     other = evidence.clean_alternative(diagnosis, trial, _is_clean)
     if other is not None:
-        return f"use {other.name}: it has no round trip; {wording.alternative_words(diagnosis, trial, other)}"
+        return f"use {other.name}: it has no round trip; {evidence.alternative_words(diagnosis, trial, other)}"
     if evidence.is_trace(trial):
         return _untried_suggestion(facts, pairs)
     firsts = [first for pair in trial.redundant_pairs if (first := facts.first(pair)) is not None]
@@ -300,10 +300,10 @@ def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     """By what the library wants, as the dearer way round says: there is no other run to compare with."""
     out, back = (_weight(facts, pairs, directions) for directions in (_OUT, _INTO))
     if out == back:
-        return f"nothing was tried here: {wording.try_words(None)}"
+        return f"nothing was tried here: {evidence.try_words(None)}"
     if back > out:
-        return f"the library computes contiguous here: {wording.try_words('torch.contiguous_format')}"
-    wanted = wording.channels_last_words(len(pair.tensor_shape) for pair in pairs if pair.tensor_shape)
+        return f"the library computes contiguous here: {evidence.try_words('torch.contiguous_format')}"
+    wanted = evidence.channels_last_words(len(pair.tensor_shape) for pair in pairs if pair.tensor_shape)
     norms = (
         "; around a group norm that is not enough in eager: it converts its input itself, unless torch.compile or a "
         "group norm for channels_last takes its place"
@@ -311,7 +311,7 @@ def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
         else ""
     )
     firsts = [first for pair in pairs if (first := facts.first(pair)) is not None]
-    return f"nothing was tried here: {wording.try_words(wanted)}{norms}{wording.miopen_words(firsts)}"
+    return f"nothing was tried here: {evidence.try_words(wanted)}{norms}{evidence.miopen_words(firsts)}"
 
 
 def _weight(

@@ -37,7 +37,7 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import conversions_of, sum_known
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
 from layoutdoctor.units import format_bytes
@@ -181,8 +181,8 @@ def _all_but_largest(sizes: Sequence[int | None]) -> int | None:
 
 def _message(index: _Index, repeated: Sequence[_Repeated], again: Sequence[Conversion], moved: int | None) -> str:
     seconds, exposed = sum_known(c.seconds for c in again), sum_known(c.exposed_seconds for c in again)
-    own = wording.convolution_share_words(index.trial, seconds) if {c.owner for c in again} == {"library"} else None
-    time = wording.cost_words(index.trial, seconds, own, exposed_seconds=exposed)
+    own = evidence.convolution_share_words(index.trial, seconds) if {c.owner for c in again} == {"library"} else None
+    time = evidence.cost_words(index.trial, seconds, own, exposed_seconds=exposed)
     costs = joined((time, format_bytes(moved) if moved else None), ", ")
     cost, facts = f": {costs}" if costs else "", _facts(index, *repeated[0])
     if len(repeated) == 1:
@@ -202,7 +202,7 @@ def _facts(index: _Index, value: _Value, conversions: Sequence[Conversion]) -> s
     if not value[0]:
         readers = distinct(op_words(c.op) for c in conversions if c.op is not None)
     return (
-        f"{name} ({wording.shape_of(first.source)}{made_by}) is converted {len(conversions)} times from "
+        f"{name} ({evidence.shape_of(first.source)}{made_by}) is converted {len(conversions)} times from "
         f"{layout_words(first.source)} to {layout_words(first.target)}"
         + (f", for {listing(readers)}" if readers else "")
     )
@@ -212,11 +212,11 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> s
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _repeated(_Index(candidate)))
     advice = "let the producer write the layout its readers want"
     if other is not None:
-        return f"use {other.name}: it repeats no conversion; {wording.alternative_words(diagnosis, trial, other)}"
+        return f"use {other.name}: it repeats no conversion; {evidence.alternative_words(diagnosis, trial, other)}"
     if evidence.is_trace(trial):
-        wanted = wording.wanted_format([conversion]) if conversion.direction in _DIRECTIONS else None
-        further = "" if conversion.direction == "to_contiguous" else wording.miopen_words([conversion])
-        return f"{advice}: {wording.try_words(wanted)}{further}"
+        wanted = evidence.wanted_format([conversion]) if conversion.direction in _DIRECTIONS else None
+        further = "" if conversion.direction == "to_contiguous" else evidence.miopen_words([conversion])
+        return f"{advice}: {evidence.try_words(wanted)}{further}"
     if trial.configuration.input_format == "channels_last":
         return "convert the value once by hand, in front of its readers, and give them the copy"
     return f"{advice}: give the model and its input channels_last"

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import library_of
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, joined
 
@@ -82,17 +82,17 @@ def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
     often = "" if evidence.is_trace(trial) else " on every call"
     facts = (
         f"{count_of(launch_count(weights), 'weight conversion')}{often}",
-        wording.step_words(weights),
+        evidence.step_words(weights),
         f"{guessed} of them known by the order of kernels only" if guessed else None,
-        wording.owner_words(weights),
+        evidence.owner_words(weights),
     )
     return joined((joined(facts, ", "), joined(_cost_words(trial, weights))), ": ")
 
 
 def _cost_words(trial: Trial, weights: Sequence[Conversion]) -> tuple[str | None, ...]:
     if not evidence.is_trace(trial):
-        return (wording.cost_words(trial, sum_known(c.seconds for c in weights)),)
-    return (wording.conversion_cost_words(trial, weights), wording.dearest_place_words(weights))
+        return (evidence.cost_words(trial, sum_known(c.seconds for c in weights)),)
+    return (evidence.conversion_cost_words(trial, weights), evidence.dearest_place_words(weights))
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion], *, is_training: bool) -> str:
@@ -107,10 +107,10 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion
     if other is not None:
         left = len(_weight_conversions(other)) or "no"
         fewer = f"it leaves {left} weight conversion{'' if left == 1 else 's'}"
-        return f"use {other.name}: {fewer}; {wording.alternative_words(diagnosis, trial, other)}"
+        return f"use {other.name}: {fewer}; {evidence.alternative_words(diagnosis, trial, other)}"
     if of_a_gpu:
         why = ", since a step changes their values and not their layout" if is_training else ""
-        wanted = wording.wanted_format(weights)
+        wanted = evidence.wanted_format(weights)
         return f"convert the parameters once: model.to(memory_format={wanted}){why}; and measure that"
     return (
         "freeze the model: set torch._inductor.config.freezing = True before the first compiled call, under "
@@ -127,8 +127,8 @@ def _is_strided_by_gpu_library(conversion: Conversion) -> bool:
 
 def _untried_suggestion(weights: Sequence[Conversion], *, is_training: bool) -> str:
     """By the direction that most of them have: what the library asks for."""
-    wanted, is_blocked = wording.wanted_format(weights), wording.dearest_direction(weights) in _BLOCKED
-    further = "" if wanted == "torch.contiguous_format" else wording.miopen_words(weights)
+    wanted, is_blocked = evidence.wanted_format(weights), evidence.dearest_direction(weights) in _BLOCKED
+    further = "" if wanted == "torch.contiguous_format" else evidence.miopen_words(weights)
     if is_training and is_blocked:
         return _EXPECTED
     if is_training:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import all_conversions_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing
@@ -134,8 +134,8 @@ def _paid(trial: Trial, breakers: Sequence[LayoutBreaker]) -> list[Conversion]:
 
 def _cost_words(trial: Trial, paid: Sequence[Conversion], seconds: float | None, moved: int | None) -> str | None:
     if any(c.seconds is not None for c in paid):
-        return wording.conversion_cost_words(trial, paid)
-    return wording.moved_words(moved) if seconds is None else wording.cost_words(trial, seconds)
+        return evidence.conversion_cost_words(trial, paid)
+    return evidence.moved_words(moved) if seconds is None else evidence.cost_words(trial, seconds)
 
 
 def _message(
@@ -182,7 +182,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> s
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _is_without(candidate, breaker))
     if other is None:
         return advice
-    return f"{advice}; {other.name} does not lose it there: {wording.alternative_words(diagnosis, trial, other)}"
+    return f"{advice}; {other.name} does not lose it there: {evidence.alternative_words(diagnosis, trial, other)}"
 
 
 def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:

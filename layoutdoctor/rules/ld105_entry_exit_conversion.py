@@ -31,7 +31,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, joined
 
@@ -87,7 +87,7 @@ def _message(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], found:
     weights = sum(c.tensor == "weight" and c.direction != "none" for graph in graphs for c in graph.conversions)
     often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
     also = f"and {count_of(weights, 'weight')}, {often}" if weights else None
-    return joined((joined((message, wording.conversion_cost_words(trial, found)), ": "), also))
+    return joined((joined((message, evidence.conversion_cost_words(trial, found)), ": "), also))
 
 
 def _count_words(conversions: Sequence[Conversion], noun: str, side: str) -> str:

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import all_conversions_of, conversions_of, dearest_of, launch_count, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
 from layoutdoctor.words import DTYPES, TENSOR_WORDS, count_of, distinct, joined, listing, plural
@@ -181,8 +181,8 @@ def _message(trial: Trial, weights: list[_Weight], conversions: list[Conversion]
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
         message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"
-    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversions))
-    return joined((message, cost or wording.conversion_cost_words(trial, conversions)), ": ")
+    cost = evidence.cost_words(trial, seconds, evidence.estimate_words(conversions))
+    return joined((message, cost or evidence.conversion_cost_words(trial, conversions)), ": ")
 
 
 def _suggestion_about_weights(dtypes: Sequence[str], *, is_training: bool) -> str:
@@ -204,18 +204,18 @@ def _one_dtype(dtypes: Sequence[str]) -> str:
 def _finding_about_kernels(trial: Trial, casts: Sequence[Conversion], *, is_training: bool) -> Finding:
     """One for all kernels that cast and convert the layout at once."""
     count = launch_count(casts)
-    kinds = wording.named_counts((" -> ".join(_dtypes(c) or ()), c.count) for c in casts)
-    tensors = wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in casts)
+    kinds = evidence.named_counts((" -> ".join(_dtypes(c) or ()), c.count) for c in casts)
+    tensors = evidence.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in casts)
     verb = "casts and converts" if count == 1 else "cast and convert"
     message = (
         f"{count_of(count, 'kernel')} {verb} the layout at once: {kinds}, of {tensors}",
-        wording.conversion_cost_words(trial, casts),
-        wording.dearest_place_words(casts),
+        evidence.conversion_cost_words(trial, casts),
+        evidence.dearest_place_words(casts),
     )
     dtypes = [dtypes[1] for c in casts if (dtypes := _dtypes(c)) is not None]
     suggestion = (
         "look at what stands in front of these kernels: where it returns that dtype and layout already, both steps go; "
-        f"an input is best made so once: x.to({_one_dtype(dtypes)}, memory_format={wording.wanted_format(casts)})"
+        f"an input is best made so once: x.to({_one_dtype(dtypes)}, memory_format={evidence.wanted_format(casts)})"
     )
     if {c.tensor for c in casts} == {"weight"}:
         suggestion = _suggestion_about_weights(dtypes, is_training=is_training)

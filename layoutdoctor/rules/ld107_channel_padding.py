@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import launch_count, sum_known
 from layoutdoctor.examination.kernels.names import kernel_entry
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, distinct, joined, listing
 
@@ -87,8 +87,8 @@ def _message(trial: Trial, padded: Sequence[Conversion]) -> str:
         f"{count_of(count, 'kernel')} {'pads or folds' if count == 1 else 'pad or fold'} the channels{of_what} "
         "for a convolution, which no memory format saves"
     )
-    costs = (wording.conversion_cost_words(trial, padded), wording.dearest_place_words(padded))
-    return joined((joined((what, wording.step_words(padded)), ", "), *costs))
+    costs = (evidence.conversion_cost_words(trial, padded), evidence.dearest_place_words(padded))
+    return joined((joined((what, evidence.step_words(padded)), ", "), *costs))
 
 
 RULE = document_rule("LD107", "channel-padding", check, __doc__)

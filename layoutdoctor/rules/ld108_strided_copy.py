@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_call_out_of_channels_last
 from layoutdoctor.words import DIRECTION_WORDS, joined, op_words
@@ -64,16 +64,16 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _message(trial: Trial, copies: Sequence[Conversion]) -> str:
     count, asked = launch_count(copies), launch_count(c for c in copies if c.owner == "user")
-    ways = wording.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
-    names = wording.named_counts((op_words(c.op) if c.op is not None else None, c.count) for c in copies)
+    ways = evidence.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
+    names = evidence.named_counts((op_words(c.op) if c.op is not None else None, c.count) for c in copies)
     facts = (
         f"{count} eager {'copy changes' if count == 1 else 'copies change'} the memory format {ways}",
         f"by {names}" if names is not None else None,
-        wording.on_dearest_shapes(copies),
-        wording.step_words(copies),
+        evidence.on_dearest_shapes(copies),
+        evidence.step_words(copies),
         f"{asked} asked for by the model's own code" if asked else None,
     )
-    costs = (wording.conversion_cost_words(trial, copies), wording.places_words(copies))
+    costs = (evidence.conversion_cost_words(trial, copies), evidence.places_words(copies))
     return joined((joined(facts, ", "), *costs))
 
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import conversions_of, launch_count
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import distinct, joined, listing
 
@@ -62,14 +62,14 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _message(trial: Trial, copies: Sequence[Conversion]) -> str:
     count = launch_count(copies)
-    names = wording.named_counts(((c.kernel, c.count) for c in copies), _KERNELS_NAMED)
+    names = evidence.named_counts(((c.kernel, c.count) for c in copies), _KERNELS_NAMED)
     causes = distinct(c.cause for c in copies)
     one, several = "launch of a generated kernel looks like a copy", "launches of generated kernels look like copies"
     parts = (
         joined((f"experimental: {count} {one if count == 1 else several} between layouts", names), ": "),
         f"evidence: {listing(causes, _CAUSES_NAMED)}" if causes else None,
-        wording.conversion_cost_words(trial, copies),
-        wording.dearest_place_words(copies),
+        evidence.conversion_cost_words(trial, copies),
+        evidence.dearest_place_words(copies),
     )
     return joined(parts)
 

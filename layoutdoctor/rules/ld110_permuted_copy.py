@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.examination.costs import launch_count, sum_known
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import joined
 
@@ -72,9 +72,9 @@ def _order(layout: Layout | None) -> tuple[int, ...] | None:
 def _message(trial: Trial, copies: Sequence[Conversion]) -> str:
     count = launch_count(copies)
     permutes = "copy permutes a tensor and changes" if count == 1 else "copies permute a tensor and change"
-    what = joined((f"{count} {permutes} no memory format", wording.on_dearest_shapes(copies)), ", ")
-    cost = wording.cost_words(trial, sum_known(c.seconds for c in copies))
-    return joined((what, cost, wording.places_words(copies)))
+    what = joined((f"{count} {permutes} no memory format", evidence.on_dearest_shapes(copies)), ", ")
+    cost = evidence.cost_words(trial, sum_known(c.seconds for c in copies))
+    return joined((what, cost, evidence.places_words(copies)))
 
 
 RULE = document_rule("LD110", "permuted-copy", check, __doc__)

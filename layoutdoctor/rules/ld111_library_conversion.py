@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import library_of, output_layout_of
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.ld101_round_trip_conversion import check as check_round_trips
 from layoutdoctor.rules.ld102_repeated_conversion import check as check_repeated
@@ -174,9 +174,9 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
     places = " around convolutions" if kernels.convolution_count else ""
     facts = (
         f"{count_of(count, 'layout conversion')} by {_library_words(kernels, conversions)}{places}: "
-        f"{wording.named_counts((_direction_words(c), c.count) for c in conversions)}",
+        f"{evidence.named_counts((_direction_words(c), c.count) for c in conversions)}",
         _tensor_words(conversions),
-        wording.step_words(conversions),
+        evidence.step_words(conversions),
     )
     return joined(facts, ", ")
 
@@ -185,8 +185,8 @@ def _tensor_words(conversions: Sequence[Conversion]) -> str:
     """Of which tensors, and what says so."""
     if all(c.tensor == "unknown" for c in conversions):
         return "of which tensors was not recorded"
-    tensors = wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)
-    known_by = wording.named_counts((CONFIDENCE_WORDS[c.confidence], c.count) for c in conversions)
+    tensors = evidence.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)
+    known_by = evidence.named_counts((CONFIDENCE_WORDS[c.confidence], c.count) for c in conversions)
     return f"of {tensors}, going by {known_by}"
 
 
@@ -208,9 +208,9 @@ def _is_to_cnhw(conversion: Conversion) -> bool:
 def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
     """With the share of the convolution time only where all of them are a part of it."""
     if len(_of_convolutions(kernels, conversions)) == len(conversions):
-        return wording.conversion_cost_words(trial, conversions)
+        return evidence.conversion_cost_words(trial, conversions)
     exposed = sum_known(c.exposed_seconds for c in conversions)
-    return wording.cost_words(trial, sum_known(c.seconds for c in conversions), exposed_seconds=exposed)
+    return evidence.cost_words(trial, sum_known(c.seconds for c in conversions), exposed_seconds=exposed)
 
 
 def _operation_words(conversions: Sequence[Conversion]) -> str | None:
@@ -231,7 +231,7 @@ def _place_words(conversions: Sequence[Conversion]) -> str | None:
     if len(found) < 2:
         return None
     named = [
-        wording.place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
+        evidence.place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
         for place in found[:_PLACES_NAMED]
     ]
     return f"most {listing(named)}"
@@ -284,31 +284,31 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conver
     """The configuration that was measured to have fewer of them; what to try where none was, or none is faster."""
     wanted = _wanted(conversions)
     if wanted == "torch.channels_last":
-        wanted = wording.channels_last_words(_ranks(trial, conversions))
+        wanted = evidence.channels_last_words(_ranks(trial, conversions))
     if evidence.is_trace(trial):
         return _untried_suggestion(trial, conversions, wanted)
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _has_fewer(candidate, trial))
     if other is not None:
         left = len(_library_conversions(other)) or "none"
-        return f"use {other.name}: it leaves {left} of them; {wording.alternative_words(diagnosis, trial, other)}"
+        return f"use {other.name}: it leaves {left} of them; {evidence.alternative_words(diagnosis, trial, other)}"
     if _are_worth_it(diagnosis, trial):
         return "leave them: every configuration with fewer of them that was measured is slower here"
     if wanted is None:
         return "measure both memory formats: --configurations default"
     return (
         f"give the model and its input {wanted}, and measure that as well: --configurations default"
-        + wording.miopen_words(conversions)
+        + evidence.miopen_words(conversions)
     )
 
 
 def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted: str | None) -> str:
     if wanted is None:
-        return f"nothing was tried here: {wording.try_words(None)}"
+        return f"nothing was tried here: {evidence.try_words(None)}"
     is_one = _is_one_convolution(conversions)
     advice = _advice_for_one(wanted) if is_one else _advice_for_all(trial, conversions, wanted)
     if wanted != "torch.contiguous_format" and len(_ranks(trial, conversions)) != 1:
         advice += "; where a convolution is 3-D, its format is torch.channels_last_3d"
-    return advice + wording.miopen_words(conversions)
+    return advice + evidence.miopen_words(conversions)
 
 
 def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
@@ -373,7 +373,7 @@ def _advice_for_all(trial: Trial, conversions: Sequence[Conversion], memory_form
     backward = ""
     if evidence.has_backward(trial):
         backward = "; the backward follows, since gradients take the layout of the forward's results"
-    return f"the library {way}: {wording.try_words(memory_format)}{backward}"
+    return f"the library {way}: {evidence.try_words(memory_format)}{backward}"
 
 
 RULE = document_rule("LD111", "library-conversion", check, __doc__)

@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import may_hide_gain, sum_known
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
@@ -140,7 +140,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> s
     measured = gain or evidence.ratio_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS[0])
     if measured is None or diagnosis.comparison is None:
         return f"{advice}, and measure: the flag will not do it"
-    words = wording.speed_words(measured, diagnosis.comparison.baseline)
+    words = evidence.speed_words(measured, diagnosis.comparison.baseline)
     if may_hide_gain(measured):
         return f"{advice}; the times are too noisy to tell what it gains: {words}"
     return f"{advice}: {words}" if gain is not None else f"nothing to gain by hand either: {words}"

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     eager = evidence.faster_ratio(diagnosis, "eager")
     in_channels_last = evidence.faster_ratio(diagnosis, "eager-channels-last")
     if eager is not None:
-        message = f"{name} is slower than eager: {wording.speed_words(eager, name)}"
+        message = f"{name} is slower than eager: {evidence.speed_words(eager, name)}"
         yield _finding(diagnosis, baseline, eager, message)
     elif in_channels_last is not None:
-        message = f"{name} is slower than eager in channels_last: {wording.speed_words(in_channels_last, name)}"
+        message = f"{name} is slower than eager in channels_last: {evidence.speed_words(in_channels_last, name)}"
         yield _finding(diagnosis, baseline, in_channels_last, message)
 
 
@@ -69,7 +69,7 @@ def _suggestion(diagnosis: Diagnosis, ratio: RatioInterval, cure: Trial | None) 
     if cure is None:
         return f"use {ratio.name}, or compile only the parts that gain from it"
     speedup = diagnosis.recommendation.speedup if diagnosis.recommendation is not None else None
-    return f"use {cure.name}" + (f": {wording.speedup_words(speedup)}" if speedup is not None else "")
+    return f"use {cure.name}" + (f": {evidence.speedup_words(speedup)}" if speedup is not None else "")
 
 
 RULE = document_rule("LD203", "compiled-slower-than-eager", check, __doc__)

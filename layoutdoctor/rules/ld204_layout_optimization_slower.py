@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
             baseline.name,
             (
                 "layout optimization was applied and costs more than it gains: "
-                + wording.speed_words(ratio, diagnosis.comparison.baseline)
+                + evidence.speed_words(ratio, diagnosis.comparison.baseline)
                 + _caution(diagnosis)
             ),
             _suggestion(diagnosis, ratio, diagnosis.comparison.baseline),
@@ -76,7 +76,7 @@ def _caution(diagnosis: Diagnosis) -> str:
 def _suggestion(diagnosis: Diagnosis, ratio: RatioInterval, baseline: str) -> str:
     best = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
     if best is not None and best.low > ratio.high:
-        return f"give the model and its input channels_last: {wording.speed_words(best, baseline)}"
+        return f"give the model and its input channels_last: {evidence.speed_words(best, baseline)}"
     return 'switch it off for this model: torch.compile(model, options={"layout_optimization": False})'
 
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import conversions_of, dearest_of, sum_known
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, distinct, joined, listing, shape_words
 
@@ -79,9 +79,9 @@ def _message(
 ) -> str:
     names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
     verb = "is" if len(names) == 1 else "are"
-    message = f"{listing(names)} {verb} not {' or '.join(_formats(tensors))}, and {wording.speed_words(gain, name)}"
+    message = f"{listing(names)} {verb} not {' or '.join(_formats(tensors))}, and {evidence.speed_words(gain, name)}"
     has = f"{baseline.name} has {count_of(len(conversions), 'conversion')} of activations"
-    cost = wording.cost_words(baseline, sum_known(c.seconds for c in conversions))
+    cost = evidence.cost_words(baseline, sum_known(c.seconds for c in conversions))
     return joined((message, joined((has, cost), ", ") if conversions else None))
 
 

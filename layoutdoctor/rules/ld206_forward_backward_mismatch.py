@@ -33,7 +33,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_known
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
@@ -166,7 +166,7 @@ def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float 
     words = f"{count_of(len(written), 'tensor')} {verb} laid out anew for them ({listing(parts)}{inside})"
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
-    cost = wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own))
+    cost = evidence.cost_words(trial, seconds, evidence.source_words(conversion.seconds_source for conversion in own))
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 
 
@@ -178,7 +178,7 @@ def _suggestion(diagnosis: Diagnosis) -> str:
     gain = evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off"))
     if gain is None or diagnosis.comparison is None:
         return advice
-    return f"{advice}; {wording.speed_words(gain, diagnosis.comparison.baseline)}"
+    return f"{advice}; {evidence.speed_words(gain, diagnosis.comparison.baseline)}"
 
 
 RULE = document_rule("LD206", "forward-backward-mismatch", check, __doc__)

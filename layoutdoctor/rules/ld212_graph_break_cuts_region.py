@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place, sum_known
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only
 from layoutdoctor.units import format_bytes
@@ -101,14 +101,14 @@ def _finding(trial: Trial, cut: Cut) -> Finding:
 
 def _message(trial: Trial, cut: Cut, seconds: float | None) -> str:
     first, second, exit_, entry = cut
-    place, shape = exit_.module or exit_.node or first.name, wording.shape_of(exit_.source)
+    place, shape = exit_.module or exit_.node or first.name, evidence.shape_of(exit_.source)
     moved = sum_known(conversion.bytes_moved for conversion in (exit_, entry))
     own = [conversion for conversion in (exit_, entry) if conversion.seconds is not None and not conversion.fused]
     fused = sum(conversion.fused for conversion in (exit_, entry))
     facts = (
         "2 conversions",
         None if moved is None else format_bytes(moved),
-        wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own)),
+        evidence.cost_words(trial, seconds, evidence.source_words(conversion.seconds_source for conversion in own)),
         f"{fused} of them in a kernel that computes as well" if fused else None,
     )
     message = (

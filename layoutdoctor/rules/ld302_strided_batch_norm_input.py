@@ -37,7 +37,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import sum_known
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, is_layout_agnostic
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
 from layoutdoctor.units import format_bytes
@@ -136,7 +136,7 @@ def _finding(trial: Trial, found: list[_Seen]) -> Finding:
     more = f"{len(found) - 1} more like it" if len(found) > 1 else None
     return RULE.finding(
         trial.name,
-        joined((joined((message, wording.cost_words(trial, seconds)), ": "), more)),
+        joined((joined((message, evidence.cost_words(trial, seconds)), ": "), more)),
         f"time it in both formats; .contiguous() before it costs a copy{_copy_words(first)}, so measure",
         evidence=[seen.norm.name for seen in found],
         at=first.norm,

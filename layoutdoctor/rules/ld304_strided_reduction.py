@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.evidence import format_pairs
 from layoutdoctor.units import format_ratio, format_seconds
@@ -136,7 +136,7 @@ def _elements_read(graph: Graph, buffers: Sequence[Buffer]) -> int | None:
 
 def _finding(slow: _Reduction, fast: _Reduction) -> Finding:
     place = f" in {slow.module}" if slow.module is not None else ""
-    cost = wording.cost_words(slow.trial, slow.seconds)
+    cost = evidence.cost_words(slow.trial, slow.seconds)
     return RULE.finding(
         slow.trial.name,
         f"the reduction {slow.kernel} ({slow.op}{place}) takes {cost} in {slow.trial.name} and "

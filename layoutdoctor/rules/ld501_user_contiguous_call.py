@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of, dearest_of, launch_count, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import (
     channels_last_only,
@@ -168,8 +168,8 @@ def _message(
     first = conversions[0]
     line = line_words(first.location) if first.location is not None else first.module or "the model"
     formats = " or ".join(distinct(channels_last_only(c.source) or "strided" for c in conversions))
-    call = f"{line} calls {_call_words(trial, first)} on a {formats} tensor ({wording.shape_of(first.source)})"
-    cost = joined((part, wording.conversion_cost_words(trial, conversions)), ", ")
+    call = f"{line} calls {_call_words(trial, first)} on a {formats} tensor ({evidence.shape_of(first.source)})"
+    cost = joined((part, evidence.conversion_cost_words(trial, conversions)), ", ")
     needed = f"{listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout" if needed_by else None
     free = [
         other.name

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of, conversions_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import (
     channels_last_only,
@@ -138,7 +138,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, graph: Graph, convolution: FxNo
     conversions = [c for c in conversions_of(trial) if c.owner == "framework"]
     wanted = channels_last_only(flip.layout) or "channels_last"
     message = f"the contiguous model runs {wanted} after {_flip_words(flip)}: {_count_words(graph)}"
-    costs = (count_of(len(conversions), "conversion"), wording.conversion_cost_words(trial, conversions))
+    costs = (count_of(len(conversions), "conversion"), evidence.conversion_cost_words(trial, conversions))
     return RULE.finding(
         trial.name,
         joined((message, joined(costs, ", ") if conversions else None)),
@@ -178,7 +178,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
         f"x = x.to(memory_format=torch.{wanted})"
     )
     other = diagnosis.measured_trial("eager-channels-last")
-    measured = wording.alternative_words(diagnosis, trial, other) if other is not None and other is not trial else ""
+    measured = evidence.alternative_words(diagnosis, trial, other) if other is not None and other is not trial else ""
     return f"{advice}; {measured}" if measured else advice
 
 

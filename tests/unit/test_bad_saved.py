@@ -28,7 +28,7 @@ from loops import for_each
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.records import Diagnosis, Finding, GradientLayout, Trial
+from layoutdoctor.diagnosis.records import Diagnosis, Finding, GradientLayout
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, from_json, load, to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError
 from layoutdoctor.reports import RENDERERS, render, renderer_of
@@ -147,151 +147,82 @@ def test_a_value_that_cannot_be_is_refused_by_its_field(place: str, value: objec
     assert refusal(changed(place, value)).endswith("; it is no diagnosis of schema_version 1")
 
 
-@for_each(
-    ("place", "value", "message"),
-    [
-        ("trials.4.same_as", "nowhere", "$.trials[4].same_as is 'nowhere', expected the name of a trial"),
-        (
-            "trials.4.same_as",
-            "inductor-layout-opt-on",
-            "$.trials[4].same_as is 'inductor-layout-opt-on', which leads back to this trial",
-        ),
-        (
-            "trials.4.same_as",
-            None,
-            "$.trials[4].same_as is null, expected the name of another trial, since its status is 'same_as'",
-        ),
-        ("trials.0.configuration.name", "inductor", "$.trials.configuration.name is 'inductor' more than once"),
-        ("comparison.baseline", "x", "$.comparison.baseline is 'x', expected the name of a trial"),
-        ("comparison.fastest", ["inductor", "x"], "$.comparison.fastest[1] is 'x', expected the name of a trial"),
-        ("comparison.ratios.1.name", "y" * 99, f"$.comparison.ratios[1].name is '{'y' * 57}...', expected the name"),
-        ("comparison.ratios.0.low", 2.0, "$.comparison.ratios[0] has low 2.0, median 0.61, high 0.62, expected them"),
-        ("recommendation.configuration", "x", "$.recommendation.configuration is 'x', expected the name of a trial"),
-        ("recommendation.speedup.high", 1.0, "$.recommendation.speedup has low 1.25, median 1.28, high 1.0, expected"),
-        ("findings.1.configuration", "x", "$.findings[1].configuration is 'x', expected the name of a trial"),
-        (
-            "trials.3.redundant_pairs.2.second",
-            "reorder 99",
-            "$.trials[3].redundant_pairs[2].second is 'reorder 99', expected the id of a conversion of its trial",
-        ),
-        ("trials.3.redundant_pairs.0.also", ["z"], "$.trials[3].redundant_pairs[0].also is 'z', expected the id of"),
-        (
-            "trials.3.kernels.conversions.0.id",
-            "reorder 1",
-            "$.trials[3], conversions: id is 'reorder 1' more than once, expected each once",
-        ),
-        (
-            "trials.3.kernels.conversions.0.target.stride",
-            [1],
-            "$.trials[3].kernels.conversions[0].target has strides in 1 and sizes in 4 dimensions, expected as many",
-        ),
-        (
-            "trials.3.kernels.conversions.0.source.shape",
-            [2**62, 2**62],
-            "$.trials[3].kernels.conversions[0].source.shape stands for more elements than a tensor can have",
-        ),
-    ],
-)
-def test_what_contradicts_itself_is_refused_by_its_field(place: str, value: object, message: str) -> None:
-    said = refusal(changed(place, value))
-
-    assert said.startswith(message)
-    assert said.endswith("; it was changed after it was saved: diagnose again")
+ROUND_TRIP = "round_trip_by_hand"
+CONTRADICTIONS: list[tuple[str, object, str] | tuple[str, object, str, str]] = [
+    ("trials.4.same_as", "nowhere", "$.trials[4].same_as is 'nowhere', expected the name of a trial"),
+    ("trials.4.same_as", "inductor-layout-opt-on", "$.trials[4].same_as is 'inductor-layout-opt-on', which leads back"),
+    ("trials.4.same_as", None, "$.trials[4].same_as is null, expected the name of another trial, since its"),
+    ("trials.0.configuration.name", "inductor", "$.trials.configuration.name is 'inductor' more than once"),
+    ("comparison.baseline", "x", "$.comparison.baseline is 'x', expected the name of a trial"),
+    ("comparison.fastest", ["inductor", "x"], "$.comparison.fastest[1] is 'x', expected the name of a trial"),
+    ("comparison.ratios.1.name", "y" * 99, f"$.comparison.ratios[1].name is '{'y' * 57}...', expected the name"),
+    ("comparison.ratios.0.low", 2.0, "$.comparison.ratios[0] has low 2.0, median 0.61, high 0.62, expected them"),
+    ("recommendation.configuration", "x", "$.recommendation.configuration is 'x', expected the name of a trial"),
+    ("recommendation.speedup.high", 1.0, "$.recommendation.speedup has low 1.25, median 1.28, high 1.0, expected"),
+    ("findings.1.configuration", "x", "$.findings[1].configuration is 'x', expected the name of a trial"),
+    (
+        "trials.3.redundant_pairs.2.second",
+        "z",
+        "$.trials[3].redundant_pairs[2].second is 'z', expected the id",
+    ),
+    ("trials.3.redundant_pairs.0.also", ["z"], "$.trials[3].redundant_pairs[0].also is 'z', expected the id of"),
+    (
+        "trials.3.kernels.conversions.0.id",
+        "reorder 1",
+        "$.trials[3], conversions: id is 'reorder 1' more than once",
+    ),
+    ("trials.3.kernels.conversions.0.target.stride", [1], "$.trials[3].kernels.conversions[0].target has strides in 1"),
+    (
+        "trials.3.kernels.conversions.0.source.shape",
+        [2**62, 4],
+        "$.trials[3].kernels.conversions[0].source.shape",
+    ),
+    ("subject.inputs.0.stride", [1], "$.subject.inputs[0] has strides in 1 and sizes in 4 dimensions", "tie"),
+    (
+        "trials.0.equivalence.output_layouts.0.shape",
+        [1],
+        "$.trials[0].equivalence.output_layouts[0] has strides in 4 and sizes in 1 dimensions",
+        "reproducible_round_trips",
+    ),
+    ("trials.0.graphs.0.nodes.3.inputs", ["relu"], "$.trials[0].graphs[0].nodes[3].inputs has 'relu'", ROUND_TRIP),
+    ("trials.0.graphs.0.breakers.0.target.shape", [1], "$.trials[0].graphs[0].breakers[0].target has", ROUND_TRIP),
+    ("trials.0.graphs.0.conversions.1.target.shape", [], "$.trials[0].graphs[0].conversions[1].target has", ROUND_TRIP),
+    ("trials.0.graphs.0.nodes.1.layout.stride", [], "$.trials[0].graphs[0].nodes[1].layout has strides in", ROUND_TRIP),
+    ("trials.0.graphs.0.nodes.1.name", "x", "$.trials[0].graphs[0].nodes.name is 'x' more than once", ROUND_TRIP),
+    ("trials.1.graphs.1.name", "graph 0", "$.trials[1].graphs.name is 'graph 0' more", "unfinished_comparison"),
+]
 
 
-def test_trials_that_are_each_the_same_as_the_other_are_refused() -> None:
+def test_what_contradicts_itself_is_refused_by_its_field() -> None:
+    for place, value, message, *story in CONTRADICTIONS:
+        said = refusal(changed(place, value, *story))
+        assert said.startswith(message)
+        assert said.endswith("; it was changed after it was saved: diagnose again")
+
     record = json.loads(to_json(STORIES["failures_and_same"]()))
     record["trials"][2] |= {"status": "same_as", "same_as": "inductor-layout-opt-on"}
-
-    assert refusal(json.dumps(record).encode()).startswith(
-        "$.trials[2].same_as is 'inductor-layout-opt-on', which leads back to this trial"
-    )
+    leads_back = "$.trials[2].same_as is 'inductor-layout-opt-on', which leads back to this trial"
+    assert refusal(json.dumps(record).encode()).startswith(leads_back)
 
 
-def test_nodes_that_read_each_other_are_refused() -> None:
-    place = "trials.0.graphs.0.nodes.3.inputs"
+def test_what_python_built_wrongly_is_refused_where_it_is_read() -> None:
+    gradient = GradientLayout(parameter="w", layout=contiguous(), gradient=UNEQUAL)
+    unequal = {
+        "gradient_layouts[0].gradient": a_trial(gradient_layouts=(gradient,)),
+        "graphs[0].buffers[0].layout": a_trial(graphs=(a_graph(buffers=(a_buffer(layout=UNEQUAL),)),)),
+    }
+    for place, trial in unequal.items():
+        said = refusal(to_json(a_diagnosis(trial)))
+        assert said.startswith(f"$.trials[0].{place} has strides in 1 and sizes in 2 dimensions")
 
-    assert refusal(changed(place, ["relu"], "round_trip_by_hand")).startswith(
-        "$.trials[0].graphs[0].nodes[3].inputs has 'relu', expected nodes that stand before this one"
-    )
-
-
-@for_each(
-    ("story", "place", "value", "message"),
-    [
-        ("tie", "subject.inputs.0.stride", [1], "$.subject.inputs[0] has strides in 1 and sizes in 4 dimensions"),
-        (
-            "reproducible_round_trips",
-            "trials.0.equivalence.output_layouts.0.shape",
-            [1],
-            "$.trials[0].equivalence.output_layouts[0] has strides in 4 and sizes in 1 dimensions",
-        ),
-        (
-            "round_trip_by_hand",
-            "trials.0.graphs.0.breakers.0.target.shape",
-            [1],
-            "$.trials[0].graphs[0].breakers[0].target has strides in 4 and sizes in 1 dimensions",
-        ),
-        (
-            "round_trip_by_hand",
-            "trials.0.graphs.0.conversions.1.target.shape",
-            [],
-            "$.trials[0].graphs[0].conversions[1].target has strides in 4 and sizes in 0 dimensions",
-        ),
-        (
-            "round_trip_by_hand",
-            "trials.0.graphs.0.nodes.1.layout.stride",
-            [],
-            "$.trials[0].graphs[0].nodes[1].layout has strides in 0 and sizes in 4 dimensions",
-        ),
-        (
-            "round_trip_by_hand",
-            "trials.0.graphs.0.nodes.1.name",
-            "x",
-            "$.trials[0].graphs[0].nodes.name is 'x' more than once, expected each once",
-        ),
-        (
-            "unfinished_comparison",
-            "trials.1.graphs.1.name",
-            "graph 0",
-            "$.trials[1].graphs.name is 'graph 0' more than once, expected each once",
-        ),
-    ],
-)
-def test_what_contradicts_itself_is_found_in_every_part(story: str, place: str, value: object, message: str) -> None:
-    assert refusal(changed(place, value, story)).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("trial", "place"),
-    [
-        (
-            a_trial(gradient_layouts=(GradientLayout(parameter="w", layout=contiguous(), gradient=UNEQUAL),)),
-            "$.trials[0].gradient_layouts[0].gradient",
-        ),
-        (
-            a_trial(graphs=(a_graph(buffers=(a_buffer(layout=UNEQUAL),)),)),
-            "$.trials[0].graphs[0].buffers[0].layout",
-        ),
-    ],
-)
-def test_a_layout_of_unequal_parts_is_refused(trial: Trial, place: str) -> None:
-    assert refusal(to_json(a_diagnosis(trial))).startswith(f"{place} has strides in 1 and sizes in 2 dimensions")
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
+    finding = Finding(code="LD101", rule="x", severity="note", configuration="other", message="m")
+    for broken in (
         a_diagnosis(a_trial("inductor"), comparison=a_comparison(a_ratio("eager", 1.0))),
         a_diagnosis(a_trial("eager"), recommendation=a_recommendation("inductor", speedup=a_speedup())),
         a_diagnosis(a_trial("inductor", redundant_pairs=(a_pair(),))),
-        a_diagnosis(
-            findings=(Finding(code="LD101", rule="x", severity="note", configuration="other", message="m"),),
-        ),
-    ],
-)
-def test_what_python_built_wrongly_is_refused_where_it_is_read(broken: Diagnosis) -> None:
-    assert "expected the" in refusal(to_json(broken))
+        a_diagnosis(findings=(finding,)),
+    ):
+        assert "expected the" in refusal(to_json(broken))
 
 
 @for_each("report_format", RENDERERS)

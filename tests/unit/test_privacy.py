@@ -19,8 +19,8 @@ from loops import for_each
 from layoutdoctor import privacy
 from layoutdoctor.diagnosis.records import Diagnosis
 from layoutdoctor.diagnosis.saved import from_json, load, to_json
-from layoutdoctor.privacy import Surroundings, scrub, surroundings
-from layoutdoctor.privacy.walking import rewrite_record, text_fields
+from layoutdoctor.privacy import Surroundings, paths, scrub
+from layoutdoctor.privacy.scrubbing import rewrite_record, text_fields
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.recorded import examine_trace
@@ -220,42 +220,30 @@ def test_a_common_or_short_name_costs_no_sentence(name: str) -> None:
     assert scrub(Blob(f"see /home/{name}/a/net.py, ~{name}/b.py"), common).text == "see <path>/net.py, <path>/b.py"
 
 
-def test_without_a_user_name_hosts_and_homes_go_all_the_same() -> None:
+def test_names_go_where_they_stand_for_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = Surroundings(hosts=("brontosaur",))
-
     assert scrub(Blob("by quinella on brontosaur, /home/quinella/x/net.py"), nobody).text == (
         "by quinella on <host>, <path>/net.py"
     )
-
-
-def test_a_short_name_goes_from_a_path_and_a_common_one_stays() -> None:
+    # A short name goes from a path, a common one stays; within a word it is another word.
     assert scrub(Blob("src/bob/net.py"), Surroundings(user="bob")).text == "src/<user>/net.py"
     assert scrub(Blob("torch/utils/data/net.py"), Surroundings(user="data")).text == "torch/utils/data/net.py"
-
-
-def test_a_name_within_a_word_is_another_word() -> None:
     assert scrubbed("quinellas, quinella_net and prequinella") == "quinellas, quinella_net and prequinella"
     assert scrubbed("quinella's net, quinella.") == "<user>'s net, <user>."
 
-
-def test_a_file_of_layoutdoctors_own_is_named_from_its_package_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A file of layoutdoctor's own is named from its package on.
     monkeypatch.setattr("layoutdoctor.privacy.paths._OWN_PACKAGE", "/srv/checkout/layoutdoctor/")
-
     assert scrubbed("at /srv/checkout/layoutdoctor/rules/base.py:12") == "at layoutdoctor/rules/base.py:12"
     assert scrubbed("/srv/checkout/other/base.py") == "<path>/base.py"
 
 
-def test_paths_are_relative_to_no_folder_above_an_unusual_home() -> None:
-    high = Surroundings(home="/srv/people/quinella", user="quinella", working_directory="/srv")
-
-    assert scrub(Blob("/srv/people/wilhelmina/net.py"), high).text == "<path>/net.py"
-
-
-@pytest.mark.parametrize("folder", ["/", "/home", HOME.rsplit("/", 1)[0], "C:/Users"])
-def test_paths_are_relative_to_no_folder_that_holds_homes(folder: str) -> None:
-    high = Surroundings(home=HOME, user="quinella", working_directory=folder)
-
-    assert scrub(Blob("/home/wilhelmina/net.py"), high).text == "<path>/net.py"
+def test_paths_are_relative_to_no_folder_that_holds_homes() -> None:
+    for home, folder in (
+        ("/srv/people/quinella", "/srv"),
+        *((HOME, folder) for folder in ("/", "/home", HOME.rsplit("/", 1)[0], "C:/Users")),
+    ):
+        high = Surroundings(home=home, user="quinella", working_directory=folder)
+        assert scrub(Blob(f"{home.rsplit('/', 1)[0]}/wilhelmina/net.py"), high).text == "<path>/net.py"
 
 
 def test_two_files_of_one_name_stay_two() -> None:
@@ -269,26 +257,11 @@ def test_two_files_of_one_name_stay_two() -> None:
     assert [str(c.location) for c in trial.kernels.conversions] == ["<path>/net.py:3", "<path-2>/net.py:3"]
 
 
-@for_each(
-    ("value", "kept"),
-    [
-        ("1", True),
-        ("True", True),
-        ("highest", True),
-        ("AVX512_CORE_AMX", True),
-        ("granularity=fine,compact,1,0", True),
-        ("0-3,8", True),
-        ("", True),
-        ("orchard", False),
-        ("/home/w/x", False),
-        ("1 orchard", False),
-        ("9" * 201, False),
-    ],
-)
-def test_settings_keep_known_words_and_numbers(value: str, *, kept: bool) -> None:
-    diagnosis = a_diagnosis(a_trial("eager"), environment=an_environment(settings={"KMP_AFFINITY": value}))
-
-    assert scrub(diagnosis, HERE).environment.settings == {"KMP_AFFINITY": value if kept else "<set>"}
+def test_settings_keep_known_words_and_numbers() -> None:
+    kept = ("1", "True", "highest", "AVX512_CORE_AMX", "granularity=fine,compact,1,0", "0-3,8", "")
+    for value in (*kept, "orchard", "/home/w/x", "1 orchard", "9" * 201):
+        diagnosis = a_diagnosis(a_trial("eager"), environment=an_environment(settings={"KMP_AFFINITY": value}))
+        assert scrub(diagnosis, HERE).environment.settings == {"KMP_AFFINITY": value if value in kept else "<set>"}
 
 
 def test_settings_whose_names_become_equal_are_all_kept() -> None:
@@ -445,11 +418,11 @@ def test_this_machine_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false-or-true")
     monkeypatch.setattr("getpass.getuser", lambda: "quinella")
     monkeypatch.setattr("socket.gethostname", lambda: "brontosaur.zoo.example")
-    surroundings._this_user_and_host.cache_clear()
+    paths._this_user_and_host.cache_clear()
     try:
         known = privacy.known_surroundings()
     finally:
-        surroundings._this_user_and_host.cache_clear()
+        paths._this_user_and_host.cache_clear()
 
     assert (known.user, known.hosts) == ("quinella", ("brontosaur.zoo.example", "brontosaur"))
     assert known.working_directory == str(tmp_path)
@@ -462,11 +435,11 @@ def test_a_user_without_a_name_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("getpwuid(): uid not found: 1234")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    surroundings._this_user_and_host.cache_clear()
+    paths._this_user_and_host.cache_clear()
     try:
         assert privacy.known_surroundings().user is None
     finally:
-        surroundings._this_user_and_host.cache_clear()
+        paths._this_user_and_host.cache_clear()
 
 
 @pytest.mark.thorough
@@ -490,22 +463,9 @@ def test_long_texts_take_no_longer_than_their_length(clean: Callable[..., Blob])
         "@a.",
         "=",
         ":",
-        "::",
     ]
-    pieces += [
-        "1.",
-        "1.1.1.1",
-        "a:",
-        "wandb ",
-        "eyJ",
-        "a-",
-        "a/",
-        "_modules['",
-        "-----BEGIN A-----",
-        "/home/",
-        "password ",
-        "Bearer ",
-    ]
+    pieces += ["::", "1.", "1.1.1.1", "a:", "wandb ", "eyJ", "a-", "a/", "_modules['", "-----BEGIN A-----", "/home/"]
+    pieces += ["password ", "Bearer "]
     texts = [
         f"{start}{piece * (12_000 // len(piece))}{end}" for piece in pieces for start, end in (("", "!"), ("://", " x"))
     ]

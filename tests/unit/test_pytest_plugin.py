@@ -12,7 +12,7 @@ from layoutdoctor.diagnosis.records import Diagnosis
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.reports import render
 from layoutdoctor.rules import run_rules
-from layoutdoctor.testing import is_diagnosis
+from layoutdoctor.testing import assert_no_redundant_conversions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def a_test(name: str = "wasting", marker: str = "", options: str = "") -> str:
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project with two saved diagnoses; what its tests import is loaded here, so that no run loads it anew."""
-    assert is_diagnosis(HEALTHY)
+    assert assert_no_redundant_conversions(HEALTHY) is HEALTHY
     assert render(HEALTHY)
     for name, diagnosis in (("healthy", HEALTHY), ("wasting", WASTING)):
         diagnosis.save(pytester.path / f"{name}.json")

@@ -29,9 +29,9 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding, Kernel, Total, Trial
 from layoutdoctor.diagnosis.saved import from_json, to_json
-from layoutdoctor.privacy import Surroundings, redact, scrub, vocabulary
-from layoutdoctor.privacy.walking import rewrite_record
-from layoutdoctor.privacy.words import MODULE_CLASSES
+from layoutdoctor.privacy import Surroundings, redact, redaction, scrub
+from layoutdoctor.privacy.paths import listed
+from layoutdoctor.privacy.scrubbing import rewrite_record
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
 
@@ -271,25 +271,12 @@ def test_layoutdoctors_own_sentences_stay_readable(story: str) -> None:
     assert unknown == [] or (story == "nothing_measured" and set(unknown) == {"RuntimeError: name_1"})
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "site-packages/torch/nn/modules/conv.py",
-        "torchvision/models/resnet.py",
-        "lib/python3.11/ast.py",
-        "<frozen importlib>",
-    ],
-)
-def test_files_of_public_packages_stay(path: str) -> None:
-    assert redacted_file(path) == path
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["tumor.py", "<path>/tumor.py", "site-packages/tumornet/a.py", "torch.py", "src/torch/tumor.py"],
-)
-def test_other_files_get_numbers(path: str) -> None:
-    assert redacted_file(path) == "file_1.py"
+def test_files_of_public_packages_stay_and_others_get_numbers() -> None:
+    public = ("site-packages/torch/nn/modules/conv.py", "torchvision/models/resnet.py", "lib/python3.11/ast.py")
+    for path in (*public, "<frozen importlib>"):
+        assert redacted_file(path) == path
+    for path in ("tumor.py", "<path>/tumor.py", "site-packages/tumornet/a.py", "torch.py", "src/torch/tumor.py"):
+        assert redacted_file(path) == "file_1.py"
 
 
 def redacted_file(path: str) -> str:
@@ -307,16 +294,16 @@ def test_the_word_list_knows_torch() -> None:
         schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas() if schema.name[:6] == "aten::"
     }
     parts = {part for name in operators for part in name.split("_") if part}
-    unknown = {part for part in parts if not vocabulary.is_public_word(part)}
+    unknown = {part for part in parts if not redaction.is_public_word(part)}
 
     assert len(unknown) <= len(parts) / 100
-    assert {"Conv2d", "BatchNorm2d", "Sequential"} <= MODULE_CLASSES
+    assert {"Conv2d", "BatchNorm2d", "Sequential"} <= listed("module_classes")
 
 
 def test_without_its_source_less_is_public(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    vocabulary.own_words.cache_clear()
-    monkeypatch.setattr(vocabulary, "__file__", f"{tmp_path}/a/b/c.py")
+    redaction.own_words.cache_clear()
+    monkeypatch.setattr(redaction, "__file__", f"{tmp_path}/a/b/c.py")
     try:
-        assert vocabulary.own_words() == frozenset()
+        assert redaction.own_words() == frozenset()
     finally:
-        vocabulary.own_words.cache_clear()
+        redaction.own_words.cache_clear()

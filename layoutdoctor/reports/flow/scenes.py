@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.costs import all_conversions_of, counted_conversions
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.reports.flow.graph import (
     FlowEdge,
@@ -28,7 +28,7 @@ from layoutdoctor.reports.flow.graph import (
     value_graph,
 )
 from layoutdoctor.reports.sections.wording import clean, clean_name
-from layoutdoctor.rules.evidence import all_conversions_of, main_trial, own_trials
+from layoutdoctor.rules.evidence import main_trial, own_trials
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import CONFIDENCE_WORDS, count_of, joined
 

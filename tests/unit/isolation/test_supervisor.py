@@ -36,7 +36,7 @@ PRELUDE = """
 import os, sys
 sys.path[:] = sys.argv[5:]
 import msgspec, signal, subprocess, time, faulthandler
-from layoutdoctor.isolation.messages import Kept, *
+from layoutdoctor.isolation.messages import *
 from layoutdoctor.diagnosis.records import *
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.worker import Channel

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from builders import (
+    Told,
     a_comparison,
     a_conversion,
     a_decision,
@@ -21,8 +22,10 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
 from layoutdoctor.rules.ld101_round_trip_conversion import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
 
 THERE = a_conversion("reorder 0", source=blocked(), target=contiguous())
 BACK = a_conversion("reorder 1", source=contiguous(), target=blocked(), direction="to_blocked")
@@ -38,43 +41,23 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     return list(check(diagnosis))
 
 
-def test_a_round_trip_is_a_warning_with_its_layouts_what_is_between_its_cost_and_its_place() -> None:
-    assert findings(a_diagnosis(a_trial_with_pairs())) == [
-        Finding(
-            code="LD101",
-            rule="round-trip-conversion",
-            severity="warning",
-            configuration="inductor",
-            message="1 round trip: blocked aBcd16b -> contiguous -> blocked aBcd16b around relu, on 4x64x56x56, "
-            "2.00 ms of 15.0 ms kernel time (13 %), 12.2 MiB moved, inserted by the library",
-            suggestion="give the model and its input channels_last, so that the layers between hand the layout on",
-            location=a_location(),
-            module="body.1.0",
-            seconds=2e-3,
-            bytes_moved=12_845_056,
-            evidence=("reorder 0", "reorder 1"),
-        )
-    ]
-
-
 def test_a_trial_without_redundant_pairs_has_no_finding() -> None:
     assert findings(a_diagnosis(a_trial(kernels=kernels(THERE, BACK)))) == []
 
 
-def test_which_facts_it_gives() -> None:
+def test_which_facts_it_gives(told: Told) -> None:
     # A trial that is the same as another is not told again.
     same = a_trial_with_pairs("inductor-layout-opt-on", status="same_as", same_as="inductor")
     assert [f.configuration for f in findings(a_diagnosis(a_trial_with_pairs(), same))] == ["inductor"]
 
-    # Without times the kind that moves most stands first.
     pairs = (
         a_pair("a0", "a1", seconds=None, bytes_moved=8, between=()),
         a_pair("b0", "b1", seconds=None, bytes_moved=16, between=("aten.relu.default",)),
     )
-    assert [f.evidence for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=pairs)))] == [
-        ("b0", "b1"),
-        ("a0", "a1"),
-    ]
+    told(
+        "Without times the kind that moves most stands first",
+        findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=pairs))),
+    )
 
 
 def test_how_severe_it_is() -> None:
@@ -105,147 +88,95 @@ def test_how_severe_it_is() -> None:
     assert [f.severity for f in findings(diagnosis)] == ["warning", "warning"]
 
 
-def test_what_it_says() -> None:
-    # Pairs of one kind are one finding and the costliest kind stands first.
+def test_what_it_says(told: Told) -> None:
+    told(
+        "A round trip is a warning with its layouts what is between its cost and its place",
+        findings(a_diagnosis(a_trial_with_pairs())),
+    )
     pairs = (
         a_pair("a0", "a1", seconds=1e-3, between=(), kind="adjacent", bytes_moved=8, tensor_shape=None),
         a_pair("b0", "b1", location=a_location(20), module="body.2"),
         a_pair("c0", "c1", seconds=3e-3, location=a_location(30), module="body.3", tensor_shape=(4, 128, 28, 28)),
     )
-    found = findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=pairs)))
-    assert [(f.message, f.module, f.evidence) for f in found] == [
-        (
-            "2 round trips: around relu, on 4x64x56x56 and 4x128x28x28, 5.00 ms of 15.0 ms kernel time (33 %), "
-            "24.5 MiB moved",
-            "body.3",
-            ("b0", "b1", "c0", "c1"),
-        ),
-        ("1 round trip: back to back, 1.00 ms of 15.0 ms kernel time (6.7 %), 8 B moved", "body.1.0", ("a0", "a1")),
-    ]
-
-    # In a trial other than the baseline all round trips are one finding after the baselines.
+    told(
+        "Pairs of one kind are one finding and the costliest kind stands first",
+        findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=pairs))),
+    )
     pairs = tuple(a_pair(f"a{i}", f"b{i}", between=(f"aten.op{i}.default",)) for i in range(5))
     eager = a_trial_with_pairs("eager", redundant_pairs=pairs)
-    found = findings(a_diagnosis(eager, a_trial_with_pairs(), comparison=a_comparison(a_ratio("eager", 0.6))))
-    assert [(f.configuration, f.severity) for f in found] == [("inductor", "warning"), ("eager", "warning")]
-    assert found[1].message == (
-        "5 round trips: 1 around op0, 1 around op1, 1 around op2, 2 more kinds, on 4x64x56x56, "
-        "10.0 ms of 15.0 ms kernel time (67 %), 61.2 MiB moved"
+    told(
+        "In a trial other than the baseline all round trips are one finding after the baselines",
+        findings(a_diagnosis(eager, a_trial_with_pairs(), comparison=a_comparison(a_ratio("eager", 0.6)))),
     )
-
-    # Without times it is a warning with the bytes.
     pair = a_pair(seconds=None, location=None)
     trial = a_trial("recorded", kernels=None, measurement=None, redundant_pairs=(pair,))
-    assert [(f.severity, f.message, f.seconds) for f in findings(a_diagnosis(trial))] == [
-        ("warning", "1 round trip: around relu, on 4x64x56x56, 12.2 MiB moved", None)
-    ]
+    told("Without times it is a warning with the bytes", findings(a_diagnosis(trial)))
 
     # What was not recorded is left out of the message.
     pair = a_pair(seconds=None, bytes_moved=None, tensor_shape=None)
     assert [f.message for f in findings(a_diagnosis(a_trial(redundant_pairs=(pair,))))] == ["1 round trip: around relu"]
+    told(
+        "Branches that meet in a concatenation are told as such with an estimated cost",
+        findings(a_diagnosis(a_concatenation())),
+    )
 
-    # Branches that meet in a concatenation are told as such with an estimated cost.
-    assert [(f.message, f.evidence) for f in findings(a_diagnosis(a_concatenation()))] == [
-        (
-            "1 round trip: 4 channels_last branches are concatenated in contiguous_format at aten.cat and converted "
-            "back for the next convolution, on 2x128x48x48, 1.20 ms of 15.0 ms kernel time (8.0 %, estimated), "
-            "4.50 MiB moved, inserted by the compiler",
-            ("branch 0", "branch 1", "branch 2", "branch 3", "again"),
-        )
-    ]
-
-    # What else stands between is named and a measured cost says so.
     trial = a_concatenation(between=("aten.relu.default", "aten.cat.default"), seconds_source="measured")
-    assert findings(a_diagnosis(trial))[0].message == (
-        "1 round trip: 4 channels_last branches are concatenated in contiguous_format at aten.cat, with relu "
-        "between, and converted back for the next convolution, on 2x128x48x48, "
-        "1.20 ms of 15.0 ms kernel time (8.0 %, measured), 4.50 MiB moved, inserted by the compiler"
+    told("What else stands between is named and a measured cost says so", findings(a_diagnosis(trial)))
+    told(
+        "One branch alone is an ordinary round trip also where it is fused",
+        findings(a_diagnosis(a_concatenation(also=()))),
     )
 
-    # One branch alone is an ordinary round trip also where it is fused.
-    assert (
-        findings(a_diagnosis(a_concatenation(also=())))[0]
-        .message.removeprefix("1 round trip: ")
-        .startswith("channels_last -> contiguous -> channels_last around cat, on 2x128x48x48")
-    )
-
-    # A reader that is no convolution is not called one.
     trial = a_concatenation(graph="graph 1")
     again = msgspec.structs.replace(AGAIN, node=None, graph=None)
     other = msgspec.structs.replace(trial, graphs=(a_graph(conversions=(*BRANCHES, again)),))
-    assert "at aten.cat and converted back, on" in findings(a_diagnosis(other))[0].message
+    told("A reader that is no convolution is not called one", findings(a_diagnosis(other)))
 
 
-def test_what_it_suggests() -> None:
-    # The baseline is an error where a verified configuration has no round trip.
+def test_what_it_suggests(told: Told) -> None:
     diagnosis = a_diagnosis(
         a_trial_with_pairs(),
         a_trial("inductor-channels-last"),
         comparison=a_comparison(FASTER_LAST),
         recommendation=a_recommendation("inductor-channels-last", verified=True),
     )
-    assert [(f.severity, f.suggestion) for f in findings(diagnosis)] == [
-        (
-            "error",
-            "use inductor-channels-last: it has no round trip; "
-            "inductor-channels-last runs at 1.28x the speed of inductor (99 % interval 1.25x to 1.31x)",
-        )
-    ]
+    told("The baseline is an error where a verified configuration has no round trip", findings(diagnosis))
 
-    # A configuration slower than the baseline is pointed to the baseline.
     diagnosis = a_diagnosis(
         a_trial(), a_trial_with_pairs("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF)
     )
-    assert [f.suggestion for f in findings(diagnosis)] == [
-        "use inductor: it has no round trip; "
-        "inductor-layout-opt-off runs at 0.94x the speed of inductor (99 % interval 0.91x to 0.97x)"
-    ]
+    told("A configuration slower than the baseline is pointed to the baseline", findings(diagnosis))
 
-    # Of two others both speeds are told.
     diagnosis = a_diagnosis(
         a_trial(kernels=None),
         a_trial_with_pairs("inductor-layout-opt-off"),
         a_trial("inductor-channels-last"),
         comparison=a_comparison(SLOWER_OFF, FASTER_LAST),
     )
-    assert [f.suggestion for f in findings(diagnosis)] == [
-        "use inductor-channels-last: it has no round trip; "
-        "inductor-channels-last runs at 1.28x the speed of inductor (99 % interval 1.25x to 1.31x) and "
-        "inductor-layout-opt-off runs at 0.94x the speed of inductor (99 % interval 0.91x to 0.97x)"
-    ]
+    told("Of two others both speeds are told", findings(diagnosis))
 
-    # A call of contiguous between the layers is named as the thing to remove.
     pair = a_pair(location=a_location(code="x = self.norm(x.contiguous())"))
-    assert [f.suggestion for f in findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=(pair,))))] == [
-        "remove the .contiguous() between the layers, so that they hand on the layout they have"
-    ]
+    told(
+        "A call of contiguous between the layers is named as the thing to remove",
+        findings(a_diagnosis(a_trial_with_pairs(redundant_pairs=(pair,)))),
+    )
 
-    # A channels last model with the optimization off is told to leave it on.
     trial = a_trial_with_pairs("inductor-channels-last-opt-off")
-    assert [f.suggestion for f in findings(a_diagnosis(trial))] == [
-        "leave Inductor's layout optimization on, so that the layers between hand the layout on"
-    ]
+    told("A channels last model with the optimization off is told to leave it on", findings(a_diagnosis(trial)))
 
-    # A channels last model that inductor vetoed is told how to force it.
     vetoed = a_graph(a_decision(applied=False, rule="grouped-convolution"))
     trial = a_trial_with_pairs("inductor-channels-last", graphs=(vetoed,), redundant_pairs=(a_pair(graph=vetoed.name),))
-    assert [f.suggestion for f in findings(a_diagnosis(trial))] == [
-        'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
-        "channels_last as well, and measure it (--configurations all)"
-    ]
+    told("A channels last model that inductor vetoed is told how to force it", findings(a_diagnosis(trial)))
 
-    # Where the library computes contiguous channels last is to be left away.
     there = a_conversion("reorder 0", source=contiguous(), target=channels_last(), direction="to_channels_last")
     back = a_conversion("reorder 1", source=channels_last(), target=contiguous(), direction="to_contiguous")
     mixed = (THERE, BACK, msgspec.structs.replace(there, id="reorder 2"), msgspec.structs.replace(back, id="reorder 3"))
     pairs = (a_pair(), a_pair("reorder 2", "reorder 3"))
-    usual = "give the model and its input channels_last, so that the layers between hand the layout on"
-    (found,) = findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(there, back))))
-    assert found.suggestion == (
-        "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
+    told(
+        "Where the library computes contiguous channels last is to be left away",
+        findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(there, back)))),
+        findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(*mixed), redundant_pairs=pairs))),
     )
-    of_both = findings(a_diagnosis(a_trial_with_pairs(kernels=kernels(*mixed), redundant_pairs=pairs)))
-    assert {finding.suggestion for finding in of_both} == {usual}
 
 
 BRANCHES = tuple(

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders import (
+    Told,
     a_comparison,
     a_conversion,
     a_convolution,
@@ -18,8 +19,10 @@ from builders import (
     contiguous,
 )
 
-from layoutdoctor.diagnosis.records import Conversion, Finding, Graph
 from layoutdoctor.rules.ld105_entry_exit_conversion import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Conversion, Finding, Graph
 
 DECISION = a_decision(*(a_convolution(f"convolution_{i}") for i in range(4)))
 
@@ -41,33 +44,11 @@ def a_copy(id: str, role: str | None, **changes: Any) -> Conversion:
 ENTRY = a_copy("in", "entry", location=a_location(3), module="body.0")
 EXIT = a_copy("out", "exit", direction="to_contiguous", fused=True)
 WEIGHTS = tuple(a_copy(f"w{i}", "entry", tensor="weight") for i in range(4))
-EXIT_WORDS = (
-    "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed unless "
-    "the consumer takes channels_last"
-)
 
 
 def findings(*conversions: Conversion, graphs: tuple[Graph, ...] | None = None, **changes: Any) -> list[Finding]:
     trial = a_trial(graphs=graphs or (a_graph(DECISION, conversions=conversions),))
     return list(check(a_diagnosis(trial, **changes)))
-
-
-def test_one_in_and_one_out_are_named_as_such_and_not_accused() -> None:
-    assert findings(ENTRY, EXIT, *WEIGHTS) == [
-        Finding(
-            code="LD105",
-            rule="entry-exit-conversion",
-            severity="note",
-            configuration="inductor",
-            message="1 conversion in, 1 out (fused) for 4 convolutions that run channels-last: 2.00 MiB moved; "
-            "and 4 weights, once per call without freezing",
-            suggestion="nothing is wrong here: a channels_last input saves the conversion at the entry; " + EXIT_WORDS,
-            location=a_location(3),
-            module="body.0",
-            bytes_moved=2 << 20,
-            evidence=("in", "out"),
-        )
-    ]
 
 
 def test_what_is_no_finding() -> None:
@@ -95,48 +76,20 @@ def test_which_facts_it_gives() -> None:
     assert len(findings(a_copy("in", "entry", required_by=("mm", "convolution_1")))) == 1
 
 
-def test_what_it_says() -> None:
-    # The backward graph is left out.
+def test_what_it_says(told: Told) -> None:
+    told("One in and one out are named as such and not accused", findings(ENTRY, EXIT, *WEIGHTS))
     forward = a_graph(DECISION, name="forward", direction="forward", conversions=(ENTRY,))
     backward = a_graph(DECISION, name="backward", direction="backward", conversions=(EXIT, WEIGHTS[0]))
-    found = findings(graphs=(forward, backward), subject=a_subject(mode="training"))
-    assert [f.message for f in found] == [
-        "1 conversion in, none out for 4 convolutions that run channels-last: 1.00 MiB moved"
-    ]
+    told("The backward graph is left out", findings(graphs=(forward, backward), subject=a_subject(mode="training")))
 
-    # Times are told where they were recorded.
     entry = a_copy("in", "entry", seconds=3e-4, seconds_source="estimated")
-    assert [(f.message, f.seconds) for f in findings(entry, EXIT)] == [
-        (
-            "1 conversion in, 1 out (fused) for 4 convolutions that run channels-last: "
-            "300 us of 15.0 ms kernel time (2.0 %, estimated)",
-            3e-4,
-        )
-    ]
-
-    # Without times and bytes they are counted.
-    assert [f.message for f in findings(a_copy("in", "entry", bytes_moved=None))] == [
-        "1 conversion in, none out for 4 convolutions that run channels-last"
-    ]
+    told("Times are told where they were recorded", findings(entry, EXIT))
+    told("Without times and bytes they are counted", findings(a_copy("in", "entry", bytes_moved=None)))
 
 
-def test_what_it_suggests() -> None:
-    # Several inputs of which one is fused and none out.
+def test_what_it_suggests(told: Told) -> None:
     entries = (ENTRY, a_copy("in 2", "entry", fused=True, bytes_moved=None))
     subject = a_subject(inputs=(an_input(contiguous((2, 4, 8, 16, 16))),), mode="training")
     graph = a_graph(a_decision(a_convolution()), conversions=(*entries, WEIGHTS[0]))
-    assert [(f.message, f.suggestion) for f in findings(graphs=(graph,), subject=subject)] == [
-        (
-            "2 conversions in (1 fused), none out for 1 convolution that runs channels-last: 1.00 MiB moved; "
-            "and 1 weight, on each step",
-            "nothing is wrong here: a channels_last_3d input saves the conversion at the entry",
-        )
-    ]
-
-    # Only the exit.
-    assert [(f.message, f.suggestion) for f in findings(EXIT)] == [
-        (
-            "no conversion in, 1 out (fused) for 4 convolutions that run channels-last: 1.00 MiB moved",
-            "nothing is wrong here: " + EXIT_WORDS,
-        )
-    ]
+    told("Several inputs of which one is fused and none out", findings(graphs=(graph,), subject=subject))
+    told("Only the exit", findings(EXIT))

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
+    Told,
     a_conversion,
     a_diagnosis,
     a_graph,
@@ -67,82 +67,40 @@ TWO_WEIGHTS = (a_weight("w0"), a_weight("w1"))
 TWO_CASTS = (*TWO_WEIGHTS, a_cast("c0", "w0"), a_cast("c1", "w1"))
 
 
-def test_parameters_that_are_cast_and_re_laid_out_are_a_warning() -> None:
+def test_what_it_says(told: Told) -> None:
+    casts = (
+        a_recorded_cast("k0", seconds=2e-4, bytes_moved=10),
+        a_recorded_cast("k1", tensor="weight", module="body.3", bytes_moved=10),
+        a_recorded_cast("k2", tensor="weight", module="body.3", dtype="f32", target_dtype="bf16", bytes_moved=10),
+    )
+    told("In a trace kernels that cast and convert at once are told whatever the tensor", in_trace(*casts))
     conversions = (
         a_casting_conversion("k0", source_value="w0", location=a_location(7), module="conv_1"),
         a_casting_conversion("k1", source_value="w1", seconds=1e-4),
     )
-
-    assert findings(a_trial_of(TWO_WEIGHTS, *conversions)) == [
-        Finding(
-            code="LD106",
-            rule="cast-with-conversion",
-            severity="warning",
-            configuration="inductor",
-            message="2 parameters are cast float32 -> bfloat16 on every call and re-laid out: "
-            "600 us of 15.0 ms kernel time (4.0 %)",
-            suggestion=TO_BFLOAT16,
-            location=a_location(7),
-            module="conv_1",
-            seconds=pytest.approx(6e-4),
-            bytes_moved=442_368,
-            evidence=("k0", "k1"),
-        )
-    ]
-
-
-def test_what_it_says() -> None:
-    # A cast and a conversion of the same parameter belong together.
+    told("Parameters that are cast and re laid out are a warning", findings(a_trial_of(TWO_WEIGHTS, *conversions)))
     reader = a_node("convolution", "aten.convolution.default", ("x", "c0"))
     conversion = a_casting_conversion(
         "r0", dtype="bf16", target_dtype=None, node="convolution", owner="library", graph=None, seconds=None
     )
     nodes = (*TWO_CASTS, a_placeholder("x"), reader)
-    assert [(f.message, f.severity, f.evidence) for f in findings(a_trial_of(nodes, conversion))] == [
-        (
-            "2 parameters are cast float32 -> bfloat16 on every call, 1 of them re-laid out as well: 216 KiB moved",
-            "note",
-            ("c0", "r0", "c1"),
-        )
-    ]
+    told("A cast and a conversion of the same parameter belong together", findings(a_trial_of(nodes, conversion)))
 
-    # Two casts alone are told in inference with their kernels.
     ran = tuple(Kernel(name="copy_", seconds=2e-4, node=name, graph="graph 0") for name in ("c0", "c1", "other"))
     trial = a_trial_of(TWO_CASTS, kernels=kernels(kernels=ran))
-    assert [(f.message, f.severity, f.location, f.evidence) for f in findings(trial)] == [
-        (
-            "2 parameters are cast float32 -> bfloat16 on every call: 400 us of 15.0 ms kernel time (2.7 %)",
-            "warning",
-            a_location(12),
-            ("c0", "c1"),
-        )
-    ]
+    told("Two casts alone are told in inference with their kernels", findings(trial))
+    told("Casts in graphs that never ran are told without a time", findings(a_trial_of(TWO_CASTS, kernels=None)))
 
-    # Casts in graphs that never ran are told without a time.
-    assert [(f.message, f.seconds) for f in findings(a_trial_of(TWO_CASTS, kernels=None))] == [
-        ("2 parameters are cast float32 -> bfloat16 on every call", None)
-    ]
-
-    # Onednn names of dtypes are those of torch.
     conversion = a_casting_conversion("r0", dtype="f32", target_dtype="bf16", owner="library", graph=None, node=None)
-    assert [f.message for f in findings(a_trial(kernels=kernels(conversion)))] == [
-        "1 parameter is cast float32 -> bfloat16 on every call and re-laid out: 500 us of 15.0 ms kernel time (3.3 %)"
-    ]
+    told("Onednn names of dtypes are those of torch", findings(a_trial(kernels=kernels(conversion))))
 
 
-def test_a_conversion_belongs_to_the_parameter_of_its_own_graph() -> None:
+def test_a_conversion_belongs_to_the_parameter_of_its_own_graph(told: Told) -> None:
     """Both graphs call their parameter ``w0``: the conversion is that of the second one, whose cast it goes with."""
     first = a_graph(nodes=TWO_CASTS)
     conversion = a_casting_conversion("k0", graph="graph 1", source_value="w0", target_dtype=None)
     second = a_graph(name="graph 1", nodes=(a_weight("w0"), a_cast("d0", "w0")), conversions=(conversion,))
-
-    assert [(f.message, f.evidence) for f in findings(a_trial(graphs=(first, second)))] == [
-        (
-            "3 parameters are cast float32 -> bfloat16 on every call, 1 of them re-laid out as well: "
-            "500 us of 15.0 ms kernel time (3.3 %)",
-            ("c0", "c1", "d0", "k0"),
-        )
-    ]
+    told("A conversion belongs to the parameter of its own graph", findings(a_trial(graphs=(first, second))))
 
 
 def test_what_is_no_finding() -> None:
@@ -167,43 +125,29 @@ def test_what_is_no_finding() -> None:
     assert in_trace(same, unknown, a_recorded_cast("c", direction="none")) == []
 
 
-def test_what_it_suggests() -> None:
-    # In training casts alone are expected and with a conversion they are a note.
+def test_what_it_suggests(told: Told) -> None:
     assert findings(a_trial_of(TWO_CASTS), mode="training") == []
-    found = findings(a_trial_of(TWO_CASTS, a_casting_conversion("k0", source_value="w0")), mode="training")
-    assert [(f.severity, f.suggestion) for f in found] == [
-        (
-            "note",
-            "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a "
-            "smaller part",
-        )
-    ]
+    told(
+        "In training casts alone are expected and with a conversion they are a note",
+        findings(a_trial_of(TWO_CASTS, a_casting_conversion("k0", source_value="w0")), mode="training"),
+    )
 
-    # Two dtypes are both named.
     conversions = (a_casting_conversion("k0"), a_casting_conversion("k1", target_dtype="float16", seconds=None))
-    assert [(f.message, f.suggestion) for f in findings(a_trial_of((), *conversions))] == [
-        (
-            "2 parameters are cast float32 -> bfloat16 and float32 -> float16 on every call and re-laid out: "
-            "500 us of 15.0 ms kernel time (3.3 %)",
-            TO_BFLOAT16.replace("torch.bfloat16", "dtype"),
-        )
-    ]
+    told("Two dtypes are both named", findings(a_trial_of((), *conversions)))
 
     # In a trace weights alone are better cast once.
     weight = a_recorded_cast("k0", tensor="weight", target_dtype="bfloat16", seconds=2.9e-4)
     assert [(f.severity, f.suggestion) for f in in_trace(weight)] == [("note", TO_BFLOAT16)]
 
-    # In a trace of training it is a note that expects the casts of weights.
     weight = a_recorded_cast("k0", tensor="weight", seconds=9e-3)
-    (found,) = in_trace(weight, to_channels_last("k1", tensor="gradient"))
-    assert found.severity == "note"
-    assert found.suggestion is not None
-    assert found.suggestion.startswith("expected under autocast")
-
-    # In a trace a library that casts back to contiguous is met in that format.
-    (found,) = in_trace(a_recorded_cast("k0", direction="to_contiguous"))
-    assert found.suggestion is not None
-    assert found.suggestion.endswith("x.to(torch.float16, memory_format=torch.contiguous_format)")
+    told(
+        "In a trace of training it is a note that expects the casts of weights",
+        in_trace(weight, to_channels_last("k1", tensor="gradient")),
+    )
+    told(
+        "In a trace a library that casts back to contiguous is met in that format",
+        in_trace(a_recorded_cast("k0", direction="to_contiguous")),
+    )
 
 
 def test_eager_is_looked_at_where_the_baseline_shows_nothing() -> None:
@@ -214,30 +158,3 @@ def test_eager_is_looked_at_where_the_baseline_shows_nothing() -> None:
 
 def a_recorded_cast(id: str, **changes: Any) -> Conversion:
     return to_channels_last(id, **{"dtype": "float32", "target_dtype": "float16", **changes})
-
-
-def test_in_a_trace_kernels_that_cast_and_convert_at_once_are_told_whatever_the_tensor() -> None:
-    casts = (
-        a_recorded_cast("k0", seconds=2e-4, bytes_moved=10),
-        a_recorded_cast("k1", tensor="weight", module="body.3", bytes_moved=10),
-        a_recorded_cast("k2", tensor="weight", module="body.3", dtype="f32", target_dtype="bf16", bytes_moved=10),
-    )
-
-    assert in_trace(*casts) == [
-        Finding(
-            code="LD106",
-            rule="cast-with-conversion",
-            severity="warning",
-            configuration="recorded",
-            message="3 kernels cast and convert the layout at once: float32 -> float16 (2) and float32 -> bfloat16 "
-            "(1), of weights (2) and activations (1); 400 us of 15.0 ms kernel time (2.7 %, 10 % of the convolution "
-            "time), 120 us of it while nothing else ran; most in body.3 (model.py:9): 2 of them, 200 us",
-            suggestion="look at what stands in front of these kernels: where it returns that dtype and layout already, "
-            "both steps go; an input is best made so once: x.to(dtype, memory_format=torch.channels_last)",
-            location=a_location(),
-            module="body.3",
-            seconds=pytest.approx(4e-4),
-            bytes_moved=30,
-            evidence=("k0", "k1", "k2"),
-        )
-    ]

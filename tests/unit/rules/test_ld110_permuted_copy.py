@@ -1,35 +1,17 @@
 from __future__ import annotations
 
-from builders import a_diagnosis, a_graph, a_location, a_trial, contiguous, kernels
+from builders import Told, a_diagnosis, a_graph, a_location, a_trial, contiguous, kernels
 from trace_builders import a_generated_copy, a_permuted_copy, an_eager_copy, finder_in_trace, to_channels_last
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Finding
 from layoutdoctor.rules.ld110_permuted_copy import check
 
 findings = finder_in_trace(check)
 
 
-def test_copies_of_attention_are_a_note_that_keeps_them_apart_from_layout_conversions() -> None:
+def test_copies_of_attention_are_a_note_that_keeps_them_apart_from_layout_conversions(told: Told) -> None:
     copies = (a_permuted_copy("p0"), a_permuted_copy("p1", location=a_location(31), module="blocks.1"))
-
-    assert findings(*copies) == [
-        Finding(
-            code="LD110",
-            rule="permuted-copy",
-            severity="note",
-            configuration="recorded",
-            message="2 copies permute a tensor and change no memory format, on 8x12x197x64; "
-            "200 us of 15.0 ms kernel time (1.3 %); 1 in body.0.0 (model.py:9) and 1 in blocks.1 (model.py:31)",
-            suggestion="nothing about memory formats: no format saves them; where they feed attention, "
-            "scaled_dot_product_attention takes the permuted views as they are",
-            location=a_location(),
-            module="body.0.0",
-            seconds=2e-4,
-            bytes_moved=2 * 6_422_528,
-            evidence=("p0", "p1"),
-        )
-    ]
+    told("Copies of attention are a note that keeps them apart from layout conversions", findings(*copies))
 
 
 def test_below_one_percent_of_the_time_nothing_is_told() -> None:

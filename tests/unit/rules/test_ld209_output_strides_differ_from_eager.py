@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builders import a_configuration, a_graph, a_location, a_node, a_trial, channels_last, contiguous, finder
+from builders import Told, a_configuration, a_graph, a_location, a_node, a_trial, channels_last, contiguous, finder
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Equivalence, Finding, LayoutBreaker, Trial
+from layoutdoctor.diagnosis.records import Equivalence, LayoutBreaker, Trial
 from layoutdoctor.rules.ld209_output_strides_differ_from_eager import check
 
 if TYPE_CHECKING:
@@ -35,76 +35,46 @@ def a_breaker(**changes: Any) -> LayoutBreaker:
     return LayoutBreaker(**{**fields, **changes})
 
 
-def test_a_format_lost_under_the_compiler_is_told_once_with_all_configurations_and_the_place() -> None:
+def test_a_format_lost_under_the_compiler_is_told_once_with_all_configurations_and_the_place(told: Told) -> None:
     graph = a_graph(breakers=(a_breaker(),))
     trials = (
         returning(EAGER_LAST, channels_last()),
         returning(LAST, contiguous(), graphs=(graph,)),
         returning(LAST_OFF, contiguous()),
     )
-
-    assert findings(*trials) == [
-        Finding(
-            code="LD209",
-            rule="output-strides-differ-from-eager",
-            severity="warning",
-            configuration=LAST,
-            message=f"{LAST} and {LAST_OFF} return output 0 as contiguous where {EAGER_LAST} returns channels_last, "
-            "with equal values; lost at channel_shuffle (model.py:12) (pytorch #197109 is such a case)",
-            suggestion="where the reader needs it, append .contiguous(memory_format=torch.channels_last) to the "
-            "output, and time that",
-            location=a_location(12),
-            module="shuffle",
-            evidence=(LAST, LAST_OFF),
-        )
-    ]
+    told("A format lost under the compiler is told once with all configurations and the place", findings(*trials))
 
 
-def test_a_configuration_that_leaves_the_conversion_back_to_its_caller_is_named() -> None:
+def test_what_it_says(told: Told) -> None:
     frozen = returning("inductor-freezing", channels_last())
-    found = findings(returning("eager", contiguous()), returning("inductor", contiguous()), frozen)
-
-    assert [(f.configuration, f.message, f.suggestion) for f in found] == [
-        (
-            "inductor-freezing",
-            "inductor-freezing returns output 0 as channels_last where eager returns contiguous, with equal values; "
-            "so the time leaves out the conversion back (pytorch #114070)",
-            "append .contiguous() to the output and measure again before choosing such a configuration",
-        )
-    ]
-
-
-def test_what_it_says() -> None:
-    # A layout in no memory format is compared by its stride order.
+    told(
+        "A configuration that leaves the conversion back to its caller is named",
+        findings(returning("eager", contiguous()), returning("inductor", contiguous()), frozen),
+    )
     shape = (2, 5, 3, 7, 2)
     eager = strided_layout(shape, (210, 1, 70, 10, 5))
     permuted = strided_layout(shape, (210, 1, 14, 42, 7))
     same_order = strided_layout(shape, (420, 1, 140, 20, 10))
-    assert [f.message.split(";")[0] for f in findings(returning("eager", permuted), returning("inductor", eager))] == [
-        "inductor returns output 0 as channels_last_3d where eager returns strides (210, 1, 14, 42, 7), with equal "
-        "values (pytorch #197109 is such a case)"
-    ]
+    told(
+        "A layout in no memory format is compared by its stride order",
+        findings(returning("eager", permuted), returning("inductor", eager)),
+    )
     assert findings(returning("eager", same_order), returning("inductor", eager)) == []
 
-    # Several outputs are told together.
     small = (4, 8, 6, 6)
     eager = returning("eager", contiguous(), contiguous((4, 8)), contiguous(small))
     compiled = returning("inductor", channels_last(), contiguous((4, 8)), channels_last(small))
-    assert [f.message[:66] for f in findings(eager, compiled)] == [
-        "inductor returns outputs 0 and 2 as channels_last where eager retu"
-    ]
-
-    # Without a breaker the last operation that sets a layout is named.
-    for called, words in (("channel_shuffle", "channel_shuffle (model.py:5)"), (None, "clone (model.py:5)")):
+    told("Several outputs are told together", findings(eager, compiled))
+    for called in ("channel_shuffle", None):
         nodes = (
             a_node("clone", "aten.clone.default", ("x",), called=called, location=a_location(5)),
             a_node("relu", "aten.relu.default", ("clone",)),
         )
         graph = a_graph(nodes=nodes, output_names=("relu",))
-        found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
-        assert [f.message.split("; ")[1] for f in found] == [
-            f"the last operation that sets a layout is {words} (pytorch #197109 is such a case)"
-        ]
+        told(
+            "Without a breaker the last operation that sets a layout is named",
+            findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,))),
+        )
 
 
 def test_what_is_no_finding() -> None:
@@ -129,8 +99,7 @@ def test_what_is_no_finding() -> None:
         assert findings(returning("eager", expected), returning("inductor", returned)) == []
 
 
-def test_which_facts_it_gives() -> None:
-    # A place that the graph does not tell is not guessed.
+def test_which_facts_it_gives(told: Told) -> None:
     for names in ((), ("relu",), ("small",)):
         nodes = (
             a_node("x", "x", op="placeholder"),
@@ -138,8 +107,10 @@ def test_which_facts_it_gives() -> None:
             a_node("small", layout=contiguous((4, 8))),
         )
         graph = a_graph(nodes=nodes, output_names=names, breakers=(a_breaker(target=channels_last()),))
-        found = findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,)))
-        assert [f.location for f in found] == [None]
+        told(
+            "A place that the graph does not tell is not guessed",
+            findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,))),
+        )
 
     # A configuration of ones own is compared with the eager one of its formats.
     own = a_configuration("mine", model_format="channels_last", input_format="channels_last")

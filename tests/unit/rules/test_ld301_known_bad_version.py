@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from builders import (
+    Told,
     a_convolution,
     a_decision,
     a_diagnosis,
@@ -20,14 +21,12 @@ from builders import (
 from packaging.version import Version
 
 from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, FxNode, Trial
-from layoutdoctor.rules.known_faults import KNOWN_FAULTS, parse_cudnn, parse_torch
-from layoutdoctor.rules.ld301_known_bad_version import check
+from layoutdoctor.rules.ld301_known_bad_version import KNOWN_FAULTS, check, parse_cudnn, parse_torch
 
 VIDEO = contiguous((2, 16, 8, 32, 32))
 CONV3D = a_node(
     "convolution", "aten.convolution.default", layout=VIDEO, dtype="bfloat16", module="patch", location=a_location(14)
 )
-FALLBACK = "a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time"
 
 
 def a_model(*nodes: FxNode, decision: Any = None, torch: str = "2.9.1+cu128", **changes: Any) -> Diagnosis:
@@ -80,53 +79,18 @@ def test_a_nightly_has_the_faults_of_its_release(torch: str, advice: str | None)
     assert [finding.suggestion.startswith(str(advice)) for finding in found] == ([True] if advice else [])
 
 
-def test_a_half_precision_conv3d_on_torch_2_9_without_a_new_cudnn_is_told() -> None:
-    assert findings(a_model(CONV3D, cudnn="91002")) == [
-        Finding(
-            code="LD301",
-            rule="known-bad-version",
-            severity="warning",
-            configuration="inductor",
-            message=f"torch 2.9.1+cu128 with cuDNN 9.10.2: {FALLBACK}; seen here: patch, a Conv3d in bfloat16 "
-            "(pytorch 2.9.1 release notes, #166643, #168167)",
-            suggestion="install the package nvidia-cudnn 9.15 or later, as the release notes of torch 2.9.1 say",
-            location=a_location(14),
-            module="patch",
-            evidence=("pytorch 2.9.1 release notes, #166643, #168167",),
-        )
-    ]
+def test_what_it_suggests(told: Told) -> None:
+    told(
+        "Torch 2 9 0 uses no cudnn for it whatever its version", findings(a_model(CONV3D, torch="2.9.0", cudnn="91500"))
+    )
 
-
-def test_what_it_suggests() -> None:
-    # Torch 2 9 0 uses no cudnn for it whatever its version.
-    assert [f.suggestion for f in findings(a_model(CONV3D, torch="2.9.0", cudnn="91500"))] == [
-        "use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later, or torch 2.8"
-    ]
-
-    # Upsampling between convolutions on an old cpu build is a note.
     found = findings(a_model(*UPSAMPLING, decision=a_decision(), torch="2.7.1", device="cpu"))
-    assert [(f.severity, f.message, f.suggestion, f.location) for f in found] == [
-        (
-            "note",
-            "torch 2.7.1: upsampling between two convolutions is written in the contiguous format and converted back "
-            "for the next; seen here: upsample_bilinear2d between two convolutions (pytorch #119181, PR #169260)",
-            "use a torch with PR #169260 (2.11 or later), or measure channels_last input",
-            a_location(8),
-        )
-    ]
+    told("Upsampling between convolutions on an old cpu build is a note", found)
 
-    # Training on mps is advised to go without layout optimization.
     step: dict[str, Any] = {"device": "mps", "mode": "training", "torch": "2.13.0"}
-    found = findings(a_model(decision=a_decision(), **step))
-    assert [(f.severity, f.message, f.suggestion) for f in found] == [
-        (
-            "warning",
-            "torch 2.13.0: on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the "
-            "forward faster; seen here: layout optimization applied for 1 convolution (pytorch #192551, #193349)",
-            'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 '
-            "(August 2026) fixes the kernel, so measure again with a later one",
-        )
-    ]
+    told(
+        "Training on mps is advised to go without layout optimization", findings(a_model(decision=a_decision(), **step))
+    )
     assert findings(a_model(decision=a_decision(), **{**step, "mode": "inference"})) == []
     assert findings(a_model(decision=a_decision(), **{**step, "torch": "2.15.0"})) == []
     assert findings(a_model(decision=a_decision(applied=False), **step)) == []
@@ -224,30 +188,13 @@ def with_outputs(eager_status: Any, status: Any, *nodes: FxNode, torch: str, sam
     return a_diagnosis(*trials, environment=an_environment(torch=torch))
 
 
-def test_what_it_says() -> None:
-    # Strides lost when padding is decomposed are told where an output shows it.
+def test_what_it_says(told: Told) -> None:
+    told("A half precision conv3d on torch 2 9 without a new cudnn is told", findings(a_model(CONV3D, cudnn="91002")))
     found = findings(with_outputs("equal", "equal", PAD, torch="2.13.0.dev20260514"))
-    assert [(f.severity, f.configuration, f.message, f.location) for f in found] == [
-        (
-            "warning",
-            "inductor",
-            "torch 2.13.0.dev20260514: padding by reflection and nearest upsampling lose channels-last when they are "
-            "decomposed; seen here: output 0 is contiguous under inductor, channels_last in eager, and the model has "
-            "reflection_pad2d (pytorch #179442, #183770, #183771)",
-            a_location(6),
-        )
-    ]
+    told("Strides lost when padding is decomposed are told where an output shows it", found)
 
-    # A forced configuration that fails on a stride assertion is a note.
     message = "AssertionError: expected size 512==512, stride 1==512 at dim=0"
     failed = a_failed_trial("inductor-layout-opt-forced", message)
-    assert [(f.severity, f.configuration, f.message) for f in findings(a_diagnosis(failed))] == [
-        (
-            "note",
-            "inductor-layout-opt-forced",
-            "torch 2.13.0: forcing layout optimization can fail with a stride assertion; seen here: "
-            f"inductor-layout-opt-forced failed: {message} (pytorch #184014)",
-        )
-    ]
+    told("A forced configuration that fails on a stride assertion is a note", findings(a_diagnosis(failed)))
     assert findings(a_diagnosis(a_failed_trial("inductor-layout-opt-forced", "RuntimeError: boom"))) == []
     assert findings(a_diagnosis(a_failed_trial("inductor", message))) == []

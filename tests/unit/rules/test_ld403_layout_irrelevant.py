@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 from builders import (
+    Told,
     a_comparison,
     a_conversion,
     a_decision,
@@ -17,8 +17,10 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.rules.ld403_layout_irrelevant import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding
 
 OFF = "inductor-layout-opt-off"
 SLIGHT = kernels(a_conversion(seconds=4.5e-5))
@@ -40,37 +42,14 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     return list(check(diagnosis))
 
 
-def test_few_conversions_and_nothing_faster_is_said_with_the_reason() -> None:
-    assert findings(a_model()) == [
-        Finding(
-            code="LD403",
-            rule="layout-irrelevant",
-            severity="note",
-            configuration=None,
-            message="layouts do not matter to this model: 1 convolution; layout conversions take 0.3 % of the kernel "
-            "time; nothing measured is faster than inductor",
-            suggestion="keep inductor, and look for the time elsewhere",
-            seconds=pytest.approx(4.5e-5),
+def test_what_it_says(told: Told) -> None:
+    told("Few conversions and nothing faster is said with the reason", findings(a_model()))
+    for summary in (kernels(), None):
+        told(
+            "A model without convolution says so also without kernels",
+            findings(a_model(summary=summary, decision=NO_CONVOLUTION, modules=0)),
         )
-    ]
-
-
-def test_what_it_says() -> None:
-    # A model without convolution says so also without kernels.
-    for summary, seconds in ((kernels(), 0.0), (None, None)):
-        found = findings(a_model(summary=summary, decision=NO_CONVOLUTION, modules=0))
-        assert [(f.message, f.seconds) for f in found] == [
-            (
-                "layouts do not matter to this model: it has no convolution; nothing measured is faster than inductor",
-                seconds,
-            )
-        ]
-
-    # No conversion at all is a reason.
-    assert [f.message for f in findings(a_model(ratio=0.8, summary=kernels()))] == [
-        "layouts do not matter to this model: 1 convolution; it runs no layout conversion; nothing measured is faster "
-        "than inductor"
-    ]
+    told("No conversion at all is a reason", findings(a_model(ratio=0.8, summary=kernels())))
 
 
 def test_something_faster_many_conversions_or_too_little_recorded_is_no_finding() -> None:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders import (
+    Told,
     a_comparison,
     a_conversion,
     a_failed_trial,
@@ -19,8 +20,10 @@ from builders import (
 from trace_builders import an_eager_copy, finder_in_trace, to_channels_last
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Conversion, Finding, FxNode, Trial
 from layoutdoctor.rules.ld501_user_contiguous_call import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Conversion, FxNode, Trial
 
 in_trace = finder_in_trace(check)
 
@@ -56,31 +59,8 @@ def a_trial_of(
     return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=20e-3), **changes})
 
 
-def test_a_call_on_a_channels_last_tensor_is_a_warning_with_its_part_and_where_it_does_nothing() -> None:
-    last = a_trial_of(a_call(), a_call("u1", line=16), BY_TORCH)
-    others = (a_trial_of(name="inductor"), a_trial_of(name="eager"))
-
-    assert findings(*others, last)[0] == Finding(
-        code="LD501",
-        rule="user-contiguous-call",
-        severity="warning",
-        configuration="eager-channels-last",
-        message="model.py:15 calls .contiguous() on a channels_last tensor (4x64x56x56): 1 of the 3 conversions of "
-        "activations in eager-channels-last (2 with the model's other calls), 2.00 ms of 20.0 ms kernel time (10 %); "
-        "it converts nothing in inductor and eager",
-        suggestion="delete the call, or write .contiguous(memory_format=torch.channels_last)",
-        location=a_location(15, "/home/me/model.py", CODE),
-        module=None,
-        seconds=2e-3,
-        bytes_moved=6_422_528,
-        evidence=("u0",),
-    )
-
-
-def test_which_facts_it_gives() -> None:
-    # Each line is a finding.
-    found = findings(a_trial_of(a_call(), a_call("u1", line=16), a_call("u2"), BY_TORCH))
-    assert [(f.location.line if f.location else None, f.evidence) for f in found] == [(15, ("u0", "u2")), (16, ("u1",))]
+def test_which_facts_it_gives(told: Told) -> None:
+    told("Each line is a finding", findings(a_trial_of(a_call(), a_call("u1", line=16), a_call("u2"), BY_TORCH)))
 
     # The baseline is preferred where it pays a step of its own.
     inductor, eager = a_trial_of(a_call(seconds=1e-3), name="inductor"), a_trial_of(a_call())
@@ -109,39 +89,37 @@ def test_what_is_no_finding() -> None:
     assert in_trace(a_recorded_call("c0", source=strided, seconds=9e-3)) == []
 
 
-def test_what_it_says() -> None:
-    # A call in a fused kernel alone is a note that says so.
-    found = findings(a_trial_of(a_call(seconds=None, fused=True), name="inductor"))
-    assert [(f.severity, f.message) for f in found] == [
-        (
-            "note",
-            "model.py:15 calls .contiguous() on a channels_last tensor (4x64x56x56): the only conversion of "
-            "activations in inductor (fused), 6.12 MiB moved",
-        )
-    ]
-
-    # A call of which neither time nor bytes are known is told without a cost.
-    found = findings(a_trial_of(a_call(seconds=None, bytes_moved=None), name="inductor"))
-    assert [f.message for f in found] == [
-        "model.py:15 calls .contiguous() on a channels_last tensor (4x64x56x56): the only conversion of activations in "
-        "inductor"
-    ]
-
-    # Where it does nothing is said of captured trials only.
-    broken = a_trial("inductor", graphs=(a_graph(nodes=(NODE,), hook_failure="boom"),))
-    found = findings(broken, a_trial("eager"), a_failed_trial(), a_trial_of(a_call()))
-    assert "converts nothing" not in found[0].message
-
-    # A copy of the same line that another is said to have made is not nothing.
-    found = findings(a_trial_of(a_call(owner="framework"), name="eager"), a_trial_of(a_call()))
-    assert "converts nothing" not in found[0].message
-
-    # Without a line the module stands for it.
-    found = findings(
-        a_trial_of(a_call(location=None, module="block.1")),
-        comparison=a_comparison(a_ratio("eager-channels-last", 1.0)),
+def test_what_it_says(told: Told) -> None:
+    last = a_trial_of(a_call(), a_call("u1", line=16), BY_TORCH)
+    others = (a_trial_of(name="inductor"), a_trial_of(name="eager"))
+    told(
+        "A call on a channels last tensor is a warning with its part and where it does nothing", findings(*others, last)
     )
-    assert found[0].message.startswith("block.1 calls .contiguous() on a channels_last tensor")
+    told(
+        "A call in a fused kernel alone is a note that says so",
+        findings(a_trial_of(a_call(seconds=None, fused=True), name="inductor")),
+    )
+    told(
+        "A call of which neither time nor bytes are known is told without a cost",
+        findings(a_trial_of(a_call(seconds=None, bytes_moved=None), name="inductor")),
+    )
+
+    broken = a_trial("inductor", graphs=(a_graph(nodes=(NODE,), hook_failure="boom"),))
+    told(
+        "Where it does nothing is said of captured trials only",
+        findings(broken, a_trial("eager"), a_failed_trial(), a_trial_of(a_call())),
+    )
+    told(
+        "A copy of the same line that another is said to have made is not nothing",
+        findings(a_trial_of(a_call(owner="framework"), name="eager"), a_trial_of(a_call())),
+    )
+    told(
+        "Without a line the module stands for it",
+        findings(
+            a_trial_of(a_call(location=None, module="block.1")),
+            comparison=a_comparison(a_ratio("eager-channels-last", 1.0)),
+        ),
+    )
 
     # In a trace a call is told by its line with its launches and exposed time.
     calls = [a_recorded_call(f"c{i}", seconds=2e-4) for i in range(2)]
@@ -154,35 +132,17 @@ def test_what_it_says() -> None:
     )
 
 
-def test_what_it_suggests() -> None:
-    # A layout that something else needs is a note.
+def test_what_it_suggests(told: Told) -> None:
     view = a_node("view", "aten.view.default", ("clone",))
-    found = findings(a_trial_of(a_call(required_by=("view", "convolution_1")), nodes=(NODE, view)))
-    assert [(f.severity, f.message, f.suggestion) for f in found] == [
-        (
-            "note",
-            "model.py:15 calls .contiguous() on a channels_last tensor (4x64x56x56): the only conversion of "
-            "activations in eager-channels-last, 2.00 ms of 20.0 ms kernel time (10 %); view takes no other layout",
-            "keep it while view needs that layout",
-        )
-    ]
-
-    # A call at the exit may be wanted by the reader.
-    assert str(findings(a_trial_of(a_call(role="exit")))[0].suggestion).endswith(
-        "; keep it where the reader of the output needs contiguous"
+    told(
+        "A layout that something else needs is a note",
+        findings(a_trial_of(a_call(required_by=("view", "convolution_1")), nodes=(NODE, view))),
     )
-
-    # Five dimensions have their own format.
+    told("A call at the exit may be wanted by the reader", findings(a_trial_of(a_call(role="exit"))))
     shape = (2, 8, 4, 16, 16)
     found = findings(a_trial_of(a_call(source=channels_last(shape), target=contiguous(shape))))
-    assert [f.suggestion for f in found] == [
-        "delete the call, or write .contiguous(memory_format=torch.channels_last_3d)"
-    ]
-
-    # A strided tensor is a note where it can be felt.
-    assert [(f.severity, f.suggestion) for f in findings(a_trial_of(a_call(source=STRIDED)))] == [
-        ("note", "delete the call where the operation behind it takes a strided tensor, and measure again")
-    ]
+    told("Five dimensions have their own format", found)
+    told("A strided tensor is a note where it can be felt", findings(a_trial_of(a_call(source=STRIDED))))
     assert findings(a_trial_of(a_call(source=STRIDED, seconds=1e-4))) == []
     assert findings(a_trial_of(a_call(source=STRIDED, seconds=None))) == []
 

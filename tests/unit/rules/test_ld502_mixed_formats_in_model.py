@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from builders import (
+    Told,
     a_comparison,
     a_conversion,
-    a_diagnosis,
     a_graph,
     a_location,
     a_node,
@@ -17,20 +16,17 @@ from builders import (
     an_input,
     channels_last,
     contiguous,
+    finder,
     kernels,
 )
 
-from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Trial
 from layoutdoctor.rules.ld502_mixed_formats_in_model import check
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import FxNode, Trial
 
 WEIGHT = (64, 64, 3, 3)
-TO_CHANNELS_LAST = (
-    "convert the input and the parameters too: model = model.to(memory_format=torch.channels_last); "
-    "x = x.to(memory_format=torch.channels_last)"
-)
 
 
 def a_weight(name: str, layout: Layout | None = None) -> FxNode:
@@ -68,28 +64,7 @@ def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
     return a_trial("eager", **{"graphs": (graph,), "kernels": kernels(*COPIES, a_conversion("reorder 0")), **changes})
 
 
-def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    diagnosis: Diagnosis = a_diagnosis(*trials, **changes)
-    return list(check(diagnosis))
-
-
-def test_the_first_flip_is_named_with_what_follows_it() -> None:
-    assert findings(an_eager()) == [
-        Finding(
-            code="LD502",
-            rule="mixed-formats-in-model",
-            severity="warning",
-            configuration="eager",
-            message="the contiguous model runs channels_last after n1 (permute, model.py:7): 2 of 3 convolutions read "
-            "it, 1 reads contiguous; 3 conversions, 3.00 ms of 15.0 ms kernel time (20 %)",
-            suggestion=TO_CHANNELS_LAST,
-            location=a_location(7),
-            module="n1",
-            seconds=pytest.approx(3e-3),
-            bytes_moved=24,
-            evidence=("permute", "c1", "copy 0", "copy 1", "copy 2"),
-        )
-    ]
+findings = finder(check)
 
 
 def test_which_facts_it_gives() -> None:
@@ -113,21 +88,21 @@ def test_which_facts_it_gives() -> None:
     assert len(findings(an_eager(*unnamed))) == 1
 
 
-def test_what_it_suggests() -> None:
-    # What channels last was measured to do is told.
+def test_what_it_suggests(told: Told) -> None:
+    nodes = (*NODES, a_weight("w1"), a_weight("w2", channels_last(WEIGHT)))
+    told("Parameters in both formats are a note", findings(an_eager(*nodes)))
     comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", 0.8))
-    found = findings(an_eager(), a_trial("eager-channels-last"), comparison=comparison)
-    assert found[0].suggestion == (
-        f"{TO_CHANNELS_LAST}; eager-channels-last runs at 0.80x the speed of inductor (99 % interval 0.77x to 0.83x) "
-        "and eager runs at 0.60x the speed of inductor (99 % interval 0.57x to 0.63x)"
+    told(
+        "What channels last was measured to do is told",
+        findings(an_eager(), a_trial("eager-channels-last"), comparison=comparison),
     )
 
-    # Without eager the baselines graph inputs say what the parameters are.
     shape = (8, 8, 3, 3, 3)
     graph = a_graph(nodes=(a_weight("w1", contiguous(shape)), a_weight("w2", channels_last(shape))))
-    assert [(f.configuration, f.suggestion) for f in findings(a_trial(graphs=(graph,), is_static=True))] == [
-        ("inductor", "convert all of them to one format: each parameter to the channels-last format of its rank")
-    ]
+    told(
+        "Without eager the baselines graph inputs say what the parameters are",
+        findings(a_trial(graphs=(graph,), is_static=True)),
+    )
 
 
 def test_what_is_no_finding() -> None:
@@ -161,37 +136,10 @@ def test_what_is_no_finding() -> None:
     assert findings(an_eager(*nodes)) == []
 
 
-def test_what_it_says() -> None:
-    # Without times it is a note and without conversions there are none told.
-    found = findings(an_eager(kernels=None))
-    assert [(f.severity, f.message) for f in found] == [
-        (
-            "note",
-            "the contiguous model runs channels_last after n1 (permute, model.py:7): 2 of 3 convolutions read it, "
-            "1 reads contiguous",
-        )
-    ]
+def test_what_it_says(told: Told) -> None:
+    told("The first flip is named with what follows it", findings(an_eager()))
+    told("Without times it is a note and without conversions there are none told", findings(an_eager(kernels=None)))
 
-    # A flip without a module or a line is named by its operation.
     bare = a_node("permute", "aten.permute.default", ("x",), layout=channels_last())
     nodes = (NODES[0], NODES[1], bare, a_convolution_of("c1", "permute", channels_last()))
-    assert findings(an_eager(*nodes, kernels=None))[0].message == (
-        "the contiguous model runs channels_last after permute: 1 of 1 convolution reads it"
-    )
-
-
-def test_parameters_in_both_formats_are_a_note() -> None:
-    nodes = (*NODES, a_weight("w1"), a_weight("w2", channels_last(WEIGHT)))
-
-    assert findings(an_eager(*nodes)) == [
-        Finding(
-            code="LD502",
-            rule="mixed-formats-in-model",
-            severity="note",
-            configuration="eager",
-            message="the parameters are in both formats: 2 of the 4-D and 5-D ones are contiguous and 1 channels_last, "
-            "so values change their layout between the layers",
-            suggestion="convert all of them to one format: model = model.to(memory_format=torch.channels_last)",
-            evidence=("2 contiguous", "1 channels-last"),
-        )
-    ]
+    told("A flip without a module or a line is named by its operation", findings(an_eager(*nodes, kernels=None)))

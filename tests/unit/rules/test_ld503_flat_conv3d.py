@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from builders import a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_trial
+from builders import Told, a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_trial
 
-from layoutdoctor.diagnosis.records import Convolution, Finding
 from layoutdoctor.rules.ld503_flat_conv3d import check
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Convolution, Finding
 
 
 def a_flat_one(node: str = "convolution", **changes: Any) -> Convolution:
@@ -28,28 +30,12 @@ def findings(*convolutions: Convolution, **changes: Any) -> list[Finding]:
     return list(check(a_diagnosis(a_trial(graphs=(a_graph(a_decision(*convolutions), **changes),)))))
 
 
-def test_convolutions_that_leave_the_depth_alone_are_a_note_with_the_code_to_write() -> None:
+def test_convolutions_that_leave_the_depth_alone_are_a_note_with_the_code_to_write(told: Told) -> None:
     flat = (
         a_flat_one(location=a_location(4), module="a"),
         a_flat_one("convolution_1", module=None, weight_shape=(8, 16, 1, 5, 5)),
     )
-
-    assert findings(*flat, THICK) == [
-        Finding(
-            code="LD503",
-            rule="flat-conv3d",
-            severity="note",
-            configuration="inductor",
-            message="2 of 3 convolutions are Conv3d with a kernel of 1 in depth, which a Conv2d on each frame computes "
-            "as well: a (1x3x3) and convolution_1 (1x5x5)",
-            suggestion="fold the depth into the batch, n and t being the sizes of both: y = conv2d(x.transpose(1, 2)"
-            ".flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2), with conv2d.weight = conv3d.weight.squeeze(2); "
-            "one report measured Conv3d's backward at 1.8 times the time of Conv2d's",
-            location=a_location(4),
-            module="a",
-            evidence=("convolution", "convolution_1"),
-        )
-    ]
+    told("Convolutions that leave the depth alone are a note with the code to write", findings(*flat, THICK))
 
 
 def test_what_is_no_finding() -> None:

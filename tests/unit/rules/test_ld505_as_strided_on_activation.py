@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_graph, a_location, a_node, a_placeholder, a_trial, contiguous, finder
+from builders import Told, a_graph, a_location, a_node, a_placeholder, a_trial, contiguous, finder
 
-from layoutdoctor.diagnosis.records import Equivalence, Finding, FxNode, GraphDirection, Trial
+from layoutdoctor.diagnosis.records import Equivalence, FxNode, GraphDirection, Trial
 from layoutdoctor.rules.ld505_as_strided_on_activation import check
 
 findings = finder(check)
@@ -23,41 +23,21 @@ def a_trial_of(*nodes: FxNode, name: str = "eager", direction: GraphDirection = 
     return a_trial(name, **{"graphs": (a_graph(name="graph 0", direction=direction, nodes=nodes),), **changes})
 
 
-def test_as_strided_on_an_activation_is_a_warning() -> None:
-    assert findings(a_trial(), a_trial_of(ROLL, a_call())) == [
-        Finding(
-            code="LD505",
-            rule="as-strided-on-activation",
-            severity="warning",
-            configuration="eager",
-            message="comparing memory formats is unsafe for this model: as_strided at model.py:7 reads the raw storage "
-            "of roll (2x5x3x4); results are compared only with eager on the same input format",
-            suggestion="write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep "
-            "the memory format that the model was written for",
-            location=a_location(7),
-            evidence=("as_strided",),
-        )
-    ]
-
-
-def test_what_it_says() -> None:
-    # Several calls are one finding and configurations that differ are named.
+def test_what_it_says(told: Told) -> None:
+    told("As strided on an activation is a warning", findings(a_trial(), a_trial_of(ROLL, a_call())))
     last = a_trial("eager-channels-last", equivalence=Equivalence(status="different"))
     calls = (a_call(), a_call("as_strided_1", location=a_location(9)))
-    assert findings(a_trial_of(ROLL, *calls), last)[0].message == (
-        "comparing memory formats is unsafe for this model: 2 calls of as_strided at model.py:7 and model.py:9 read "
-        "the raw storage of activations; results are compared only with eager on the same input format; "
-        "the outputs of eager-channels-last differ"
+    told(
+        "Several calls are one finding and configurations that differ are named",
+        findings(a_trial_of(ROLL, *calls), last),
     )
-
-    # A compiled graph tells where eager was not recorded but only what the model called.
     unknown = a_call(called=None, is_called_directly=None, location=None)
     assert [f.configuration for f in findings(a_trial_of(ROLL, a_call(), name="inductor"))] == ["inductor"]
     assert findings(a_trial_of(ROLL, unknown, name="inductor")) == []
-    assert [f.message for f in findings(a_trial_of(unknown))] == [
-        "comparing memory formats is unsafe for this model: as_strided reads the raw storage of activations; "
-        "results are compared only with eager on the same input format"
-    ]
+    told(
+        "A compiled graph tells where eager was not recorded but only what the model called",
+        findings(a_trial_of(unknown)),
+    )
 
 
 def test_which_facts_it_gives() -> None:
