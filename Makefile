@@ -8,7 +8,7 @@ STAMP := $(VENV)/installed
 # Tests in one xdist_group share what a fixture compiled or started; all others go to whoever is free.
 PYTEST := -n $(JOBS) --dist loadgroup
 # What works on torch itself has folders of its own.
-QUICK := tests/unit tests/test_architecture.py tests/test_public_api.py tests/test_readme.py \
+QUICK := tests/unit tests/verdicts tests/test_architecture.py tests/test_public_api.py tests/test_readme.py \
   $(addprefix --ignore=tests/unit/,capture measure subjects isolation)
 
 # Tests start many processes; without cached bytecode each of them would compile the package anew.
@@ -53,7 +53,7 @@ house: ## print the shape of the house: modules, lines, imports, circles, longes
 	@$(PYTHON) .ci/house.py
 
 golden: $(STAMP) ## write the golden files and copies of the schema again; review the difference
-	$(BIN)/python -m pytest -m "not slow" tests/unit --update-golden -q
+	$(BIN)/python -m pytest -m "not slow" tests/unit tests/verdicts --update-golden -q
 
 notebooks: $(STAMP) compiler ## execute the notebooks in place
 	$(BIN)/python notebooks/run.py
