@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary
 from layoutdoctor.examination.kernels.primitives import RESULTS, annotate_sequence, describe_primitive
 from layoutdoctor.examination.kernels.shapes import parse_shapes
-from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import SECONDS_PER_NANOSECOND
 
 if TYPE_CHECKING:
@@ -102,6 +101,8 @@ def _annotations(trace: RecordedTrace) -> Iterator[_Timed]:
 
 
 def _operations(trace: RecordedTrace) -> Iterator[_Timed]:
+    from layoutdoctor.recording.recording import NONE  # late: it brings numpy, which no saved diagnosis needs
+
     sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
     own = trace.operations
     columns = (own.name, own.start, own.duration, own.thread, own.external, own.sequence, own.arguments)

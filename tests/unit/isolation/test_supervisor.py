@@ -386,33 +386,6 @@ def test_a_killed_child_leaves_its_last_lines_and_how_much_it_held_but_no_tempor
     assert not Path(directory).exists()
 
 
-def test_what_is_done_is_examined_while_nothing_is_measured(
-    run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    happened: list[str] = []
-    hear, examine = supervisor_module._Child._hear, supervisor_module.diagnosis_of
-
-    def heard(self: Any, message: Any) -> None:
-        happened.append(getattr(message, "stage", type(message).__name__))
-        hear(self, message)
-
-    def examined(recordings: Any, known: Any) -> Diagnosis:
-        happened.append(f"examined {len(recordings)}")
-        return examine(recordings, known)
-
-    monkeypatch.setattr(supervisor_module._Child, "_hear", heard)
-    monkeypatch.setattr(supervisor_module, "diagnosis_of", examined)
-    run("""
-    run_all(lambda name: name == "three" and channel.began(name, "compile"))
-    channel.began(None, "measure")
-    finish()
-    """)
-
-    first = ["load", "prepare", "KeptMore", "prepare", "KeptMore", "prepare"]
-    then = ["compile", "examined 1", "examined 2", "KeptMore", "measure", "Finished", "examined 3", "examined 3"]
-    assert happened == [*first, *then]
-
-
 def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
     run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

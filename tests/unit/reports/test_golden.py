@@ -29,7 +29,7 @@ SUFFIXES = {
     "sarif": "sarif",
     "text": "txt",
 }
-MOST_BYTES = 3_000_000
+MOST_BYTES = 3_500_000
 
 
 @for_each("report_format", RENDERERS)
