@@ -241,12 +241,6 @@ def test_a_configuration_that_raises_at_once_has_no_times() -> None:
         to_measurement(times["b"], compile_seconds=None, peak_memory_bytes=None)
 
 
-def test_the_rest_is_measured_without_a_baseline_that_raises() -> None:
-    times = Machine(a=fails_after(2 + 4), b=0.5, c=0.6).measure(baseline="a")
-
-    assert [len(t.round_seconds) for t in times.values()] == [1, 12, 12]
-
-
 def test_an_interrupt_is_not_a_failure_of_the_model() -> None:
     def seconds(call: int) -> float:
         raise KeyboardInterrupt
@@ -264,24 +258,6 @@ def test_progress_is_told_after_every_round() -> None:
 
     assert told == [(done, 10) for done in range(1, 11)]
     assert len(times["a"].round_seconds) == 10
-
-
-def test_a_measurement_holds_the_raw_times() -> None:
-    times = RoundTimes(
-        round_seconds=(2.0, 1.0, 4.0),
-        call_seconds=((2.0, 3.0), (1.0, 5.0), (4.0, 4.0)),
-        calls_per_round=2,
-        dropped_after_round=3,
-        stopped_because="dropped",
-    )
-
-    measurement = to_measurement(times, compile_seconds=12.0, peak_memory_bytes=64)
-
-    assert (measurement.median_seconds, measurement.round_seconds) == (2.0, times.round_seconds)
-    assert (measurement.call_seconds, measurement.calls_per_round) == (times.call_seconds, 2)
-    assert (measurement.dropped_after_round, measurement.stopped_because) == (3, "dropped")
-    assert (measurement.compile_seconds, measurement.peak_memory_bytes) == (12.0, 64)
-    assert measurement.estimator == "minimum"
 
 
 @pytest.mark.parametrize("enabled", [True, False])

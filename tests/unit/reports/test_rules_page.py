@@ -66,10 +66,6 @@ def test_every_link_within_the_page_has_its_heading() -> None:
     assert [link for link in links if not re.match(r"#|https://github\.com/[\w.-]+/[\w.-]+/issues/\d+$", link)] == []
 
 
-def test_the_anchor_of_a_rule_is_its_code_and_name() -> None:
-    assert rule_anchor(ALL_RULES[0]) == "ld101-round-trip-conversion"
-
-
 @for_each("rule", ALL_RULES)
 def test_a_reader_of_the_page_sees_the_words_of_the_docstring(rule: Rule) -> None:
     shown = text_of(parsed(rule_section(rule, ALL_RULES)))
