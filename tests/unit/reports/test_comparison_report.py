@@ -235,11 +235,19 @@ def test_a_report_fits_into_an_issue_however_long_the_record() -> None:
         for n in range(2000)
     )
     names = tuple(a_total(kind, f"{'x' * 80}{n}") for kind in ("operation", "kernel", "module") for n in range(2000))
-    comparison = compare_traces(a_run(*many, totals=totals(*names)), a_run())
-    markdown = render_comparison(comparison, "markdown")
-
-    assert len(markdown) < MOST_CHARACTERS
-    assert "more left out here; the JSON report has them." in markdown
+    found = tuple(
+        a_finding(f"LD{100 + n % 400}", rule="x" * 90, message="y" * 900, module=f"{'deep.' * 18}{n}")
+        for n in range(3000)
+    )
+    trials = tuple(a_trial(f"{'long' * 20}{n}", kernels=kernels(*many)) for n in range(12))
+    plain = a_diagnosis(*(a_trial(trial.name) for trial in trials))
+    for comparison in (
+        compare_traces(a_run(*many, totals=totals(*names)), a_run()),
+        compare_models(plain, a_diagnosis(*trials, findings=found)),
+    ):
+        markdown = render_comparison(comparison, "markdown")
+        assert len(markdown) < MOST_CHARACTERS
+        assert "more left out here; the JSON report has them." in markdown
 
 
 def test_another_format_is_refused_with_those_there_are() -> None:
@@ -258,18 +266,3 @@ def test_what_says_who_ran_it_and_where_is_left_out() -> None:
         report = render_comparison(comparison, report_format)
         assert "alice" not in report
         assert "model.py" in report
-
-
-@pytest.mark.thorough
-def test_a_comparison_of_models_fits_into_an_issue_however_long_the_record() -> None:
-    many = tuple(
-        a_finding(f"LD{100 + n % 400}", rule="x" * 90, message="y" * 900, module=f"{'deep.' * 18}{n}")
-        for n in range(3000)
-    )
-    found = tuple(a_conversion(f"c{n}", module=f"{'deep.' * 18}{n}") for n in range(2000))
-    trials = tuple(a_trial(f"{'long' * 20}{n}", kernels=kernels(*found)) for n in range(12))
-    plain = tuple(a_trial(trial.name) for trial in trials)
-    markdown = render_comparison(compare_models(a_diagnosis(*plain), a_diagnosis(*trials, findings=many)), "markdown")
-
-    assert len(markdown) < MOST_CHARACTERS
-    assert "more left out here; the JSON report has them." in markdown
