@@ -83,25 +83,6 @@ def test_a_chain_under_layout_optimization_moves_its_input_and_weights_and_fuses
 
 
 @pytest.mark.compile
-def test_moves_that_change_the_shape_or_the_place_are_no_conversions() -> None:
-    def moves(x: torch.Tensor) -> list[torch.Tensor]:
-        padded = torch.nn.functional.pad(x, (1, 1, 2, 2))
-        return [
-            padded,
-            torch.cat([x, x], 1),
-            torch.roll(x, 3, 2),
-            x[:, 1:, ::2].clone(),
-            x.flip(3),
-            x.repeat(1, 2, 1, 1),
-        ]
-
-    for x in (image(), image().to(memory_format=torch.channels_last)):
-        (graph,) = captured(moves, x)
-        assert graph.kernel_names
-        assert graph_conversions(graph) == ()
-
-
-@pytest.mark.compile
 @pytest.mark.parametrize("batch", [1, 2])
 def test_moves_that_rearrange_elements_are_no_conversions(batch: int) -> None:
     """A batch of one is what inference has: then the heads of an attention stand first, as a batch would."""
