@@ -404,8 +404,6 @@ def last_sequence_number() -> int:
 _SPURIOUS_LOG_LINE = "Conv inputs meta not found"
 """Logged at every inference decision by a ``for ... else`` in ``decide_layout_opt`` (torch 2.7 to 2.15): no reason."""
 
-_LOGGER = "torch._inductor.graph"
-
 
 class InductorHooks:
     """
@@ -479,7 +477,7 @@ class InductorHooks:
                 with contextlib.ExitStack() as stack:
                     lines: list[str] = []
                     with self.guard("Inductor's log of a layout decision"):
-                        lines = stack.enter_context(_collected_log(_LOGGER))
+                        lines = stack.enter_context(_collected_log())
                     result = original(*args, **keywords)
                 with self.guard("a layout decision"):
                     given = inspect.signature(original).bind(*args, **keywords).arguments
@@ -551,10 +549,10 @@ def _subclasses(cls: type) -> list[type]:
 
 
 @contextlib.contextmanager
-def _collected_log(name: str) -> Iterator[list[str]]:
-    """What a logger says at DEBUG level meanwhile, without letting more than before through to its handlers."""
+def _collected_log() -> Iterator[list[str]]:
+    """What a layout decision logs at DEBUG level, without letting more than before through to the handlers."""
     lines: list[str] = []
-    logger = logging.getLogger(name)
+    logger = logging.getLogger("torch._inductor.graph")
     level, effective = logger.level, logger.getEffectiveLevel()
 
     def collect(record: logging.LogRecord) -> bool:

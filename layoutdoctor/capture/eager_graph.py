@@ -10,6 +10,7 @@ import contextlib
 import gc
 import sys
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -231,7 +232,7 @@ class ModuleTracker:
         if self._module is not None:
             for name, module in self._module.named_modules():
                 if name:
-                    self._handles.append(module.register_forward_pre_hook(self._entering(name)))
+                    self._handles.append(module.register_forward_pre_hook(partial(self._entering, name)))
                     self._handles.append(module.register_forward_hook(self._leaving, always_call=True))
         return self
 
@@ -239,12 +240,9 @@ class ModuleTracker:
         for handle in self._handles:
             handle.remove()
 
-    def _entering(self, name: str) -> Callable[..., None]:
-        def hook(module: torch.nn.Module, args: Any) -> None:
-            del module, args
-            self._stack.append(name)
-
-        return hook
+    def _entering(self, name: str, module: torch.nn.Module, args: Any) -> None:
+        del module, args
+        self._stack.append(name)
 
     def _leaving(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         del module, args, output

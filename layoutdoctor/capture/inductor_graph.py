@@ -247,7 +247,8 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
         if entry.buffer_name == stored
     ]
     if len(stores) != 1 or getattr(stores[0], "mode", None) is not None:  # scattered with atomic additions
-        return tuple(BufferRead(name=name, stride=None) for name in _loaded_names(body, MemoryUsageType))
+        loaded = dict.fromkeys(entry.buffer_name for entry in body.memory_usage[MemoryUsageType.LOAD])
+        return tuple(BufferRead(name=name, stride=None) for name in loaded)
     ones = {variable for variable in body.var_ranges if variable not in counts}
     store = _steps(body.indexing_exprs[stores[0].index_name], counts, ones)
     unmasked = _indices_of(body.root_block)
@@ -264,10 +265,6 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
             None
         )
     return tuple(reads)
-
-
-def _loaded_names(body: Any, usage: Any) -> list[str]:
-    return list(dict.fromkeys(entry.buffer_name for entry in body.memory_usage[usage.LOAD]))
 
 
 def _indices_of(block: Any) -> set[str]:

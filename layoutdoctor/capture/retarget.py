@@ -129,7 +129,7 @@ class TargetLowering:
         """The backend: what torch.compile calls for every graph that Dynamo traced."""
         from torch._inductor import compile_fx
 
-        options = {**self._options, **_known_options(_FIXED_OPTIONS)}
+        options = {**self._options, **_fixed_options()}
         return required(compile_fx, "compile_fx")(
             graph_module,
             example_inputs,
@@ -205,10 +205,10 @@ def _bernoulli(tensor: torch.Tensor, p: float = 0.5, *, generator: object = None
     return torch.rand_like(tensor, dtype=torch.float32) < p
 
 
-def _known_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed_options() -> dict[str, Any]:
     """Those of our own options that this torch has; one that it lacks cannot do what they prevent."""
     known = {}
-    for name, value in options.items():
+    for name, value in _FIXED_OPTIONS.items():
         with contextlib.suppress(AttributeError):
             operator.attrgetter(name)(inductor_config())
             known[name] = value
@@ -244,10 +244,14 @@ def on_target(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> tu
     Returns:
         The copy and the inputs, with the strides of the originals.
     """
-    mode = _fake_mode(example_inputs)
+    from torch._guards import detect_fake_mode
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    def moved(value: Any) -> Any:
-        return _fake_on_device(value, mode)
+    mode = detect_fake_mode(example_inputs) or FakeTensorMode(allow_non_fake_inputs=True)
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        with mode:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE)
 
     inputs = [moved(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
     return _moved_graph(graph_module, moved), inputs
@@ -273,18 +277,6 @@ def _moved_graph(graph_module: fx.GraphModule, moved: Callable[[torch.Tensor], t
 
 def _switch_device(argument: Any) -> Any:
     return DEVICE if isinstance(argument, torch.device) and argument.type == "cpu" else argument
-
-
-def _fake_mode(example_inputs: Sequence[Any]) -> Any:
-    from torch._guards import detect_fake_mode
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    return detect_fake_mode(example_inputs) or FakeTensorMode(allow_non_fake_inputs=True)
-
-
-def _fake_on_device(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
-    with mode:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE)
 
 
 def _move_constant(module: fx.GraphModule, node: fx.Node) -> None:

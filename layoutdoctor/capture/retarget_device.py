@@ -312,9 +312,9 @@ def python_tensor_methods() -> Iterator[None]:
 
     methods: dict[str, Callable[..., Any]] = {
         "contiguous": _contiguous,
-        "copy_": _copy,
+        "copy_": torch.ops.aten.copy_.default,
         "new_tensor": _new_tensor,
-        "__invert__": _invert,
+        "__invert__": torch.ops.aten.bitwise_not.default,
         "__getitem__": _getitem,
         "__setitem__": _setitem,
     }
@@ -340,16 +340,8 @@ def _contiguous(tensor: Any, memory_format: torch.memory_format = torch.contiguo
     return torch.ops.aten.clone.default(tensor, memory_format=memory_format)
 
 
-def _copy(tensor: Any, source: Any, non_blocking: bool = False) -> Any:
-    return torch.ops.aten.copy_.default(tensor, source, non_blocking)
-
-
 def _new_tensor(tensor: Any, data: Any, *, dtype: torch.dtype | None = None, device: Any = None) -> Any:
     return torch.tensor(data, dtype=dtype or tensor.dtype, device=device or tensor.device)
-
-
-def _invert(tensor: Any) -> Any:
-    return torch.ops.aten.bitwise_not.default(tensor)
 
 
 def _getitem(tensor: Any, index: Any) -> Any:

@@ -163,9 +163,7 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
         ``not_checked`` where the model is random and this run drew other numbers than eager.
     """
     found, scales = named(results), _scales(reference)
-    differences = [
-        _compare(name, found.get(name), wanted, scales.get(name)) for name, wanted in reference.tensors.items()
-    ]
+    differences = [_compare(name, found.get(name), wanted, scales[name]) for name, wanted in reference.tensors.items()]
     extra = sorted(found.keys() - reference.tensors.keys())
     differences += [_Difference(name, 0.0, 0.0, "", "eager does not give it") for name in extra]
     worst = max(differences, key=lambda difference: difference.share)
@@ -216,13 +214,11 @@ def _scales(reference: Reference) -> dict[str, float]:
     a sum whose terms cancel is zero but for rounding of their size.
     """
     by_module: dict[str, float] = {}
-    for name, tensor in reference.tensors.items():
-        module = name.rpartition(".")[0] if name.startswith("gradient of ") else name
-        by_module[module] = max(by_module.get(module, 0.0), tensor.largest, reference.terms.get(name, 0.0))
-    return {
-        name: by_module[name.rpartition(".")[0] if name.startswith("gradient of ") else name]
-        for name in reference.tensors
-    }
+    modules = {name: name.rpartition(".")[0] if name.startswith("gradient of ") else name for name in reference.tensors}
+    for name, module in modules.items():
+        largest = max(reference.tensors[name].largest, reference.terms.get(name, 0.0))
+        by_module[module] = max(by_module.get(module, 0.0), largest)
+    return {name: by_module[module] for name, module in modules.items()}
 
 
 def _largest(tensor: torch.Tensor) -> float:

@@ -287,7 +287,7 @@ def _detail_lines(detail: Detail, where: str) -> Iterator[str]:
     if detail.left_out:
         yield f"{detail.left_out} more left out here; {where}."
     if detail.log:
-        yield code_block(clean_log(detail.log, LOG_LINE_LENGTH), "text")
+        yield code_block(clean_log(detail.log), "text")
 
 
 def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
@@ -436,7 +436,6 @@ def _compared_table(titled: TitledTable, most: int) -> str:
 
 
 # ---------------------------------------------------------------------------------- GitHub Markdown in small pieces
-LOG_LINE_LENGTH = 300
 _SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 # GitHub would call the user of that name to the issue; nothing else keeps it from that, not even an entity.
 _MENTION = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])")

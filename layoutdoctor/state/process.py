@@ -52,26 +52,20 @@ def preserved_state() -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:  # an interrupt in one does not keep the others from running
             for what, keep in _KEPT:
-                stack.callback(_put_back, _look_at(keep, what, problems), what, problems)
+                stack.callback(_tried, _tried(keep, what, problems), what, problems)
             yield
     finally:
         if problems:
             warnings.warn(f"not put back after the diagnosis: {'; '.join(problems)}", RuntimeWarning, stacklevel=4)
 
 
-def _look_at(keep: Callable[[], Restore], what: str, problems: list[str]) -> Restore:
+def _tried(action: Callable[[], Any], what: str, problems: list[str]) -> Any:
+    """Keeps, or puts back; what cannot be is said, as the rest and the result are worth more than one setting."""
     try:
-        return keep()
-    except Exception as error:  # another torch: what cannot be kept is said, and the rest is kept
+        return action()
+    except Exception as error:  # another torch, or what the block did
         problems.append(f"{what} ({first_line(error)})")
         return nothing
-
-
-def _put_back(restore: Restore, what: str, problems: list[str]) -> None:
-    try:
-        restore()
-    except Exception as error:  # the result of the diagnosis is worth more than one setting
-        problems.append(f"{what} ({first_line(error)})")
 
 
 def _keep_surroundings() -> Restore:
@@ -234,21 +228,14 @@ def _keep_numpy() -> Restore:
 def _keep_cpu() -> Restore:
     # The generator itself, not torch.get_rng_state: a default device would send the state's tensor elsewhere.
     state = torch.default_generator.get_state()
-
-    def restore() -> None:
-        torch.default_generator.set_state(state)
-
-    return restore
+    return lambda: torch.default_generator.set_state(state)
 
 
 def _keep_mps() -> Restore:
-    state = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-
-    def restore() -> None:
-        if state is not None:
-            torch.mps.set_rng_state(state)
-
-    return restore
+    if not torch.backends.mps.is_available():
+        return nothing
+    state = torch.mps.get_rng_state()
+    return lambda: torch.mps.set_rng_state(state)
 
 
 def _keep_device(name: str) -> Restore:

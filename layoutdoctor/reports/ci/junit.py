@@ -44,7 +44,8 @@ def render_junit(diagnosis: Diagnosis) -> str:
     for code, name in dict.fromkeys((f.code, f.rule) for f in diagnosis.findings if f.code not in codes):
         cases.append(_rule_case(diagnosis, code, name))
     if diagnosis.interrupted is not None:
-        cases.append(_interrupted_case(diagnosis.interrupted))
+        cases.append(_case("configurations", "ran to its end", None))
+        _add(cases[-1], "error", clean(f"not finished: {diagnosis.interrupted}"), "interrupted")
     suite.extend(cases)
     counts = {tag: sum(case.find(tag) is not None for case in cases) for tag in ("failure", "error", "skipped")}
     subject = clean_name(diagnosis.subject.name)
@@ -122,12 +123,6 @@ def _configuration_case(trial: Trial) -> ET.Element:
         _add(case, "error", clean(message), failure.kind if failure is not None else trial.status, log)
     elif trial.same_as is not None:
         ET.SubElement(case, "system-out").text = _text(f"the same as {clean_name(trial.same_as)}, measured there")
-    return case
-
-
-def _interrupted_case(reason: str) -> ET.Element:
-    case = _case("configurations", "ran to its end", None)
-    _add(case, "error", clean(f"not finished: {reason}"), "interrupted")
     return case
 
 

@@ -62,7 +62,6 @@ LIST_LENGTHS = (5_000, 2_000, 1_000, 500, 200, 100, 50, 20, 10)
 MOST_EVIDENCE = 8
 MOST_NAMED = 100
 MOST_FINDINGS = 500
-LOG_LINE_LENGTH = 300
 
 _NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
@@ -125,7 +124,7 @@ def _fold(detail: Detail) -> dict[str, object]:
         "title": detail.title,
         "text": detail.text,
         "table": PageTable(detail.title, detail.head, rows, detail.left_out) if rows else None,
-        "log": clean_log(detail.log, LOG_LINE_LENGTH) if detail.log else None,
+        "log": clean_log(detail.log) if detail.log else None,
     }
 
 

@@ -100,12 +100,6 @@ def _graph_breaks(trial: Trial) -> str | None:
     return f"Cut by {count_of(breaks, 'graph break')}, so seen in parts" if breaks else None
 
 
-def build_not_understood(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """What could not be recorded or read, at least a line; "nothing" only where everything was recorded."""
-    find = _not_read if is_recording(diagnosis) else _not_recorded
-    return tuple(find(diagnosis)) or ("nothing",)
-
-
 def _not_read(diagnosis: Diagnosis) -> Iterator[str]:
     """What the file of a run lacks, and what in it could not be read."""
     trial = recorded_trial(diagnosis)
@@ -252,6 +246,7 @@ class View:
 
 def build_view(diagnosis: Diagnosis) -> View:
     """The report of a diagnosis, also of an interrupted one, in sections."""
+    not_understood = _not_read(diagnosis) if is_recording(diagnosis) else _not_recorded(diagnosis)
     return View(
         title=_title(diagnosis),
         interrupted=_interruption(diagnosis),
@@ -259,7 +254,7 @@ def build_view(diagnosis: Diagnosis) -> View:
         tables=build_tables(diagnosis),
         remarks=build_remarks(diagnosis),
         findings=tuple(_finding_entry(diagnosis, finding) for finding in diagnosis.findings),
-        not_understood=build_not_understood(diagnosis),
+        not_understood=tuple(not_understood) or ("nothing",),
         measurement=build_measurement(diagnosis),
         hints=build_hints(diagnosis),
     )

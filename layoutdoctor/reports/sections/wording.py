@@ -62,9 +62,9 @@ def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
     return " " * min(len(line) - len(text), NAME_LENGTH) + clean(text, length)
 
 
-def clean_log(log: str, length: int) -> str:
-    """The lines of a log that are not blank, each cleaned and cut to a length."""
-    return "\n".join(clean_line(line, length) for line in log.splitlines() if line.strip())
+def clean_log(log: str) -> str:
+    """The lines of a log that are not blank, each cleaned and cut to 300 characters."""
+    return "\n".join(clean_line(line, 300) for line in log.splitlines() if line.strip())
 
 
 def _printable(character: str) -> str:

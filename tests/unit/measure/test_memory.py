@@ -118,11 +118,8 @@ def a_group(folder: Path, **files: str) -> None:
         (folder / name.replace("__", ".")).write_text(text)
 
 
-def test_without_limits_it_is_what_the_kernel_can_give(machine: Path) -> None:
+def test_without_limits_it_is_what_the_kernel_can_give_and_where_nothing_says_it_nobody_knows(machine: Path) -> None:
     assert available_memory("cpu") == 8 * GIB
-
-
-def test_where_nothing_says_it_nobody_knows(machine: Path) -> None:
     for name in ("meminfo", "self/cgroup", "self/status"):
         (machine / "proc" / name).unlink()
 

@@ -17,7 +17,7 @@ from builders import a_pair, channels_last, contiguous
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.records import Conversion, Diagnosis, SourceLocation
-from layoutdoctor.errors import TraceError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.reports.annotated_trace import write_annotated_trace
 from layoutdoctor.run.recorded import examine_trace
@@ -399,53 +399,6 @@ def test_the_same_trace_is_the_same_file_without_name_or_time(tmp_path: Path) ->
     data = (tmp_path / "a.json.gz").read_bytes()
     assert data == (tmp_path / "b.json.gz").read_bytes()
     assert data[3:8] == b"\0\0\0\0\0"  # no flags, so no name; no time
-
-
-def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
-    real, link = tmp_path / "real.json.gz", tmp_path / "link.json.gz"
-    real.write_bytes(b"old")
-    real.chmod(0o640)
-    link.symlink_to(real)
-
-    write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, link)
-
-    assert link.is_symlink()
-    assert gzip.decompress(real.read_bytes()).startswith(b"{")
-    assert real.stat().st_mode & 0o777 == 0o640
-    assert sorted(tmp_path.iterdir()) == [link, real]
-
-
-def test_a_device_is_written_to_and_a_missing_folder_is_the_systems_own_error(tmp_path: Path) -> None:
-    write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, "/dev/null")
-
-    assert not Path("/dev/null").is_file()
-    with pytest.raises(FileNotFoundError):
-        write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, tmp_path / "none" / "a.json.gz")
-
-
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    target = folder / "a.json.gz"
-    target.write_bytes(b"old")
-    diagnosis = examine_trace(PATCH_EMBED)
-    conversions = [
-        msgspec.structs.replace(conversion, bytes_moved=object())  # fails as it is written
-        for conversion in counted_conversions(diagnosis.trials[0])
-    ]
-
-    with pytest.raises(TypeError):
-        write_annotated_trace(with_conversions(diagnosis, *conversions), PATCH_EMBED, target)
-
-    assert target.read_bytes() == b"old"
-    assert list(folder.iterdir()) == [target]
-
-
-def test_a_source_over_the_limit_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="which is the limit"):
-        write_annotated_trace(examine_trace(PATCH_EMBED), PATCH_EMBED, tmp_path / "a.json.gz", max_bytes=100_000)
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_diagnosis_that_is_not_of_the_file_is_refused(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from builders import (
     kernels,
     recorded,
 )
+from hostile_records import hostile_diagnosis
 
 from layoutdoctor.diagnosis.records import SourceLocation
 from layoutdoctor.errors import UsageError
@@ -201,23 +202,16 @@ def test_all_formats_say_the_same(comparison: Any) -> None:
 
 
 def hostile_comparisons() -> list[Any]:
-    found = tuple(a_conversion(f"c{n}", op=HOSTILE, module=HOSTILE, kernel=HOSTILE, tensor="weight") for n in range(2))
-    bad = tuple(a_total(kind, HOSTILE) for kind in ("operation", "kernel", "module"))
-    pair = a_pair("c0", "c1", module=HOSTILE, between=(HOSTILE,))
-    summary = recorded(*found, totals=bad, lacks=(HOSTILE,))
-    old = a_trace(summary, redundant_pairs=(pair,), subject={"name": HOSTILE}, environment={"torch": HOSTILE})
-    finding = a_finding(HOSTILE, rule=HOSTILE, configuration=HOSTILE, message=HOSTILE, module=HOSTILE)
-    decision = a_graph(a_decision(rule=HOSTILE), name=HOSTILE)
-    trial = a_trial(HOSTILE, kernels=kernels(*found), graphs=(decision,), redundant_pairs=(pair,))
-    changed = a_trial(HOSTILE, graphs=(a_graph(a_decision(rule="other"), name=HOSTILE),))
-    first = a_diagnosis(trial, findings=(finding,), interrupted=HOSTILE, subject=a_subject(name=HOSTILE))
-    return [compare_traces(old, a_run()), compare_traces(a_run(), old), compare_models(first, a_diagnosis(changed))]
+    trace = hostile_diagnosis("trace_with_round_trips", HOSTILE)
+    models = [hostile_diagnosis(story, HOSTILE) for story in ("interrupted", "gain_with_findings")]
+    return [compare_traces(trace, a_run()), compare_traces(a_run(), trace), compare_models(*models)]
 
 
 @pytest.mark.parametrize("comparison", hostile_comparisons(), ids=["old trace", "new trace", "model"])
 def test_a_name_from_outside_cannot_act(comparison: Any) -> None:
     text, markdown = render_comparison(comparison), render_comparison(comparison, "markdown")
 
+    assert "\\x1b[31mred" in text
     for character in ("\x1b", "\x07", "\r", "\u202e", "\u2028"):
         assert character not in text
         assert character not in markdown
@@ -235,11 +229,19 @@ def test_a_report_fits_into_an_issue_however_long_the_record() -> None:
         for n in range(2000)
     )
     names = tuple(a_total(kind, f"{'x' * 80}{n}") for kind in ("operation", "kernel", "module") for n in range(2000))
-    comparison = compare_traces(a_run(*many, totals=totals(*names)), a_run())
-    markdown = render_comparison(comparison, "markdown")
-
-    assert len(markdown) < MOST_CHARACTERS
-    assert "more left out here; the JSON report has them." in markdown
+    found = tuple(
+        a_finding(f"LD{100 + n % 400}", rule="x" * 90, message="y" * 900, module=f"{'deep.' * 18}{n}")
+        for n in range(3000)
+    )
+    trials = tuple(a_trial(f"{'long' * 20}{n}", kernels=kernels(*many)) for n in range(12))
+    plain = a_diagnosis(*(a_trial(trial.name) for trial in trials))
+    for comparison in (
+        compare_traces(a_run(*many, totals=totals(*names)), a_run()),
+        compare_models(plain, a_diagnosis(*trials, findings=found)),
+    ):
+        markdown = render_comparison(comparison, "markdown")
+        assert len(markdown) < MOST_CHARACTERS
+        assert "more left out here; the JSON report has them." in markdown
 
 
 def test_another_format_is_refused_with_those_there_are() -> None:
@@ -258,18 +260,3 @@ def test_what_says_who_ran_it_and_where_is_left_out() -> None:
         report = render_comparison(comparison, report_format)
         assert "alice" not in report
         assert "model.py" in report
-
-
-@pytest.mark.thorough
-def test_a_comparison_of_models_fits_into_an_issue_however_long_the_record() -> None:
-    many = tuple(
-        a_finding(f"LD{100 + n % 400}", rule="x" * 90, message="y" * 900, module=f"{'deep.' * 18}{n}")
-        for n in range(3000)
-    )
-    found = tuple(a_conversion(f"c{n}", module=f"{'deep.' * 18}{n}") for n in range(2000))
-    trials = tuple(a_trial(f"{'long' * 20}{n}", kernels=kernels(*found)) for n in range(12))
-    plain = tuple(a_trial(trial.name) for trial in trials)
-    markdown = render_comparison(compare_models(a_diagnosis(*plain), a_diagnosis(*trials, findings=many)), "markdown")
-
-    assert len(markdown) < MOST_CHARACTERS
-    assert "more left out here; the JSON report has them." in markdown

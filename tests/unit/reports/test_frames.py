@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -137,20 +136,3 @@ def test_a_pandas_that_cannot_be_loaded_is_not_called_missing(monkeypatch: pytes
 
     with pytest.raises(ModuleNotFoundError, match="a_module_that_pandas_needs"):
         a_diagnosis().to_pandas()
-
-
-def test_pandas_is_loaded_for_a_table_only() -> None:
-    code = "import sys, layoutdoctor.reports.frames; print('pandas' in sys.modules)"
-
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert result.stdout.strip() == "False"
-
-
-def test_frames_of_two_diagnoses_go_together() -> None:
-    first, second = STORIES["gain_with_findings"](), msgspec.structs.replace(STORIES["nothing_measured"]())
-
-    both = pandas.concat([first.to_pandas(), second.to_pandas()], ignore_index=True)
-
-    assert dict(both.dtypes) == dict(first.to_pandas().dtypes)
-    assert len(both) == len(first.trials) + len(second.trials)

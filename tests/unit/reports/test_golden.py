@@ -65,31 +65,6 @@ def test_the_golden_files_stay_small() -> None:
     assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < MOST_BYTES
 
 
-@for_each("story", STORIES)
-def test_a_report_has_no_escape_sequence_and_no_line_that_ends_in_a_space(story: str) -> None:
-    report = render(STORIES[story]())
-
-    assert "\x1b" not in report
-    assert not [line for line in report.splitlines() if line != line.rstrip()]
-    assert report.endswith("\n")
-    assert not report.endswith("\n\n")
-
-
-@for_each("story", MODEL_STORIES)
-def test_text_and_markdown_say_the_same_about_every_configuration(story: str) -> None:
-    diagnosis = STORIES[story]()
-    text, markdown = render(diagnosis), render(diagnosis, "markdown")
-
-    # The short text report ends before the table; the Markdown report folds the table away.
-    if "Layout does not matter" in text:
-        assert len(text.splitlines()) <= 7
-    else:
-        for trial in diagnosis.trials:
-            assert trial.name in text
-    for trial in diagnosis.trials:
-        assert trial.name in markdown
-
-
 @for_each("story", MODEL_STORIES)
 def test_counts_in_the_table_add_up_to_the_conversions_of_the_record(story: str) -> None:
     diagnosis = STORIES[story]()
@@ -103,20 +78,6 @@ def test_counts_in_the_table_add_up_to_the_conversions_of_the_record(story: str)
             for count in re.findall(r"(\d+) (?:activation|weight|gradient|other)", row.split("|")[conversions])
         )
         assert shown == len(counted_conversions(trial))
-
-
-@for_each("story", TRACE_STORIES)
-def test_text_and_markdown_have_the_same_places_of_a_trace(story: str) -> None:
-    diagnosis = TRACE_STORIES[story]()
-    text, markdown = render(diagnosis), render(diagnosis, "markdown")
-    rows = {re.sub(r"[\s|\\]+", " ", line).strip() for line in markdown.splitlines() if line.startswith("| ")}
-
-    for table in build_view(diagnosis).tables:
-        assert " ".join(table.head) in rows
-        assert " ".join(table.head) in " ".join(text.split())
-        for row in table.rows:
-            assert " ".join(" ".join(row.cells).split()) in rows
-            assert " ".join(" ".join(row.cells[1:]).split()) in " ".join(text.split())
 
 
 @for_each("story", TRACE_STORIES)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 import msgspec
-from golden.stories import gain_with_findings
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
 from layoutdoctor.reports import render
-from layoutdoctor.reports.markdown import MOST_CHARACTERS, escape
+from layoutdoctor.reports.markdown import escape
 from layoutdoctor.reports.sections.wording import clean
 
 HOSTILE = "\x1b[31mred\x07\r\nnew | line `code` <script>alert(1)</script> </details> [x](y) *b* \u202e\u2028 ```"
@@ -30,23 +29,6 @@ def test_a_name_cannot_act_in_any_text(story: str) -> None:
     assert "<pre>" not in outside_code
     assert outside_code.count("<details>") == outside_code.count("</details>")
     assert msgspec.json.decode(render(diagnosis, "json"))["subject"]["name"].startswith(HOSTILE)
-
-
-@for_each("name", ["n" * 100_000, "<" * 5_000, "`" * 5_000, "\x1b" * 5_000, "\ud800"])
-@for_each("story", ["failures_and_same", "trace_of_owners"])
-def test_markdown_stays_short_whatever_the_names(story: str, name: str) -> None:
-    report = render(hostile_diagnosis(story, name), "markdown")
-
-    assert len(report) < MOST_CHARACTERS
-    report.encode()
-
-
-def test_a_fence_within_the_lines_to_paste_does_not_end_their_block() -> None:
-    story = gain_with_findings()
-    hostile = msgspec.structs.replace(story.recommendation, how="```\n<script>\n````")
-    report = render(msgspec.structs.replace(story, recommendation=hostile), "markdown")
-
-    assert "\n`````python\n```\n<script>\n````\n`````\n" in report
 
 
 def test_what_cannot_be_printed_is_shown_as_its_escape_and_markup_as_text() -> None:

@@ -18,7 +18,6 @@ from builders import (
     a_failed_trial,
     a_finding,
     a_graph,
-    a_measurement,
     a_pair,
     a_ratio,
     a_recommendation,
@@ -41,7 +40,7 @@ from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
 from layoutdoctor.reports.sections.wording import clean_line, waste_of
-from layoutdoctor.reports.text import MOST_FINDINGS, plain_table, render_text
+from layoutdoctor.reports.text import plain_table, render_text
 
 BEST = "inductor-channels-last"
 BARE = a_subject(convolution_module_count=0)
@@ -258,12 +257,6 @@ def test_no_format_is_imported_before_it_is_asked_for() -> None:
     assert printed.split() == ["layoutdoctor.reports"]
 
 
-def test_a_suffix_names_a_format() -> None:
-    names = ["a.txt", "a.md", "b/a.markdown", "a.JSON", "a.tar.json"]
-
-    assert [format_of_suffix(name) for name in names] == ["text", "markdown", "markdown", "json", "json"]
-
-
 @for_each("width", [60, 80, 100, 140])
 @for_each("story", STORIES)
 def test_no_line_is_wider_than_the_terminal_except_code(story: str, width: int) -> None:
@@ -395,13 +388,6 @@ def test_a_decision_is_one_cell(decisions: tuple[object, ...], expected: str) ->
     assert decision_cell(a_trial("eager")) == "-"
 
 
-def test_findings_beyond_the_first_twenty_are_counted() -> None:
-    report = render(a_diagnosis(findings=(a_finding(severity="note"),) * 25))
-
-    assert report.count("LD101 note") == MOST_FINDINGS
-    assert "and 5 more: --output report.md lists them" in report
-
-
 def test_markdown_shows_layouts_as_recorded_causes_estimates_and_where_regions_end() -> None:
     conversion = a_conversion(
         "graph 0 conversion 0",
@@ -429,9 +415,3 @@ def test_what_is_known_of_the_outputs_stands_among_the_measurements() -> None:
             cells[name.removeprefix("outputs: ")] = measurements.rows[0][-1]
 
     assert list(cells.values()) == ["not checked", "equal", "equal, 1e-7", "different", "different", "not checked"]
-
-
-def test_a_measurement_without_a_ratio_has_its_time() -> None:
-    diagnosis = a_diagnosis(a_trial(), a_trial("eager", measurement=a_measurement(0.5)), comparison=a_comparison())
-
-    assert "eager          500 ms   -" in render(diagnosis)

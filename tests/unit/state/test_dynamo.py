@@ -101,30 +101,6 @@ def test_what_shapes_were_met_is_forgotten_so_that_the_callers_next_compile_is_s
     assert [type(size) for size in sizes] == [int]
 
 
-def test_what_shapes_the_caller_met_stays_known() -> None:
-    torch.compile(plain, backend=CompileCounter())(torch.ones(3))
-    before = {key: dict(state.automatic_dynamic) for key, state in (pgo._CODE_STATE or {}).items()}
-    state = DynamoState()
-    torch.compile(plain, backend=CompileCounter())(torch.ones(7))
-    state.restore()
-
-    assert {key: dict(state.automatic_dynamic) for key, state in (pgo._CODE_STATE or {}).items()} == before
-    assert [entry.size for entries in before.values() for entry in entries.values()] == [(3,)]
-
-
-def test_graphs_are_numbered_as_if_there_had_been_no_other() -> None:
-    before = repr(aot_autograd.AOT_COUNTER), convert_frame.FRAME_COUNTER
-    state = DynamoState()
-    torch.compile(plain, backend="aot_eager")(torch.ones(3))
-    during = repr(aot_autograd.AOT_COUNTER), convert_frame.FRAME_COUNTER
-    state.restore()
-
-    assert during[0] != before[0]
-    assert during[1] != before[1]
-    assert (repr(aot_autograd.AOT_COUNTER), convert_frame.FRAME_COUNTER) == before
-    assert next(aot_autograd.AOT_COUNTER) == int(before[0][6:-1])
-
-
 def test_nothing_is_left_among_the_globals_of_the_callers_module_nor_for_the_end_of_its_classes() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
 
@@ -147,16 +123,6 @@ def test_nothing_is_left_among_the_globals_of_the_callers_module_nor_for_the_end
     assert [finalizer for finalizer in left if "invalidate" in str(finalizer.peek())] == []
     assert set(linecache.cache) <= sources
     assert set(convert_frame.input_codes.seen_ids) <= codes
-
-
-def test_code_that_was_cut_can_be_compiled_again_afterwards() -> None:
-    for _ in range(2):
-        compiled = CompileCounter()
-        state = DynamoState()
-        result = torch.compile(broken, backend=compiled)(torch.ones(3))
-        state.restore()
-        assert torch.equal(result, torch.full((3,), 2.0))
-        assert compiled.frame_count == 2
 
 
 def test_the_class_of_modules_is_as_it_was_before_dynamo_wrapped_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import types
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,6 @@ import pytest
 import torch
 
 from layoutdoctor.state.process import preserved_random_state, preserved_state, seeded
-
-
-def test_a_warning_filter_of_the_block_does_not_stay_in_effect() -> None:
-    with preserved_state():
-        warnings.simplefilter("ignore")
-        warnings.warn("within", UserWarning, stacklevel=1)
-
-    with pytest.warns(UserWarning, match="after"):
-        warnings.warn("after", UserWarning, stacklevel=1)
 
 
 def test_a_seeded_block_is_reproducible_and_leaves_no_trace() -> None:

@@ -288,34 +288,6 @@ def case_an_estimated_time_is_called_so() -> Diagnosis:
     return a_diagnosis(a_trial(kernels=kernels(conversion, a_conversion("other", seconds=1e-6))))
 
 
-CASES = {
-    **{name.removeprefix("case_").replace("_", " "): case() for name, case in globals().items() if name[:5] == "case_"},
-    "without trials": msgspec.structs.replace(a_diagnosis(), trials=()),
-    "one operand of a trace": a_trace(recorded(a_conversion("k", port="input 1"))),
-    "one result of a trace": a_trace(recorded(a_conversion("k", port="output 0"))),
-    "no port": a_trace(recorded(a_conversion("k"))),
-    "no operation": a_trace(recorded(a_conversion("k", op=None, port="input 0"))),
-    "no call": a_trace(recorded(a_conversion("k", op="reorder", port="x"))),
-    "no call in a model": a_diagnosis(a_trial(kernels=kernels(a_conversion("k", op="reorder", port="x")))),
-}
-
-
-def drawn(flow: Flow) -> str:
-    """A flow in words: its boxes, then its arrows."""
-    lines = [f"{flow.heading}: {flow.about}; {flow.left_out} left out"]
-    for node in flow.nodes:
-        more = f" {node.seconds:g} s" if node.seconds is not None else ""
-        kind = f"{'redundant ' if node.is_redundant else ''}{node.kind}, {node.memory_format}"
-        lines.append(f"  {node.key} {node.label} ({kind}): {node.detail or '-'}; {node.place or '-'}{more}")
-    return "\n".join([*lines, *(f"  {edge.source} -> {edge.target} {edge.label}".rstrip() for edge in flow.edges)])
-
-
-def test_every_case_is_drawn_as_reviewed(update_golden: bool) -> None:
-    said = {name: "\n".join(map(drawn, build_flows(case))) for name, case in CASES.items()}
-
-    reviewed.check("flows", said, update=update_golden)
-
-
 @for_each("story", STORIES)
 def test_every_story_has_flows_of_a_readable_size_that_hang_together(story: str) -> None:
     for flow in build_flows(STORIES[story]()):
@@ -487,3 +459,31 @@ def test_formats_in_words() -> None:
     assert (format_of(None), format_words(None), layout_words(None)) == ("unknown", "", "")
     assert layout_words(channels_last((2, 3, 4, 5, 6))) == "2x3x4x5x6 channels_last_3d"
     assert layout_words(blocked()) == "4x64x56x56 blocked aBcd16b"
+
+
+CASES = {
+    **{name.removeprefix("case_").replace("_", " "): case() for name, case in globals().items() if name[:5] == "case_"},
+    "without trials": msgspec.structs.replace(a_diagnosis(), trials=()),
+    "one operand of a trace": a_trace(recorded(a_conversion("k", port="input 1"))),
+    "one result of a trace": a_trace(recorded(a_conversion("k", port="output 0"))),
+    "no port": a_trace(recorded(a_conversion("k"))),
+    "no operation": a_trace(recorded(a_conversion("k", op=None, port="input 0"))),
+    "no call": a_trace(recorded(a_conversion("k", op="reorder", port="x"))),
+    "no call in a model": a_diagnosis(a_trial(kernels=kernels(a_conversion("k", op="reorder", port="x")))),
+}
+
+
+def drawn(flow: Flow) -> str:
+    """A flow in words: its boxes, then its arrows."""
+    lines = [f"{flow.heading}: {flow.about}; {flow.left_out} left out"]
+    for node in flow.nodes:
+        more = f" {node.seconds:g} s" if node.seconds is not None else ""
+        kind = f"{'redundant ' if node.is_redundant else ''}{node.kind}, {node.memory_format}"
+        lines.append(f"  {node.key} {node.label} ({kind}): {node.detail or '-'}; {node.place or '-'}{more}")
+    return "\n".join([*lines, *(f"  {edge.source} -> {edge.target} {edge.label}".rstrip() for edge in flow.edges)])
+
+
+def test_every_case_is_drawn_as_reviewed(update_golden: bool) -> None:
+    said = {name: "\n".join(map(drawn, build_flows(case))) for name, case in CASES.items()}
+
+    reviewed.check("flows", said, update=update_golden)

@@ -30,7 +30,6 @@ from builders import (
     kernels,
 )
 from golden.stories import STORIES, gain_with_findings
-from golden.trace_stories import TRACE_STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
@@ -47,7 +46,6 @@ from layoutdoctor.reports.html.document import (
     read_page_file,
     render_html,
 )
-from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
 
 if TYPE_CHECKING:
@@ -157,17 +155,6 @@ def test_a_page_says_all_that_the_shared_view_says(story: str) -> None:
 def body_of(diagnosis: Diagnosis) -> str:
     page = render_html(diagnosis)
     return page[page.index("<body>") : page.index('<script type="application/json"')]
-
-
-@pytest.mark.thorough
-@for_each("story", [story for story in STORIES if story not in TRACE_STORIES])
-def test_every_detail_of_a_usual_record_is_in_the_page(story: str) -> None:
-    diagnosis = STORIES[story]()
-    rows = {tuple(text_of(cell) for cell in row) for row in elements(parse(render_html(diagnosis)), "tr")}
-
-    for detail in build_details(diagnosis, 10_000):
-        for row in detail.rows:
-            assert tuple(" ".join(cell.split()) for cell in row) in rows
 
 
 @pytest.mark.thorough

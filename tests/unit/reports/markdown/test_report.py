@@ -23,7 +23,7 @@ from builders import (
     a_trial,
     kernels,
 )
-from github_markdown import check_form, code_blocks, parse, text_of, without_code
+from github_markdown import check_form, code_blocks, text_of, without_code
 from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
@@ -149,12 +149,6 @@ def test_no_name_is_read_as_markdown_or_html(story: str, name: str) -> None:
     assert [link for link in links if not link.startswith(("http://", "https://", "mailto:"))] == []
     assert not [element for element in document.iter() if any(str(key).startswith("on") for key in element.attrib)]
     report.encode()
-
-
-def test_names_are_shown_as_they_are() -> None:
-    name = "a|b `c` <d> *e* [f](g) __h__ ~i~ & \\ #j"
-
-    assert f"torch {name}" in text_of(parse(render_markdown(hostile_diagnosis("round_trip_by_hand", name))))
 
 
 def test_a_failed_configuration_has_its_log_under_error_logs() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import cmarkgfm
-import msgspec
 import pytest
 from builders import (
     a_configuration,
@@ -145,9 +144,3 @@ def test_the_name_of_the_file_is_data() -> None:
 
     assert "<b>" not in report
     assert "a\\`&lt;b&gt;\\|\\*.details.md, written beside this report" in report
-
-
-def test_the_second_text_is_the_same_whatever_the_file_is_called() -> None:
-    diagnosis = msgspec.structs.replace(huge(2_000, 1, "n"), interrupted="from the keyboard")
-
-    assert markdown_parts(diagnosis, DETAILS)[1] == markdown_parts(diagnosis, "other.details.md")[1]

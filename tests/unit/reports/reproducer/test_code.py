@@ -47,6 +47,7 @@ reflection_pad2d: x, [1, 1, 1, 1]
 hardtanh: x, 0.0, 6.0
 hardtanh_: x, 0, 6
 gelu: x, approximate="tanh"
+leaky_relu: x, 0.2
 relu_: x
 pixel_shuffle: x, 2
 constant_pad_nd: x, [1, 1, 1, 1], 0.5

@@ -57,10 +57,6 @@ def case_both_configurations_are_written_as_public_calls() -> str:
     return script_of(*a_chain(2))
 
 
-def case_recorded_counts_and_verdict_are_what_a_run_is_held_to() -> str:
-    return script_of(*a_chain(2))
-
-
 def case_a_tie_is_contradicted_only_by_an_interval_beyond_the_recorded_one() -> str:
     ratio = a_ratio("inductor-channels-last", 1.0, 0.05)
     return script_of(*a_chain(2), comparison=a_comparison(ratio, fastest=("inductor", ratio.name)))
@@ -146,31 +142,6 @@ def case_a_call_of_contiguous_shows_where_another_layout_ran_it() -> str:
     last, last_output = a_network(last=True)
     other = a_builtin("eager-channels-last", nodes=last, output=last_output)
     return render_reproducer(msgspec.structs.replace(record, trials=(*record.trials, other)))
-
-
-def case_a_model_that_runs_something_else_in_another_layout_has_no_reproducer() -> str:
-    nodes, output = a_chain(2)
-    record = a_record(nodes, output)
-    last, last_output = a_chain(2, last=True)
-    changed = [
-        msgspec.structs.replace(node, target="aten.tanh.default") if node.target == "aten.relu.default" else node
-        for node in last
-    ]
-    other = a_builtin("eager-channels-last", nodes=changed, output=last_output)
-    return reason_of(msgspec.structs.replace(record, trials=(*record.trials, other)))
-
-
-def case_an_instance_norm_is_a_layer_again() -> str:
-    recorder = Recorder()
-    x = recorder.convolution(recorder.placeholder(IMAGES), (64, 3, 3, 3), FEATURES)
-    affine = [recorder.call("aten.repeat.default", f"{recorder.placeholder((64,))}, [4]", (256,)) for _ in range(2)]
-    flat = recorder.call("aten.view.default", f"{x}, [1, 256, 56, 56]", (1, 256, 56, 56))
-    norm = recorder.call(
-        "aten.native_batch_norm.default", f"{flat}, {', '.join(affine)}, None, None, True, 0.1, 1e-05", (1, 256, 56, 56)
-    )
-    first = recorder.call("getitem", f"{norm}, 0", (1, 256, 56, 56), result_index=0)
-    x = recorder.call("aten.view.default", f"{first}, [4, 64, 56, 56]")
-    return script_of(recorder.nodes, recorder.call("aten.leaky_relu.default", f"{x}, 0.2"))
 
 
 def case_repeated_statements_are_a_loop() -> str:
