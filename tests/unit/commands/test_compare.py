@@ -55,21 +55,6 @@ def run(folder: Path, old: Diagnosis, new: Diagnosis, *options: str) -> int:
     return main(["compare", saved(folder, "old.json", old), saved(folder, "new.json", new), *options])
 
 
-def test_two_examined_traces_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, a_run(4), a_run(1)) == 0
-
-    out, err = capsys.readouterr()
-    assert "Saved: 390 us of layout conversions" in out
-    assert err == ""
-
-
-def test_two_diagnoses_of_models_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = a_diagnosis(a_trial(kernels=kernels(a_conversion()))), a_diagnosis()
-
-    assert run(tmp_path, old, new) == 0
-    assert "comparison of diagnoses" in capsys.readouterr().out
-
-
 def test_a_trace_and_a_diagnosis_of_a_model_are_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,11 +127,6 @@ def test_reports_are_written_by_suffix_and_existing_files_need_force(
     assert "Lost: " in files[2].read_text()
 
 
-def test_an_output_of_unknown_format_is_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "missing.json", "missing.json", "--output", "r.xlsx"]) == 2
-    assert "cannot tell the format of 'r.xlsx'" in capsys.readouterr().err
-
-
 def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there, missing, pipe = saved(tmp_path, "a.json", a_run()), str(tmp_path / "x.json"), str(tmp_path / "pipe")
     os.mkfifo(pipe)
@@ -157,24 +137,6 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, capsys: pyt
     ):
         assert main(["compare", *words]) == 3
         assert said in capsys.readouterr().err
-
-
-def test_a_broken_diagnosis_is_refused_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = tmp_path / "broken.json"
-    for content, words in (
-        (b'{"schema_version": 99}', "it has schema_version 99, expected 1"),
-        (b'{"schema_version": 1}', "it is no diagnosis of schema_version 1"),
-        (b'{"schema_version": "x"}', "cannot read"),
-        (to_json(a_run())[:900], "cannot read"),
-        (to_json(a_run()).replace(b'"trials"', b'"trails"'), "it is no diagnosis"),
-    ):
-        broken.write_bytes(content)
-
-        assert main(["compare", saved(tmp_path, "a.json", a_run()), str(broken)]) == 3, content
-        err = capsys.readouterr().err
-        assert words in err
-        assert "broken.json" in err
-        assert "Traceback" not in err
 
 
 def test_a_saved_diagnosis_is_told_from_a_trace_by_what_is_in_it(tmp_path: Path) -> None:
@@ -319,13 +281,6 @@ def test_models_that_cannot_be_judged_are_no_pass(tmp_path: Path, capsys: pytest
     assert run(tmp_path, a_model(), a_model(subject=a_subject(mode="training")), "--fail-on", "regression") == 4
     assert "not comparable: one is of inference, the other of training" in capsys.readouterr().err
     assert run(tmp_path, a_model(), unfinished) == 0
-
-
-def test_the_same_diagnosis_twice_is_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = saved(tmp_path, "a.json", a_model())
-
-    assert main(["compare", path, path, "--fail-on", "regression"]) == 0
-    assert "No regression: the two say the same, number by number" in capsys.readouterr().out
 
 
 def test_a_report_that_no_comparison_has_is_refused_before_anything_is_read(

@@ -95,15 +95,6 @@ def test_a_saved_examination_is_rendered_again(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == first
 
 
-def test_several_traces_are_examined_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["trace", str(PATCH_EMBED), str(WAN)])
-
-    out = capsys.readouterr().out
-    assert status == 0
-    assert out.index("h100_vit_patch_embed.json.gz") < out.index("h100_wan21_kernel_summary.csv")
-    assert "26.6 % of that in layout conversions" in out
-
-
 def test_several_traces_in_json_are_one_list(capsys: pytest.CaptureFixture[str]) -> None:
     main(["trace", str(PATCH_EMBED), str(WAN), "--format", "json"])
 
@@ -143,11 +134,6 @@ def test_a_trace_without_conversions_is_done(tmp_path: Path, capsys: pytest.Capt
     assert "No layout conversion in 2 kernels" in capsys.readouterr().out
 
 
-def test_a_finding_to_fail_on_is_an_exit_status() -> None:
-    assert main(["trace", str(PATCH_EMBED), "--fail-on", "LD103"]) == 1
-    assert main(["trace", str(PATCH_EMBED), "--fail-on", "error"]) == 0
-
-
 def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["trace", str(PATCH_EMBED), "--max-bytes", "100000"])
 
@@ -185,14 +171,6 @@ def test_a_saved_diagnosis_is_sent_to_render(tmp_path: Path, capsys: pytest.Capt
 
     assert main(["trace", str(tmp_path / "d.json")]) == 3
     assert "layoutdoctor render" in capsys.readouterr().err
-
-
-def test_a_name_full_of_escapes_reaches_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hostile = "void cudnn::ops::nchwToNhwcKernel<\x1b[31m</script>\n>"
-
-    main(["trace", str(a_file(tmp_path, kernel(0, hostile)))])
-
-    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_python_and_the_command_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:

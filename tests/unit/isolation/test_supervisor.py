@@ -264,12 +264,6 @@ def test_what_goes_wrong_with_one_configuration_costs_that_one(
     assert log in (failure.log or "")
 
 
-def test_every_configuration_may_crash(run: Any) -> None:
-    diagnosis, _ = run("run_all(lambda name: os.abort()); finish()")
-
-    assert set(statuses(diagnosis).values()) == {"crashed"}
-
-
 @pytest.mark.parametrize(
     ("kind", "expected", "status"),
     [
