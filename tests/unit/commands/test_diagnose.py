@@ -225,18 +225,6 @@ def test_what_was_measured_is_on_disk_while_the_rest_runs(engine: FakeEngine, tm
     assert load(path) == FULL
 
 
-def test_a_stop_from_the_keyboard_keeps_the_trials_so_far(
-    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    engine.error = KeyboardInterrupt()
-
-    assert main(["m.py", "--output", str(tmp_path / "r.json"), "--output", str(tmp_path / "r.md")]) == 130
-
-    assert load(tmp_path / "r.json") == msgspec.structs.replace(PARTIAL, interrupted="interrupted from the keyboard")
-    assert "**Not finished: interrupted from the keyboard." in (tmp_path / "r.md").read_text()
-    assert "Not finished: interrupted from the keyboard." in capsys.readouterr().out
-
-
 def test_a_stop_before_the_first_trial_saves_nothing(
     monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,23 +258,6 @@ def test_a_bug_keeps_its_traceback_and_the_trials_so_far(engine: FakeEngine, tmp
         main(["m.py", "--output", str(tmp_path / "r.json")])
 
     assert load(tmp_path / "r.json") == PARTIAL
-
-
-def test_a_full_disk_does_not_lose_the_report(
-    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(output_module, "replace_file", fail)
-
-    assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 3
-
-    captured = capsys.readouterr()
-    assert captured.out.startswith("layoutdoctor 0.1.0 · model.py")
-    message = f"cannot write {str(tmp_path / 'r.json')!r}: No space left on device"
-    assert f"layoutdoctor: warning: {message}\n" in captured.err
-    assert captured.err.endswith(f"layoutdoctor: error: {message}\n")
 
 
 @pytest.mark.parametrize(("status", "expected"), [("ok", 0), ("failed", 4), ("skipped", 4)])

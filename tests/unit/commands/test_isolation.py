@@ -15,7 +15,6 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.isolation import Terminated, ending_signals
 from layoutdoctor.diagnosis.saved import load
-from layoutdoctor.errors import SubjectError
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Kept, Progress, Request
 
 if TYPE_CHECKING:
@@ -157,17 +156,6 @@ def test_a_directory_of_ones_own_is_named_once(
     main(["m.py", f"--resume={tmp_path / 'run'}"])
 
     assert f"continue with: python -m layoutdoctor m.py --resume={tmp_path / 'run'}\n" in capsys.readouterr().err
-
-
-def test_an_error_after_a_trial_keeps_it_and_says_how_to_continue(
-    supervisor: FakeSupervisor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    supervisor.error = SubjectError("cannot diagnose m.py: it died")
-
-    assert main(["m.py", "--resume", str(tmp_path / "run"), "--output", str(tmp_path / "d.json")]) == 3
-
-    assert load(tmp_path / "d.json").interrupted == "SubjectError: cannot diagnose m.py: it died"
-    assert "continue with: " in capsys.readouterr().err
 
 
 def test_where_nothing_was_done_there_is_nothing_to_continue(

@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import subprocess
-import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -458,20 +457,6 @@ def test_nothing_of_a_run_stays_open(run: Any) -> None:
     run("run_all(lambda name: os._exit(1)); finish()", "four", "five")
 
     assert set(Path("/proc/self/fd").iterdir()) <= before
-
-
-def test_without_a_temporary_directory_the_run_goes_on_unkept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(**_: Any) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "mkdtemp", full)
-    journal = temporary_journal()
-    journal.keep(a_kept(a_trial("eager")))
-
-    assert journal.failure is not None
-    assert "No space left on device" in journal.failure
-    assert journal.kept is not None
-    assert not journal.can_continue
 
 
 def test_a_child_may_tidy_up_after_it_is_done(run: Any, tmp_path: Path) -> None:
