@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from layoutdoctor.__main__ import main
 from layoutdoctor.commands.output import prepare_outputs, replace_file
 from layoutdoctor.diagnosis.writing import file_name_of, replacing, target_of
 from layoutdoctor.errors import UsageError
@@ -224,23 +223,15 @@ def test_a_pipe_is_not_opened_while_outputs_are_prepared(tmp_path: Path) -> None
     assert output.path == tmp_path / "pipe.json"
 
 
-@pytest.mark.parametrize("option", ["--output", "--write-accepted"])
-def test_every_output_of_the_command_is_guarded(option: str, tmp_path: Path) -> None:
-    saved = Path(__file__).parents[1] / "golden" / "gain_with_findings.json"
-    (tmp_path / "link.json").symlink_to(tmp_path / "victim.json")
-    command = "compare" if option == "--output" else "trace"
-    words = [command, str(saved), str(saved)] if option == "--output" else [command, str(saved)]
+def test_every_output_of_the_command_is_guarded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = str(Path(__file__).parents[1] / "golden" / "gain_with_findings.json")
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "victim.json")
 
-    ended = subprocess.run(
-        [sys.executable, "-m", "layoutdoctor", *words, option, str(tmp_path / "link.json")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert ended.returncode == 2, ended.stderr
+    for words in (["compare", saved, saved, "--output"], ["trace", saved, "--write-accepted"]):
+        assert main([*words, str(link)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "victim.json").exists()
-    assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

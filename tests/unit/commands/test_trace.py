@@ -33,6 +33,7 @@ def test_the_report_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) 
     out, err = capsys.readouterr()
     assert (status, err) == (0, "")
     assert "Layout conversions take 23.1 us of 1.22 ms recorded GPU time (1.9 %)" in out
+    assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == out
 
 
 def test_the_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,13 +96,6 @@ def test_a_saved_examination_is_rendered_again(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == first
 
 
-def test_several_traces_in_json_are_one_list(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["trace", str(PATCH_EMBED), str(WAN), "--format", "json"])
-
-    names = [record["subject"]["name"] for record in json.loads(capsys.readouterr().out)]
-    assert names == [PATCH_EMBED.name, WAN.name]
-
-
 def test_a_file_that_cannot_be_read_does_not_cost_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,17 +114,12 @@ def test_one_output_for_several_traces_is_refused(tmp_path: Path, capsys: pytest
     assert "examine them one at a time" in capsys.readouterr().err
 
 
-def test_a_trace_without_kernels_concludes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["trace", str(a_file(tmp_path))])
-
-    assert status == 4
+def test_a_trace_without_kernels_concludes_nothing_and_one_without_conversions_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", str(a_file(tmp_path))]) == 4
     assert "Nothing could be concluded: the trace holds no device kernels" in capsys.readouterr().out
-
-
-def test_a_trace_without_conversions_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["trace", str(a_file(tmp_path, kernel(0), kernel(1)))])
-
-    assert status == 0
+    assert main(["trace", str(a_file(tmp_path, kernel(0), kernel(1)))]) == 0
     assert "No layout conversion in 2 kernels" in capsys.readouterr().out
 
 
@@ -139,9 +128,6 @@ def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixtur
 
     assert status == 3
     assert "raise the limit: --max-bytes 200000" in capsys.readouterr().err
-
-
-def test_a_limit_that_is_none_is_wrong_usage() -> None:
     for number in ("0", "-5", "many"):
         assert main(["trace", str(PATCH_EMBED), f"--max-bytes={number}"]) == 2
 
@@ -171,9 +157,3 @@ def test_a_saved_diagnosis_is_sent_to_render(tmp_path: Path, capsys: pytest.Capt
 
     assert main(["trace", str(tmp_path / "d.json")]) == 3
     assert "layoutdoctor render" in capsys.readouterr().err
-
-
-def test_python_and_the_command_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["trace", str(PATCH_EMBED)])
-
-    assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == capsys.readouterr().out
