@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -198,16 +197,6 @@ def test_a_journal_that_cannot_be_kept_is_a_warning(
 
     assert main(["m.py"]) == 0
     assert "layoutdoctor: warning: cannot keep a journal in " in capsys.readouterr().err
-
-
-def test_without_torch_no_process_is_started(
-    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-
-    assert main(["m.py"]) == 3
-    assert "torch is not installed" in capsys.readouterr().err
-    assert supervisor.requests == []
 
 
 def test_signals_that_end_a_process_become_an_exception() -> None:

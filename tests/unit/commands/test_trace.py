@@ -36,20 +36,6 @@ def test_the_report_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) 
     assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == out
 
 
-def test_the_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["trace", str(PATCH_EMBED), "--format", "json"])
-
-    record = json.loads(capsys.readouterr().out)
-    (trial,) = record["trials"]
-    assert (record["subject"]["mode"], trial["configuration"]["name"], trial["measurement"]) == (
-        "trace",
-        "recorded",
-        None,
-    )
-    assert (trial["kernels"]["count"], trial["kernels"]["conversion_count"]) == (154, 3)
-    assert trial["kernels"]["conversion_seconds"] == pytest.approx(23.072e-6, abs=1e-12)
-
-
 def test_outputs_are_written_in_the_format_of_their_suffix(tmp_path: Path) -> None:
     names = ("d.json", "r.md", "r.txt", "annotated.json.gz")
 
