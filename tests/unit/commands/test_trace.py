@@ -74,14 +74,6 @@ def test_an_annotated_trace_that_exists_is_not_replaced_unasked(
     assert "pass --force to replace it" in capsys.readouterr().err
 
 
-def test_a_saved_examination_is_rendered_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "d.json")])
-    first = capsys.readouterr().out
-
-    assert main(["render", str(tmp_path / "d.json"), "--recheck"]) == 0
-    assert capsys.readouterr().out == first
-
-
 def test_a_file_that_cannot_be_read_does_not_cost_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
