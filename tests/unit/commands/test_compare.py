@@ -23,7 +23,6 @@ from builders import (
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
-from layoutdoctor.diagnosis.records import Finding, SourceLocation
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
 from layoutdoctor.run.recorded import compare, is_saved_diagnosis
@@ -276,45 +275,3 @@ def test_a_report_that_no_comparison_has_is_refused_before_anything_is_read(
         assert "cannot render a comparison as " in capsys.readouterr().err
         assert not (tmp_path / report).exists()
     assert main(["compare", "missing.json", "missing.json", "--format", "html"]) == 2
-
-
-def test_redacted_names_stand_in_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def of(pairs: int) -> Diagnosis:
-        redundant = tuple(a_pair(module="encoder.stem") for _ in range(pairs))
-        finding = Finding(
-            code="LD501",
-            rule="user-contiguous-call",
-            severity="warning",
-            configuration="inductor",
-            message="a copy",
-            module="encoder.stem",
-            location=SourceLocation(file="secret_model.py", line=3),
-        )
-        return a_diagnosis(
-            a_trial(kernels=BOTH_WAYS, redundant_pairs=redundant),
-            findings=(finding,) * pairs,
-            subject=a_subject(name="secret_model.py", model="SecretModel"),
-        )
-
-    output = tmp_path / "r.md"
-    for report_format in ("text", "markdown", "json"):
-        assert (
-            run(tmp_path, of(0), of(1), "--redact", "--format", report_format, "--output", str(output), "--force") == 0
-        )
-        for report in (capsys.readouterr().out, output.read_text()):
-            assert "LD501" in report
-            assert "secret" not in report.lower()
-            assert "encoder.stem" not in report
-
-
-def test_a_large_file_that_is_no_diagnosis_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    large = tmp_path / "large.json"
-    with large.open("wb") as stream:
-        stream.write(b'{"schema_version": 1, "trials": [')
-        stream.truncate(200 << 20)
-
-    assert main(["compare", str(large), saved(tmp_path, "a.json", a_model())]) == 3
-    err = capsys.readouterr().err
-    assert "large.json" in err
-    assert "Traceback" not in err
-    assert err.count("\n") == 1
