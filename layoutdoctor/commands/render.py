@@ -46,16 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recordings is not None:
         diagnosis = _examined_again(diagnosis, arguments.saved, arguments.recordings)
     elif arguments.recheck:
-        diagnosis = _rechecked(diagnosis)
+        import msgspec
+
+        from layoutdoctor.rules import run_rules  # late: a saved diagnosis has its findings
+
+        diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
     return conclusion.conclude(diagnosis, 0)
-
-
-def _rechecked(diagnosis: Diagnosis) -> Diagnosis:
-    import msgspec
-
-    from layoutdoctor.rules import run_rules  # late: a saved diagnosis has its findings
-
-    return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
 
 
 def _examined_again(diagnosis: Diagnosis, saved: str, directory: str) -> Diagnosis:

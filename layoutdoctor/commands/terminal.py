@@ -29,7 +29,7 @@ from layoutdoctor.reports.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from rich.console import RenderableType
 
@@ -159,7 +159,7 @@ def _widths(table: Table, names: int, width: int) -> list[int]:
     """
     columns = list(zip(table.head, *(row.cells for row in table.rows if row.clause is None), strict=True))
     widths = [max(map(len, column)) for column in columns]
-    narrowest = [_longest_word(column) for column in columns]
+    narrowest = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
     if not table.wraps_names:
         widths[0] = narrowest[0] = max(names, widths[0])
     too_wide = sum(widths) + _GAP * (len(widths) - 1) - width
@@ -169,10 +169,6 @@ def _widths(table: Table, names: int, width: int) -> list[int]:
             return []
         widths[max(spare, key=lambda number: widths[number])] -= 1
     return widths
-
-
-def _longest_word(cells: Iterable[str]) -> int:
-    return max((len(word) for cell in cells for word in cell.split()), default=0)
 
 
 def _stacked(table: Table, page: _Page) -> Iterator[Text]:

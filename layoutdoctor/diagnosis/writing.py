@@ -92,24 +92,25 @@ def trace_name(configuration: str) -> str:
     return f"{file_name_of(configuration)}.json.gz"
 
 
-def check_directory(directory: Path) -> None:
+def check_directory(directory: Path) -> Path:
     """
     Proves that a file can be made in a directory, by making one and removing it.
+
+    Returns:
+        Where it was: a name that nobody else has.
 
     Raises:
         OSError: It cannot.
     """
     descriptor, name = tempfile.mkstemp(prefix=".layoutdoctor-", suffix=".tmp", dir=directory)
     os.close(descriptor)
-    Path(name).unlink()
+    path = Path(name)
+    path.unlink()
+    return path
 
 
 def _is_pipe_or_device(path: Path) -> bool:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))
+    return not path.is_symlink() and path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _set_permissions(descriptor: int, target: Path) -> None:
@@ -129,10 +130,7 @@ def _set_permissions(descriptor: int, target: Path) -> None:
 
 def _permissions_of_a_new_file(directory: Path) -> int:
     """Asked of the system with an empty file: the mask can be read by changing it only, for every thread at once."""
-    descriptor, name = tempfile.mkstemp(prefix=".layoutdoctor-", suffix=".tmp", dir=directory)
-    os.close(descriptor)
-    path = Path(name)
-    path.unlink()
+    path = check_directory(directory)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
         return os.fstat(descriptor).st_mode & _PERMISSIONS

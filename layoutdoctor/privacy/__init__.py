@@ -19,7 +19,7 @@ __all__ = ["Surroundings", "known_surroundings", "redact", "scrub"]
 
 
 def redact(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRecord:
-    """A scrubbed record in which the user's own names are pseudonyms as well; None asks this machine who and where it is."""
+    """A scrubbed record in which the user's own names are pseudonyms as well; without surroundings, of this machine."""
     from layoutdoctor.privacy import redaction  # late: it brings the word lists, which only redacting needs
 
     return redaction.redact(record, surroundings)

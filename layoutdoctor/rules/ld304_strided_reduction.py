@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Buffer, Diagnosis, Finding, FxNode, Graph, SourceLocation, Trial
+    from layoutdoctor.diagnosis.records import Buffer, Diagnosis, Finding, Graph, SourceLocation, Trial
 
 _FACTOR = 1.5
 _LEAST_SHARE = 0.10
@@ -87,7 +87,7 @@ def _reductions(trial: Trial) -> dict[_Key, _Reduction]:
             if kernel is None or seconds is None or count is None or not origins or is_converting:
                 continue
             key = (graph.direction, tuple(sorted({(base_name(n.target), n.module) for n in origins}, key=str)), count)
-            op = _first_named(origins)
+            op = next((node for node in origins if node.called is not None), origins[0])
             found.setdefault(key, []).append(
                 _Reduction(
                     trial, kernel, seconds, op.called or base_name(op.target), op.location, op.module, _run(together)
@@ -104,11 +104,6 @@ def _run(buffers: Sequence[Buffer]) -> int | None:
 
 def _origins(buffers: Sequence[Buffer]) -> list[str]:
     return list(dict.fromkeys(name for buffer in buffers if buffer.is_reduction for name in buffer.origins))
-
-
-def _first_named(nodes: Sequence[FxNode]) -> FxNode:
-    """The operation to call a kernel by: one whose caller is known, else the first."""
-    return next((node for node in nodes if node.called is not None), nodes[0])
 
 
 def _seconds(trial: Trial, graph: Graph, kernel: str | None) -> float | None:

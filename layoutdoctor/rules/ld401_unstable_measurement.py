@@ -65,15 +65,11 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         worst = max(kind[0].amount for kind in doubts)
         yield RULE.finding(
             None,
-            "; ".join(_words(kind) for kind in doubts),
+            "; ".join((kind[0].words + (f" (and {len(kind) - 1} more)" if len(kind) > 1 else "")) for kind in doubts),
             _suggestion(diagnosis.subject.device),
             severity="warning" if worst > _WARNING_ABOVE else "note",
             evidence=[doubt.name for kind in doubts for doubt in kind],
         )
-
-
-def _words(doubts: Sequence[_Doubt]) -> str:
-    return doubts[0].words + (f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else "")
 
 
 def _was_dropped(trial: Trial) -> bool:

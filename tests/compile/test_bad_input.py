@@ -46,14 +46,6 @@ def layoutdoctor(*words: str, shell_tail: str = "", cwd: Path | None = None) -> 
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd)
 
 
-def only_line(result: subprocess.CompletedProcess[str]) -> str:
-    """What is said on standard error, progress left out: one line, and nothing on standard output."""
-    lines = [line for line in result.stderr.splitlines() if not line.startswith("layoutdoctor: [")]
-    assert result.stdout == ""
-    assert len(lines) == 1, result.stderr
-    return lines[0].removeprefix("layoutdoctor: error: ")
-
-
 def test_what_the_model_and_its_children_print_stays_off_standard_output(model: Callable[..., str]) -> None:
     talkative = "print('PRINTED'); os.write(1, b'WRITTEN\\n'); return self.conv(x)"
 
@@ -69,13 +61,3 @@ def test_a_closed_standard_error_puts_nothing_else_into_the_report(model: Callab
 
     assert result.returncode == 0
     jsonschema.validate(json.loads(result.stdout), SCHEMA)
-
-
-def test_configurations_that_are_all_the_same_are_an_answer(tmp_path: Path) -> None:
-    path = tmp_path / "model.py"
-    path.write_text(HEAD + "model = nn.Linear(4, 4)\ndef get_inputs(): return [torch.randn(2, 4)]\n")
-
-    result = layoutdoctor(str(path), *EAGER)
-
-    assert result.returncode == 0
-    assert "Nothing to choose: every configuration is the same as eager (" in result.stdout

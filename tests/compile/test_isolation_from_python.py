@@ -137,14 +137,3 @@ def test_an_operator_of_this_process_is_not_missed_in_the_other() -> None:
 
     assert [trial.status for trial in diagnosis.trials] == ["ok"]
     assert "it calls the operator layoutdoctor_isolation::twice" in diagnosis.subject.notes[0]
-
-
-class CopiedAsItself(Net):
-    def __deepcopy__(self, memo: Any) -> CopiedAsItself:
-        return self
-
-
-@pytest.mark.slow
-def test_a_model_whose_copy_would_be_itself_is_refused_as_in_this_process() -> None:
-    with pytest.raises(layoutdoctor.LayoutDoctorError, match=r"'conv\.weight' of the copy is still the"):
-        diagnose(CopiedAsItself(), "eager")

@@ -375,38 +375,3 @@ def test_the_command_says_static_and_the_target_in_its_first_line(
     diagnosis = json.loads(saved.read_text(encoding="utf-8"))
     jsonschema.validate(diagnosis, SCHEMA)
     assert [trial["status"] for trial in diagnosis["trials"]] == ["skipped", "ok", "ok"]
-
-
-def test_the_command_ends_with_4_where_nothing_was_lowered() -> None:
-    case = str(CASEBOOK / "11_weight_stride_recompile.py")
-
-    assert main([case, "--target", "cuda:90", "--configurations", "eager", "-q"]) == 4
-
-
-@pytest.mark.smoke
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (
-            ["--target", "cuda:91"],
-            "cannot lower for target 'cuda:91': expected one of cuda:80, cuda:89, cuda:90, cuda:",
-        ),
-        (
-            ["--target", "cuda:90", "--device", "cuda"],
-            "cannot lower for --target cuda:90 with --device cuda: the model ",
-        ),
-    ],
-)
-def test_a_wrong_target_ends_with_2_before_torch_is_needed(options: list[str], sentence: str) -> None:
-    code = f"""
-import sys
-from layoutdoctor.__main__ import main
-status = main(["no_such_model.py", *{options!r}])
-assert "torch" not in sys.modules
-sys.exit(status)
-"""
-
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert result.returncode == 2
-    assert result.stderr.startswith(f"layoutdoctor: error: {sentence}")

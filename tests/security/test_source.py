@@ -46,8 +46,6 @@ REASONS = {
     ("isolation/supervisor.py", "subprocess.Popen"): "starts its own worker by sys.executable; no shell",
     ("subjects/transport.py", "pickle"): "the caller's own live model, to a child process, by a private directory",
     ("subjects/transport.py", "cloudpickle"): "the caller's own live model, to a child process, by a private directory",
-    ("subjects/reducers.py", "pickle"): "takes the caller's own live model apart for transport.py",
-    ("subjects/reducers.py", "cloudpickle"): "takes the caller's own live model apart for transport.py",
 }
 
 

@@ -219,12 +219,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert (tmp_path / "accepted.json").read_bytes().endswith(b"}\n")
 
 
-def test_no_folder_is_written(tmp_path: Path) -> None:
-    save_accepted(tmp_path / "accepted.json", accept_all(found(a_finding())))
-
-    assert b"/home" not in (tmp_path / "accepted.json").read_bytes()
-
-
 def test_an_entry_written_by_hand_needs_its_rule_only(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"schema_version": 1, "accepted": [{"code": "LD401", "reason": "busy machine"}]}')
     finding = a_finding(code="LD401", configuration=None, location=None, module=None, evidence=("1", "2"))
@@ -272,22 +266,4 @@ def test_a_huge_file_is_not_read_at_all(tmp_path: Path) -> None:
         stream.truncate(200 << 20)
 
     with pytest.raises(RecordError, match=f"it has more than {MOST_BYTES >> 20} MiB"):
-        load_accepted(path)
-
-
-def test_a_file_that_is_not_there_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="No such file or directory; write them with --write-accepted"):
-        load_accepted(tmp_path / "none.json")
-    with pytest.raises(RecordError, match="Is a directory"):
-        load_accepted(tmp_path)
-
-
-def test_a_changed_entry_contradicts_its_fingerprint(tmp_path: Path) -> None:
-    path = tmp_path / "accepted.json"
-    save_accepted(path, accept_all(found(a_finding())))
-    path.write_text(path.read_text().replace('"module": "body.1"', '"module": "body.9"'))
-
-    with pytest.raises(
-        RecordError, match=r"accepted\[0\] \(LD101 \[inductor\] model.py body.9\) has fingerprint .* was"
-    ):
         load_accepted(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +11,6 @@ from torch import nn
 
 import layoutdoctor
 from layoutdoctor.errors import SubjectError, UsageError
-
-if TYPE_CHECKING:
-    from layoutdoctor.isolation.messages import Progress
 
 pytestmark = pytest.mark.thorough
 
@@ -56,20 +53,6 @@ def test_the_callers_inference_mode_does_not_matter_and_stays(mode: Any) -> None
 
     assert diagnosis.trials[0].status == "ok"
     assert still
-
-
-def test_a_progress_callback_that_raises_reaches_the_caller_and_leaves_nothing_behind() -> None:
-    def stop(progress: Progress) -> None:
-        torch.set_default_dtype(torch.float64)
-        raise ZeroDivisionError(progress.stage)
-
-    model, state = nn.Conv2d(4, 4, 3), torch.get_rng_state()
-
-    with pytest.raises(ZeroDivisionError, match="running the model once"):
-        layoutdoctor.diagnose(model, IMAGE, configurations="eager", progress=stop)
-
-    assert torch.get_default_dtype() == torch.float32
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_device_that_cannot_be_timed_is_refused_before_the_model_runs() -> None:

@@ -11,7 +11,6 @@ import jsonschema
 import pytest
 
 from layoutdoctor.diagnosis.saved import from_json, to_json
-from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.rules import ALL_RULES, run_rules
 from layoutdoctor.run.recorded import examine_trace
@@ -135,14 +134,6 @@ def test_a_file_that_was_cut_is_examined_as_far_as_it_goes(tmp_path: Path) -> No
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(to_json(diagnosis)))
 
 
-def test_a_trace_without_kernels_has_no_device_and_says_so(tmp_path: Path) -> None:
-    diagnosis = examine_trace(a_file(tmp_path))
-
-    assert diagnosis.subject.device is None
-    assert diagnosis.trials[0].kernels is not None
-    assert len(diagnosis.trials[0].kernels.lacks) == 1
-
-
 @pytest.mark.parametrize(
     "document",
     [
@@ -153,12 +144,3 @@ def test_a_trace_without_kernels_has_no_device_and_says_so(tmp_path: Path) -> No
 )
 def test_strange_fields_beside_the_events_do_no_harm(tmp_path: Path, document: dict[str, Any]) -> None:
     assert examine_trace(a_file(tmp_path, a_kernel(0), **document)).environment.device_name is None
-
-
-def test_a_path_may_be_text() -> None:
-    assert examine_trace(str(WAN)).subject.name == WAN.name
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="there is no such file"):
-        examine_trace(tmp_path / "missing.json")

@@ -91,14 +91,6 @@ def test_the_marker_sets_what_is_checked_and_the_call_has_the_last_word(
     run(project, a_test(marker=marker, options=options)).assert_outcomes(**{outcome: 1})
 
 
-def test_a_marker_that_is_wrong_is_told(project: pytest.Pytester) -> None:
-    result = run(project, a_test(marker="max_shear=0.5"))
-
-    result.stdout.fnmatch_lines(
-        ["E*UsageError: cannot use 'max_shear' to check layouts: expected one of accepted, allow_gaps, *"]
-    )
-
-
 def test_a_markers_setting_holds_for_a_module_and_the_nearest_one_wins(project: pytest.Pytester) -> None:
     source = (
         f"{HEAD}pytestmark = pytest.mark.layouts(max_share=0.5)\n\n"

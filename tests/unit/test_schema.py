@@ -256,11 +256,6 @@ def test_a_file_that_cannot_be_written_is_told_in_a_sentence(capsys: pytest.Capt
     )
 
 
-def test_another_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", "report"]) == 2
-    assert "invalid choice: 'report'" in capsys.readouterr().err
-
-
 @pytest.mark.thorough
 def test_another_validator_agrees() -> None:
     """As ``docs/schema/README.md`` says it."""

@@ -79,12 +79,3 @@ def test_what_is_installed_is_what_the_package_needs_but_no_second_torch_and_no_
 
     assert {"msgspec", "numpy", "networkx", "jinja2", "pytest", "hypothesis"} <= names
     assert not names & {"torch", "triton", "playwright", "mypy", "ruff"}
-
-
-def test_a_result_is_written_beside_those_of_other_versions_in_order(matrix: Any, tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    assert matrix._known_results(path) == {}
-
-    matrix._write(path, {"2.13.0": {}, "2.7.1": {}, "2.15.0": {}})
-
-    assert list(matrix._known_results(path)) == ["2.7.1", "2.13.0", "2.15.0"]

@@ -23,10 +23,9 @@ from builders import (
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
-from layoutdoctor.diagnosis.records import Finding, SourceLocation
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
-from layoutdoctor.run.recorded import compare, examine_trace, is_saved_diagnosis
+from layoutdoctor.run.recorded import compare, is_saved_diagnosis
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,21 +52,6 @@ def saved(folder: Path, name: str, diagnosis: Diagnosis) -> str:
 
 def run(folder: Path, old: Diagnosis, new: Diagnosis, *options: str) -> int:
     return main(["compare", saved(folder, "old.json", old), saved(folder, "new.json", new), *options])
-
-
-def test_two_examined_traces_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, a_run(4), a_run(1)) == 0
-
-    out, err = capsys.readouterr()
-    assert "Saved: 390 us of layout conversions" in out
-    assert err == ""
-
-
-def test_two_diagnoses_of_models_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = a_diagnosis(a_trial(kernels=kernels(a_conversion()))), a_diagnosis()
-
-    assert run(tmp_path, old, new) == 0
-    assert "comparison of diagnoses" in capsys.readouterr().out
 
 
 def test_a_trace_and_a_diagnosis_of_a_model_are_not_compared(
@@ -120,12 +104,6 @@ def test_fail_on_takes_regression_only(tmp_path: Path, capsys: pytest.CaptureFix
     assert "regression" in capsys.readouterr().err
 
 
-def test_each_format_goes_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for report_format, start in (("text", "layoutdoctor "), ("markdown", "## layoutdoctor "), ("json", "{")):
-        assert run(tmp_path, a_run(4), a_run(1), "--format", report_format) == 0
-        assert capsys.readouterr().out.startswith(start)
-
-
 def test_reports_are_written_by_suffix_and_existing_files_need_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,11 +120,6 @@ def test_reports_are_written_by_suffix_and_existing_files_need_force(
     assert "Lost: " in files[2].read_text()
 
 
-def test_an_output_of_unknown_format_is_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "missing.json", "missing.json", "--output", "r.xlsx"]) == 2
-    assert "cannot tell the format of 'r.xlsx'" in capsys.readouterr().err
-
-
 def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there, missing, pipe = saved(tmp_path, "a.json", a_run()), str(tmp_path / "x.json"), str(tmp_path / "pipe")
     os.mkfifo(pipe)
@@ -157,24 +130,6 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, capsys: pyt
     ):
         assert main(["compare", *words]) == 3
         assert said in capsys.readouterr().err
-
-
-def test_a_broken_diagnosis_is_refused_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = tmp_path / "broken.json"
-    for content, words in (
-        (b'{"schema_version": 99}', "it has schema_version 99, expected 1"),
-        (b'{"schema_version": 1}', "it is no diagnosis of schema_version 1"),
-        (b'{"schema_version": "x"}', "cannot read"),
-        (to_json(a_run())[:900], "cannot read"),
-        (to_json(a_run()).replace(b'"trials"', b'"trails"'), "it is no diagnosis"),
-    ):
-        broken.write_bytes(content)
-
-        assert main(["compare", saved(tmp_path, "a.json", a_run()), str(broken)]) == 3, content
-        err = capsys.readouterr().err
-        assert words in err
-        assert "broken.json" in err
-        assert "Traceback" not in err
 
 
 def test_a_saved_diagnosis_is_told_from_a_trace_by_what_is_in_it(tmp_path: Path) -> None:
@@ -264,15 +219,6 @@ def test_recorded_traces_are_examined_and_compared_per_step(tmp_path: Path, caps
     assert "Lost: 50.5 us of layout conversions per step (1 -> 2 conversions" in capsys.readouterr().out
 
 
-def test_a_saved_examination_and_the_trace_itself_say_the_same(tmp_path: Path) -> None:
-    trace = write_chrome_trace(tmp_path / "trace.json", 2)
-    record = saved(tmp_path, "saved.json", examine_trace(trace))
-
-    comparison = compare(record, trace)
-    assert isinstance(comparison, TraceComparison)
-    assert comparison.is_same
-
-
 def test_a_file_of_neither_kind_is_no_bug(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary\n")
@@ -321,13 +267,6 @@ def test_models_that_cannot_be_judged_are_no_pass(tmp_path: Path, capsys: pytest
     assert run(tmp_path, a_model(), unfinished) == 0
 
 
-def test_the_same_diagnosis_twice_is_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = saved(tmp_path, "a.json", a_model())
-
-    assert main(["compare", path, path, "--fail-on", "regression"]) == 0
-    assert "No regression: the two say the same, number by number" in capsys.readouterr().out
-
-
 def test_a_report_that_no_comparison_has_is_refused_before_anything_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -336,45 +275,3 @@ def test_a_report_that_no_comparison_has_is_refused_before_anything_is_read(
         assert "cannot render a comparison as " in capsys.readouterr().err
         assert not (tmp_path / report).exists()
     assert main(["compare", "missing.json", "missing.json", "--format", "html"]) == 2
-
-
-def test_redacted_names_stand_in_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def of(pairs: int) -> Diagnosis:
-        redundant = tuple(a_pair(module="encoder.stem") for _ in range(pairs))
-        finding = Finding(
-            code="LD501",
-            rule="user-contiguous-call",
-            severity="warning",
-            configuration="inductor",
-            message="a copy",
-            module="encoder.stem",
-            location=SourceLocation(file="secret_model.py", line=3),
-        )
-        return a_diagnosis(
-            a_trial(kernels=BOTH_WAYS, redundant_pairs=redundant),
-            findings=(finding,) * pairs,
-            subject=a_subject(name="secret_model.py", model="SecretModel"),
-        )
-
-    output = tmp_path / "r.md"
-    for report_format in ("text", "markdown", "json"):
-        assert (
-            run(tmp_path, of(0), of(1), "--redact", "--format", report_format, "--output", str(output), "--force") == 0
-        )
-        for report in (capsys.readouterr().out, output.read_text()):
-            assert "LD501" in report
-            assert "secret" not in report.lower()
-            assert "encoder.stem" not in report
-
-
-def test_a_large_file_that_is_no_diagnosis_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    large = tmp_path / "large.json"
-    with large.open("wb") as stream:
-        stream.write(b'{"schema_version": 1, "trials": [')
-        stream.truncate(200 << 20)
-
-    assert main(["compare", str(large), saved(tmp_path, "a.json", a_model())]) == 3
-    err = capsys.readouterr().err
-    assert "large.json" in err
-    assert "Traceback" not in err
-    assert err.count("\n") == 1

@@ -218,15 +218,6 @@ def test_a_wrong_file_is_told_before_anything_is_measured(
     assert message in capsys.readouterr().err
 
 
-def test_a_model_can_be_accepted_as_it_is(engine: list[Diagnosis], tmp_path: Path) -> None:
-    path = str(tmp_path / "accepted.json")
-
-    assert main(["m.py", "-q", "--configurations", "inductor", "--fail-on", "warning"]) == 1
-    assert main(["m.py", "-q", "--configurations", "inductor", "--write-accepted", path]) == 0
-    words = ["m.py", "-q", "--configurations", "inductor", "--fail-on", "warning", "--accepted", path]
-    assert main(words) == 0
-
-
 def test_a_file_that_cannot_be_written_after_all_costs_no_report(
     engine: list[Diagnosis], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

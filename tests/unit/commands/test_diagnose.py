@@ -214,31 +214,6 @@ def test_an_output_that_cannot_be_opened_is_found_first(
     )
 
 
-def test_reports_are_written_in_the_format_of_their_suffix(engine: FakeEngine, tmp_path: Path) -> None:
-    names = ["r.json", "r.md", "r.txt"]
-
-    assert main(["m.py", *(word for name in names for word in ("--output", str(tmp_path / name)))]) == 0
-
-    assert load(tmp_path / "r.json") == FULL
-    assert (tmp_path / "r.md").read_text().startswith("## layoutdoctor")
-    assert (tmp_path / "r.txt").read_text().startswith("layoutdoctor 0.1.0")
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
-
-
-def test_force_replaces_a_file_and_keeps_its_mode_and_the_link_to_it(engine: FakeEngine, tmp_path: Path) -> None:
-    old = tmp_path / "old.json"
-    old.write_text("old")
-    old.chmod(0o640)
-    link = tmp_path / "link.json"
-    link.symlink_to(old)
-
-    assert main(["m.py", "--force", "--output", str(link)]) == 0
-
-    assert link.is_symlink()
-    assert load(old) == FULL
-    assert old.stat().st_mode & 0o777 == 0o640
-
-
 def test_what_was_measured_is_on_disk_while_the_rest_runs(engine: FakeEngine, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     seen = []
@@ -248,18 +223,6 @@ def test_what_was_measured_is_on_disk_while_the_rest_runs(engine: FakeEngine, tm
 
     assert seen == [PARTIAL]
     assert load(path) == FULL
-
-
-def test_a_stop_from_the_keyboard_keeps_the_trials_so_far(
-    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    engine.error = KeyboardInterrupt()
-
-    assert main(["m.py", "--output", str(tmp_path / "r.json"), "--output", str(tmp_path / "r.md")]) == 130
-
-    assert load(tmp_path / "r.json") == msgspec.structs.replace(PARTIAL, interrupted="interrupted from the keyboard")
-    assert "**Not finished: interrupted from the keyboard." in (tmp_path / "r.md").read_text()
-    assert "Not finished: interrupted from the keyboard." in capsys.readouterr().out
 
 
 def test_a_stop_before_the_first_trial_saves_nothing(
@@ -297,45 +260,6 @@ def test_a_bug_keeps_its_traceback_and_the_trials_so_far(engine: FakeEngine, tmp
     assert load(tmp_path / "r.json") == PARTIAL
 
 
-def test_a_full_disk_does_not_lose_the_report(
-    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(output_module, "replace_file", fail)
-
-    assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 3
-
-    captured = capsys.readouterr()
-    assert captured.out.startswith("layoutdoctor 0.1.0 · model.py")
-    message = f"cannot write {str(tmp_path / 'r.json')!r}: No space left on device"
-    assert f"layoutdoctor: warning: {message}\n" in captured.err
-    assert captured.err.endswith(f"layoutdoctor: error: {message}\n")
-
-
-def test_a_half_written_file_never_takes_the_place_of_a_whole_one(
-    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "r.json"
-    path.write_text("old")
-
-    def fail(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", fail)
-
-    assert main(["m.py", "--force", "--output", str(path)]) == 3
-    assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["r.json"]
-
-
-def test_fail_on_sets_the_exit_status(engine: FakeEngine) -> None:
-    for fail_on, expected in (("error", 0), ("warning", 1), ("Warning", 1), ("LD205", 1), ("ld205", 1), ("ld101", 0)):
-        assert main(["m.py", "--fail-on", fail_on]) == expected, fail_on
-    assert main(["m.py"]) == 0
-
-
 @pytest.mark.parametrize(("status", "expected"), [("ok", 0), ("failed", 4), ("skipped", 4)])
 def test_a_target_is_handed_on_and_needs_one_lowered_trial(
     engine: FakeEngine, tmp_path: Path, status: str, expected: int
@@ -366,31 +290,6 @@ def test_one_measured_of_several_is_inconclusive_but_one_of_one_is_not(engine: F
     assert main(["m.py", "--configurations", "inductor"]) == 0
 
 
-def test_without_torch_the_message_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delitem(sys.modules, "layoutdoctor.run.diagnose", raising=False)
-
-    class NoTorch:
-        def find_spec(self, name: str, *rest: object) -> None:
-            if name == "layoutdoctor.run.diagnose":
-                raise ModuleNotFoundError("No module named 'torch'", name="torch")
-
-    monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
-
-    assert main(["m.py", "-q", "--no-isolation"]) == 3
-    assert capsys.readouterr().err.startswith(
-        "layoutdoctor: error: cannot diagnose: torch is not installed; install it"
-    )
-
-
-def test_another_missing_module_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", None)
-
-    with pytest.raises(ModuleNotFoundError):
-        main(["m.py", "-q", "--no-isolation"])
-
-
 def test_folders_stay_out_of_the_record() -> None:
     words = ["/home/me/secret/model.py:Net", "--output=/tmp/x/r.json", "--input", "f32[1, 3]"]
 
@@ -402,8 +301,3 @@ def test_configurations_that_all_turn_out_the_same_are_a_conclusion(engine: Fake
     engine.result = a_diagnosis(a_trial("eager"), same)
 
     assert main(["m.py", "--configurations", "eager,eager-channels-last"]) == 0
-
-
-def test_an_empty_output_name_is_shown_as_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["m.py", "--output", ""]) == 2
-    assert "cannot tell the format of '': got suffix ''" in capsys.readouterr().err

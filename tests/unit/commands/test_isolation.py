@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.isolation import Terminated, ending_signals
 from layoutdoctor.diagnosis.saved import load
-from layoutdoctor.errors import SubjectError
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Kept, Progress, Request
 
 if TYPE_CHECKING:
@@ -159,17 +157,6 @@ def test_a_directory_of_ones_own_is_named_once(
     assert f"continue with: python -m layoutdoctor m.py --resume={tmp_path / 'run'}\n" in capsys.readouterr().err
 
 
-def test_an_error_after_a_trial_keeps_it_and_says_how_to_continue(
-    supervisor: FakeSupervisor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    supervisor.error = SubjectError("cannot diagnose m.py: it died")
-
-    assert main(["m.py", "--resume", str(tmp_path / "run"), "--output", str(tmp_path / "d.json")]) == 3
-
-    assert load(tmp_path / "d.json").interrupted == "SubjectError: cannot diagnose m.py: it died"
-    assert "continue with: " in capsys.readouterr().err
-
-
 def test_where_nothing_was_done_there_is_nothing_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,16 +197,6 @@ def test_a_journal_that_cannot_be_kept_is_a_warning(
 
     assert main(["m.py"]) == 0
     assert "layoutdoctor: warning: cannot keep a journal in " in capsys.readouterr().err
-
-
-def test_without_torch_no_process_is_started(
-    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-
-    assert main(["m.py"]) == 3
-    assert "torch is not installed" in capsys.readouterr().err
-    assert supervisor.requests == []
 
 
 def test_signals_that_end_a_process_become_an_exception() -> None:

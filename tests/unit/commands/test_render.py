@@ -24,19 +24,3 @@ def test_a_saved_diagnosis_is_printed_in_another_format_and_with_the_rules_of_to
 
     assert main(["render", str(saved), "--format", "json", "--recheck"]) == 0
     assert "LD205" not in [finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]]
-
-
-def test_what_is_no_diagnosis_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "x.json"
-    for content in (b"", b"{}", b"[1]", b"\xff", b'{"schema_version": 99}'):
-        path.write_bytes(content)
-
-        assert main(["render", str(path)]) == 3, content
-        assert capsys.readouterr().err.startswith(f"layoutdoctor: error: cannot read {str(path)!r}: "), content
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", str(tmp_path / "x.json")]) == 3
-    assert capsys.readouterr().err == (
-        f"layoutdoctor: error: cannot read {str(tmp_path / 'x.json')!r}: No such file or directory\n"
-    )

@@ -88,23 +88,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("variable", "is_coloured"), [(None, True), ("NO_COLOR", False)])
-def test_a_terminal_gets_colours_unless_they_are_unwanted(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, is_coloured: bool
-) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    if variable:
-        monkeypatch.setenv(variable, "1")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-
-    assert main(["render", str(saved)]) == 0
-
-    assert ("\x1b[" in terminal.getvalue()) is is_coloured
-    assert "LD205 warning" in terminal.getvalue()
-
-
 class Broken(io.StringIO):
     """Standard output whose reader went away."""
 

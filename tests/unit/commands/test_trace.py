@@ -33,20 +33,7 @@ def test_the_report_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) 
     out, err = capsys.readouterr()
     assert (status, err) == (0, "")
     assert "Layout conversions take 23.1 us of 1.22 ms recorded GPU time (1.9 %)" in out
-
-
-def test_the_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["trace", str(PATCH_EMBED), "--format", "json"])
-
-    record = json.loads(capsys.readouterr().out)
-    (trial,) = record["trials"]
-    assert (record["subject"]["mode"], trial["configuration"]["name"], trial["measurement"]) == (
-        "trace",
-        "recorded",
-        None,
-    )
-    assert (trial["kernels"]["count"], trial["kernels"]["conversion_count"]) == (154, 3)
-    assert trial["kernels"]["conversion_seconds"] == pytest.approx(23.072e-6, abs=1e-12)
+    assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == out
 
 
 def test_outputs_are_written_in_the_format_of_their_suffix(tmp_path: Path) -> None:
@@ -87,30 +74,6 @@ def test_an_annotated_trace_that_exists_is_not_replaced_unasked(
     assert "pass --force to replace it" in capsys.readouterr().err
 
 
-def test_a_saved_examination_is_rendered_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "d.json")])
-    first = capsys.readouterr().out
-
-    assert main(["render", str(tmp_path / "d.json"), "--recheck"]) == 0
-    assert capsys.readouterr().out == first
-
-
-def test_several_traces_are_examined_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["trace", str(PATCH_EMBED), str(WAN)])
-
-    out = capsys.readouterr().out
-    assert status == 0
-    assert out.index("h100_vit_patch_embed.json.gz") < out.index("h100_wan21_kernel_summary.csv")
-    assert "26.6 % of that in layout conversions" in out
-
-
-def test_several_traces_in_json_are_one_list(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["trace", str(PATCH_EMBED), str(WAN), "--format", "json"])
-
-    names = [record["subject"]["name"] for record in json.loads(capsys.readouterr().out)]
-    assert names == [PATCH_EMBED.name, WAN.name]
-
-
 def test_a_file_that_cannot_be_read_does_not_cost_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,23 +92,13 @@ def test_one_output_for_several_traces_is_refused(tmp_path: Path, capsys: pytest
     assert "examine them one at a time" in capsys.readouterr().err
 
 
-def test_a_trace_without_kernels_concludes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["trace", str(a_file(tmp_path))])
-
-    assert status == 4
+def test_a_trace_without_kernels_concludes_nothing_and_one_without_conversions_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", str(a_file(tmp_path))]) == 4
     assert "Nothing could be concluded: the trace holds no device kernels" in capsys.readouterr().out
-
-
-def test_a_trace_without_conversions_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["trace", str(a_file(tmp_path, kernel(0), kernel(1)))])
-
-    assert status == 0
+    assert main(["trace", str(a_file(tmp_path, kernel(0), kernel(1)))]) == 0
     assert "No layout conversion in 2 kernels" in capsys.readouterr().out
-
-
-def test_a_finding_to_fail_on_is_an_exit_status() -> None:
-    assert main(["trace", str(PATCH_EMBED), "--fail-on", "LD103"]) == 1
-    assert main(["trace", str(PATCH_EMBED), "--fail-on", "error"]) == 0
 
 
 def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,9 +106,6 @@ def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixtur
 
     assert status == 3
     assert "raise the limit: --max-bytes 200000" in capsys.readouterr().err
-
-
-def test_a_limit_that_is_none_is_wrong_usage() -> None:
     for number in ("0", "-5", "many"):
         assert main(["trace", str(PATCH_EMBED), f"--max-bytes={number}"]) == 2
 
@@ -185,17 +135,3 @@ def test_a_saved_diagnosis_is_sent_to_render(tmp_path: Path, capsys: pytest.Capt
 
     assert main(["trace", str(tmp_path / "d.json")]) == 3
     assert "layoutdoctor render" in capsys.readouterr().err
-
-
-def test_a_name_full_of_escapes_reaches_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hostile = "void cudnn::ops::nchwToNhwcKernel<\x1b[31m</script>\n>"
-
-    main(["trace", str(a_file(tmp_path, kernel(0, hostile)))])
-
-    assert "\x1b" not in capsys.readouterr().out
-
-
-def test_python_and_the_command_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["trace", str(PATCH_EMBED)])
-
-    assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == capsys.readouterr().out

@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import subprocess
-import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -264,12 +263,6 @@ def test_what_goes_wrong_with_one_configuration_costs_that_one(
     assert log in (failure.log or "")
 
 
-def test_every_configuration_may_crash(run: Any) -> None:
-    diagnosis, _ = run("run_all(lambda name: os.abort()); finish()")
-
-    assert set(statuses(diagnosis).values()) == {"crashed"}
-
-
 @pytest.mark.parametrize(
     ("kind", "expected", "status"),
     [
@@ -386,6 +379,34 @@ def test_a_killed_child_leaves_its_last_lines_and_how_much_it_held_but_no_tempor
     assert not Path(directory).exists()
 
 
+def test_what_is_done_is_examined_while_nothing_is_measured(
+    run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    hear, examine = supervisor_module._Child._hear, supervisor_module.diagnosis_of
+
+    def heard(self: Any, message: Any) -> None:
+        happened.append(getattr(message, "stage", type(message).__name__))
+        hear(self, message)
+
+    def examined(recordings: Any, known: Any) -> Diagnosis:
+        happened.append(f"examined {len(recordings)}")
+        return examine(recordings, known)
+
+    monkeypatch.setattr(supervisor_module._Child, "_hear", heard)
+    monkeypatch.setattr(supervisor_module, "diagnosis_of", examined)
+    run("""
+    run_all(lambda name: name == "three" and channel.began(name, "compile"))
+    channel.began(None, "measure")
+    finish()
+    """)
+
+    measured = happened.index("measure")
+    assert "examined 2" in happened[:measured]
+    assert happened[measured + 1] == "Finished"
+    assert set(happened[measured + 2 :]) == {"examined 3"}
+
+
 def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
     run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,20 +458,6 @@ def test_nothing_of_a_run_stays_open(run: Any) -> None:
     run("run_all(lambda name: os._exit(1)); finish()", "four", "five")
 
     assert set(Path("/proc/self/fd").iterdir()) <= before
-
-
-def test_without_a_temporary_directory_the_run_goes_on_unkept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(**_: Any) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "mkdtemp", full)
-    journal = temporary_journal()
-    journal.keep(a_kept(a_trial("eager")))
-
-    assert journal.failure is not None
-    assert "No space left on device" in journal.failure
-    assert journal.kept is not None
-    assert not journal.can_continue
 
 
 def test_a_child_may_tidy_up_after_it_is_done(run: Any, tmp_path: Path) -> None:

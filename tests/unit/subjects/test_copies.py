@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import layoutdoctor
-from layoutdoctor.__main__ import main
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.subjects.copies import clone_tensor, copy_model, copy_module, layout_of
 from layoutdoctor.subjects.load import load_target
@@ -80,16 +79,6 @@ def test_a_copied_module_keeps_strides_and_ties_and_carries_no_gradient() -> Non
     assert model[0].weight.grad is not None
 
 
-def test_a_module_that_keeps_a_result_of_autograd_can_be_copied() -> None:
-    model = nn.Linear(2, 2)
-    model.scaled = model.weight * 2  # what the old weight_norm does, and deepcopy refuses
-
-    copied = copy_module(model)
-
-    assert torch.equal(copied.scaled, model.scaled)
-    assert copied.scaled is not model.scaled
-
-
 def test_a_module_that_cannot_be_copied_is_refused_with_the_reason() -> None:
     class Stubborn(nn.Linear):
         def __deepcopy__(self, memo: Any) -> Any:
@@ -150,17 +139,6 @@ def test_a_model_whose_copy_would_be_itself_is_refused_and_left_as_it_is(kind: s
     assert net.stem.weight.stride() == (27, 9, 3, 1)
     assert all(p.grad is gradient for p, gradient in zip(net.parameters(), gradients, strict=True))
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
-
-
-def test_the_command_refuses_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "frozen_stem.py"
-    path.write_text(
-        "import torch\nclass Frozen(torch.nn.Linear):\n    def __deepcopy__(self, memo):\n        return self\n"
-        "Model = torch.nn.Sequential(Frozen(2, 2))\nexample_input = torch.ones(1, 2)\n"
-    )
-
-    assert main([str(path), "--no-isolation", "-q"]) == 3
-    assert capsys.readouterr().err == f"layoutdoctor: error: {SHARED.format('Sequential', '0.weight')}\n"
 
 
 def test_an_imported_model_is_refused_before_it_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

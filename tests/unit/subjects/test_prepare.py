@@ -52,24 +52,6 @@ def test_channels_last_is_given_by_rank_and_keeps_ties() -> None:
     assert prepared.notes == ()
 
 
-def test_the_callers_model_and_inputs_stay_as_they_were() -> None:
-    subject = a_subject()
-    model: Any = subject.model
-    model.flat.weight.grad = torch.ones_like(model.flat.weight)
-    before = {name: (tensor.stride(), tensor.clone()) for name, tensor in model.state_dict().items()}
-
-    prepared = prepare(subject, BY_NAME["eager-channels-last"], "inference")
-    prepared.run(**prepared.kwargs)
-
-    assert model.training
-    assert model.flat.weight.grad is not None
-    assert all(parameter.grad is None for parameter in prepared.module.parameters())  # type: ignore[union-attr]
-    assert subject.kwargs["x"].is_contiguous()
-    for name, tensor in model.state_dict().items():
-        assert tensor.stride() == before[name][0]
-        assert torch.equal(tensor, before[name][1])
-
-
 @pytest.mark.parametrize(("mode", "training"), [("inference", False), ("training", True)])
 def test_the_mode_is_set_on_the_copy(mode: Any, training: bool) -> None:
     model = nn.Dropout().train(not training)

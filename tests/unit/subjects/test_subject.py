@@ -72,12 +72,6 @@ def test_data_parallel_around_a_compiled_model_is_unwrapped_twice() -> None:
     assert subject_from_python(torch.compile(scale), IMAGE).model is scale
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-def test_torchscript_is_refused_with_the_way_out() -> None:
-    with pytest.raises(SubjectError, match=r"cannot diagnose ReLU: it is TorchScript.*before torch.jit.script"):
-        subject_from_python(torch.jit.script(nn.ReLU()), IMAGE)
-
-
 @pytest.mark.parametrize(("model", "message"), [(nn.ReLU, "the class ReLU"), (3, "a int")])
 def test_a_class_or_a_number_is_no_model(model: Any, message: str) -> None:
     with pytest.raises(UsageError, match=f"cannot diagnose {message}"):
