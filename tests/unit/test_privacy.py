@@ -137,6 +137,8 @@ SHORT = {
     "'/home/w/my lab/net.py:12'": "'<path>/net.py:12'",
     "(see)/home/w/net.py": "(see)<path>/net.py",
     "quinella@brontosaur": "<user>@<host>",
+    "<quinella@brontosaur": "<<user>@<host>",
+    "<quinella@brontosaur>": "<<user>@<host>>",
     "s3://KEY:SECRET@bucket/run/d.json": "s3://<path>/d.json",
     "https://u:p@example.com/x?X-Amz-Signature=abc": "https://example.com/x?<token>",
     "http://gpu07.internal:8080/x": "http://<host>:8080/x",
