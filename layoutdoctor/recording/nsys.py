@@ -145,7 +145,9 @@ class _Reading:
     def trace(self) -> RecordedTrace:
         kernels, launches, transfers = self._kernels(), self._launches(), self._transfers()
         ranges, text_ids = self._ranges()
-        self._whole_graphs()
+        for start, end in self._rows(_GRAPHS, ("start", "end")):
+            if self._is_span(start, end, "CUDA graph launches"):
+                self.problems[_WHOLE_GRAPH] += 1
         event_count = self.database.row_count
         self._resolve(kernels, launches, ranges, text_ids)
         base = min(min(part.values["start"], default=_LARGEST) for part in (kernels, launches, transfers, ranges))
@@ -262,11 +264,6 @@ class _Reading:
             "arguments": self.arguments.setdefault(said.shapes, len(self.arguments)) if said.shapes else NONE,
             "is_operation": int(said.is_operation),
         }
-
-    def _whole_graphs(self) -> None:
-        for start, end in self._rows(_GRAPHS, ("start", "end")):
-            if self._is_span(start, end, "CUDA graph launches"):
-                self.problems[_WHOLE_GRAPH] += 1
 
     def _resolve(self, kernels: _Columns, launches: _Columns, ranges: _Columns, text_ids: array[int]) -> None:
         """Puts names in the place of ids of strings; a string that nothing refers to is never kept."""

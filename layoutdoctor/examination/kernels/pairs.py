@@ -153,7 +153,7 @@ class _Walker:
         group = self.groups[row]
         index = self.by_row.get(row)
         conversion = self.conversions[index] if index is not None else None
-        if walk.first is not None and group not in (NONE, self._group_of(walk)):
+        if walk.first is not None and group not in (NONE, self.conversions[walk.first].group):
             pair = None
             if walk.reader in (None, group) and index is not None:
                 pair = self._pair(walk.first, walk.rows, index)
@@ -170,9 +170,6 @@ class _Walker:
             else:
                 walk.rows.append(row)
         return None
-
-    def _group_of(self, walk: _Walk) -> int:
-        return self.conversions[walk.first].group if walk.first is not None else NONE
 
     def _prepares(self, row: int) -> bool:
         """Whether a kernel of a convolution comes before it computes: a fill, or the cast of a weight or an input."""
