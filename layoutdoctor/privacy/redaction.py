@@ -160,7 +160,8 @@ class _Redactor:
         return ".".join(self._module_part(part) for part in path.split("."))
 
     def _module_part(self, part: str) -> str:
-        if not part or is_public_parameter_part(part) or PLACEHOLDER.fullmatch(part):
+        is_torchs = part.isdigit() or part in _PARAMETER_PARTS or is_public_class(part)  # an index, weight, Conv2d_26
+        if not part or is_torchs or PLACEHOLDER.fullmatch(part):
             return part
         if re.fullmatch(r"(?:module|class)_\d+(?:_\d+)?", part):
             return part  # redacted before, or called so; nothing else gets that number
@@ -316,8 +317,3 @@ def is_public_file(path: str) -> bool:
     """Whether a file, as ``scrub`` leaves its path, belongs to Python or to a package that everybody has."""
     name = path.replace("\\", "/").removeprefix("site-packages/").removeprefix("dist-packages/")
     return path.startswith("<frozen") or ("/" in name and name.split("/", 1)[0] in PUBLIC_PACKAGES)
-
-
-def is_public_parameter_part(part: str) -> bool:
-    """Whether one part of a module's or parameter's path is torch's: an index, ``weight``, ``Conv2d_26``."""
-    return part.isdigit() or part in _PARAMETER_PARTS or is_public_class(part)

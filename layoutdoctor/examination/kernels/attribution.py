@@ -171,15 +171,11 @@ def _by_external(trace: RecordedTrace) -> Column:
     both = (external != NONE) & (correlation != NONE)
     if both.any() and (external == correlation)[both].mean() > _DEGENERATE_SHARE:
         return np.full(len(external), NONE, np.int64)
-    ambiguous = _shared_across_processes(operations.external, _processes(trace)[operations.thread])
+    numbers = {process: number for number, process in enumerate({process for process, _ in trace.threads})}
+    processes = np.array([numbers[process] for process, _ in trace.threads] or [NONE], np.int64)
+    ambiguous = _shared_across_processes(operations.external, processes[operations.thread])
     is_id = (external != 0) & ~np.isin(external, ambiguous)
     return _lookup(operations.external, np.where(is_id, external, NONE))
-
-
-def _processes(trace: RecordedTrace) -> Column:
-    """The process of each thread, as a number."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(process, len(numbers)) for process, _ in trace.threads] or [NONE], np.int64)
 
 
 def innermost(operations: OperationEvents, parent: Column, threads: Column, moments: Column) -> Column:

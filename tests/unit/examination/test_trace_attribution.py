@@ -14,8 +14,9 @@ def operation_names(trace: RecordedTrace, found: Attribution) -> list[str | None
     return [name_of_operation(trace, row) for row in found.operation.tolist()]
 
 
-def outermost_names(trace: RecordedTrace, found: Attribution) -> list[str | None]:
-    return [name_of_operation(trace, row) for row in found.outermost.tolist()]
+def operations_of(record: Recorder) -> list[str | None]:
+    trace = record.trace()
+    return operation_names(trace, attribute(trace))
 
 
 def test_without_external_ids_it_belongs_to_the_innermost_operation_around_its_launch() -> None:
@@ -26,9 +27,7 @@ def test_without_external_ids_it_belongs_to_the_innermost_operation_around_its_l
         record.kernel(POINTWISE)
     record.kernel(GEMM)
 
-    trace = record.trace()
-
-    assert operation_names(trace, attribute(trace)) == ["aten::cudnn_convolution", "aten::conv2d", None]
+    assert operations_of(record) == ["aten::cudnn_convolution", "aten::conv2d", None]
 
 
 def test_an_external_id_that_is_the_correlation_again_says_nothing() -> None:
@@ -66,9 +65,7 @@ def test_external_id_zero_stood_for_none_in_2020() -> None:
     with record.operation("aten::conv2d"):
         record.kernel(FORWARD, external=0)
 
-    trace = record.trace()
-
-    assert operation_names(trace, attribute(trace)) == ["aten::conv2d"]
+    assert operations_of(record) == ["aten::conv2d"]
 
 
 def test_a_kernel_without_a_launch_is_counted_and_belongs_to_nothing() -> None:
@@ -190,7 +187,7 @@ def test_the_outermost_operator_is_within_what_autograd_and_the_compiler_wrap_ar
 
     trace = record.trace()
 
-    assert outermost_names(trace, attribute(trace)) == [
+    assert [name_of_operation(trace, row) for row in attribute(trace).outermost.tolist()] == [
         "ProfilerStep#1",
         "Torch-Compiled Region: 0/0",
         "aten::conv2d",
