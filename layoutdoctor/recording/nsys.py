@@ -401,16 +401,9 @@ def read_range_text(text: str) -> RangeText:
     name, sequence = _number_behind(rest, ", seq = ")
     shapes = b"" if sizes is None else _shapes(sizes)
     # record_function ranges carry an op_id as well, but no sequence number, no sizes and no namespace.
-    is_operation = sizes is not None or sequence != NONE or name.startswith("aten::")
-    if operation_id != NONE and "::" in name:
-        is_operation = True
-    return RangeText(
-        name=name[:LONGEST_NAME],
-        is_operation=is_operation,
-        sequence=sequence,
-        shapes=shapes,
-        has_unread_sizes=sizes is not None and not shapes,
-    )
+    has_own_id = operation_id != NONE and "::" in name
+    is_operation = sizes is not None or sequence != NONE or name.startswith("aten::") or has_own_id
+    return RangeText(name[:LONGEST_NAME], is_operation, sequence, shapes, sizes is not None and not shapes)
 
 
 def _before(text: str, mark: str) -> tuple[str, str | None]:
