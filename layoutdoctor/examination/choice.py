@@ -96,9 +96,8 @@ def _compile_lines(configuration: Configuration) -> list[str]:
     if configuration.backend != "inductor":
         return []
     options = effective_options(configuration)
-    compiled = (
-        f"model = torch.compile(model, options={_as_code(options)})" if options else "model = torch.compile(model)"
-    )
+    display = ", ".join(f'"{name}": {_value(value)}' for name, value in options.items())  # as formatters write it
+    compiled = f"model = torch.compile(model{f', options={{{display}}}' if options else ''})"
     if configuration.inductor_options.get("freezing"):
         return ["import torch._inductor.config", "model.eval()", compiled]
     return [compiled]
@@ -115,11 +114,6 @@ def _input_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
         "x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)"
         "  # every 4-D and 5-D input"
     ]
-
-
-def _as_code(options: dict[str, OptionValue]) -> str:
-    """A dict display in double quotes, as formatters write it."""
-    return "{" + ", ".join(f'"{name}": {_value(value)}' for name, value in options.items()) + "}"
 
 
 def _value(value: OptionValue) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Graph, KernelSummary, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, KernelSummary, Trial
 
 # Notes that a trial and its examination leave where a part of the record is missing. A trial has no field for these.
 _NOTES_ON_GAPS = (
@@ -30,16 +30,12 @@ class Examination:
 
     Attributes:
         blockers: Why nothing can be said about it; empty where it was examined.
-        gaps: What in it was not recorded or not understood, so that a round trip there would not be seen.
+        gaps: What in it was not recorded or not understood, so that a round trip there would not be seen. Where there
+            are neither, finding none means that there is none.
     """
 
     blockers: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether finding no round trip means that there is none."""
-        return not self.blockers and not self.gaps
 
 
 def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
@@ -78,14 +74,10 @@ def _blockers(trial: Trial) -> Iterator[str]:
     if not trial.graphs:
         yield "no graph was recorded"
     for graph in trial.graphs:
-        yield from _graph_blockers(graph)
-
-
-def _graph_blockers(graph: Graph) -> Iterator[str]:
-    if graph.hook_failure is not None:
-        yield f"{graph.name} was not recorded: {graph.hook_failure}"
-    elif not graph.nodes:
-        yield f"{graph.name} was recorded without its operations"
+        if graph.hook_failure is not None:
+            yield f"{graph.name} was not recorded: {graph.hook_failure}"
+        elif not graph.nodes:
+            yield f"{graph.name} was recorded without its operations"
 
 
 def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:

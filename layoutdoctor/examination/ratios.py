@@ -88,20 +88,18 @@ def compare(
     baseline: str,
     *,
     eligible: Collection[str] | None = None,
-    coverage: float = COVERAGE,
     resolution: float = RESOLUTION,
 ) -> Comparison | None:
     """
     All configurations against the baseline, and which are fastest.
 
-    All intervals, and the choice of the fastest, hold together with the given coverage: the error allowed is divided by
+    All intervals, and the choice of the fastest, hold together with ``COVERAGE``: the error allowed is divided by
     the number of pairs that could be compared (Bonferroni over all pairs, because which one is the best is itself read
     from the data). So in at most 1 % of comparisons is any verdict wrong; in at most 5 % where the rounds are too few
     for that. Where they are too few for that as well, all are tied.
 
     Args:
         eligible: Those that may be recommended, because their outputs are right; None for all.
-        coverage: How often all intervals together are to cover their true medians, at least.
 
     Returns:
         None where the baseline has no times or nothing else has. ``fastest`` holds the eligible configuration with the
@@ -112,7 +110,7 @@ def compare(
     if baseline not in measured or len(measured) < 2:
         return None
     ratios = tuple(
-        _family_ratio(name, measured[baseline], seconds, len(measured), coverage, resolution)
+        _family_ratio(name, measured[baseline], seconds, len(measured), resolution)
         for name, seconds in measured.items()
         if name != baseline
     )
@@ -121,7 +119,7 @@ def compare(
     return Comparison(
         baseline=baseline,
         ratios=ratios,
-        fastest=_fastest(measured, sorted(allowed, key=lambda name: -speed[name]), baseline, coverage, resolution),
+        fastest=_fastest(measured, sorted(allowed, key=lambda name: -speed[name]), baseline, resolution),
         resolution=resolution,
         round_count=max(len(seconds) for seconds in measured.values()),
     )
@@ -206,12 +204,11 @@ def _family_ratio(
     baseline_seconds: Sequence[Seconds],
     candidate_seconds: Sequence[Seconds],
     configuration_count: int,
-    coverage: float,
     resolution: float,
 ) -> RatioInterval:
     # How far to lower the demand depends on the number of rounds alone, never on what they say.
     shared = min(len(baseline_seconds), len(candidate_seconds))
-    wanted = coverage if shared >= rounds_needed(coverage, configuration_count) else min(coverage, LEAST_COVERAGE)
+    wanted = COVERAGE if shared >= rounds_needed(COVERAGE, configuration_count) else LEAST_COVERAGE
     single = family_coverage(wanted, configuration_count)
     ratio = paired_ratio(name, baseline_seconds, candidate_seconds, coverage=single, resolution=resolution)
     # What is promised is that all hold together; alone, each holds more often.
@@ -222,15 +219,12 @@ def _fastest(
     measured: Mapping[str, Sequence[Seconds]],
     by_speed: Sequence[str],
     baseline: str,
-    coverage: float,
     resolution: float,
 ) -> tuple[str, ...]:
     if not by_speed:
         return ()
     best, *others = by_speed
-    ratios = (
-        _family_ratio(name, measured[best], measured[name], len(measured), coverage, resolution) for name in others
-    )
+    ratios = (_family_ratio(name, measured[best], measured[name], len(measured), resolution) for name in others)
     tied = [best, *(ratio.name for ratio in ratios if ratio.verdict != SLOWER)]
     return tuple(sorted(tied, key=lambda name: name != baseline))
 

@@ -177,7 +177,7 @@ class PathShortener:
         if "/" in text:
             text = _QUOTED.sub(self._quoted, text)
             text = _POSIX.sub(self._posix, text)
-            text = _FROM_HOME.sub(self._from_home, text)
+            text = _FROM_HOME.sub(lambda match: self.shorten(f"/~{match[1] or ''}{match[2]}"), text)
         return self._names_in_folders(text)
 
     def shorten(self, path: str) -> str:
@@ -221,9 +221,8 @@ class PathShortener:
         return f"{quote}{self.shorten(path.removesuffix(tail))}{tail}{quote}"
 
     def _posix(self, match: re.Match[str]) -> str:
-        path = match[1]
-        path, tail = path.rstrip(".!="), path[len(path.rstrip(".!=")) :]
-        return f"{self.shorten(path)}{tail}" if self._is_path(path) else match.group()
+        path = match[1].rstrip(".!=")
+        return f"{self.shorten(path)}{match[1][len(path) :]}" if self._is_path(path) else match.group()
 
     def _is_path(self, path: str) -> bool:
         """Whether it is a path in a file system, not one step of a scope, nor the name of an exported operation."""
@@ -233,9 +232,6 @@ class PathShortener:
         if len(parts) < 2:
             return any(_SUFFIX.fullmatch(part) for part in parts)
         return _FILE_SYSTEM.match(path) is not None or _EXPORTED.fullmatch(path) is None
-
-    def _from_home(self, match: re.Match[str]) -> str:
-        return self.shorten(f"/~{match[1] or ''}{match[2]}")
 
     def _names_in_folders(self, text: str) -> str:
         """User names in what is left of a path: ``home/NAME``, and folders for temporary files that are named so."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import Conversion, Kernel, Total
 from layoutdoctor.privacy.paths import listed
-from layoutdoctor.privacy.scrubbing import records_in, rewrite_record, scrub
+from layoutdoctor.privacy.scrubbing import PLACEHOLDER, records_in, rewrite_record, scrub
 
 if TYPE_CHECKING:
     import msgspec
@@ -32,7 +32,6 @@ _FILE_SUFFIX = (
 _FILE = re.compile(rf"(?!self\.)(?:<[\w-]+>/)?[\w.+/\\-]*?[\w+-]((?:\.{_FILE_SUFFIX})+)")
 # Words, and what is joined from them: module paths, files, operators, ratios, hyphenated words.
 _RUN = re.compile(r"(?:<path(?:-\d+)?>/)?\w+(?:(?:::|[./\\+-])\w+)*")
-_PLACEHOLDER = re.compile(r"<(?:path(?:-\d+)?|home|user|host|token|email|ip|mac|set)>")
 _CONTAINER = re.compile(r"(_(?:modules|parameters|buffers)\[['\"])([^'\"]+)(['\"]\])")
 _PSEUDONYM = re.compile(r"\b(?:module|file|class|name|code)_\d+")
 _SCOPE = re.compile(r"::|\.")
@@ -161,7 +160,8 @@ class _Redactor:
         return ".".join(self._module_part(part) for part in path.split("."))
 
     def _module_part(self, part: str) -> str:
-        if not part or is_public_parameter_part(part) or _PLACEHOLDER.fullmatch(part):
+        is_torchs = part.isdigit() or part in _PARAMETER_PARTS or is_public_class(part)  # an index, weight, Conv2d_26
+        if not part or is_torchs or PLACEHOLDER.fullmatch(part):
             return part
         if re.fullmatch(r"(?:module|class)_\d+(?:_\d+)?", part):
             return part  # redacted before, or called so; nothing else gets that number
@@ -182,7 +182,7 @@ class _Redactor:
         if "['" in text or '["' in text:
             text = _CONTAINER.sub(lambda match: match[1] + self._module(match[2]) + match[3], text)
         pieces, end = [], 0
-        for match in _PLACEHOLDER.finditer(text):
+        for match in PLACEHOLDER.finditer(text):
             if text[match.end() : match.end() + 1] == "/":
                 continue  # it stands for the folder of a file, which is replaced as one
             pieces += [_RUN.sub(self._run, text[end : match.start()]), match.group()]
@@ -317,8 +317,3 @@ def is_public_file(path: str) -> bool:
     """Whether a file, as ``scrub`` leaves its path, belongs to Python or to a package that everybody has."""
     name = path.replace("\\", "/").removeprefix("site-packages/").removeprefix("dist-packages/")
     return path.startswith("<frozen") or ("/" in name and name.split("/", 1)[0] in PUBLIC_PACKAGES)
-
-
-def is_public_parameter_part(part: str) -> bool:
-    """Whether one part of a module's or parameter's path is torch's: an index, ``weight``, ``Conv2d_26``."""
-    return part.isdigit() or part in _PARAMETER_PARTS or is_public_class(part)

@@ -29,6 +29,8 @@ AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
 _MOST_PASSES = 5
 """What one rule leaves, another one may know; most texts are done after the first pass, which changes nothing."""
 
+_PLACEHOLDER_WORD = r"(?:path(?:-\d+)?|home|user|host|token|email|ip|mac|set)"
+PLACEHOLDER = re.compile(f"<{_PLACEHOLDER_WORD}>")
 SET = "<set>"
 SETTINGS = "Environment.settings"
 
@@ -109,7 +111,7 @@ def _patterns_of_names(surroundings: Surroundings) -> tuple[tuple[re.Pattern[str
     if surroundings.user is not None:
         names.append((surroundings.user, "<user>"))
     return tuple(
-        (re.compile(rf"(?<![A-Za-z0-9_<]){re.escape(name)}(?![A-Za-z0-9_>])"), replacement)
+        (re.compile(rf"(?<![A-Za-z0-9_])(?!(?<=<){_PLACEHOLDER_WORD}>){re.escape(name)}(?![A-Za-z0-9_])"), replacement)
         for name, replacement in sorted(names, key=lambda entry: -len(entry[0]))
         if is_distinctive(name)
     )

@@ -157,10 +157,6 @@ def _mended(event: bytes) -> tuple[bytes, list[str]]:
     return event, kinds
 
 
-def _as_utf8(event: bytes) -> bytes:
-    return event.decode("utf-8", "replace").encode()
-
-
 def _with_escaped_quotes(event: bytes) -> bytes:
     """A name ends at the first quote behind which a key or the end of the object stands."""
     parts: list[bytes] = []
@@ -172,23 +168,16 @@ def _with_escaped_quotes(event: bytes) -> bytes:
         name = event[start.end() : end.start()]
         if _KEY_WITHIN.search(name):  # it may as well be several fields
             continue
-        parts += (event[done : start.end()], _ESCAPED_OR_QUOTE.sub(_escape, name))
+        name = _ESCAPED_OR_QUOTE.sub(lambda found: b'\\"' if found[0] == b'"' else found[0], name)
+        parts += (event[done : start.end()], name)
         done = end.start()
     return b"".join((*parts, event[done:]))
 
 
-def _escape(found: re.Match[bytes]) -> bytes:
-    return b'\\"' if found[0] == b'"' else found[0]
-
-
-def _with_nulls(event: bytes) -> bytes:
-    return _STRING_OR_NO_NUMBER.sub(lambda found: found["kept"] or b"null", event)
-
-
-_MENDERS = (
-    (NOT_UTF8, _as_utf8),
+_MENDERS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
+    (NOT_UTF8, lambda event: event.decode("utf-8", "replace").encode()),
     (QUOTE, _with_escaped_quotes),
-    (NOT_A_NUMBER, _with_nulls),
+    (NOT_A_NUMBER, lambda event: _STRING_OR_NO_NUMBER.sub(lambda found: found["kept"] or b"null", event)),
 )
 
 

@@ -65,7 +65,8 @@ class TraceFile:
         finally:
             self.byte_count = 0
         if not found:
-            raise TraceError(f"{self._cannot_read()}: it is empty{self._of_size()}; name a recorded trace")
+            cut = ", or cut off before its first byte" if self.is_packed else ""
+            raise TraceError(f"{self._cannot_read()}: it is empty{cut}; name a recorded trace")
         return found[:HEAD_BYTES]
 
     def pieces(self) -> Iterator[bytes]:
@@ -143,9 +144,6 @@ class TraceFile:
 
     def _cannot_read(self) -> str:
         return f"cannot read {str(self.path)!r}"
-
-    def _of_size(self) -> str:
-        return ", or cut off before its first byte" if self.is_packed else ""
 
 
 def _read(start: bytes, stream: BinaryIO, piece_bytes: int) -> Iterator[bytes]:

@@ -145,7 +145,9 @@ class _Reading:
     def trace(self) -> RecordedTrace:
         kernels, launches, transfers = self._kernels(), self._launches(), self._transfers()
         ranges, text_ids = self._ranges()
-        self._whole_graphs()
+        for start, end in self._rows(_GRAPHS, ("start", "end")):
+            if self._is_span(start, end, "CUDA graph launches"):
+                self.problems[_WHOLE_GRAPH] += 1
         event_count = self.database.row_count
         self._resolve(kernels, launches, ranges, text_ids)
         base = min(min(part.values["start"], default=_LARGEST) for part in (kernels, launches, transfers, ranges))
@@ -262,11 +264,6 @@ class _Reading:
             "arguments": self.arguments.setdefault(said.shapes, len(self.arguments)) if said.shapes else NONE,
             "is_operation": int(said.is_operation),
         }
-
-    def _whole_graphs(self) -> None:
-        for start, end in self._rows(_GRAPHS, ("start", "end")):
-            if self._is_span(start, end, "CUDA graph launches"):
-                self.problems[_WHOLE_GRAPH] += 1
 
     def _resolve(self, kernels: _Columns, launches: _Columns, ranges: _Columns, text_ids: array[int]) -> None:
         """Puts names in the place of ids of strings; a string that nothing refers to is never kept."""
@@ -404,16 +401,9 @@ def read_range_text(text: str) -> RangeText:
     name, sequence = _number_behind(rest, ", seq = ")
     shapes = b"" if sizes is None else _shapes(sizes)
     # record_function ranges carry an op_id as well, but no sequence number, no sizes and no namespace.
-    is_operation = sizes is not None or sequence != NONE or name.startswith("aten::")
-    if operation_id != NONE and "::" in name:
-        is_operation = True
-    return RangeText(
-        name=name[:LONGEST_NAME],
-        is_operation=is_operation,
-        sequence=sequence,
-        shapes=shapes,
-        has_unread_sizes=sizes is not None and not shapes,
-    )
+    has_own_id = operation_id != NONE and "::" in name
+    is_operation = sizes is not None or sequence != NONE or name.startswith("aten::") or has_own_id
+    return RangeText(name[:LONGEST_NAME], is_operation, sequence, shapes, sizes is not None and not shapes)
 
 
 def _before(text: str, mark: str) -> tuple[str, str | None]:

@@ -62,12 +62,10 @@ class _Layout:
     other: frozenset[str] = frozenset()
     unit: str | None = None
 
-    def needed(self) -> set[str]:
+    def needed(self) -> set[str | None]:
         """The titles without which it is not this table."""
         only = self.kernels_only[0] if self.kernels_only is not None else None
-        return {self.name, self.time} | {
-            title for title in (self.count, self.operation, only, self.grid, self.host_time) if title is not None
-        }
+        return {self.name, self.time, self.count, self.operation, only, self.grid, self.host_time} - {None}
 
 
 _NSYS = "Nsight Systems"
@@ -164,11 +162,15 @@ def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelT
     table = reading.best()
     if table is None:
         raise TraceError(f"cannot read {str(path)!r}: {reading.why_not()}")
-    totals = KernelTotals(table.layout.source, rows=[_total(*item) for item in table.totals.items()])
+    rows = [
+        KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
+        for (name, operation), (count, nanoseconds) in table.totals.items()
+    ]
+    totals = KernelTotals(table.layout.source, rows=rows)
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
         "lines that are too long for a table": too_long,
-        "further tables of kernels in the same file, which were not read": reading.further_count(),
+        "further tables of kernels in the same file, which were not read": len(reading.tables) - 1,
         "the kernel table has no rows": int(not totals.rows and not table.unread_count),
         "the packed file ends before its data do": int(file.is_cut),
     }
@@ -186,16 +188,11 @@ def has_kernel_table(text: str) -> bool:
     return False
 
 
-def _total(key: tuple[str, str | None], sums: list[int]) -> KernelTotal:
-    name, operation = key
-    return KernelTotal(name, sums[0], sums[1], operation, is_cut=name.endswith(_CUT))
-
-
 class _Reading:
     """A file while it is read, line by line."""
 
     def __init__(self) -> None:
-        self._tables: list[_Table] = []
+        self.tables: list[_Table] = []
         self._here: _Table | None = None
         self._spans: list[tuple[int, int]] | None = None  # of aligned text; None in CSV
         self._previous = ""
@@ -213,10 +210,7 @@ class _Reading:
 
     def best(self) -> _Table | None:
         """The table to believe: the first of the best layout."""
-        return min(self._tables, key=lambda table: _LAYOUTS.index(table.layout), default=None)
-
-    def further_count(self) -> int:
-        return len(self._tables) - 1
+        return min(self.tables, key=lambda table: _LAYOUTS.index(table.layout), default=None)
 
     def why_not(self) -> str:
         expected = (
@@ -254,7 +248,7 @@ class _Reading:
         table = _table(cells)
         if table is not None:
             self._here = table
-            self._tables.append(table)
+            self.tables.append(table)
         elif len(cells) > 2 and not self._titles_seen and not any(map(_is_number, cells)):
             self._titles_seen = list(cells)
 

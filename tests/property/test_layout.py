@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections import Counter
@@ -34,14 +33,15 @@ def torch_formats(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[Memo
 
 
 def random_layout(generator: random.Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A dense layout in some order, half of the time with one stride changed."""
+    """A dense layout in some order, half of the time with one to three strides changed."""
     rank = generator.choice((4, 5))
     shape = tuple(generator.choice(SIZES) for _ in range(rank))
     channels_last = (0, *range(2, rank), 1)
     order = generator.choice((tuple(range(rank)), channels_last, tuple(generator.sample(range(rank), rank))))
     stride = list(dense_stride(shape, order))
     if generator.random() < 0.5:
-        stride[generator.randrange(rank)] = generator.choice((0, 1, 2, 3, 7, math.prod(shape)))
+        for dimension in generator.sample(range(rank), generator.choice((1, 1, 2, 3))):
+            stride[dimension] = generator.choice((0, 1, 2, 3, 7, math.prod(shape)))
     return shape, tuple(stride)
 
 
@@ -70,16 +70,6 @@ def test_strides_of_a_dense_tensor_are_those_of_torch(drawn: tuple[list[int], li
     expected = permuted.permute([order.index(dimension) for dimension in range(len(shape))])
 
     assert dense_stride(shape, order) == expected.stride()
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.integers(1, 4), min_size=4, max_size=5), st.booleans())
-def test_a_tensor_that_torch_converted_satisfies_the_format(shape: list[int], is_channels_last: bool) -> None:
-    last: MemoryFormat = "channels_last" if len(shape) == 4 else "channels_last_3d"
-    name: MemoryFormat = last if is_channels_last else "contiguous_format"
-    tensor = torch.empty(shape, device="meta").to(memory_format=getattr(torch, name))
-
-    assert name in strided_layout(tensor.shape, tensor.stride()).memory_formats
 
 
 @settings(max_examples=300, deadline=None)
@@ -128,16 +118,8 @@ def permuted(draw: st.DrawFn, *, with_gaps: bool = False) -> tuple[Layout, Layou
 
 
 @settings(max_examples=500, deadline=None)
-@given(permuted())
+@given(permuted() | permuted(with_gaps=True))
 def test_no_conversion_is_needed_exactly_where_the_bytes_lie_in_the_same_order(layouts: tuple[Layout, Layout]) -> None:
-    source, target = layouts
-
-    assert (layout_change(source, target) == "none") == (memory_of(source) == memory_of(target))
-
-
-@settings(max_examples=300, deadline=None)
-@given(permuted(with_gaps=True))
-def test_parts_of_larger_memories_count_by_the_order_of_their_own_bytes(layouts: tuple[Layout, Layout]) -> None:
     source, target = layouts
 
     assert (layout_change(source, target) == "none") == (memory_of(source) == memory_of(target))
@@ -173,26 +155,3 @@ def test_a_tensor_that_is_expanded_is_never_converted(layouts: tuple[Layout, Lay
     stride = [0 if d == dimension else int(step) for d, step in enumerate(source.stride or ())]
 
     assert layout_change(strided_layout(source.shape, stride), target) == "none"
-
-
-def test_formats_of_expanded_and_size_one_dimensions_are_those_of_torch() -> None:
-    """Every way to expand, or to give size-1 dimensions strides of their own, in some hundred layouts."""
-    generator = random.Random(20_261)
-    met: dict[tuple[str, ...], int] = {}
-    for _ in range(150):
-        rank = generator.choice((4, 5))
-        shape = tuple(generator.choice((1, 1, 2, 3)) for _ in range(rank))
-        order = generator.choice((tuple(range(rank)), (0, *range(2, rank), 1)))
-        dense = dense_stride(shape, order)
-        for chosen in itertools.product((False, True), repeat=rank):
-            stride = [
-                step if not change else 0 if size > 1 else generator.randint(0, 40)
-                for size, step, change in zip(shape, dense, chosen, strict=True)
-            ]
-            tensor = torch.empty_strided(shape, stride, device="meta")
-            names = {4: ("contiguous_format", "channels_last"), 5: ("contiguous_format", "channels_last_3d")}[rank]
-            expected = tuple(name for name in names if tensor.is_contiguous(memory_format=getattr(torch, name)))
-            assert memory_formats_of(shape, stride) == expected, (shape, stride)
-            met[expected] = met.get(expected, 0) + 1
-
-    assert len(met) == 6, met  # none, each of the three, and contiguous_format with one of the others

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from loops import for_each
 
 from layoutdoctor import privacy
-from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis import records
 from layoutdoctor.diagnosis.saved import from_json, load, to_json
 from layoutdoctor.privacy import Surroundings, paths, scrub
 from layoutdoctor.privacy.scrubbing import rewrite_record, text_fields
@@ -27,6 +27,8 @@ from layoutdoctor.run.recorded import examine_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 TRACES = Path(__file__).parents[1] / "traces"
 HOME = "/home/quinella"
@@ -137,6 +139,8 @@ SHORT = {
     "'/home/w/my lab/net.py:12'": "'<path>/net.py:12'",
     "(see)/home/w/net.py": "(see)<path>/net.py",
     "quinella@brontosaur": "<user>@<host>",
+    "<quinella@brontosaur": "<<user>@<host>",
+    "<quinella@brontosaur>": "<<user>@<host>>",
     "s3://KEY:SECRET@bucket/run/d.json": "s3://<path>/d.json",
     "https://u:p@example.com/x?X-Amz-Signature=abc": "https://example.com/x?<token>",
     "http://gpu07.internal:8080/x": "http://<host>:8080/x",
@@ -317,7 +321,8 @@ def test_what_python_shows_is_scrubbed() -> None:
 
 
 def test_every_field_that_can_hold_text_is_walked() -> None:
-    text_types = {str(field) for record in _record_types(Diagnosis) for _, field in text_fields(record)}
+    kinds = [kind for kind in vars(records).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+    text_types = {field for kind in kinds for _, field in text_fields(kind)}
 
     assert {
         "SourceLocation.code",
@@ -327,25 +332,6 @@ def test_every_field_that_can_hold_text_is_walked() -> None:
         "Layout.format",
     } <= text_types
     assert not {"Finding.severity", "Subject.mode", "Finding.seconds", "Layout.memory_formats"} & text_types
-
-
-def _record_types(root: type[msgspec.Struct]) -> set[type[msgspec.Struct]]:
-    found: set[type[msgspec.Struct]] = set()
-
-    def visit(kind: Any) -> None:
-        if isinstance(kind, msgspec.inspect.StructType) and kind.cls not in found:
-            found.add(kind.cls)
-            for field in kind.fields:
-                visit(field.type)
-        for name in ("types", "item_types"):
-            for inner in getattr(kind, name, ()):
-                visit(inner)
-        for name in ("item_type", "value_type", "key_type", "type"):
-            if hasattr(kind, name):
-                visit(getattr(kind, name))
-
-    visit(msgspec.inspect.type_info(root))
-    return found
 
 
 def test_a_field_with_a_description_is_walked_like_any_other() -> None:
@@ -418,26 +404,24 @@ def test_this_machine_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false-or-true")
     monkeypatch.setattr("getpass.getuser", lambda: "quinella")
     monkeypatch.setattr("socket.gethostname", lambda: "brontosaur.zoo.example")
-    paths._this_user_and_host.cache_clear()
-    try:
-        known = privacy.known_surroundings()
-    finally:
-        paths._this_user_and_host.cache_clear()
+    known = freshly_known()
 
     assert (known.user, known.hosts) == ("quinella", ("brontosaur.zoo.example", "brontosaur"))
     assert known.working_directory == str(tmp_path)
     assert "pear-apple-17" in known.secrets
     assert "false-or-true" not in known.secrets
 
-
-def test_a_user_without_a_name_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found: 1234")
 
     monkeypatch.setattr("getpass.getuser", nobody)
+    assert freshly_known().user is None
+
+
+def freshly_known() -> Surroundings:
     paths._this_user_and_host.cache_clear()
     try:
-        assert privacy.known_surroundings().user is None
+        return privacy.known_surroundings()
     finally:
         paths._this_user_and_host.cache_clear()
 
@@ -445,27 +429,8 @@ def test_a_user_without_a_name_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("clean", [scrub, privacy.redact], ids=["scrub", "redact"])
 def test_long_texts_take_no_longer_than_their_length(clean: Callable[..., Blob]) -> None:
-    pieces = [
-        "/",
-        "/a",
-        "C:/",
-        "C:\\a",
-        "\\\\",
-        "~/a",
-        "a.",
-        ".a ",
-        "'/",
-        "A_",
-        "token=",
-        "?",
-        "://",
-        "a@",
-        "@a.",
-        "=",
-        ":",
-    ]
-    pieces += ["::", "1.", "1.1.1.1", "a:", "wandb ", "eyJ", "a-", "a/", "_modules['", "-----BEGIN A-----", "/home/"]
-    pieces += ["password ", "Bearer "]
+    pieces = r"/ /a C:/ C:\a \\ ~/a a. '/ A_ token= ? :// a@ @a. = : :: 1. 1.1.1.1 a: eyJ a- a/ /home/".split()
+    pieces += ["_modules['", ".a ", "wandb ", "-----BEGIN A-----", "password ", "Bearer "]
     texts = [
         f"{start}{piece * (12_000 // len(piece))}{end}" for piece in pieces for start, end in (("", "!"), ("://", " x"))
     ]

@@ -32,7 +32,6 @@ from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.privacy import Surroundings, redact, redaction, scrub
 from layoutdoctor.privacy.paths import listed
 from layoutdoctor.privacy.scrubbing import rewrite_record
-from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.rules import run_rules
 
 HERE = Surroundings(home="/home/quinella", user="quinella", hosts=("brontosaur",), working_directory="/srv/work")
@@ -120,13 +119,6 @@ def test_no_name_of_the_users_own_is_left() -> None:
     assert OWN.findall(rest) == []
     assert "patient" not in rest
     assert "cohort" not in rest
-
-
-@for_each("report_format", RENDERERS)
-def test_no_format_shows_a_name(report_format: str) -> None:
-    report = render(redacted(), report_format).replace("void at::native::tumor", "").replace("at::native::tumor", "")
-
-    assert OWN.findall(report) == []
 
 
 # Versions and devices, fixed codes, and the kernels of known libraries.

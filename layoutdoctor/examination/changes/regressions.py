@@ -120,7 +120,7 @@ def model_regression(
     """
     if not_comparable is not None:
         return Regression(not_judged=not_comparable)
-    shared = {trial.name: trial for trial in trials if _has_both(trial)}
+    shared = {trial.name: trial for trial in trials if {trial.old_status, trial.new_status} <= {*_WITH_RESULT}}
     told = [trial for trial in trials if not _is_same_in_both(trial, shared)]
     losses = [f"{trial.name}: {loss}" for trial in told for loss in trial.regression.losses]
     losses += [
@@ -149,10 +149,6 @@ def _model_losses(trial: ComparedTrial, old: Diagnosis, new: Diagnosis) -> Itera
         yield from _more("layout conversion", trial.old_costs.conversion_count, trial.new_costs.conversion_count)
     if "shape" not in recorded_by_one(before, after):
         yield from _more("round trip", trial.old_costs.redundant_pair_count, trial.new_costs.redundant_pair_count)
-
-
-def _has_both(trial: ComparedTrial) -> bool:
-    return trial.old_status in _WITH_RESULT and trial.new_status in _WITH_RESULT
 
 
 def _may_differ(trial: ComparedTrial | None) -> bool:

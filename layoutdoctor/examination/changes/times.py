@@ -317,7 +317,11 @@ class _Judging:
     def _agreeing(self, names: Sequence[str]) -> tuple[str, ...]:
         """The largest group that moved as one of its members did; of several, that of the one that moved least."""
         groups = [
-            tuple(name for name in names if name == leader or self._agree(name, leader))
+            tuple(
+                name
+                for name in names
+                if name == leader or judge(self._relative(name, leader), RESOLUTION) == NO_DIFFERENCE
+            )
             for leader in sorted(names, key=self._moved)
         ]
         return max(groups, key=len, default=())
@@ -327,9 +331,6 @@ class _Judging:
 
     def _moved(self, name: str) -> float:
         return abs(math.log(self.absolute[name].median))
-
-    def _agree(self, name: str, other: str) -> bool:
-        return judge(self._relative(name, other), RESOLUTION) == NO_DIFFERENCE
 
     def _relative(self, name: str, reference: str) -> RatioBounds:
         """How many times faster than the reference it was, round by round: new over old."""

@@ -71,7 +71,7 @@ def match_kernel_names(old: Collection[str], new: Collection[str]) -> tuple[Name
         Every name of both exactly once. Numbered kernels of Inductor are matched by their own name only where the runs
         have the same numbers of that kind, as a kernel that goes shifts the numbers of all later ones.
     """
-    shifted = _shifted_kinds(old, new)
+    shifted = {_kind_of(name) for name in set(old) ^ set(new)} - {None}
     exact = {name for name in set(old) & set(new) if _kind_of(name) not in shifted}
     matches = [NameMatch(name, "exact", (name,), (name,)) for name in old if name in exact]
     old_left, new_left = _by_loose_name(old, exact), _by_loose_name(new, exact)
@@ -145,11 +145,6 @@ def _kind_of(name: str) -> str | None:
     """For a numbered kernel of Inductor: its name without the number; None for any other."""
     numbered = _NUMBERED.match(name)
     return numbered.group(1) if numbered is not None else None
-
-
-def _shifted_kinds(old: Iterable[str], new: Iterable[str]) -> set[str]:
-    """Kinds of numbered kernels of which the two runs have different numbers."""
-    return {kind for kind in map(_kind_of, set(old) ^ set(new)) if kind is not None}
 
 
 def _by_loose_name(names: Iterable[str], left_out: Collection[str]) -> dict[str, list[str]]:

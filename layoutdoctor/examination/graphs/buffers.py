@@ -69,7 +69,8 @@ def _seen_stride(size: int, step: int, loops: Sequence[Loop]) -> int | None:
     seen: int | None = None
     place, left = step, size
     while left > 1:
-        loop = next((loop for loop in loops if _covers(loop, place)), None)
+        ahead = (loop for loop in loops if loop.store_step > 0 and place < loop.store_step * loop.count)
+        loop = next((loop for loop in ahead if place % loop.store_step == 0), None)
         if loop is None or loop.store_step * loop.count % place:
             return None
         count = loop.store_step * loop.count // place
@@ -84,10 +85,6 @@ def _seen_stride(size: int, step: int, loops: Sequence[Loop]) -> int | None:
         left = 1 if count >= left else left // count
         place *= count
     return seen
-
-
-def _covers(loop: Loop, place: int) -> bool:
-    return loop.store_step > 0 and place % loop.store_step == 0 and place < loop.store_step * loop.count
 
 
 def reduction_run(loops: Sequence[Loop]) -> int | None:

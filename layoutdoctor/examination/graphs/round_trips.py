@@ -94,7 +94,9 @@ def _balance(
             or any(_would_convert(flow, name, reader) for reader in _readers(flow, name))
         ):
             region.pinned.add(name)
-        if any(_is_foreign(flow, joined, buffer, source_name) for source_name in _read_names(flow, buffer)):
+        is_unread = not buffer.accesses and not _parts(flow, buffer)
+        read_names = buffer.reads if is_unread else [source.name for source in flow.sources(buffer)]
+        if any(_is_foreign(flow, joined, buffer, source_name) for source_name in read_names):
             region.foreign.add(name)
     return region
 
@@ -119,12 +121,6 @@ def _would_convert(flow: BufferGraph, name: str, reader: Buffer) -> bool:
 def _parts(flow: BufferGraph, whole: Buffer) -> tuple[str, ...]:
     """The buffers that a concatenation without a loop of its own is made of."""
     return whole.reads if not whole.accesses and flow.is_concatenation(whole) else ()
-
-
-def _read_names(flow: BufferGraph, buffer: Buffer) -> list[str]:
-    if not buffer.accesses and not _parts(flow, buffer):
-        return list(buffer.reads)
-    return [source.name for source in flow.sources(buffer)]
 
 
 def _is_foreign(flow: BufferGraph, joined: nx.DiGraph, buffer: Buffer, name: str) -> bool:
@@ -504,12 +500,8 @@ def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode
         return False
     if not same_format(first.source, second.target) or not same_format(first.target, second.source):
         return False
-    return first.target.shape == second.source.shape or any(_changes_size(node) for node in way)
-
-
-def _changes_size(node: FxNode) -> bool:
-    name = base_name(node.target)
-    return "pool" in name or "pad" in name or "upsample" in name
+    names = " ".join(base_name(node.target) for node in way)
+    return first.target.shape == second.source.shape or any(word in names for word in ("pool", "pad", "upsample"))
 
 
 def _pair(flow: _Flow, region: Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:

@@ -58,7 +58,6 @@ class Attribution:
             there is none, as in what autograd or a region of the compiler wraps around.
         replayed_count: Kernels that share a launch with others: what a graph replay ran.
         unlaunched_count: Kernels without a launch in the trace.
-        is_external_degenerate: Whether External ids said nothing.
     """
 
     launch: Column
@@ -71,7 +70,6 @@ class Attribution:
     outermost: Column
     replayed_count: int
     unlaunched_count: int
-    is_external_degenerate: bool
 
 
 def is_convolution(name: str) -> bool:
@@ -83,8 +81,7 @@ def attribute(trace: RecordedTrace) -> Attribution:
     """Finds launch, operation, convolution and step of every kernel."""
     parent, convolution_of, outermost = _nesting(trace)
     launch, is_replayed = _launches(trace)
-    is_degenerate = _is_external_degenerate(trace)
-    operation = np.full(len(trace.kernels), NONE, np.int64) if is_degenerate else _by_external(trace)
+    operation = _by_external(trace)
     wanted = np.flatnonzero((operation == NONE) & (launch != NONE))
     rows = launch[wanted]
     operation[wanted] = innermost(trace.operations, parent, trace.launches.thread[rows], trace.launches.start[rows])
@@ -104,7 +101,6 @@ def attribute(trace: RecordedTrace) -> Attribution:
         outermost=outermost,
         replayed_count=int(is_replayed.sum()),
         unlaunched_count=int((launch == NONE).sum()),
-        is_external_degenerate=is_degenerate,
     )
 
 
@@ -169,26 +165,17 @@ def _lookup(keys: Column, wanted: Column) -> Column:
     return found
 
 
-def _is_external_degenerate(trace: RecordedTrace) -> bool:
-    kernels = trace.kernels
-    both = (kernels.external != NONE) & (kernels.correlation != NONE)
-    if not both.any():
-        return False
-    return bool((kernels.external == kernels.correlation)[both].mean() > _DEGENERATE_SHARE)
-
-
 def _by_external(trace: RecordedTrace) -> Column:
-    """The operation of each kernel's External id; 0 stood for "none" in 2020."""
-    operations, external = trace.operations, trace.kernels.external
-    ambiguous = _shared_across_processes(operations.external, _processes(trace)[operations.thread])
+    """The operation of each kernel's External id; 0 stood for "none" in 2020, the correlation again in torch 1.13."""
+    operations, external, correlation = trace.operations, trace.kernels.external, trace.kernels.correlation
+    both = (external != NONE) & (correlation != NONE)
+    if both.any() and (external == correlation)[both].mean() > _DEGENERATE_SHARE:
+        return np.full(len(external), NONE, np.int64)
+    numbers = {process: number for number, process in enumerate({process for process, _ in trace.threads})}
+    processes = np.array([numbers[process] for process, _ in trace.threads] or [NONE], np.int64)
+    ambiguous = _shared_across_processes(operations.external, processes[operations.thread])
     is_id = (external != 0) & ~np.isin(external, ambiguous)
     return _lookup(operations.external, np.where(is_id, external, NONE))
-
-
-def _processes(trace: RecordedTrace) -> Column:
-    """The process of each thread, as a number."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(process, len(numbers)) for process, _ in trace.threads] or [NONE], np.int64)
 
 
 def innermost(operations: OperationEvents, parent: Column, threads: Column, moments: Column) -> Column:

@@ -224,15 +224,12 @@ class _Group:
         operation begins with a fill or with a call in between.
         """
         between = range(main + 1, place)
-        if any(self.is_conversion[i] or self._is_fill(i) for i in between):
+        if any(self.is_conversion[i] or self.trace.names[self.names[i]].startswith(_ZERO_FILL) for i in between):
             return False
         correlations = [int(self.trace.kernels.correlation[self.rows[i]]) for i in range(main, place + 1)]
         if NONE in correlations:
             return True
         return all(later - earlier <= 1 for earlier, later in pairwise(correlations))
-
-    def _is_fill(self, place: int) -> bool:
-        return self.trace.names[self.names[place]].startswith(_ZERO_FILL)
 
     def _with_tensor(self, conversion: LibraryConversion, place: int, taken: set[tuple[int, str]]) -> LibraryConversion:
         """The conversion with the tensor that its grid and its place leave, where that is one."""

@@ -112,7 +112,8 @@ def summarize_device(
     Args:
         tree: From ``operation_tree``, with nodes joined; its operations know their rows in the trace.
     """
-    entries = _entries(attribution, tree)
+    by_row = {entry.operation.row: entry for entry in tree if entry.operation.row is not None}
+    entries = [by_row.get(row) for row in attribution.operation.tolist()]  # that launched each kernel
     classes = classify(trace)
     groups = groups_of(trace, attribution, classes)
     found = library_conversions(trace, attribution, classes, groups)
@@ -149,12 +150,6 @@ def device_seconds(trace: RecordedTrace, attribution: Attribution) -> dict[int, 
             external = int(trace.operations.external[operation])
             seconds[external] = seconds.get(external, 0.0) + duration * SECONDS_PER_NANOSECOND
     return seconds
-
-
-def _entries(attribution: Attribution, tree: Sequence[HostOperation]) -> list[HostOperation | None]:
-    """The operation that launched each kernel."""
-    by_row = {entry.operation.row: entry for entry in tree if entry.operation.row is not None}
-    return [by_row.get(row) for row in attribution.operation.tolist()]
 
 
 class _GraphPlaces(Places):

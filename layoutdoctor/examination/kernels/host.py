@@ -40,7 +40,6 @@ class Operation:
         thread: Process and thread id, as text.
         shapes: Sizes of its arguments; empty entries for what is no tensor.
         strides: Strides of its arguments.
-        sequence_number: Links an operation with the autograd node it made.
         external_id: Links device kernels with it.
         is_annotation: True for a ``record_function`` range.
         row: Its row among the operations of the trace that it was taken from; None for an annotated range.
@@ -52,7 +51,6 @@ class Operation:
     thread: str
     shapes: tuple[tuple[int, ...], ...] = ()
     strides: tuple[tuple[int, ...], ...] = ()
-    sequence_number: int | None = None
     external_id: int | None = None
     is_annotation: bool = False
     row: int | None = None
@@ -105,15 +103,14 @@ def _operations(trace: RecordedTrace) -> Iterator[_Timed]:
 
     sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
     own = trace.operations
-    columns = (own.name, own.start, own.duration, own.thread, own.external, own.sequence, own.arguments)
-    for row, (*times, external, sequence, arguments) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+    columns = (own.name, own.start, own.duration, own.thread, own.external, own.arguments)
+    for row, (*times, external, arguments) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         shapes, strides = sizes[arguments] if arguments != NONE else ((), ())
         yield _timed(
             trace,
             *times,
             shapes=shapes,
             strides=strides,
-            sequence_number=sequence if sequence != NONE else None,
             external_id=external if external != NONE else None,
             row=row,
         )

@@ -11,8 +11,9 @@ no operation between took the value on; where only norms did, no more than the o
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.graphs.layout_agnostic import PER_CHANNEL, POINTWISE, base_name
@@ -94,16 +95,13 @@ def find_pairs(
     conversions: Sequence[LibraryConversion],
 ) -> list[TracePair]:
     """Every round trip between two convolutions of one stream."""
-    walks: dict[tuple[int, int, int], _Walk] = {}
+    walks: defaultdict[tuple[int, int, int], _Walk] = defaultdict(_Walk)
     walker = _Walker(trace, attribution, classes, groups, conversions)
     kernels = trace.kernels
     found: list[TracePair] = []
     columns = (kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist())
     for row, place in enumerate(zip(*columns, strict=True)):
-        walk = walks.get(place)
-        if walk is None:
-            walk = walks[place] = _Walk()
-        pair = walker.step(walk, row)
+        pair = walker.step(walks[place], row)
         if pair is not None:
             found.append(pair)
     return sorted(found, key=lambda pair: conversions[pair.first].row)
@@ -141,7 +139,6 @@ class _Walker:
         self.by_row = {conversion.row: index for index, conversion in enumerate(conversions)}
         self.operation_names = attribution.operation.tolist()
         self.kernel_names = trace.kernels.name.tolist()
-        self.agnostic: dict[tuple[int, int], str | None] = {}
         self.backward_groups = {
             group
             for group, name in zip(groups, self.kernel_names, strict=True)
@@ -153,7 +150,7 @@ class _Walker:
         group = self.groups[row]
         index = self.by_row.get(row)
         conversion = self.conversions[index] if index is not None else None
-        if walk.first is not None and group not in (NONE, self._group_of(walk)):
+        if walk.first is not None and group not in (NONE, self.conversions[walk.first].group):
             pair = None
             if walk.reader in (None, group) and index is not None:
                 pair = self._pair(walk.first, walk.rows, index)
@@ -170,9 +167,6 @@ class _Walker:
             else:
                 walk.rows.append(row)
         return None
-
-    def _group_of(self, walk: _Walk) -> int:
-        return self.conversions[walk.first].group if walk.first is not None else NONE
 
     def _prepares(self, row: int) -> bool:
         """Whether a kernel of a convolution comes before it computes: a fill, or the cast of a weight or an input."""
@@ -200,27 +194,15 @@ class _Walker:
 
     def _agnostic(self, row: int) -> str | None:
         """The operation's or kernel's name where it works in either format; None where it does not, or is not known."""
-        operation, name = self.operation_names[row], self.kernel_names[row]
-        if operation != NONE and self._is_unchanged_copy(row):
-            return self.trace.names[int(self.trace.operations.name[operation])]
-        key = (int(self.trace.operations.name[operation]) if operation != NONE else NONE, name)
-        if key not in self.agnostic:
-            self.agnostic[key] = self._agnostic_name(*key)
-        return self.agnostic[key]
-
-    def _is_unchanged_copy(self, row: int) -> bool:
-        """Whether a kernel is of a copy that keeps the layout, as its recorded strides say."""
-        name = self.trace.names[int(self.trace.operations.name[self.operation_names[row]])]
-        if base_name_of(name) not in _COPIES:
-            return False
-        copied = copied_layouts(self.trace, self.operation_names[row])
-        return copied is not None and stride_order_of(copied[0]) == stride_order_of(copied[1])
-
-    def _agnostic_name(self, operation: int, kernel: int) -> str | None:
+        operation = self.operation_names[row]
         if operation == NONE:
-            name = self.trace.names[kernel]
-            return name if _AGNOSTIC_KERNEL.match(name) and not _COPY_KERNEL.search(name) else None
-        name = self.trace.names[operation]
+            name = self.trace.names[self.kernel_names[row]]
+            return name if _is_agnostic_kernel(name) else None
+        name = self.trace.names[int(self.trace.operations.name[operation])]
+        if base_name_of(name) in _COPIES:  # that keeps the layout, as its recorded strides say
+            copied = copied_layouts(self.trace, operation)
+            if copied is not None and stride_order_of(copied[0]) == stride_order_of(copied[1]):
+                return name
         return name if is_agnostic_operation(name) else None
 
     def _pair(self, opened: int, rows: Sequence[int], second: int) -> TracePair | None:
@@ -299,11 +281,17 @@ class _Walker:
         return self.trace.grids[index] if index != NONE else None
 
 
+@lru_cache(maxsize=4096)
+def _is_agnostic_kernel(name: str) -> bool:
+    return _AGNOSTIC_KERNEL.match(name) is not None and _COPY_KERNEL.search(name) is None
+
+
 def base_name_of(name: str) -> str:
     """An operation's name without namespace and in-place underscore."""
     return base_name(name.replace("::", ".", 1))
 
 
+@lru_cache(maxsize=4096)
 def is_agnostic_operation(name: str) -> bool:
     """Whether an operation takes a value in either memory format and returns one in the same."""
     if name in OTHER_OPERATIONS:

@@ -198,16 +198,11 @@ def _fits(reorder: Primitive, main: Primitive, role: str, side: str) -> bool:
     if own is None or descriptor is None or own.tag != descriptor.tag:
         return False
     shapes = problem_shapes(main)
-    return not shapes or reorder.shape is None or _same_size(shapes[role], reorder.shape)
-
-
-def _same_size(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Equal sizes; grouped weights may stand with or without their group dimension, and padded ones are rejected."""
-    return _without_ones(expected) == _without_ones(shape)
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+    if not shapes or reorder.shape is None:
+        return True
+    # Grouped weights may stand with or without their group dimension, and padded ones are rejected.
+    expected, found = ([size for size in shape if size != 1] for shape in (shapes[role], reorder.shape))
+    return expected == found
 
 
 _PLACES: dict[str, dict[str, _Place]] = {
@@ -249,7 +244,8 @@ def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
     """
     if primitive.kind not in ("convolution", "deconvolution"):
         return {}
-    values = _problem_values(primitive.problem)
+    found = _VALUE.findall(primitive.problem)
+    values = {name: int(digits) for name, digits in found if len(digits) <= _MOST_DIGITS}
     if not {"mb", "ic", "oc"} <= values.keys():
         return {}
     axes = [axis for axis in "dhw" if f"i{axis}" in values]
@@ -268,8 +264,3 @@ def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
 _VALUE = re.compile(r"([^\W\d_]+)([0-9]+)")
 _MOST_DIGITS = 18
 """Of a size; more of them are a damaged line."""
-
-
-def _problem_values(problem: str) -> dict[str, int]:
-    """``mb4_ic3oc64_...`` as {"mb": 4, "ic": 3, "oc": 64, ...}."""
-    return {name: int(digits) for name, digits in _VALUE.findall(problem) if len(digits) <= _MOST_DIGITS}

@@ -67,18 +67,15 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
     own = [primitive for primitive, is_own in zip(log.primitives, of_convolutions, strict=True) if is_own]
     unplaced = sum(conversion.tensor == "unknown" and conversion.direction != "none" for conversion in conversions)
     summary = summarize(kernels, conversions, not_understood, ("oneDNN verbose log",), _logged_lacks(log, unplaced))
-    named = sorted(annotated, key=lambda item: item.primitive.kind)
+    named = [
+        _Share(kind, 1, item.primitive.seconds, kind == "reorder" and item.direction != "none")
+        for kind, item in sorted(((item.primitive.kind, item) for item in annotated), key=lambda found: found[0])
+    ]
     return msgspec.structs.replace(
         summary,
         convolution_count=len(own),
         convolution_seconds=sum(primitive.seconds for primitive in own),
-        totals=tuple(
-            _sums(
-                "kernel",
-                [_Share(item.primitive.kind, 1, item.primitive.seconds, _converts(item)) for item in named],
-                library="onednn",
-            )
-        ),
+        totals=tuple(_sums("kernel", named, library="onednn")),
     )
 
 
@@ -250,10 +247,6 @@ class _Share(NamedTuple):
 def _share(name: str | None, row: KernelTotal) -> _Share:
     conversion = _conversion(0, row)
     return _Share(name, row.count, row.nanoseconds, conversion is not None and conversion.direction != "none")
-
-
-def _converts(item: AnnotatedPrimitive) -> bool:
-    return item.primitive.kind == "reorder" and item.direction != "none"
 
 
 def _sums(

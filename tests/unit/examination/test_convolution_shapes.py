@@ -128,25 +128,26 @@ def test_output_sizes_are_those_of_torch(case: tuple[Shape, Shape, dict[str, Any
         assert output_shape(input, weight, SIGNATURES[name], values_of(name, fields)) == expected, name
 
 
-@pytest.mark.parametrize(
-    "values",
+IMAGE, WEIGHT = (1, 3, 9, 9), (8, 3, 3, 3)
+PLAIN = ["", "", "", "1", "0", "1", "1"]
+
+
+@for_each(
+    ("input", "weight", "values"),
     [
-        [],
-        ["", "", "", "[1, 1]", "same", "[1, 1]", "1"],
-        ["", "", "", "[0, 1]", "[0, 0]", "[1, 1]", "1"],
-        ["", "", "", "[1, 1, 1]", "[0, 0]", "[1, 1]", "1"],
-        ["", "", "", "[1, 1]", "[0, 0]", "[9, 9]", "1"],
+        (IMAGE, WEIGHT, []),
+        (IMAGE, WEIGHT, ["", "", "", "[1, 1]", "same", "[1, 1]", "1"]),
+        (IMAGE, WEIGHT, ["", "", "", "[0, 1]", "[0, 0]", "[1, 1]", "1"]),
+        (IMAGE, WEIGHT, ["", "", "", "[1, 1, 1]", "[0, 0]", "[1, 1]", "1"]),
+        (IMAGE, WEIGHT, ["", "", "", "[1, 1]", "[0, 0]", "[9, 9]", "1"]),
+        ((1, 3, 2, 9), WEIGHT, PLAIN),
+        ((3, 4), (5, 4), PLAIN),
+        ((1, 3, 9), (8, 3, 3, 3, 3), PLAIN),
+        ((), WEIGHT, PLAIN),
     ],
 )
-def test_an_output_that_cannot_be_computed_is_not_known(values: list[str]) -> None:
-    assert output_shape((1, 3, 9, 9), (8, 3, 3, 3), SIGNATURES["aten::conv2d"], values) == ()
-
-
-def test_an_output_of_no_size_is_none() -> None:
-    values = ["", "", "", "1", "0", "1", "1"]
-
-    assert output_shape((1, 3, 2, 9), (8, 3, 3, 3), SIGNATURES["aten::conv2d"], values) == ()
-    assert output_shape((1, 3, 3, 9), (8, 3, 3, 3), SIGNATURES["aten::conv2d"], values) == (1, 8, 1, 7)
+def test_an_output_that_cannot_be_computed_is_not_known(input: Shape, weight: Shape, values: list[str]) -> None:
+    assert output_shape(input, weight, SIGNATURES["aten::conv2d"], values) == ()
 
 
 def test_the_tensors_of_a_forward_convolution() -> None:
@@ -283,8 +284,3 @@ def test_a_tile_that_is_not_square_tells_the_direction() -> None:
 )
 def test_a_kernel_without_a_tile_fits_anything(name: str) -> None:
     assert miopen_fits(name, (1, 512, 128, 128), (1, 1, 1), to_channels_last=True) is None
-
-
-@pytest.mark.parametrize(("input", "weight"), [((3, 4), (5, 4)), ((1, 3, 9), (8, 3, 3, 3, 3)), ((), (8, 3, 3, 3))])
-def test_sizes_that_are_no_convolution_have_no_output(input: Shape, weight: Shape) -> None:
-    assert output_shape(input, weight, SIGNATURES["aten::conv2d"], ["", "", "", "1", "0", "1", "1"]) == ()

@@ -127,19 +127,11 @@ def test_in_a_residual_network_every_result_and_every_read_between_convolutions_
 
 @for_each(
     "target",
-    [
-        "aten.view.default",
-        "aten.addmm.default",
-        "aten.native_layer_norm.default",
-        "aten.cat.default",
-        "aten.clone.default",
-        "aten.native_group_norm.default",
-        "aten._softmax.default",
-        "aten.copy_.default",
-        "custom.unknown.default",
-        "aten.slice.Tensor",
-        "aten.native_batch_norm_backward.default",
-    ],
+    """
+    aten.view.default aten.addmm.default aten.native_layer_norm.default aten.cat.default aten.clone.default
+    aten.native_group_norm.default aten._softmax.default aten.copy_.default custom.unknown.default aten.slice.Tensor
+    aten.native_batch_norm_backward.default
+    """.split(),
 )
 def test_an_operation_not_known_to_take_any_layout_pins_what_it_reads(target: str) -> None:
     reading = graph(*(n for n in CHAIN.nodes if "weight" not in n.name), value("v", target, "r"), outputs=("b", "v"))

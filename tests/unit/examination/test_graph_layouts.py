@@ -38,14 +38,6 @@ def compiled(*buffers: Buffer) -> Graph:
     return a_graph(nodes=(*KNOWN, CONV, BACK, *ITEMS), buffers=buffers)
 
 
-def test_an_argument_has_the_layout_that_the_operation_was_given() -> None:
-    layouts = GraphLayouts(a_graph(nodes=(*KNOWN, CONV)))
-    operation = given(channels_last(IMAGE), contiguous(WEIGHT))
-
-    assert layouts.of_argument(CONV, 0, operation) == channels_last(IMAGE)
-    assert layouts.of_argument(CONV, 1, operation) == contiguous(WEIGHT)
-
-
 @pytest.mark.parametrize(
     "operation",
     [
@@ -59,14 +51,6 @@ def test_an_argument_has_the_layout_that_the_operation_was_given() -> None:
 )
 def test_without_the_layout_of_the_graphs_own_value_none_is_known(operation: Operation) -> None:
     assert GraphLayouts(a_graph(nodes=(*KNOWN, CONV))).of_argument(CONV, 0, operation) is None
-
-
-def test_in_eager_a_result_has_the_layout_of_its_node() -> None:
-    layouts = GraphLayouts(a_graph(name="eager", nodes=(*KNOWN, CONV, BACK, *ITEMS)))
-
-    assert layouts.of_result(CONV, 0) == contiguous(IMAGE)
-    assert layouts.of_result(BACK, 1) == contiguous(WEIGHT)
-    assert layouts.of_result(BACK, 2) is None
 
 
 def test_in_a_compiled_graph_it_has_that_of_the_buffer_that_the_library_wrote() -> None:

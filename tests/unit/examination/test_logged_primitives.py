@@ -202,13 +202,6 @@ def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
     assert {total.name: total.count for total in found.totals} == kinds
 
 
-def test_a_reorder_of_another_size_than_the_convolution_beside_it_is_not_its_own() -> None:
-    found = summary(reorder("abcd", "aBcd16b", "4x32x16x16"), convolution())
-
-    assert tensors(found) == ["unknown"]
-    assert found.convolution_count == 1
-
-
 def test_a_reorder_whose_sizes_could_not_be_read_proves_no_direction() -> None:
     unread = INPUT.replace(INPUT.split(",")[-2], "runtime")
 

@@ -98,22 +98,6 @@ def test_layouts_of_one_format_are_the_same_whatever_their_size(one: Any, other:
 GRAPH = {"a": ["m"], "b": ["n"], "m": ["n", "x"], "n": ["o"], "o": ["y"], "x": ["y"], "y": ["a"]}
 
 
-def ways(starts: list[list[str]], ends: dict[str, list[int]], unwanted: set[int] | None = None) -> list[Any]:
-    found = shortest_ways(lambda name: GRAPH.get(name, []), starts, ends, lambda n: n not in (unwanted or set()))
-    return [(start, end, "".join(way)) for start, end, way in found]
-
-
-def test_ways_come_by_length_and_then_by_the_order_of_starts_and_ends() -> None:
-    assert ways([["a"], ["b"]], {"y": [0], "n": [1, 2]}) == [
-        (1, 1, "bn"),
-        (1, 2, "bn"),
-        (0, 1, "amn"),
-        (0, 2, "amn"),
-        (0, 0, "amxy"),
-        (1, 0, "bnoy"),
-    ]
-
-
 def test_what_is_not_wanted_any_more_is_not_looked_for() -> None:
     used: set[int] = set()
     found = shortest_ways(

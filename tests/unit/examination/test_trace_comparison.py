@@ -383,12 +383,6 @@ def test_a_loose_name_is_what_versions_and_gpus_share(name: str, expected: str) 
     assert loose_name(name) == expected
 
 
-def test_cudnn_8_and_9_call_the_same_conversion_by_other_names() -> None:
-    names = matched([f"void cudnn::ops::{TO_NHWC}"], [f"void cudnn::engines_precompiled::{TO_NHWC}"])
-
-    assert names == {"nchwToNhwcKernel": ("loose", 1, 1)}
-
-
 def test_an_exact_match_is_not_taken_by_a_loose_one() -> None:
     nine = f"void cudnn::engines_precompiled::{TO_NHWC}"
 

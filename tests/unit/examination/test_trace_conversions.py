@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,13 +49,6 @@ def values(record: Recorder) -> list[str | None]:
     return [conversion.source_value for conversion in library(record)]
 
 
-def size(shape: tuple[int, ...]) -> int:
-    count = 1
-    for number in shape:
-        count *= number
-    return count
-
-
 def test_a_conversion_has_layouts_bytes_and_types() -> None:
     record = Recorder()
     record.convolution(IMAGE, WEIGHT, *ALL)
@@ -66,7 +60,7 @@ def test_a_conversion_has_layouts_bytes_and_types() -> None:
     assert (result.source, result.target) == (channels_last(WIDE), contiguous(WIDE))
     assert [c.tensor for c in (image, weight, result)] == ["activation", "weight", "activation"]
     assert [c.port for c in (image, weight, result)] == ["input 0", "input 1", "output 0"]
-    assert [c.bytes_moved for c in (image, weight, result)] == [4 * size(s) for s in (IMAGE, WEIGHT, WIDE)]
+    assert [c.bytes_moved for c in (image, weight, result)] == [4 * math.prod(s) for s in (IMAGE, WEIGHT, WIDE)]
     assert {(c.dtype, c.target_dtype) for c in (image, weight, result)} == {("float16", None)}
     assert {(c.owner, c.op, c.stream, c.seconds_source, c.fused, c.count) for c in (image, weight, result)} == {
         ("library", "aten::conv2d", 7, "measured", False, 1)
@@ -80,7 +74,7 @@ def test_a_cast_moves_the_bytes_of_both_types() -> None:
         record.kernel(CAST, grid=cudnn_grid(IMAGE))
         record.kernel(FORWARD)
 
-    assert library(record)[0].bytes_moved == (4 + 2) * size(IMAGE)
+    assert library(record)[0].bytes_moved == (4 + 2) * math.prod(IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +90,7 @@ def test_where_the_name_has_no_types_the_operation_tells_them(
     (found,) = library(record)
 
     assert (found.dtype, found.target_dtype) == (dtype, None)
-    assert found.bytes_moved == (None if item_bytes is None else 2 * item_bytes * size(IMAGE))
+    assert found.bytes_moved == (None if item_bytes is None else 2 * item_bytes * math.prod(IMAGE))
 
 
 def test_what_could_not_be_read_or_understood_is_counted() -> None:
@@ -191,7 +185,7 @@ def test_a_round_trip_is_the_sum_of_its_conversions() -> None:
     assert (pair.between, pair.tensor_shape, pair.confidence) == (("aten::relu",), IMAGE, "shapes")
     assert pair.seconds == pytest.approx(2e-6)
     assert pair.exposed_seconds == pytest.approx(2e-6)
-    assert pair.bytes_moved == 2 * 4 * size(IMAGE)
+    assert pair.bytes_moved == 2 * 4 * math.prod(IMAGE)
     assert (pair.location, pair.module) == (SourceLocation(file="net.py", line=9), "Conv2d_1")
     assert pair.proof == (
         "both are of the same sizes by the arguments of their operations, and only operations that work in either "

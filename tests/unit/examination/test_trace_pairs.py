@@ -340,17 +340,10 @@ def test_one_round_trip_and_what_speaks_for_it(why: str, record: Recorder, confi
 
 @for_each(
     "name",
-    [
-        "aten::mm",
-        "aten::cat",
-        "mylib::mystery",
-        "aten::max_pool2d",
-        "aten::upsample_nearest2d",
-        "aten::constant_pad_nd",
-        "aten::layer_norm",
-        "aten::threshold_backward",
-        "triton_poi_fused_relu_0",
-    ],
+    """
+    aten::mm aten::cat mylib::mystery aten::max_pool2d aten::upsample_nearest2d aten::constant_pad_nd aten::layer_norm
+    aten::threshold_backward triton_poi_fused_relu_0
+    """.split(),
 )
 def test_an_operation_that_is_not_known_to_keep_each_element_in_its_place_ends_it(name: str) -> None:
     assert pairs_of(chain("aten::relu", name)) == []

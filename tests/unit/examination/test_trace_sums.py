@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, TO_NHWC, Recorder
 
 from layoutdoctor.examination.kernels.attribution import attribute
@@ -43,25 +42,6 @@ def of_kind(trace: RecordedTrace, kind: str) -> dict[str, tuple[int, float, int,
         for t in totals(trace)
         if t.kind == kind
     }
-
-
-@for_each("seed", range(20))
-def test_the_sums_by_kernel_are_the_whole(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    record = Recorder()
-    for _ in range(50):
-        with record.operation(f"aten::op{generator.integers(5)}"):
-            record.kernel(
-                [GEMM, TO_NHWC, FORWARD, POINTWISE][generator.integers(4)], takes=int(generator.integers(9**9))
-            )
-    trace = record.trace()
-
-    for kind in ("kernel", "operation"):
-        rows = of_kind(trace, kind).values()
-        assert sum(count for count, _, _, _ in rows) == 50
-        assert sum(spent for _, spent, _, _ in rows) == int(trace.kernels.duration.sum())
-        is_own = trace.kernels.name == trace.names.index(TO_NHWC)
-        assert sum(spent for _, _, _, spent in rows) == int(trace.kernels.duration[is_own].sum())
 
 
 def test_a_kernel_of_the_list() -> None:

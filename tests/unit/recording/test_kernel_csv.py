@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +10,10 @@ from layoutdoctor.recording.recording import KernelTotal
 from layoutdoctor.recording.table import LONGEST_LINE, read_kernel_csv, read_lines
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from layoutdoctor.recording.recording import KernelTotals
 
-TRACES = Path(__file__).parent.parent.parent / "traces"
 TO_CHANNELS_LAST = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(float const*, float*)"
 TO_CONTIGUOUS = "void cudnn::ops::nhwcToNchwKernel<float, float, float, true, false>(float const*, float*)"
 
@@ -43,17 +43,6 @@ def read(tmp_path: Path, text: str, encoding: str = "utf-8") -> KernelTotals:
 
 def problems(totals: KernelTotals) -> dict[str, int]:
     return {problem.what: problem.count for problem in totals.problems}
-
-
-def test_the_conversions_of_a_recorded_video_vae_are_all_there() -> None:
-    totals = read_kernel_csv(TRACES / "h100_wan21_kernel_summary.csv")
-    conversions = [row for row in totals.rows if "nchwToNhwcKernel" in row.name or "nhwcToNchwKernel" in row.name]
-
-    assert (totals.source, len(totals.rows), totals.problems) == ("TraceLens kernel summary", 107, [])
-    assert sum(row.count for row in conversions) == 13_128
-    assert sum(row.nanoseconds for row in conversions) == 246_753_245
-    assert {row.operation for row in conversions} == {"aten::cudnn_convolution"}
-    assert not any(row.is_cut for row in totals.rows)
 
 
 @pytest.mark.parametrize("line", ["\n", "Processing [run.sqlite] with [cuda_gpu_kern_sum.py]... \n", ""])

@@ -30,7 +30,6 @@ def test_an_operation_has_its_times_in_seconds_and_its_arguments() -> None:
     arguments = {
         "Input Dims": [[2, 3], [], "scalar", [[1], [2]]],
         "Input Strides": [[3, 1], [], "scalar"],
-        "Sequence number": 5,
         "External id": 9,
     }
     profile = read(operation(ts=1500.25, dur=12.5, args=arguments), baseTimeNanoseconds=1_700_000_000_000_000_000)
@@ -42,13 +41,13 @@ def test_an_operation_has_its_times_in_seconds_and_its_arguments() -> None:
     assert found.end_seconds - found.start_seconds == pytest.approx(12.5e-6)
     assert found.shapes == ((2, 3), (), (), ())
     assert found.strides == ((3, 1), (), ())
-    assert (found.sequence_number, found.external_id) == (5, 9)
+    assert found.external_id == 9
     assert profile.base_seconds == pytest.approx(1_700_000_000.00150025, abs=5e-7)  # its first operation
 
 
 def test_operations_of_a_whole_trace_know_their_rows_and_stand_behind_the_ranges_around_them() -> None:
     recorder = Recorder()
-    with recorder.annotation("step"), recorder.operation("aten::add", shapes=[(2, 3)], strides=[(3, 1)], sequence=4):
+    with recorder.annotation("step"), recorder.operation("aten::add", shapes=[(2, 3)], strides=[(3, 1)]):
         pass
     with recorder.operation("aten::empty", external=NONE):
         pass
@@ -60,9 +59,9 @@ def test_operations_of_a_whole_trace_know_their_rows_and_stand_behind_the_ranges
         ("aten::add", 0, False),
         ("aten::empty", 1, False),
     ]
-    assert [(o.shapes, o.strides, o.sequence_number, o.external_id) for o in found.operations[1:]] == [
-        (((2, 3),), ((3, 1),), 4, 5001),
-        ((), (), None, None),
+    assert [(o.shapes, o.strides, o.external_id) for o in found.operations[1:]] == [
+        (((2, 3),), ((3, 1),), 5001),
+        ((), (), None),
     ]
     assert {o.thread for o in found.operations} == {"1 main"}
     assert (found.base_seconds, found.not_understood_count) == (0.0, 2)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     Write = Callable[..., Path]
 
 TO_NHWC = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>(int*)"
-TO_NCHW = "void cudnn::ops::nhwcToNchwKernel<__half, __half, float, true, false, (cudnnKernelDataType_t)0>(int*)"
 
 
 @pytest.fixture
@@ -76,9 +75,6 @@ def examined(path: Path) -> KernelSummary:
     found = examine_trace(path).trials[0].kernels
     assert found is not None
     return found
-
-
-# ids and attribution
 
 
 def test_an_external_id_that_is_the_correlation_names_no_operation(write: Write) -> None:
@@ -149,9 +145,6 @@ def test_a_name_is_kept_as_it_is(write: Write) -> None:
         assert names_of(trace_of(write(document.encode()))) == NAMES
 
 
-# times
-
-
 @pytest.mark.parametrize(
     ("written", "nanoseconds"),
     [
@@ -201,8 +194,6 @@ def test_a_time_that_cannot_be_is_not_counted(write: Write, ts: int, dur: int) -
 
     assert (names_of(found), lost(found)) == (["good"], 1)
 
-
-# damage
 
 DAMAGED = {
     "an unescaped quote": (b'"bad"', b'"void f<"x">(int)"'),
@@ -291,18 +282,12 @@ def test_a_file_that_ends_too_early_keeps_its_whole_events(write: Write, count: 
         assert problems_of(found) == {"the file ends before its document does; what was complete is kept": 1}
 
 
-# types
-
-
 def test_events_of_other_phases_and_kinds_are_passed_over(write: Write) -> None:
     others = [{**kernel(), "ph": phase} for phase in "BEMiIsftnobecPNOD"]
     nameless = [{"ph": "X"}, {}, {"ph": "X", "cat": "ac2g"}, {**kernel(), "cat": "critical_path_dependency"}]
     found = trace_of(write({"traceEvents": [*others, *nameless, kernel()]}))
 
     assert (len(found.kernels), found.event_count, found.problems) == (1, len(others) + len(nameless) + 1, [])
-
-
-# styles
 
 
 # memory

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from layoutdoctor.recording.reading import read_trace
-from layoutdoctor.recording.recording import RecordedTrace
+from layoutdoctor.recording.recording import KernelTotals, RecordedTrace
 from layoutdoctor.run.recorded import examine_trace
 
 if TYPE_CHECKING:
@@ -327,10 +327,15 @@ def test_a_trace_without_layout_conversions_has_no_warning(name: str) -> None:
 
 
 def test_a_quarter_of_the_convolution_time_of_a_video_decoder_is_conversion() -> None:
+    totals = read_trace(TRACES / "h100_wan21_kernel_summary.csv")
+    assert isinstance(totals, KernelTotals)
+    assert (totals.source, len(totals.rows), totals.problems) == ("TraceLens kernel summary", 107, [])
+    assert not any(row.is_cut for row in totals.rows)
     found = examine_trace(TRACES / "h100_wan21_kernel_summary.csv").trials[0].kernels
     assert found is not None
 
     assert found.conversion_count == 13_128
+    assert {conversion.op for conversion in found.conversions} == {"aten::cudnn_convolution"}
     assert in_microseconds(found.conversion_seconds) == pytest.approx(246_753.245, abs=1e-3)
     assert found.convolution_seconds is not None
     assert found.conversion_seconds is not None
