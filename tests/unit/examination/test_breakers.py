@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from builders import (
     a_breaker,
@@ -85,6 +86,16 @@ def test_where_a_value_has_to_be_converted_back_the_operation_that_lost_the_layo
     )
 
 
+def test_what_rearranges_without_a_conversion_breaks_as_well() -> None:
+    shuffled = plain("n", BufferRead(name="a", stride=None), source_node="shuffle")
+    (breaker,) = compiled(A, shuffled, BACK_FROM_N, B)
+
+    assert (breaker.op, breaker.node, breaker.conversions) == ("channel_shuffle", "shuffle", ("graph 0 conversion 0",))
+
+
+BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
+
+
 def test_branches_of_a_concatenation_break_once_as_the_concatenation() -> None:
     branches = [
         plain(
@@ -102,6 +113,14 @@ def test_branches_of_a_concatenation_break_once_as_the_concatenation() -> None:
 
     assert (breaker.node, breaker.op, breaker.location) == ("cat", "cat", a_location(7))
     assert set(breaker.conversions) == {"graph 0 conversion 0", "graph 0 conversion 1", "graph 0 conversion 2"}
+
+
+def test_an_operation_that_a_convolution_reads_contiguous_breaks_where_it_is_converted_out() -> None:
+    out = plain("n", a_read("a", LAST), source_node="norm")
+    next_call = call("b", "n", node="conv_b")
+    (breaker,) = compiled(A, out, next_call)
+
+    assert (breaker.node, breaker.conversions) == ("norm", ("graph 0 conversion 0",))
 
 
 @for_each(
@@ -156,6 +175,20 @@ def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nea
     }
 
 
+@pytest.mark.parametrize("change", [{"owner": "user"}, {"tensor": "weight"}, {"role": "entry"}, {"role": "exit"}])
+def test_conversions_of_the_user_of_weights_and_at_the_ends_are_told_elsewhere(change: dict[str, Any]) -> None:
+    known = a_graph(nodes=NODES, buffers=(A, NORM, RELU, BACK, B))
+    conversions = [msgspec.structs.replace(c, **change) for c in graph_conversions(known)]
+
+    assert compiled_breakers(BufferGraph(known), conversions) == ()
+
+
+def test_a_buffer_that_no_operation_is_known_for_cannot_be_named_as_a_breaker() -> None:
+    unknown = msgspec.structs.replace(NORM, source_node=None)
+
+    assert compiled(A, unknown, RELU, BACK, B) == ()
+
+
 def eager(name: str, target: str, *inputs: str, layout: Any = PLAIN, **changes: Any) -> FxNode:
     return a_node(name, target, inputs, layout=layout, **changes)
 
@@ -207,6 +240,27 @@ def test_an_eager_operation_that_returns_contiguous_without_a_copy_is_found_from
     assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
 
 
+def test_a_library_that_blocks_a_contiguous_value_says_nothing_of_channels_last() -> None:
+    assert in_eager(entering(direction="to_blocked", owner="library")) == ()
+
+
+def test_what_is_flattened_for_a_matrix_product_ends_no_region() -> None:
+    flat = eager("flatten", "aten.clone.default", "conv_a")
+    rows = eager("rows", "aten.view.default", "flatten", layout=contiguous((2, 8 * 36)))
+    product = eager("addmm", "aten.addmm.default", "rows", layout=contiguous((2, 10)))
+
+    assert in_eager(copied("flatten"), nodes=(*EAGER[:2], flat, rows, product)) == ()
+
+
+def test_a_permuted_view_that_happens_to_be_channels_last_is_no_region() -> None:
+    linear = eager("linear", "aten.addmm.default", "x", layout=contiguous((72, 8)))
+    permuted = eager("permuted", "aten.permute.default", "linear", layout=LAST)
+    added = eager("added", "aten.add.Tensor", "shortcut", "permuted")
+    conv = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
+
+    assert in_eager(entering(), nodes=(a_placeholder("shortcut", PLAIN), linear, permuted, added, conv)) == ()
+
+
 @pytest.mark.parametrize(
     "conversion",
     [
@@ -221,6 +275,36 @@ def test_an_eager_operation_that_returns_contiguous_without_a_copy_is_found_from
 )
 def test_other_eager_conversions_make_no_breaker(conversion: Conversion) -> None:
     assert in_eager(conversion) == ()
+
+
+def test_where_the_user_made_the_copy_the_way_back_is_no_breaker_either() -> None:
+    assert in_eager(copied("norm", owner="user"), entering()) == ()
+
+
+def test_an_eager_operation_that_returns_channels_last_again_is_no_breaker() -> None:
+    norm = msgspec.structs.replace(EAGER[2], layout=LAST)
+
+    assert in_eager(copied("norm"), nodes=(*EAGER[:2], norm, *EAGER[3:])) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [("conv_a", "it converts what it is given by itself"), ("norm", "what stands in front of it is another matter")],
+)
+def test_a_convolution_that_returns_contiguous_is_no_breaker(given: str, why: str) -> None:
+    between = eager("conv_m", "aten.convolution.default", given, "w")
+    last_one = eager("conv_b", "aten.convolution.default", "conv_m", "w", layout=LAST)
+
+    assert in_eager(entering(), nodes=(*EAGER[:3], between, last_one)) == (), why
+
+
+def test_two_branches_above_a_convolution_lead_to_one_breaker() -> None:
+    branches = [eager(name, "aten.relu.default", "norm") for name in ("left", "right")]
+    added = eager("added", "aten.add.Tensor", "left", "right")
+    last_one = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
+    (breaker,) = in_eager(entering(), nodes=(*EAGER[:3], *branches, added, last_one))
+
+    assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
 
 
 @pytest.mark.parametrize(
@@ -243,6 +327,12 @@ def test_a_breaker_costs_what_its_conversions_cost(
 
     assert breaker.seconds == (pytest.approx(seconds) if seconds is not None else None)
     assert breaker.bytes_moved == moved
+
+
+def test_a_breaker_whose_conversions_are_not_recorded_has_no_cost() -> None:
+    (breaker,) = with_breaker_costs(a_graph(breakers=(a_breaker(conversions=("gone",)),)), []).breakers
+
+    assert (breaker.seconds, breaker.bytes_moved) == (None, None)
 
 
 def test_a_breaker_that_pairs_tell_already_is_dropped() -> None:

@@ -118,6 +118,10 @@ def test_a_copy_that_changes_no_order_is_no_conversion(why: str, operation: Oper
     assert with_eager_conversions(graph(X, Y, CLONE), entries, ()).conversions == (), why
 
 
+def test_a_copy_of_two_dimensions_counts() -> None:
+    assert only(graph(), tree(None, copied(contiguous((4, 3)), strided_layout((4, 3), (1, 4))))).direction == "other"
+
+
 def test_a_copy_inside_an_operation_of_torch_is_the_frameworks() -> None:
     norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN, module="net.1", is_called_directly=False)
     entries = tree(norm, copied(LAST, PLAIN), "aten::instance_norm", "aten::contiguous", "aten::clone")
@@ -127,6 +131,17 @@ def test_a_copy_inside_an_operation_of_torch_is_the_frameworks() -> None:
     assert (found.owner, found.op, found.node) == ("framework", "aten::instance_norm", "norm")
     assert found.cause == "made inside aten::instance_norm"
     assert (found.port, found.source_value, found.role) == ("input 0", "y", "interior")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"called": "reshape"}, {"is_called_directly": False}, {"is_called_directly": None}]
+)
+def test_a_copy_that_no_line_of_the_model_asked_for_is_the_frameworks(changes: dict[str, Any]) -> None:
+    node = a_node(
+        "clone", "aten.clone.default", ("y",), **{"called": "contiguous", "is_called_directly": True, **changes}
+    )
+
+    assert only(graph(X, Y, node), tree(node, copied(LAST, PLAIN), "aten::clone")).owner == "framework"
 
 
 def convolution(**changes: Any) -> FxNode:
@@ -155,6 +170,14 @@ def test_what_a_convolution_converts_is_told_by_shape_and_strides(
     assert found.required_by == ("convolution",)
 
 
+def test_where_two_arguments_of_a_convolution_fit_neither_is_claimed() -> None:
+    twin = a_placeholder("w", LAST, "weight")
+    node = convolution()
+    found = only(graph(X, Y, twin, node), tree(node, copied(LAST, PLAIN), "aten::convolution"))
+
+    assert (found.tensor, found.port, found.source_value) == ("unknown", None, None)
+
+
 def test_in_the_backward_a_convolution_converts_a_gradient() -> None:
     node = a_node("back", "aten.convolution_backward.default", ("y", "x", "w"), layout=PLAIN, backward=True)
     given = a_placeholder("x", channels_last((2, 4, 9, 9)))
@@ -162,6 +185,25 @@ def test_in_the_backward_a_convolution_converts_a_gradient() -> None:
     found = only(graph(given, Y, W, node), tree(node, operation, "aten::convolution_backward"))
 
     assert (found.tensor, found.port, found.role) == ("gradient", "input 0", "interior")
+
+
+def test_in_the_backward_another_operation_converts_a_gradient_too() -> None:
+    node = a_node("norm_backward", "aten.native_batch_norm_backward.default", ("y",), layout=PLAIN, backward=True)
+    found = only(
+        graph(X, Y, node), tree(node, copied(LAST, PLAIN), "NormBackward0", "aten::native_batch_norm_backward")
+    )
+
+    assert found.tensor == "gradient"
+    assert found.cause == "made inside the backward of aten::native_batch_norm_backward"
+
+
+@pytest.mark.parametrize(("returned", "port"), [(PLAIN, "output 0"), (contiguous((2, 8, 3, 3)), None)])
+def test_a_copy_that_is_of_no_argument_is_of_the_result_or_of_nothing_known(returned: Layout, port: str | None) -> None:
+    other = a_node("y", "aten.relu.default", ("x",), layout=channels_last((2, 4, 9, 9)))
+    pool = a_node("pool", "aten.adaptive_avg_pool2d.default", ("y",), layout=returned)
+    found = only(graph(X, other, pool), tree(pool, copied(LAST, PLAIN), "aten::adaptive_avg_pool2d"))
+
+    assert (found.port, found.source_value, found.node) == (port, None, "pool")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +225,13 @@ def test_what_a_convolution_returns_in_another_layout_is_its_result(
     assert (found.tensor, found.port, found.source_value) == (kind, port, None)
 
 
+def test_a_conversion_with_a_cast_has_both_types() -> None:
+    node = a_node("to", "aten._to_copy.default", ("y",), dtype="bfloat16")
+    found = only(graph(X, Y, node), tree(node, copied(LAST, PLAIN), "aten::_to_copy"))
+
+    assert (found.dtype, found.target_dtype, found.bytes_moved) == ("float32", "bfloat16", 6 * 2 * 8 * 6 * 6)
+
+
 def test_at_its_ends_a_model_converts_its_input_and_its_output() -> None:
     entry = a_node("clone", "aten.clone.default", ("x",), layout=PLAIN)
     of_input = graph(X, entry)
@@ -190,6 +239,13 @@ def test_at_its_ends_a_model_converts_its_input_and_its_output() -> None:
 
     assert only(of_input, tree(entry, copied(LAST, PLAIN), "aten::clone")).role == "entry"
     assert only(of_output, tree(CLONE, copied(LAST, PLAIN), "aten::clone")).role == "exit"
+
+
+def test_a_copy_that_no_node_is_known_for_is_listed_without_a_place() -> None:
+    found = only(graph(X), tree(None, copied(LAST, PLAIN), "aten::somewhere"))
+
+    assert (found.node, found.graph, found.role, found.port, found.bytes_moved) == (None, None, None, None, None)
+    assert (found.tensor, found.owner, found.cause) == ("unknown", "framework", "made inside aten::somewhere")
 
 
 @pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), ({8: 5e-6}, None), (None, 2e-6)])
@@ -201,6 +257,18 @@ def test_on_a_gpu_the_time_is_that_of_the_kernels_it_launched(
 
     assert found.seconds == (pytest.approx(seconds) if seconds is not None else None)
     assert found.seconds_source == ("measured" if seconds is not None else None)
+
+
+def test_conversions_are_numbered_and_breakers_are_found_with_those_of_the_library() -> None:
+    norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN)
+    conv = a_node("conv", CONVOLUTION, ("norm", "w"), layout=LAST)
+    first, second = (tree(norm, copied(LAST, PLAIN), "aten::instance_norm") for _ in range(2))
+    back = a_conversion(node="conv", graph="eager", port="input 0", direction="to_channels_last")
+    found = with_eager_conversions(graph(X, Y, W, norm, conv), [*first, *second], (back,))
+
+    assert [conversion.id for conversion in found.conversions] == ["eager conversion 0", "eager conversion 1"]
+    assert [breaker.node for breaker in found.breakers] == ["norm"]
+    assert found.breakers[0].conversions[-1] == back.id
 
 
 def test_on_a_gpu_a_compiled_graph_has_the_copies_inside_its_library_calls() -> None:
