@@ -47,46 +47,6 @@ if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
 
 
-def diagnose_isolated(
-    subject: LoadedSubject,
-    request: Request,
-    *,
-    rules: Sequence[Rule] | None,
-    progress: Callable[[Progress], None] | None,
-    timeout_seconds: float | None,
-) -> Diagnosis:
-    """
-    The diagnosis of a loaded subject by child processes; it is saved for them in a private directory meanwhile.
-
-    Raises:
-        TransportError: The model cannot be saved, or not be rebuilt in another process.
-        SubjectError: The model does not run in eager mode, or takes the process with it.
-    """
-    with _private_directory() as directory:
-        try:
-            save_subject(subject, Path(directory))
-        except SubjectError as error:
-            raise TransportError(str(error)) from error
-        request = msgspec.structs.replace(request, subject_directory=directory)
-        seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
-        watch = Watch() if progress is None else Watch(progress=progress)
-        journal = temporary_journal()
-        try:
-            diagnosis = supervise(request, journal, watch, None if seconds == math.inf else seconds)
-        finally:
-            journal.close(is_needed=False)
-    return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
-
-
-def _private_directory() -> tempfile.TemporaryDirectory[str]:
-    try:
-        return tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
-    except OSError as error:
-        raise TransportError(
-            f"cannot save the model for another process in {tempfile.gettempdir()!r}: {error.strerror or error}"
-        ) from error
-
-
 def diagnose(
     model: Callable[..., Any],
     example_input: Any,
@@ -203,6 +163,46 @@ def record_subject(
             return run.recordings()
         finally:
             dynamo.restore()
+
+
+def diagnose_isolated(
+    subject: LoadedSubject,
+    request: Request,
+    *,
+    rules: Sequence[Rule] | None,
+    progress: Callable[[Progress], None] | None,
+    timeout_seconds: float | None,
+) -> Diagnosis:
+    """
+    The diagnosis of a loaded subject by child processes; it is saved for them in a private directory meanwhile.
+
+    Raises:
+        TransportError: The model cannot be saved, or not be rebuilt in another process.
+        SubjectError: The model does not run in eager mode, or takes the process with it.
+    """
+    with _private_directory() as directory:
+        try:
+            save_subject(subject, Path(directory))
+        except SubjectError as error:
+            raise TransportError(str(error)) from error
+        request = msgspec.structs.replace(request, subject_directory=directory)
+        seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
+        watch = Watch() if progress is None else Watch(progress=progress)
+        journal = temporary_journal()
+        try:
+            diagnosis = supervise(request, journal, watch, None if seconds == math.inf else seconds)
+        finally:
+            journal.close(is_needed=False)
+    return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
+
+
+def _private_directory() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
+    except OSError as error:
+        raise TransportError(
+            f"cannot save the model for another process in {tempfile.gettempdir()!r}: {error.strerror or error}"
+        ) from error
 
 
 def _check(mode: object, budget_seconds: object, progress: object, timer: object) -> None:
