@@ -10,6 +10,7 @@ import ast
 import io
 import tokenize
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +63,7 @@ def line_of(module: str) -> int:
     return next((number for number, line in enumerate(LINES) if part_of(module) in line), -1)
 
 
+@cache
 def imports_of(module: str) -> dict[str, bool]:
     """What a module imports, annotations included, and whether only late: within a function."""
     found: dict[str, bool] = {}

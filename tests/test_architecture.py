@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ ONE_HOME = {
 }
 
 
+@cache
 def libraries_of(module: str) -> set[str]:
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     for node in [*ast.walk(tree)]:
