@@ -130,9 +130,13 @@ _WITHOUT_TEXT = (
 
 def rewrite_record(record: AnyRecord, rewrite: Rewrite) -> AnyRecord:
     """The record with every string rewritten; what holds no changed string stays the same object."""
-    old = {name: getattr(record, name) for name, _ in text_fields(type(record))}
-    new = {name: _rewritten(old[name], place, rewrite) for name, place in text_fields(type(record))}
-    changed = {name: value for name, value in new.items() if value is not old[name]}
+    changed: dict[str, object] = {}
+    for name, place in text_fields(type(record)):
+        old = getattr(record, name)
+        if old is not None:
+            new = _rewritten(old, place, rewrite)
+            if new is not old:
+                changed[name] = new
     return msgspec.structs.replace(record, **changed) if changed else record
 
 
