@@ -6,10 +6,11 @@ Anything else that escapes is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
 
 NO_TORCH = (
@@ -48,6 +49,22 @@ class TraceError(LayoutDoctorError):
 
 class UnsupportedTorchError(LayoutDoctorError):
     """This torch lacks something layoutdoctor needs (exit status 3)."""
+
+
+@contextlib.contextmanager
+def needs_torch() -> Iterator[None]:
+    """
+    Around an import that brings torch.
+
+    Raises:
+        UnsupportedTorchError: torch, or a part of it, is not installed; another missing module raises as it is.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "torch":
+            raise
+        raise UnsupportedTorchError(NO_TORCH) from error
 
 
 class InconclusiveError(LayoutDoctorError):

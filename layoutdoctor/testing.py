@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
-from layoutdoctor.errors import NO_TORCH, InconclusiveError, UnsupportedTorchError, UsageError
+from layoutdoctor.errors import InconclusiveError, UsageError, needs_torch
 from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
@@ -140,12 +140,8 @@ def diagnose_quickly(
             "cannot diagnose a model without an example input: expected a tensor, a tuple of positional or a dict of "
             "keyword arguments as the second argument"
         )
-    try:
+    with needs_torch():
         from layoutdoctor.run.diagnose import diagnose  # brings torch, which a ready diagnosis does not need
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "torch":
-            raise
-        raise UnsupportedTorchError(NO_TORCH) from error
 
     chosen: Any = configurations
     with warnings.catch_warnings():

@@ -21,7 +21,7 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.commands.output import path_of_target, save_recordings
 from layoutdoctor.commands.streams import say, stdout_to_stderr
-from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
+from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError, needs_torch
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation.journal import Journal, RunKey, open_journal
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Attempt, Kept
@@ -249,13 +249,9 @@ class Isolation:
 
 def _import_engine() -> tuple[Callable[..., LoadedSubject], Callable[..., tuple[Recording, ...]]]:
     """Late, as both import torch."""
-    try:
+    with needs_torch():
         from layoutdoctor.run.diagnose import record_subject
         from layoutdoctor.subjects.load import load_target
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "torch":
-            raise
-        raise UnsupportedTorchError(NO_TORCH) from error
     return load_target, record_subject
 
 

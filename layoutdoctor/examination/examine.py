@@ -129,9 +129,7 @@ def _proved(
     graphs: tuple[Graph, ...], library: Sequence[Conversion], *, is_eager: bool
 ) -> tuple[tuple[Graph, ...], tuple[RedundantPair, ...]]:
     """Round trips, and the graphs with what their breakers cost."""
-    from layoutdoctor.examination.graphs.round_trips import (
-        redundant_pairs,  # late: it brings networkx, which no trace needs
-    )
+    from layoutdoctor.examination.graphs.round_trips import redundant_pairs  # late: no trace needs its networkx
 
     in_graphs = tuple(conversion for graph in graphs for conversion in graph.conversions)
     known = (*library, *in_graphs)

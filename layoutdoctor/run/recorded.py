@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.rules import Rule
 
+HEAD_BYTES = 1 << 16
+# Saved diagnoses begin with their schema version; one that another program wrote again may have it anywhere.
+_DIAGNOSIS = re.compile(rb'"(?:schema_version|layoutdoctor_version)"\s*:')
+_TRACE = re.compile(rb'"traceEvents"\s*:|"ph"\s*:')
+MOST_SEARCHED_BYTES = 64 << 20
+
 
 def examine_trace(
     path: str | Path, *, max_bytes: int = DEFAULT_MOST_BYTES, rules: Sequence[Rule] | None = None
@@ -61,13 +67,6 @@ def diagnose_recordings(
     """
     diagnosis = diagnosis_of(recordings, known)
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
-
-
-HEAD_BYTES = 1 << 16
-# Saved diagnoses begin with their schema version; one that another program wrote again may have it anywhere.
-_DIAGNOSIS = re.compile(rb'"(?:schema_version|layoutdoctor_version)"\s*:')
-_TRACE = re.compile(rb'"traceEvents"\s*:|"ph"\s*:')
-MOST_SEARCHED_BYTES = 64 << 20
 
 
 def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceComparison | ModelComparison:

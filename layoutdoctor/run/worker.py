@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import (
-    NO_TORCH,
     DeviceLostError,
     LayoutDoctorError,
     TransportError,
     UnsupportedTorchError,
     first_line,
+    needs_torch,
 )
 from layoutdoctor.isolation.messages import (
     Attempt,
@@ -145,11 +145,10 @@ def _answer(request: Request, channel: Channel, board: TurnBoard) -> AnyMessage:
 
 def _record(request: Request, channel: Channel, board: TurnBoard) -> tuple[Recording, ...]:
     try:
-        from layoutdoctor.run.diagnose import record_subject
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "torch":
-            raise
-        raise UnsupportedTorchError(NO_TORCH) from error
+        with needs_torch():
+            from layoutdoctor.run.diagnose import record_subject
+    except ModuleNotFoundError:  # of something else: a fault of the installation, with its traceback
+        raise
     except (OSError, ImportError, RuntimeError) as error:  # such as a folder for its cache that cannot be made
         raise UnsupportedTorchError(
             f"cannot import torch: {first_line(error)}; see what `python -c 'import torch._inductor'` says"
