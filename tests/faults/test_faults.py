@@ -167,11 +167,15 @@ def test_the_page_says_what_is_tested(update_golden: bool) -> None:
 
 def test_a_process_that_is_left_is_found_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "GRACE_SECONDS", 0.2)
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, harness.MARKER: "planted"}) as left:
+    command = ["sh", "-c", "echo; read line"]
+    environment = {**os.environ, harness.MARKER: "planted"}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as left:
+        assert left.stdout is not None
+        left.stdout.readline()  # it runs: until then the system may not know its environment yet
         found = harness.processes_left("planted")
         harness.end_processes("planted")
 
-    assert found == ["sleep 600 "]
+    assert found == ["sh -c echo; read line "]
     assert left.returncode == -signal.SIGKILL
 
 

@@ -51,7 +51,7 @@ TREE = """
 import os, subprocess, sys, time
 inner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
 os.fork()
-print(os.getpid(), inner.pid, flush=True)
+os.write(1, f"{os.getpid()} {inner.pid}\\n".encode())  # whole lines, whatever buffers standard output
 time.sleep(100)
 """
 
