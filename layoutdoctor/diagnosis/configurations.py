@@ -74,6 +74,11 @@ def choose_configurations(
     return tuple(chosen.values())
 
 
+def is_a_group(choice: object) -> bool:
+    """Whether a user left the configurations to us, so that others may be made of them."""
+    return choice in ("default", "all")
+
+
 def _expand(choice: str | Configuration | Iterable[str | Configuration], mode: Mode) -> list[Configuration]:
     if isinstance(choice, Configuration):
         return [choice]

@@ -34,6 +34,8 @@ def how_to_apply(
     """
     ranks_of_inputs = parameter_ranks if input_ranks is None else input_ranks
     lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
+    lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
+    lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
     lines += _compile_lines(configuration)
     lines += _input_lines(configuration.input_format or "preserve", sorted(ranks_of_inputs & _FORMAT_BY_RANK.keys()))
     if configuration.inductor_options.get("freezing"):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Configuration, Failure, Mode, Trial
+from layoutdoctor.diagnosis.records import Configuration, Cure, Failure, Mode, Trial
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.recording.saved import pack, unpacked_column
 
@@ -61,6 +61,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """What all messages share: frozen, built by keyword."""
 
 
+class Proposal(Message, frozen=True, kw_only=True):
+    """A cure that what was seen of a trial speaks for, and the bytes of the tensors that it is about."""
+
+    cure: Cure
+    bytes_moved: int = 0
+
+
 class TrialMemo(Message, frozen=True, kw_only=True):
     """
     What a process has to know of a trial that another process ran, beside its record.
@@ -70,6 +77,7 @@ class TrialMemo(Message, frozen=True, kw_only=True):
         code: Fingerprint of the generated code; None where not all of it is known, or there is none.
         compile_seconds: Wall time of the first call; None for eager.
         onednn: oneDNN's version and instruction set, as its log says.
+        proposals: The cures that may help.
     """
 
     key: str | None = None
@@ -77,6 +85,7 @@ class TrialMemo(Message, frozen=True, kw_only=True):
     compile_seconds: float | None = None
     peak_memory_bytes: int | None = None
     onednn: tuple[str | None, str | None] = (None, None)
+    proposals: tuple[Proposal, ...] = ()
 
 
 class Lost(Message, frozen=True, kw_only=True):
@@ -93,10 +102,12 @@ class Kept(Message, frozen=True, kw_only=True):
     Attributes:
         recordings: Of each trial that is done, in order; all with the newest head.
         memos: Of each trial by its configuration's name.
+        derived: Configurations that were made of the requested ones.
     """
 
     recordings: tuple[Recording, ...] = ()
     memos: dict[str, TrialMemo] = {}
+    derived: tuple[Configuration, ...] = ()
 
     def with_trial(self, recording: Recording, memo: TrialMemo | None = None) -> Kept:
         """
@@ -111,11 +122,17 @@ class Kept(Message, frozen=True, kw_only=True):
             recording = msgspec.structs.replace(before, head=recording.head, trial=trial)
         found[recording.name] = recording
         memos = self.memos if memo is None else {**self.memos, recording.name: memo}
-        return Kept(recordings=tuple(found.values()), memos=memos)
+        return Kept(recordings=tuple(found.values()), memos=memos, derived=self.derived)
+
+    def with_derived(self, configurations: tuple[Configuration, ...]) -> Kept:
+        """The same with more configurations that were made of the requested ones."""
+        return msgspec.structs.replace(self, derived=(*self.derived, *configurations))
 
     def without_profiles(self) -> Kept:
         """As much as another process has to know that goes on from here."""
-        return Kept(recordings=tuple(without_profile(recording) for recording in self.recordings), memos=self.memos)
+        return msgspec.structs.replace(
+            self, recordings=tuple(without_profile(recording) for recording in self.recordings)
+        )
 
 
 def without_profile(recording: Recording) -> Recording:
@@ -133,6 +150,7 @@ class Request(Message, frozen=True, kw_only=True):
         subject_directory: Where the caller's own model was saved for another process.
         lower_for: A GPU that is not there, to lower for.
         trace_directory: Where to keep profiler traces.
+        derives: Whether configurations may be made of these: the best with cures, and with switches of libraries.
     """
 
     target: str | None = None
@@ -142,6 +160,7 @@ class Request(Message, frozen=True, kw_only=True):
     dtype: str | None = None
     mode: Mode = "inference"
     configurations: tuple[Configuration, ...] = ()
+    derives: bool = False
     lower_for: str | None = None
     budget_seconds: float = DEFAULT_BUDGET_SECONDS
     trace_directory: str | None = None
@@ -172,6 +191,12 @@ class KeptMore(Message, frozen=True, kw_only=True, tag=True):
     memo: TrialMemo
 
 
+class Derived(Message, frozen=True, kw_only=True, tag=True):
+    """Configurations that were made of the requested ones, and come next."""
+
+    configurations: tuple[Configuration, ...]
+
+
 class Finished(Message, frozen=True, kw_only=True, tag=True):
     """All trials are measured: recordings of all of them, without the graphs and iterations that were sent."""
 
@@ -192,7 +217,7 @@ class Broken(Message, frozen=True, kw_only=True, tag=True):
     failure: Failure
 
 
-AnyMessage = Began | Progress | KeptMore | Finished | Refused | Broken
+AnyMessage = Began | Progress | KeptMore | Derived | Finished | Refused | Broken
 
 
 class TurnBoard:
@@ -297,6 +322,7 @@ class Attempt:
         began: Told what is begun.
         turn: Told whose turn it is to be timed.
         keep: Given each trial once it is done.
+        derived: Told which configurations were made of the requested ones, before the first of them begins.
         may_restart: Whether another process watches, keeps what is done, and would go on if this one could not.
     """
 
@@ -305,6 +331,7 @@ class Attempt:
     began: Callable[..., None] = _tell_nobody
     turn: Callable[[str], None] = _tell_nobody
     keep: Callable[[Recording, TrialMemo], None] = _tell_nobody
+    derived: Callable[[tuple[Configuration, ...]], None] = _tell_nobody
     may_restart: bool = False
 
     def created_at(self) -> str:

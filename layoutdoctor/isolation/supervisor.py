@@ -29,6 +29,7 @@ from layoutdoctor.isolation.messages import (
     TURNS,
     Began,
     Broken,
+    Derived,
     Finished,
     Kept,
     KeptMore,
@@ -124,7 +125,9 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
     known: dict[str, Examined] = {}
     while True:
         kept = journal.kept.without_profiles() if journal.kept is not None else None
-        attempt = msgspec.structs.replace(request, kept=kept, lost=journal.lost)
+        derived = () if kept is None else kept.derived
+        configurations = (*request.configurations, *derived)
+        attempt = msgspec.structs.replace(request, configurations=configurations, kept=kept, lost=journal.lost)
         child = _Child(attempt, journal, watch, known, timeout_seconds)
         try:
             child.run()
@@ -322,6 +325,12 @@ class _Child:
                 self.watch.progress(message)
             case KeptMore():
                 self._keep(message)
+            case Derived():
+                added = message.configurations
+                self.request = msgspec.structs.replace(
+                    self.request, configurations=(*self.request.configurations, *added)
+                )
+                self.journal.keep((self.journal.kept or Kept()).with_derived(added))
             case Finished():
                 self.finished = message
             case Refused():

@@ -7,6 +7,7 @@ What it ends in are recordings; which configuration is faster is judged here, by
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,13 @@ from layoutdoctor.measure.environment import describe_environment, measure_copy_
 from layoutdoctor.measure.memory import release_memory
 from layoutdoctor.measure.timing import measure_rounds, to_measurement
 from layoutdoctor.recording.recording import Head
+from layoutdoctor.run.deriving import cures_together, single_cures, under_switches
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
 from layoutdoctor.run.trial import LiveTrial, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation, Subject
     from layoutdoctor.isolation.messages import Attempt, Request
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
 
 CONFIRMATION_SHARE = 0.25
 """Part of the budget kept for measuring the chosen configuration again."""
+
+_SHORT_ROUNDS = 5
+_SHORT_SECONDS = 2.0
+"""To find out which configuration to make others of."""
 
 
 def _notes_on_machine(device: str) -> tuple[str, ...]:
@@ -68,12 +74,14 @@ class Diagnosing:
         if request.mode == "training":
             subject = with_something_to_train(subject)
         self.loaded, self.request, self.progress, self.attempt = subject, request, progress, attempt
+        self.configurations = request.configurations
         self.trials: list[LiveTrial] = []
         self.comparison: Comparison | None = None
         self.recommendation: Recommendation | None = None
         self.subject: Subject = describe(subject, request.mode)
         self.device = self.subject.device or "cpu"
         self.rehearsal: Rehearsal | None = None
+        self.reference: Reference | None = None
         self.unusable: str | None = None
         before = attempt.kept.recordings[0].head if attempt.kept is not None else None
         self.bandwidth = before.environment.copy_bandwidth_bytes_per_second if before is not None else None
@@ -81,7 +89,7 @@ class Diagnosing:
         self._done = 0
 
     def _say(self, stage: str) -> None:
-        self.progress(Progress(stage, self._done, len(self.request.configurations) + 3))
+        self.progress(Progress(stage, self._done, len(self.configurations) + 3))
         self._done += 1
 
     def run_trials(self) -> None:
@@ -98,11 +106,8 @@ class Diagnosing:
         notes = (*self.subject.notes, *rehearsal.notes, *_notes_on_machine(self.device))
         self.subject = msgspec.structs.replace(self.subject, notes=notes)
         earlier = [LiveTrial.earlier(configuration, self.attempt) for configuration in self.request.configurations]
-        reference: Reference | None = None
         if None in earlier:
-            self.attempt.began(None, "computing the float64 reference")
-            reference = compute_reference(self.loaded, self.request.mode, rehearsal)
-            self.subject = msgspec.structs.replace(self.subject, notes=(*notes, *reference.notes))
+            self._compute_reference(rehearsal)
         elif self.attempt.kept is not None:  # what the reference had to say was said then
             self.subject = msgspec.structs.replace(
                 self.subject, notes=self.attempt.kept.recordings[0].head.subject.notes
@@ -118,10 +123,18 @@ class Diagnosing:
                 self.trials.append(trial)
                 if trial.lost is not None:
                     self._hand_over(trial)
-            elif reference is not None:
-                self._run_one(configuration, reference, rehearsal)
+            else:
+                self._run_one(configuration, rehearsal)
 
-    def _run_one(self, configuration: Configuration, reference: Reference, rehearsal: Rehearsal) -> None:
+    def _compute_reference(self, rehearsal: Rehearsal) -> Reference:
+        self.attempt.began(None, "computing the float64 reference")
+        self.reference = compute_reference(self.loaded, self.request.mode, rehearsal)
+        notes = dict.fromkeys((*self.subject.notes, *self.reference.notes))
+        self.subject = msgspec.structs.replace(self.subject, notes=tuple(notes))
+        return self.reference
+
+    def _run_one(self, configuration: Configuration, rehearsal: Rehearsal) -> None:
+        reference = self.reference or self._compute_reference(rehearsal)
         name = configuration.name
         self._say(f"{name}: {'compiling' if configuration.backend == 'inductor' else 'running'}, profiling")
         self.attempt.began(name, "prepare")
@@ -165,6 +178,40 @@ class Diagnosing:
                 trial.announce = self._announcing(trial.name)
                 warm_up(trial, self.loaded, self.request.mode, self.rehearsal)
 
+    def derive(self, timer: Timer) -> None:
+        """
+        Runs configurations that are made of those that ran: the best so far with the cures that may help, each alone
+        and then those that help together, and the best two under switches of libraries.
+        """
+        if not self.request.derives:
+            return
+        self._warm_up_earlier()
+        quick = partial(self._time_shortly, timer)
+        for choose in (single_cures, cures_together, partial(under_switches, device=self.device)):
+            chosen = choose(self.trials, quick) if self.unusable is None else ()
+            if chosen:
+                self.configurations = (*self.configurations, *chosen)
+                self.attempt.derived(chosen)
+            for configuration in chosen:
+                if self.rehearsal is not None and self.unusable is None:
+                    self._run_one(configuration, self.rehearsal)
+
+    def _time_shortly(self, timer: Timer, trials: Sequence[LiveTrial]) -> dict[str, float]:
+        """Seconds of some trials by a few calls in turns; one that fails is left out of all that comes."""
+        found: dict[str, float] = {}
+        start = time.monotonic()
+        for count in range(_SHORT_ROUNDS):
+            for trial in trials:
+                self.attempt.began(trial.name, "measure")
+                trial.stage = "measure"
+                with trial.failing():
+                    if trial.step is not None:
+                        seconds = min(timer(trial.step, 1 if count else 2))  # the first of all warms up
+                        found[trial.name] = min(seconds, found.get(trial.name, seconds))
+            if time.monotonic() - start > _SHORT_SECONDS:
+                break
+        return {trial.name: found[trial.name] for trial in trials if trial.step is not None}
+
     def measure(self, timer: Timer) -> None:
         """Times all that ran in turns, compares, and measures the choice again."""
         budget_seconds = self.request.budget_seconds
@@ -172,7 +219,7 @@ class Diagnosing:
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
         if not steps:
             return
-        baseline = choose_baseline(self.request.configurations, steps)
+        baseline = choose_baseline(self.configurations, steps)
         self.attempt.began(None, TURNS)
         self._say("timing all configurations in turns")
         share = 1 - CONFIRMATION_SHARE if len(steps) > 1 else 1.0
@@ -187,13 +234,13 @@ class Diagnosing:
         self._keep(times)
         rounds = {name: item.round_seconds for name, item in times.items() if item.failure is None}
         if rounds and baseline not in rounds:  # it failed while it was timed: the others are compared all the same
-            baseline = choose_baseline(self.request.configurations, rounds)
+            baseline = choose_baseline(self.configurations, rounds)
         eligible = eligible_names([trial.record() for trial in self.trials])
         self.comparison = compare(rounds, baseline, eligible=eligible)
         self._recommend(steps, CONFIRMATION_SHARE * budget_seconds, timer)
 
     def _on_round(self) -> Callable[[int, int], None]:
-        done, total = self._done - 1, len(self.request.configurations) + 3
+        done, total = self._done - 1, len(self.configurations) + 3
         last = time.monotonic()
 
         def on_round(count: int, expected: int) -> None:

@@ -28,6 +28,8 @@ from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.subjects.copies import layout_of
+from layoutdoctor.subjects.cures import propose
+from layoutdoctor.subjects.cures.cure import Seen
 from layoutdoctor.subjects.prepare import formats_in_effect, prepare, same_preparation_key
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.capture.session import CapturedGraph
     from layoutdoctor.diagnosis.records import Configuration, Equivalence, Measurement, Mode, TrialStatus
-    from layoutdoctor.isolation.messages import Attempt, Lost
+    from layoutdoctor.isolation.messages import Attempt, Lost, Proposal
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.recording.recording import Head, Iteration, Source
     from layoutdoctor.run.rehearsal import Rehearsal
@@ -58,6 +60,7 @@ class LiveTrial:
         lost: How the process ended that ran it; None where it did not end.
         ran: Whether it came to its end, so that another configuration may turn out to be the same.
         is_skipped: Whether its failure is that it was not to be tried.
+        proposals: The cures that what was seen of it speaks for.
     """
 
     configuration: Configuration
@@ -84,6 +87,7 @@ class LiveTrial:
     lost: Lost | None = None
     ran: bool = False
     is_skipped: bool = False
+    proposals: tuple[Proposal, ...] = ()
     announce: Callable[[str], None] = field(default=lambda stage: None, repr=False)
 
     @classmethod
@@ -238,13 +242,27 @@ def run_trial(
         earlier: Trials already run, which this one may turn out to be the same as.
     """
     trial = LiveTrial(configuration, announce=announce)
+    prepared: PreparedModel | None = None
     with trial.failing():
         prepared = prepare(subject, configuration, mode, rehearsal.shared)
         trial.notes += prepared.notes
         trial.key = fingerprint(same_preparation_key(prepared, configuration))
         if not trial.is_same_as_one_of(earlier):
             _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file)
+    if prepared is not None:
+        _look_for_cures(trial, prepared, mode)
     return trial
+
+
+def _look_for_cures(trial: LiveTrial, prepared: PreparedModel, mode: Mode) -> None:
+    """Of a configuration without any; lines to paste change a module, so that a function has none."""
+    if prepared.module is None or prepared.run is not prepared.module or trial.configuration.cures:
+        return
+    try:
+        failure = None if trial.failure is None else trial.failure.message
+        trial.proposals = propose(Seen(prepared.module, trial.graphs, mode, failure))
+    except Exception as error:  # the trial is what it is without
+        trial.notes.append(f"cures were not looked for: {first_line(error)}")
 
 
 def warm_up(trial: LiveTrial, subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal) -> None:
@@ -328,7 +346,7 @@ def code_key(prepared: PreparedModel, trial: LiveTrial) -> str | None:
     codes = tuple(graph.code_fingerprint for graph in trial.graphs)
     if not codes or None in codes or trial.graph_break_reasons:
         return None
-    return fingerprint((formats_in_effect(prepared), *codes))
+    return fingerprint((formats_in_effect(prepared), tuple(prepared.switches.items()), *codes))
 
 
 def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:

@@ -30,6 +30,7 @@ from layoutdoctor.isolation.messages import (
     Attempt,
     Began,
     Broken,
+    Derived,
     Finished,
     KeptMore,
     Refused,
@@ -43,6 +44,7 @@ from layoutdoctor.recording.saved import unpack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.isolation.messages import AnyMessage, TrialMemo
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -154,7 +156,12 @@ def _record(request: Request, channel: Channel, board: TurnBoard) -> tuple[Recor
             f"cannot import torch: {first_line(error)}; see what `python -c 'import torch._inductor'` says"
         ) from error
     channel.began(None, "load")
-    positions = {configuration.name: position for position, configuration in enumerate(request.configurations)}
+    names = [configuration.name for configuration in request.configurations]
+
+    def derived(configurations: tuple[Configuration, ...]) -> None:
+        names.extend(configuration.name for configuration in configurations)
+        channel.send(Derived(configurations=configurations))
+
     return record_subject(
         _load(request),
         request,
@@ -163,8 +170,9 @@ def _record(request: Request, channel: Channel, board: TurnBoard) -> tuple[Recor
             kept=request.kept,
             lost=request.lost,
             began=channel.began,
-            turn=lambda name: board.write(positions[name]),
+            turn=lambda name: board.write(names.index(name)),
             keep=partial(channel.keep, board=board),
+            derived=derived,
             may_restart=True,
         ),
     )

@@ -14,6 +14,7 @@ import torch
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults
 from layoutdoctor.state.process import seeded
+from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of
 from layoutdoctor.subjects.weights import same_values
 
@@ -53,6 +54,7 @@ class Step:
         fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.
         loss_weights: Those of other steps, by index and layout of the output; this one's are added.
+        switches: Of libraries, set while an iteration runs and put back behind it.
     """
 
     run: Callable[..., Any]
@@ -63,6 +65,7 @@ class Step:
     fresh_inputs: bool = False
     first_seed: int = FIRST_CALL_SEED
     loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict, repr=False)
+    switches: dict[str, bool] = field(default_factory=dict)
     _weights: list[torch.Tensor | None] | None = field(default=None, init=False, repr=False)
     _first: StepResults | None = field(default=None, init=False, repr=False)
     _has_run: bool = field(default=False, init=False, repr=False)
@@ -135,6 +138,12 @@ class Step:
         self._has_run = True
 
     def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        if not self.switches:
+            return self._pass(args, kwargs)
+        with switched(self.switches):
+            return self._pass(args, kwargs)
+
+    def _pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         if self.mode != "training":
             with torch.no_grad():
                 return self._forward(args, kwargs)
