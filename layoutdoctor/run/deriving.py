@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
+from layoutdoctor.diagnosis.configurations import base_name
 from layoutdoctor.examination.choice import eligible_names
 
 if TYPE_CHECKING:
@@ -54,7 +55,11 @@ def single_cures(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configurati
     best = _fastest(ready, quick)
     if best is None:
         return ()
-    return tuple(with_cures(best.configuration, (proposal.cure,)) for proposal in _worth_most(best.proposals))
+    return tuple(
+        with_cures(base.configuration, (proposal.cure,))
+        for base in (best, *_failed_like(best, trials))
+        for proposal in _worth_most(base.proposals)
+    )[:MOST_CURES]
 
 
 def cures_together(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configuration, ...]:
@@ -84,12 +89,12 @@ def under_switches(trials: Sequence[LiveTrial], quick: Quick, device: str) -> tu
     return tuple(with_switch(trial.configuration) for trial in best[:SWITCHED_COUNT])
 
 
-def base_name(configuration: Configuration) -> str:
-    """The name of the configuration that one with cures was made of."""
-    name = configuration.name
-    for cure in reversed(configuration.cures):
-        name = name.removesuffix(f"+{cure.name}")
-    return name
+def _failed_like(best: LiveTrial, trials: Sequence[LiveTrial]) -> list[LiveTrial]:
+    """The first that failed for something that a cure mends, compiled as the best one is."""
+    found = [trial for trial in trials if trial.failure is not None and trial.proposals]
+    like = [trial for trial in found if trial.configuration.backend == best.configuration.backend]
+    same = [t for t in like if t.configuration.inductor_options == best.configuration.inductor_options]
+    return (same or like or found)[:1]
 
 
 def _worth_most(proposals: Iterable[Proposal]) -> list[Proposal]:

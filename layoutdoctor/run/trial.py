@@ -259,7 +259,7 @@ def _look_for_cures(trial: LiveTrial, prepared: PreparedModel, mode: Mode) -> No
     if prepared.module is None or prepared.run is not prepared.module or trial.configuration.cures:
         return
     try:
-        failure = None if trial.failure is None else trial.failure.message
+        failure = None if trial.failure is None else f"{trial.failure.message}\n{trial.failure.log}"
         trial.proposals = propose(Seen(prepared.module, trial.graphs, mode, failure))
     except Exception as error:  # the trial is what it is without
         trial.notes.append(f"cures were not looked for: {first_line(error)}")

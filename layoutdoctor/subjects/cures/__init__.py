@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.cures.autocast_dtype import AUTOCAST_DTYPE
+from layoutdoctor.subjects.cures.calls import VIEW_AS_RESHAPE, WITHOUT_CONTIGUOUS
+from layoutdoctor.subjects.cures.dense_batch_norm import DENSE_BATCH_NORM
 from layoutdoctor.subjects.cures.flat_conv3d import FLAT_CONV3D
+from layoutdoctor.subjects.cures.restored_format import RESTORED_FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,12 +20,20 @@ if TYPE_CHECKING:
     from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import KnownCure, Seen
 
-ALL_CURES: tuple[KnownCure, ...] = (FLAT_CONV3D, AUTOCAST_DTYPE)
+ALL_CURES: tuple[KnownCure, ...] = (
+    FLAT_CONV3D,
+    AUTOCAST_DTYPE,
+    DENSE_BATCH_NORM,
+    WITHOUT_CONTIGUOUS,
+    RESTORED_FORMAT,
+    VIEW_AS_RESHAPE,
+)
 
 
 def propose(seen: Seen, cures: Sequence[KnownCure] = ALL_CURES) -> tuple[Proposal, ...]:
     """The cures that may help a model, as far as a trial of it shows."""
-    return tuple(proposal for cure in cures if (proposal := cure.propose(seen)) is not None)
+    able = (cure for cure in cures if cure.mends_a_failure == (seen.failure is not None))
+    return tuple(proposal for cure in able if (proposal := cure.propose(seen)) is not None)
 
 
 def apply_cures(module: nn.Module, configuration: Configuration) -> None:

@@ -28,7 +28,7 @@ class Seen:
     Attributes:
         module: The copy that ran.
         graphs: As recorded, not examined yet; none where the trial failed before.
-        failure: What it failed with; None where it ran.
+        failure: What it failed with, and the log; None where it ran.
     """
 
     module: nn.Module
@@ -45,11 +45,13 @@ class KnownCure:
     Attributes:
         propose: Whether a trial speaks for it, and what exactly is to be changed; None where not.
         apply: Makes the change in a copy of the model; the parameters keep their names.
+        mends_a_failure: Whether it is for trials that failed, and for those only.
     """
 
     name: str
     propose: Callable[[Seen], Proposal | None]
     apply: Callable[[nn.Module, Cure], None]
+    mends_a_failure: bool = False
 
 
 def names_as_text(names: Sequence[str]) -> str:
