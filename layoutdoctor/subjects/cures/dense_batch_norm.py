@@ -15,7 +15,6 @@ from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.isolation.messages import Proposal
 from layoutdoctor.rules.ld302_strided_batch_norm_input import strided_norms
 from layoutdoctor.subjects.copies import layout_of
-from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count, names_as_text
 
 if TYPE_CHECKING:
