@@ -17,12 +17,12 @@ from layoutdoctor.subjects.copies import CHANNELS_LAST
 from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count, names_as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch import nn
 
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Graph
+    from layoutdoctor.diagnosis.records import FxNode, Graph
     from layoutdoctor.subjects.cures.cure import Seen
 
 HOW = """\
@@ -40,29 +40,33 @@ def _restored(module: nn.Module, inputs: Any, output: Any) -> Any:
 
 
 def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
-    """Modules without parts that are given channels-last and return contiguous, with the layout of the result."""
+    """Modules without parts that are given channels-last and hand contiguous on, with the layout of the result."""
     nodes = {node.name: node for node in graph.nodes}
+    read_by: dict[str, set[str | None]] = {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            read_by.setdefault(name, set()).add(node.module)
     for node in graph.nodes:
         if node.backward or node.module not in leaves or "convolution" in node.target:
             continue
-        is_result = all(other.module != node.module for other in graph.nodes if node.name in other.inputs)
-        if not is_result or node.layout is None or not is_only_contiguous(node.layout):
+        readers = read_by.get(node.name, set())
+        is_handed_on = readers and node.module not in readers
+        if not is_handed_on or node.layout is None or not is_only_contiguous(node.layout):
             continue
-        own, front = {node.name}, [node]
-        given = []
-        while front:
-            here = front.pop()
-            for name in here.inputs:
-                source = nodes.get(name)
-                if source is None or name in own:
-                    continue
-                own.add(name)
-                if source.module == node.module and source.op == "call_function":
-                    front.append(source)
-                elif source.layout is not None:
-                    given.append(source.layout)
-        if any(map(is_only_channels_last, given)):
+        if any(is_only_channels_last(given.layout) for given in _given(node, nodes)):
             yield node.module, node.layout
+
+
+def _given(node: FxNode, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
+    """What the module of a result was given for it."""
+    seen, front = {node.name}, [node]
+    while front:
+        for source in (nodes[name] for name in front.pop().inputs if name in nodes and name not in seen):
+            seen.add(source.name)
+            if source.module == node.module and source.op == "call_function":
+                front.append(source)
+            else:
+                yield source
 
 
 def _propose(seen: Seen) -> Proposal | None:

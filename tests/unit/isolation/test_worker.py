@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from cured_models import Flat
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import Diagnosis, Failure
 from layoutdoctor.errors import DeviceLostError, SubjectError, UnsupportedTorchError
@@ -42,6 +43,7 @@ from layoutdoctor.subjects.subject import subject_from_python
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -71,6 +73,7 @@ class Told:
         self.begun: list[tuple[str | None, str, bool]] = []
         self.turns: list[str] = []
         self.kept: list[Kept] = []
+        self.added: list[str] = []
         self.known = Kept()
 
     def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
@@ -80,18 +83,26 @@ class Told:
         self.known = self.known.with_trial(recording, memo)
         self.kept.append(self.known)
 
+    def derived(self, configurations: tuple[Configuration, ...]) -> None:
+        self.known = self.known.with_derived(configurations)
+        self.added += [configuration.name for configuration in configurations]
+
     def attempt(self, kept: Kept | None = None, **fields: Any) -> Attempt:
         """What another process is told of what is known here, and whom it tells."""
         self.known = kept or Kept()
         sent = None if kept is None else kept.without_profiles()
-        return Attempt(kept=sent, began=self.began, turn=self.turns.append, keep=self.keep, **fields)
+        tell: dict[str, Any] = {"began": self.began, "turn": self.turns.append, "keep": self.keep}
+        return Attempt(kept=sent, derived=self.derived, **tell, **fields)
 
     def diagnosis(self, recordings: tuple[Recording, ...]) -> Diagnosis:
         """As the supervisor makes it of what the process ends with."""
         return diagnose_recordings(reduce(Kept.with_trial, recordings, self.known).recordings, ())
 
 
+FLAT = subject_from_python(Flat(), torch.randn(2, 4, 3, 8, 8))
 REQUEST = Request(target="m.py", configurations=EAGER, budget_seconds=0.05)
+
+DERIVING = msgspec.structs.replace(REQUEST, derives=True)
 
 
 def diagnose(told: Told, subject: LoadedSubject = SUBJECT, request: Request = REQUEST, **fields: Any) -> Diagnosis:
@@ -226,6 +237,58 @@ def test_a_lost_device_ends_the_process_or_all_that_follows(may_restart: bool, m
         assert trials[0].failure.message == message
         assert trials[1].failure is not None
         assert trials[1].failure.message.startswith("not run: eager made the device unusable in this process")
+
+
+@pytest.fixture(scope="module")
+def cured() -> tuple[Diagnosis, Told]:
+    told = Told()
+    return diagnose(told, FLAT, DERIVING, may_restart=True), told
+
+
+def test_the_best_is_tried_with_its_cure_in_the_same_rounds(cured: tuple[Diagnosis, Told]) -> None:
+    diagnosis, told = cured
+    (name,) = told.added
+
+    assert name in ("eager+flat-conv3d", "eager-channels-last+flat-conv3d")
+    assert [trial.name for trial in diagnosis.trials] == ["eager", "eager-channels-last", name]
+    assert set(told.turns) == {"eager", "eager-channels-last", name}
+    assert diagnosis.trials[2].measurement is not None
+    assert diagnosis.trials[2].equivalence is not None
+    assert diagnosis.trials[2].equivalence.status == "equal"
+    began = [(configuration, stage) for configuration, stage, _ in told.begun]
+    assert began.index(("eager-channels-last", "profile")) < began.index((name, "prepare"))
+    assert began.index((name, "profile")) < began.index((None, "measure"))
+
+
+def test_what_was_derived_by_an_earlier_process_is_not_derived_again(cured: tuple[Diagnosis, Told]) -> None:
+    before, name = cured[1], cured[1].added[0]
+    request = msgspec.structs.replace(DERIVING, configurations=(*EAGER, *before.known.derived))  # as it is sent then
+    told = Told()
+
+    diagnosis = diagnose(told, FLAT, request, kept=before.kept[1], may_restart=True)
+
+    assert told.added == []
+    assert [trial.name for trial in diagnosis.trials] == ["eager", "eager-channels-last", name]
+    assert [configuration for configuration, stage, _ in told.begun if stage == "profile"] == [name]
+    assert diagnosis.trials[2].measurement is not None
+
+
+def test_what_an_earlier_process_saw_speaks_for_a_cure(cured: tuple[Diagnosis, Told]) -> None:
+    told = Told()
+
+    diagnosis = diagnose(told, FLAT, DERIVING, kept=cured[1].kept[1], may_restart=True)
+
+    assert len(told.added) == 1
+    assert diagnosis.trials[2].name == told.added[0]
+    assert diagnosis.trials[2].measurement is not None
+
+
+def test_configurations_that_were_named_have_no_others_made_of_them() -> None:
+    told = Told()
+    diagnosis = diagnose(told, FLAT)
+
+    assert told.added == []
+    assert [trial.name for trial in diagnosis.trials] == ["eager", "eager-channels-last"]
 
 
 def test_a_static_diagnosis_goes_on_too() -> None:
