@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import torch
+from cured_models import Flat
 from torch import nn
 
-from cured_models import Flat
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.records import Diagnosis, Failure
+from layoutdoctor.diagnosis.records import Cure, Diagnosis, Failure
 from layoutdoctor.errors import DeviceLostError, SubjectError, UnsupportedTorchError
 from layoutdoctor.isolation.messages import (
     Attempt,
     Began,
     Broken,
+    Derived,
     Finished,
     Kept,
     KeptMore,
@@ -35,6 +36,7 @@ from layoutdoctor.isolation.messages import (
 )
 from layoutdoctor.recording.saved import pack
 from layoutdoctor.run import diagnosing, worker
+from layoutdoctor.run.deriving import with_cures, with_switch
 from layoutdoctor.run.diagnose import record_subject
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.worker import Channel
@@ -405,6 +407,23 @@ def test_what_went_well_is_finished(monkeypatch: pytest.MonkeyPatch, first: tupl
     assert messages == [Began(configuration=None, stage="load")]
     assert turn is not None
     assert turn[0] == 1
+
+
+def test_what_is_derived_is_told_and_has_turns_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, first: tuple[Diagnosis, Told]
+) -> None:
+    cured = (with_cures(EAGER[0], (Cure(name="flat-conv3d"),)), with_switch(EAGER[1]))
+
+    def run(options: dict[str, Any]) -> Any:
+        options["attempt"].derived(cured)
+        options["attempt"].turn("eager-channels-last+cudnn-benchmark")
+        return first[1].kept[0].without_profiles().recordings
+
+    _, messages, turn = answer(REQUEST, monkeypatch, run)
+
+    assert messages == [Began(configuration=None, stage="load"), Derived(configurations=cured)]
+    assert turn is not None
+    assert turn[0] == 3
 
 
 def test_what_went_wrong_is_told_and_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
