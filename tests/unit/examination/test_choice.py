@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from builders import a_comparison, a_configuration, a_failed_trial, a_ratio, a_trial
@@ -9,7 +10,7 @@ from loops import for_each
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.diagnosis.records import Configuration, Equivalence
+from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence
 from layoutdoctor.examination.choice import (
     choose_baseline,
     effective_options,
@@ -157,6 +158,22 @@ def test_a_text_option_is_quoted() -> None:
     assert how_to_apply(configuration, frozenset()) == (
         'model = torch.compile(model, options={"trace.name": "a\\"b\\\\c", "n": 3})'
     )
+
+
+def test_cures_and_switches_come_after_the_formats_and_before_the_compile() -> None:
+    base = BY_NAME["inductor-channels-last"]
+    cures = (Cure(name="a", how="one = 1\ntwo = 2"), Cure(name="b", how="three = 3"))
+    configuration = msgspec.structs.replace(base, cures=cures, library_switches={"cudnn.benchmark": True})
+
+    assert how_to_apply(configuration, frozenset({4})).splitlines() == [
+        "model = model.to(memory_format=torch.channels_last)",
+        "one = 1",
+        "two = 2",
+        "three = 3",
+        "torch.backends.cudnn.benchmark = True",
+        "model = torch.compile(model)",
+        "x = x.to(memory_format=torch.channels_last)",
+    ]
 
 
 def run_lines(name: str, model: nn.Module, x: torch.Tensor, ranks: set[int], **changes: Any) -> dict[str, Any]:
