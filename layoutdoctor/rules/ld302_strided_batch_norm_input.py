@@ -55,7 +55,6 @@ _BATCH_NORMS = frozenset(
     _native_batch_norm_legit_no_training _batch_norm_with_update
     """.split()
 )
-_CALL = "batch_norm"
 _TURNING = frozenset({"transpose", "permute", "t", "movedim", "swapaxes"})
 _VIEWS = _TURNING | frozenset(
     "view _unsafe_view reshape unsqueeze squeeze expand select slice narrow split getitem unflatten flatten".split()
@@ -91,20 +90,6 @@ def _is_contiguous(diagnosis: Diagnosis) -> bool:
 
 def _strided_norms(trial: Trial) -> list[_Seen]:
     return [seen for graph in trial.graphs for seen in _strided_norms_of(graph)]
-
-
-def strided_norms(graph: Graph) -> Iterator[tuple[FxNode, Layout]]:
-    """The batch norms of a graph that read an unusual layout, with it; also those that the compiler took apart."""
-    yield from ((seen.norm, seen.layout) for seen in _strided_norms_of(graph))
-    nodes = nodes_by_name(graph)
-    for node in graph.nodes:
-        if node.called != _CALL or node.backward:
-            continue
-        for read in (nodes[name] for name in node.inputs if name in nodes):
-            if read.called != _CALL and read.layout is not None and _is_unusual(read.layout):
-                maker, _ = _maker(read, nodes)
-                if maker is not None and "conv" not in maker.target:
-                    yield node, read.layout
 
 
 def _strided_norms_of(graph: Graph) -> Iterator[_Seen]:

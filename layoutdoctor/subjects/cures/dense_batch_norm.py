@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layoutdoctor.diagnosis.records import Cure
+from layoutdoctor.examination.graphs.strided_norms import strided_norms
 from layoutdoctor.isolation.messages import Proposal
-from layoutdoctor.rules.ld302_strided_batch_norm_input import strided_norms
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count, names_as_text
 
@@ -39,10 +39,10 @@ def _propose(seen: Seen) -> Proposal | None:
         return None  # its formats are mixed on purpose, or channels-last
     modules = dict(seen.module.named_modules())
     found = {
-        node.module or "": layout
+        strided.norm.module or "": strided.layout
         for graph in seen.graphs
-        for node, layout in strided_norms(graph)
-        if isinstance(modules.get(node.module or ""), _BATCH_NORMS)
+        for strided in (*strided_norms(graph), *strided_norms(graph, taken_apart=True))
+        if isinstance(modules.get(strided.norm.module or ""), _BATCH_NORMS)
     }
     if not found:
         return None
