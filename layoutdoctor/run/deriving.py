@@ -82,6 +82,8 @@ def under_switches(trials: Sequence[LiveTrial], quick: Quick, device: str) -> tu
     ready = _ready(trials)
     if not device.startswith("cuda") or not torch.backends.cudnn.is_available() or torch.backends.cudnn.benchmark:
         return ()
+    if torch.is_autocast_enabled("cuda"):  # the caller's, which holds for his own thread
+        return ()
     if not ready or any(trial.configuration.library_switches for trial in trials):
         return ()
     seconds = quick(ready)

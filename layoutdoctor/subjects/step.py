@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,10 @@ class Step:
         fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.
         loss_weights: Those of other steps, by index and layout of the output; this one's are added.
-        switches: Of libraries, set while an iteration runs and put back behind it.
+        switches: Of libraries, set while an iteration runs and put back behind it. It runs in a thread of its
+            own: cuDNN keeps the algorithm that a thread first found for a convolution, however it was found, so that
+            in the thread of the others ``cudnn.benchmark`` would change nothing (``benchmark_cache``, which is
+            ``thread_local``, in aten/src/ATen/native/cudnn/Conv_v8.cpp).
     """
 
     run: Callable[..., Any]
@@ -66,6 +70,7 @@ class Step:
     first_seed: int = FIRST_CALL_SEED
     loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict, repr=False)
     switches: dict[str, bool] = field(default_factory=dict)
+    _thread: ThreadPoolExecutor | None = field(default=None, init=False, repr=False)
     _weights: list[torch.Tensor | None] | None = field(default=None, init=False, repr=False)
     _first: StepResults | None = field(default=None, init=False, repr=False)
     _has_run: bool = field(default=False, init=False, repr=False)
@@ -140,7 +145,15 @@ class Step:
     def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         if not self.switches:
             return self._pass(args, kwargs)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1)
+        stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
         with switched(self.switches):
+            return self._thread.submit(self._pass_alone, args, kwargs, stream).result()
+
+    def _pass_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Any) -> list[torch.Tensor]:
+        """All in this thread, the backward too, on the caller's stream."""
+        with torch.autograd.set_multithreading_enabled(False), torch.cuda.stream(stream):
             return self._pass(args, kwargs)
 
     def _pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from cured_models import CASES, Case
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.examination.choice import how_to_apply
 from layoutdoctor.isolation.messages import Request
+from layoutdoctor.run.deriving import with_switch
 from layoutdoctor.run.diagnose import record_subject
 from layoutdoctor.subjects.subject import subject_from_python
 
@@ -62,3 +63,19 @@ def test_a_flat_conv3d_is_compiled_as_conv2d_backward_too() -> None:
 @pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.cure)
 def test_each_other_cure_compiles(case: Case) -> None:
     check(case, "inference")
+
+
+@pytest.mark.slow
+def test_a_configuration_under_a_switch_is_compiled_trained_and_timed_beside_its_twin() -> None:
+    (base,) = choose_configurations("inductor")
+    subject = subject_from_python(FLAT.model(), torch.randn(FLAT.shape))
+    request = Request(mode="training", configurations=(base, with_switch(base)), budget_seconds=0.1)
+
+    plain, switched = (recording.trial for recording in record_subject(subject, request))
+
+    assert [plain.status, switched.status] == ["ok", "ok"]  # the code is the same, the libraries' are not
+    assert switched.measurement is not None
+    assert switched.equivalence is not None
+    assert switched.equivalence.status == "equal"
+    assert len(switched.graphs) == len(plain.graphs)
+    assert torch.backends.cudnn.benchmark is False

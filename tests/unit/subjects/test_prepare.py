@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import msgspec
@@ -163,10 +164,12 @@ def test_a_recorded_trace_names_no_way_to_compile() -> None:
 
 def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises() -> None:
     seen: list[bool] = []
+    threads: list[int] = []
 
     class Noting(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             seen.append(torch.backends.cudnn.benchmark)
+            threads.append(threading.get_ident())
             if x.sum() > 100:
                 raise RuntimeError("too much")
             return x * 2
@@ -174,14 +177,18 @@ def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises
     configuration = Configuration(name="eager+cudnn-benchmark", backend="eager", library_switches={BENCHMARK: True})
     subject = subject_from_python(Noting(), torch.zeros(1))
     prepared = prepare(subject, configuration, "inference")
-    prepared.step("inference", fresh_inputs=False)()
+    step = prepared.step("inference", fresh_inputs=False)
+    step()
+    step()
+    assert len(set(threads)) == 1
+    assert threads[0] != threading.get_ident()  # where no algorithm was chosen before
     ready = compile_for(Noting(), configuration)
     ready(torch.zeros(1))
     with pytest.raises(RuntimeError, match="too much"):
         ready(torch.full((1,), 1000.0))
 
     assert seen == [True] * len(seen)
-    assert len(seen) >= 3
+    assert len(seen) == 4
     assert torch.backends.cudnn.benchmark is False
     plain = msgspec.structs.replace(configuration, library_switches={})
     assert same_preparation_key(prepared, configuration) != same_preparation_key(
