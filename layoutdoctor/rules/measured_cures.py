@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.configurations import base_name
-from layoutdoctor.diagnosis.records import FASTER
+from layoutdoctor.diagnosis.records import FASTER, SLOWER
 from layoutdoctor.examination.ratios import COVERAGE, RESOLUTION, family_coverage, paired_ratio
 from layoutdoctor.units import format_ratio
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis, Finding, RatioInterval, Trial
+
+_EQUAL = 1.03
+"""An interval that ends below says that there is nothing to gain; one that ends above may hide something."""
 
 
 def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
@@ -67,4 +70,7 @@ def _why_not(trial: Trial, ratio: RatioInterval | None) -> str:
         return "it was not timed"
     if ratio.lacks_rounds:
         return f"the rounds are too few to tell ({format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
-    return f"no faster ({format_ratio(ratio.median)}, {format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
+    ends = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+    if ratio.verdict != SLOWER and ratio.high > _EQUAL:
+        return f"not sure to be faster ({ends})"
+    return f"no faster ({format_ratio(ratio.median)}, {ends})"

@@ -26,7 +26,7 @@ from layoutdoctor.measure.environment import describe_environment, measure_copy_
 from layoutdoctor.measure.memory import release_memory
 from layoutdoctor.measure.timing import measure_rounds, to_measurement
 from layoutdoctor.recording.recording import Head
-from layoutdoctor.run.deriving import cures_together, single_cures, under_switches
+from layoutdoctor.run.deriving import cures_together, fewest_changes_first, single_cures, under_switches
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
 from layoutdoctor.run.trial import LiveTrial, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
@@ -236,7 +236,7 @@ class Diagnosing:
         if rounds and baseline not in rounds:  # it failed while it was timed: the others are compared all the same
             baseline = choose_baseline(self.configurations, rounds)
         eligible = eligible_names([trial.record() for trial in self.trials])
-        self.comparison = compare(rounds, baseline, eligible=eligible)
+        self.comparison = fewest_changes_first(compare(rounds, baseline, eligible=eligible), self.configurations)
         self._recommend(steps, CONFIRMATION_SHARE * budget_seconds, timer)
 
     def _on_round(self) -> Callable[[int, int], None]:

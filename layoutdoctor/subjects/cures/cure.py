@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,8 +57,9 @@ class KnownCure:
 
 def names_as_text(names: Sequence[str]) -> str:
     """Names of modules as Python text, a tuple on one line or one name a line."""
-    text = repr(tuple(names))
-    return text if len(text) <= _LONGEST_TEXT else "(\n" + "".join(f"    {name!r},\n" for name in names) + ")"
+    quoted = [json.dumps(name) for name in names]
+    text = f"({', '.join(quoted)}{',' if len(quoted) == 1 else ''})"
+    return text if len(text) <= _LONGEST_TEXT else "(\n" + "".join(f"    {name},\n" for name in quoted) + ")"
 
 
 def element_count(layout: Layout | None) -> int:

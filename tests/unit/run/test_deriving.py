@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from builders import a_comparison
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name, is_a_group
 from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence, Failure
 from layoutdoctor.isolation.messages import Proposal
-from layoutdoctor.run.deriving import cures_together, single_cures, under_switches, with_cures, with_switch
+from layoutdoctor.run.deriving import (
+    cures_together,
+    fewest_changes_first,
+    single_cures,
+    under_switches,
+    with_cures,
+    with_switch,
+)
 from layoutdoctor.run.trial import LiveTrial
 from layoutdoctor.state.switches import switched
 
@@ -135,6 +143,23 @@ def test_only_a_group_of_configurations_is_added_to() -> None:
     assert is_a_group("default")
     assert is_a_group("all")
     assert not any(map(is_a_group, ("eager", "inductor,eager", BY_NAME["eager"], ("default",))))
+
+
+def test_of_tied_configurations_the_one_that_changes_least_is_first() -> None:
+    base = BY_NAME["inductor-channels-last"]
+    cured, switched_ = with_cures(base, (Cure(name="a"),)), with_switch(base)
+    both = with_switch(cured)
+    known = [BY_NAME["inductor"], base, cured, switched_, both]
+    fastest = (both.name, cured.name, switched_.name, base.name)
+
+    ordered = fewest_changes_first(a_comparison(fastest=fastest), known)
+
+    assert ordered is not None
+    assert ordered.fastest == (base.name, cured.name, switched_.name, both.name)
+    ordered = fewest_changes_first(a_comparison(fastest=(cured.name, "inductor")), known)
+    assert ordered is not None
+    assert ordered.fastest == ("inductor", cured.name)
+    assert fewest_changes_first(None, known) is None
 
 
 def test_a_name_says_what_it_was_made_of() -> None:

@@ -192,6 +192,6 @@ def test_many_modules_stand_one_a_line() -> None:
 
     lines = proposals[0].cure.how.splitlines()
 
-    assert "    '39'," in lines
+    assert '    "39",' in lines
     assert max(map(len, lines)) < 110
     assert msgspec.json.decode(msgspec.json.encode(proposals[0].cure), type=Cure) == proposals[0].cure
