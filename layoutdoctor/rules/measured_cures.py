@@ -14,8 +14,17 @@ from layoutdoctor.units import format_ratio
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis, Finding, RatioInterval, Trial
 
+_ABOUT_ATTEMPTS = ("LD402",)  # that its outputs differ
 _EQUAL = 1.03
 """An interval that ends below says that there is nothing to gain; one that ends above may hide something."""
+
+
+def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
+    """Whether a finding is about more than an attempt at a cure that nobody is told to use."""
+    trial = None if finding.configuration is None else diagnosis.trial(finding.configuration)
+    if trial is None or not trial.configuration.cures or finding.code in _ABOUT_ATTEMPTS:
+        return True
+    return diagnosis.recommendation is not None and diagnosis.recommendation.configuration == trial.name
 
 
 def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from builders import a_comparison, a_configuration, a_diagnosis, a_failed_trial, a_measurement, a_trial
+from builders import (
+    a_comparison,
+    a_configuration,
+    a_diagnosis,
+    a_failed_trial,
+    a_measurement,
+    a_recommendation,
+    a_trial,
+)
 
 from layoutdoctor.diagnosis.records import Cure, Equivalence, Finding, Trial
 from layoutdoctor.rules import Rule, run_rules
@@ -17,9 +26,9 @@ CURE = Cure(name="flat-conv3d", answers="LD503")
 UNSURE = "not sure to be faster (0.90x to 1.30x)"
 
 
-def a_rule(code: str = "LD503") -> Rule:
+def a_rule(code: str = "LD503", configuration: str = "inductor") -> Rule:
     finding = Finding(
-        code=code, rule="r", severity="note", configuration="inductor", message="m", suggestion="try something"
+        code=code, rule="r", severity="note", configuration=configuration, message="m", suggestion="try something"
     )
     return Rule(code, "r", "s", lambda diagnosis: iter((finding,)), "d")
 
@@ -70,3 +79,13 @@ def test_the_advice_stays_where_nothing_of_it_was_tried() -> None:
     assert suggestion(cured(1.25), code="LD501") == "try something"
     together = a_configuration("inductor+flat-conv3d+b", cures=(CURE, Cure(name="b", answers="LD501")))
     assert suggestion(cured(1.25, configuration=together)) == "try something"
+
+
+def test_an_attempt_that_is_not_recommended_has_its_row_and_no_findings() -> None:
+    base = a_trial("inductor", measurement=a_measurement(*BASE))
+    attempt = a_diagnosis(base, cured(1.25), comparison=a_comparison())
+    advised = msgspec.structs.replace(attempt, recommendation=a_recommendation(NAME))
+
+    assert run_rules(attempt, (a_rule("LD209", NAME),)) == ()
+    assert len(run_rules(attempt, (a_rule("LD402", NAME),))) == 1
+    assert len(run_rules(advised, (a_rule("LD209", NAME),))) == 1
