@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, Graph, RatioInterval, Speedup, Trial
+    from layoutdoctor.diagnosis.records import Conversion, FreshProcesses, Graph, RatioInterval, Speedup, Trial
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -108,6 +108,11 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
         yield from _unknown("$.recommendation.configuration", recommended.configuration, names, "trial")
         if recommended.speedup is not None:
             yield from _interval("$.recommendation.speedup", recommended.speedup)
+        if recommended.fresh_processes is not None:
+            yield from _interval("$.recommendation.fresh_processes", recommended.fresh_processes)
+        free = recommended.without_freezing
+        if free is not None:
+            yield from _unknown("$.recommendation.without_freezing.configuration", free.configuration, names, "trial")
 
 
 def _in_comparison(diagnosis: Diagnosis, names: set[str]) -> Iterator[str]:
@@ -122,7 +127,7 @@ def _in_comparison(diagnosis: Diagnosis, names: set[str]) -> Iterator[str]:
         yield from _unknown(f"$.comparison.fastest[{number}]", name, names, "trial")
 
 
-def _interval(place: str, interval: RatioInterval | Speedup) -> Iterator[str]:
+def _interval(place: str, interval: RatioInterval | Speedup | FreshProcesses) -> Iterator[str]:
     if not interval.low <= interval.median <= interval.high:
         ends = f"low {interval.low}, median {interval.median}, high {interval.high}"
         yield f"{place} has {ends}, expected them in this order"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Configuration, Failure, Mode, Trial
+from layoutdoctor.diagnosis.records import Configuration, Failure, Mode, PositiveSeconds, Trial
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.recording.saved import pack, unpacked_column
 
@@ -44,7 +44,9 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     total: int
 
 
-_LENGTH_BYTES = 4
+LENGTH_BYTES = 4
+"""In front of every message, most significant first."""
+
 TURNS = "measure"
 """The stage in which configurations take turns: the board says which one is under way."""
 
@@ -133,6 +135,7 @@ class Request(Message, frozen=True, kw_only=True):
         subject_directory: Where the caller's own model was saved for another process.
         lower_for: A GPU that is not there, to lower for.
         trace_directory: Where to keep profiler traces.
+        timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
     """
 
     target: str | None = None
@@ -148,6 +151,7 @@ class Request(Message, frozen=True, kw_only=True):
     command: str | None = None
     kept: Kept | None = None
     lost: dict[str, Lost] = {}
+    timed: Configuration | None = None
 
 
 class Began(Message, frozen=True, kw_only=True, tag=True):
@@ -192,7 +196,20 @@ class Broken(Message, frozen=True, kw_only=True, tag=True):
     failure: Failure
 
 
-AnyMessage = Began | Progress | KeptMore | Finished | Refused | Broken
+class Ready(Message, frozen=True, kw_only=True, tag=True):
+    """The one configuration runs and can be timed; a call takes about so long."""
+
+    call_seconds: PositiveSeconds
+
+
+class Turned(Message, frozen=True, kw_only=True, tag=True):
+    """What each call of a turn took, and how many pages the system had to map in one."""
+
+    seconds: tuple[PositiveSeconds, ...]
+    page_faults_per_call: float | None = None
+
+
+AnyMessage = Began | Progress | KeptMore | Finished | Refused | Broken | Ready | Turned
 
 
 class TurnBoard:
@@ -253,10 +270,10 @@ class TurnBoard:
 _message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage, dec_hook=unpacked_column)
 
 
-def encode(message: AnyMessage) -> bytes:
+def encode(message: AnyMessage | Request) -> bytes:
     """A message with its length in front."""
     data = pack(message)
-    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 class MessageReader:
@@ -273,14 +290,14 @@ class MessageReader:
             ValueError: It is no message; nothing after it can be read either.
         """
         self._buffer += data
-        while len(self._buffer) >= _LENGTH_BYTES:
-            length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
+        while len(self._buffer) >= LENGTH_BYTES:
+            length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
             if length > MOST_MESSAGE_BYTES:
                 raise ValueError(f"{length} bytes were announced, more than {MOST_MESSAGE_BYTES}")
-            end = _LENGTH_BYTES + length
+            end = LENGTH_BYTES + length
             if len(self._buffer) < end:
                 return
-            message = _message_decoder.decode(bytes(self._buffer[_LENGTH_BYTES:end]))
+            message = _message_decoder.decode(bytes(self._buffer[LENGTH_BYTES:end]))
             del self._buffer[:end]
             yield message
 

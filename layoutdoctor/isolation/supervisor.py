@@ -12,7 +12,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from layoutdoctor import errors
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.isolation.fresh import verified
 from layoutdoctor.isolation.messages import (
     TURNS,
     Began,
@@ -38,9 +38,11 @@ from layoutdoctor.isolation.messages import (
     Refused,
     Request,
     TurnBoard,
+    encode,
 )
 from layoutdoctor.isolation.processes import (
     adopt_orphans,
+    child_command,
     has_ended,
     how_it_ended,
     kill_all,
@@ -50,7 +52,6 @@ from layoutdoctor.isolation.processes import (
     remove_scratch,
     started_by,
 )
-from layoutdoctor.recording.saved import pack
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -81,7 +82,6 @@ _STAGE_WORDS = {
     "measure": "while it was timed",
     "target": "while it was lowered",
 }
-_CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.run.worker import main; main(sys.argv[1:5])"
 
 
 @dataclass
@@ -132,6 +132,8 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
             child.end()
         if child.finished is not None:
             kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept or Kept())
+            recordings = verified(kept.recordings, request, watch.progress, child.peak_bytes)
+            kept = msgspec.structs.replace(kept, recordings=recordings)
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)
         if child.refused is not None:
@@ -182,7 +184,7 @@ class _Child:
         self._garbled: str | None = None
         self._is_late = False
         self._deadline = self._deadline_of(self._began)
-        self._peak_bytes: int | None = None
+        self.peak_bytes: int | None = None
         self._looked = 0.0
         self._log: deque[bytes] = deque()
         self._reader = MessageReader()
@@ -192,7 +194,6 @@ class _Child:
 
     def run(self) -> None:
         """Starts the process and listens until it has ended, or has to be ended."""
-        interpreter = _interpreter()
         board = TurnBoard.make()
         self._board = TurnBoard(board)
         messages, messages_end = os.pipe()
@@ -200,7 +201,7 @@ class _Child:
         numbers = (request, messages_end, os.getpid(), board)
         try:
             self._process = subprocess.Popen(
-                [*interpreter, "-c", _CHILD_CODE, *map(str, numbers), *sys.path],
+                child_command(numbers),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -229,7 +230,7 @@ class _Child:
     def _send_request(self, descriptor: int) -> None:
         # A child that died while it started reads nothing, and what it printed says why.
         with contextlib.suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as stream:
-            stream.write(pack(self.request))
+            stream.write(encode(self.request))
 
     def _listen(self, messages: int, output: int) -> None:
         for descriptor in (messages, output):
@@ -259,7 +260,7 @@ class _Child:
         assert self._process is not None
         if time.monotonic() > self._looked + _LOOK_SECONDS:
             self._looked = time.monotonic()
-            self._peak_bytes = peak_resident_bytes(self._process.pid) or self._peak_bytes
+            self.peak_bytes = peak_resident_bytes(self._process.pid) or self.peak_bytes
 
     def _turn(self) -> tuple[str, float] | None:
         """Whose turn it is, and since when; None where nobody is being timed."""
@@ -359,7 +360,7 @@ class _Child:
         else:
             what = how_it_ended(self._process.returncode)
         was_killed = self._process.returncode == -signal.SIGKILL and not self._is_late
-        memory = f"; it held up to {format_bytes(self._peak_bytes)}" if self._peak_bytes and was_killed else ""
+        memory = f"; it held up to {format_bytes(self.peak_bytes)}" if self.peak_bytes and was_killed else ""
         message = f"{what} {_STAGE_WORDS.get(stage, f'while {stage}')}{memory}"
         failure = Failure(kind=stage, message=message, log=self._last_lines() or None)
         turn = self._turn()
@@ -379,13 +380,3 @@ class _Child:
             kill_all(started_by(os.getpid()))
         self._process.wait()
         remove_scratch(self._process.pid)
-
-
-def _interpreter() -> list[str]:
-    """The interpreter that runs this, with the options it was started with."""
-    if not sys.executable:
-        raise SubjectError(
-            "cannot start a process for the diagnosis: this interpreter does not know its own program "
-            "(sys.executable is empty); use --no-isolation"
-        )
-    return [sys.executable, *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ that is recorded. Examine what was recorded, let the rules look. Everything that
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -23,6 +24,7 @@ from layoutdoctor.capture.compat import notes_on_torch
 from layoutdoctor.diagnosis.configurations import choose_configurations, find_target
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
+from layoutdoctor.isolation.fresh import verified, with_advice
 from layoutdoctor.isolation.journal import temporary_journal
 from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS, Attempt, Request
 from layoutdoctor.isolation.processes import scratch_prefix
@@ -38,7 +40,7 @@ from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.subjects.transport import save_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Mode
     from layoutdoctor.isolation.messages import Progress
@@ -102,7 +104,28 @@ def diagnose(
             return diagnose_isolated(subject, request, rules=rules, progress=progress, timeout_seconds=timeout_seconds)
         except TransportError as error:
             subject = dataclasses.replace(subject, notes=(*subject.notes, f"not isolated: {error}"))
-    return diagnose_subject(subject, request, rules=rules, progress=progress, timer=timer)
+    recordings = record_subject(subject, request, progress=progress, timer=timer)
+    if timer is None:
+        recordings = _verified_elsewhere(recordings, subject, request, progress)
+    return diagnose_recordings(recordings, rules)
+
+
+def _verified_elsewhere(
+    recordings: tuple[Recording, ...],
+    subject: LoadedSubject,
+    request: Request,
+    progress: Callable[[Progress], None] | None,
+) -> tuple[Recording, ...]:
+    """The recordings with what fresh processes make of the choice, where the model can be sent to them."""
+    advice = recordings[0].head.recommendation
+    if advice is None or advice.configuration is None:
+        return recordings
+    try:
+        with _saved_elsewhere(subject) as directory:
+            there = msgspec.structs.replace(request, subject_directory=directory)
+            return verified(recordings, there, progress or (lambda step: None))
+    except TransportError as error:
+        return with_advice(recordings, msgspec.structs.replace(advice, reason=f"{advice.reason}: {error}"))
 
 
 def diagnose_subject(
@@ -180,11 +203,7 @@ def diagnose_isolated(
         TransportError: The model cannot be saved, or not be rebuilt in another process.
         SubjectError: The model does not run in eager mode, or takes the process with it.
     """
-    with _private_directory() as directory:
-        try:
-            save_subject(subject, Path(directory))
-        except SubjectError as error:
-            raise TransportError(str(error)) from error
+    with _saved_elsewhere(subject) as directory:
         request = msgspec.structs.replace(request, subject_directory=directory)
         seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
         watch = Watch() if progress is None else Watch(progress=progress)
@@ -194,6 +213,16 @@ def diagnose_isolated(
         finally:
             journal.close(is_needed=False)
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
+
+
+@contextlib.contextmanager
+def _saved_elsewhere(subject: LoadedSubject) -> Iterator[str]:
+    with _private_directory() as directory:
+        try:
+            save_subject(subject, Path(directory))
+        except SubjectError as error:
+            raise TransportError(str(error)) from error
+        yield directory
 
 
 def _private_directory() -> tempfile.TemporaryDirectory[str]:

@@ -19,7 +19,7 @@ from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import DeviceLostError
 from layoutdoctor.examination.choice import choose_baseline, eligible_names, recommend
-from layoutdoctor.examination.ratios import COVERAGE, compare, rounds_needed
+from layoutdoctor.examination.ratios import compare
 from layoutdoctor.isolation.messages import TURNS, Lost, Progress
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, why_unusable
 from layoutdoctor.measure.memory import release_memory
@@ -30,7 +30,7 @@ from layoutdoctor.run.trial import LiveTrial, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation, Subject
     from layoutdoctor.isolation.messages import Attempt, Request
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.run.rehearsal import Rehearsal
     from layoutdoctor.subjects.subject import LoadedSubject
-
-CONFIRMATION_SHARE = 0.25
-"""Part of the budget kept for measuring the chosen configuration again."""
 
 
 def _notes_on_machine(device: str) -> tuple[str, ...]:
@@ -166,8 +163,7 @@ class Diagnosing:
                 warm_up(trial, self.loaded, self.request.mode, self.rehearsal)
 
     def measure(self, timer: Timer) -> None:
-        """Times all that ran in turns, compares, and measures the choice again."""
-        budget_seconds = self.request.budget_seconds
+        """Times all that ran in turns, compares and chooses."""
         self._warm_up_earlier()
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
         if not steps:
@@ -175,11 +171,10 @@ class Diagnosing:
         baseline = choose_baseline(self.request.configurations, steps)
         self.attempt.began(None, TURNS)
         self._say("timing all configurations in turns")
-        share = 1 - CONFIRMATION_SHARE if len(steps) > 1 else 1.0
         times = measure_rounds(
             steps,
             baseline=baseline,
-            budget_seconds=share * budget_seconds,
+            budget_seconds=self.request.budget_seconds,
             timer=timer,
             on_round=self._on_round(),
             on_turn=self.attempt.turn,
@@ -190,7 +185,7 @@ class Diagnosing:
             baseline = choose_baseline(self.request.configurations, rounds)
         eligible = eligible_names([trial.record() for trial in self.trials])
         self.comparison = compare(rounds, baseline, eligible=eligible)
-        self._recommend(steps, CONFIRMATION_SHARE * budget_seconds, timer)
+        self._recommend(rounds, baseline, eligible)
 
     def _on_round(self) -> Callable[[int, int], None]:
         done, total = self._done - 1, len(self.request.configurations) + 3
@@ -217,26 +212,13 @@ class Diagnosing:
                     item, compile_seconds=trial.compile_seconds, peak_memory_bytes=trial.peak_memory_bytes
                 )
 
-    def _recommend(self, steps: Mapping[str, Callable[[], None]], budget_seconds: float, timer: Timer) -> None:
+    def _recommend(self, rounds: Mapping[str, Sequence[float]], baseline: str, eligible: frozenset[str]) -> None:
         records = [trial.record() for trial in self.trials]
+        frozen = {trial.name for trial in self.trials if trial.configuration.freezes}
+        free = {name: seconds for name, seconds in rounds.items() if name not in frozen}
+        without_freezing = compare(free, baseline, eligible=eligible) if frozen else None
         ranks = (parameter_ranks(self.loaded), input_ranks(self.loaded))
-        chosen = self.comparison.fastest[0] if self.comparison and self.comparison.fastest else None
-        confirmed: Comparison | None = None
-        if self.comparison is not None and chosen is not None and chosen != self.comparison.baseline:
-            self._say(f"{chosen}: measuring the gain again")
-            baseline = self.comparison.baseline
-            pair = {baseline: steps[baseline], chosen: steps[chosen]}
-            again = measure_rounds(
-                pair,
-                baseline=baseline,
-                budget_seconds=budget_seconds,
-                timer=timer,
-                minimum_rounds=rounds_needed(COVERAGE, len(pair)),
-                seed=1,
-                on_turn=self.attempt.turn,
-            )
-            confirmed = compare({name: item.round_seconds for name, item in again.items()}, baseline)
-        self.recommendation = recommend(records, self.comparison, confirmed, ranks)
+        self.recommendation = recommend(records, self.comparison, without_freezing, ranks)
 
     def head(self, interrupted: str | None = None) -> Head:
         """What is known of the whole so far."""

@@ -21,12 +21,14 @@ from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import (
     DeviceLostError,
     LayoutDoctorError,
+    SubjectError,
     TransportError,
     UnsupportedTorchError,
     first_line,
     needs_torch,
 )
 from layoutdoctor.isolation.messages import (
+    LENGTH_BYTES,
     Attempt,
     Began,
     Broken,
@@ -42,7 +44,9 @@ from layoutdoctor.recording.saved import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import BinaryIO
 
+    from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.isolation.messages import AnyMessage, TrialMemo
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -121,9 +125,9 @@ def main(words: Sequence[str]) -> NoReturn:
     with contextlib.suppress(AttributeError, ValueError):
         faulthandler.register(signal.SIGUSR2, all_threads=True)
     channel, board = Channel(int(words[1])), TurnBoard(int(words[3]))
-    with os.fdopen(int(words[0]), "rb") as stream:
-        request: Request = unpack(stream.read(), Request)
-    answer = _answer(request, channel, board)
+    with os.fdopen(_moved_up(int(words[0])), "rb") as stream:
+        request: Request = unpack(stream.read(int.from_bytes(stream.read(LENGTH_BYTES), "big")), Request)
+        answer = _answer(request, channel, board, stream)
     for printed in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the model may have closed it
             printed.flush()
@@ -133,14 +137,27 @@ def main(words: Sequence[str]) -> NoReturn:
     os._exit(0)  # a thread that the model left waiting for ever keeps nobody
 
 
-def _answer(request: Request, channel: Channel, board: TurnBoard) -> AnyMessage:
+def _answer(request: Request, channel: Channel, board: TurnBoard, stream: BinaryIO) -> AnyMessage:
     try:
+        if request.timed is not None:
+            _serve_turns(request, request.timed, channel, stream)
         return Finished(recordings=_record(request, channel, board))
     except DeviceLostError as error:
         failure = Failure(kind=error.stage, message=str(error), log=error.log)
         return Broken(configuration=error.configuration, failure=failure)
     except LayoutDoctorError as error:
         return Refused(kind=type(error).__name__, message=str(error))
+
+
+def _serve_turns(request: Request, configuration: Configuration, channel: Channel, stream: BinaryIO) -> None:
+    """Until the supervisor closes its end; a model that fails now is the end of it as well."""
+    from layoutdoctor.run.fresh import serve_turns
+
+    orders = (int.from_bytes(word, "big") for word in iter(lambda: stream.read(LENGTH_BYTES), b""))
+    try:
+        serve_turns(lambda: _load(request), configuration, request.mode, orders, channel.send)
+    except Exception as error:
+        raise SubjectError(f"{configuration.name}: {first_line(error)}") from error
 
 
 def _record(request: Request, channel: Channel, board: TurnBoard) -> tuple[Recording, ...]:

@@ -265,7 +265,7 @@ def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recomm
     name = recommendation.configuration or ""
     ties = [clean_name(other) for other in comparison.fastest if other != name]
     how = tuple(clean_line(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
-    lines = [_certainty(diagnosis, recommendation)]
+    lines = [_certainty(diagnosis, recommendation), *_freezing_lines(comparison, recommendation)]
     if ties:
         lines.append(f"Tie: {listing(ties, MOST_NAMED)} {'is' if len(ties) == 1 else 'are'} not measurably slower")
     lines += [*_without_result(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline)]
@@ -280,6 +280,9 @@ def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendatio
     tie = f"Tie: {clean_name(name)} is not measurably faster than {against}"
     if speedup is not None:
         interval = _interval(speedup.low, speedup.high, ratio.coverage if ratio else None)
+        if recommendation.fresh_processes is not None:
+            starts = count_of(recommendation.fresh_processes.starts, "start")
+            interval = f"{speedup.low:.2f} to {speedup.high:.2f} over {starts} of fresh processes"
         if speedup.low > 1:
             return f"Fastest: {clean_name(name)}, {format_ratio(speedup.median)} faster than {against} ({interval})"
         return f"{tie}, {format_ratio(speedup.median)} ({interval})"
@@ -295,9 +298,22 @@ def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
     equivalence = trial.equivalence if trial and trial.equivalence else Equivalence(status="not_checked")
     missing = _missing(recommendation, equivalence)
     if recommendation.verified and not missing:
-        return f"Verified: the gain was measured again after the choice; {_outputs_text(equivalence)}"
+        where = "in fresh processes" if recommendation.fresh_processes is not None else "after the choice"
+        return f"Verified: the gain was measured again {where}; {_outputs_text(equivalence)}"
     reason = clean(recommendation.reason) if recommendation.reason else "the second measurement did not confirm it"
     return f"Not verified: {listing(missing or [reason], None)}"
+
+
+def _freezing_lines(comparison: Comparison, recommendation: Recommendation) -> tuple[str, ...]:
+    """What frozen weights demand, and what is best for whom that is too much."""
+    free = recommendation.without_freezing
+    if free is None:
+        return ()
+    demand = "Freezing: weights must not change afterwards, and no gradients can be had"
+    if free.speedup is None or free.configuration == comparison.baseline:
+        return (demand, f"Without freezing: nothing is faster than {baseline_phrase(comparison.baseline)}")
+    ratio, interval = format_ratio(free.speedup.median), f"{free.speedup.low:.2f} to {free.speedup.high:.2f}"
+    return (demand, f"Without freezing: {clean_name(free.configuration)}, {ratio} ({interval})")
 
 
 def _missing(recommendation: Recommendation, equivalence: Equivalence) -> list[str]:

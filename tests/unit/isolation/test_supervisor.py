@@ -18,6 +18,7 @@ from builders import a_kept, a_trial
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigurationError, UsageError
 from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.isolation import processes
 from layoutdoctor.isolation import supervisor as supervisor_module
 from layoutdoctor.isolation.journal import temporary_journal
 from layoutdoctor.isolation.messages import Kept, Request
@@ -41,7 +42,7 @@ from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.worker import Channel
 faulthandler.enable()
 faulthandler.register(signal.SIGUSR2, all_threads=True)
-request = msgspec.msgpack.decode(os.fdopen(int(sys.argv[1]), "rb").read(), type=Request)
+request = msgspec.msgpack.decode(os.fdopen(int(sys.argv[1]), "rb").read()[LENGTH_BYTES:], type=Request)
 channel, board = Channel(int(sys.argv[2])), TurnBoard(int(sys.argv[4]))
 names = [configuration.name for configuration in request.configurations]
 
@@ -101,7 +102,7 @@ class Seen:
 @pytest.fixture
 def run(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Diagnosis, Seen]]:
     def run_child(code: str, *names: str, timeout_seconds: float | None = 30.0) -> tuple[Diagnosis, Seen]:
-        monkeypatch.setattr(supervisor_module, "_CHILD_CODE", PRELUDE + textwrap.dedent(code))
+        monkeypatch.setattr(processes, "_CHILD_CODE", PRELUDE + textwrap.dedent(code))
         configurations = tuple(Configuration(name=name, backend="eager") for name in names or ("one", "two", "three"))
         request = Request(target="some/m.py", configurations=configurations, budget_seconds=1.0)
         seen = Seen()
