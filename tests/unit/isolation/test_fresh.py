@@ -77,7 +77,7 @@ def test_starts_that_scatter_are_followed_by_more(run: Any) -> None:
 
 
 def test_starts_for_which_there_is_no_time_tell_nothing(run: Any) -> None:
-    with pytest.raises(LayoutDoctorError, match=r"^one start takes .*, and 3 are needed within 1 us$"):
+    with pytest.raises(LayoutDoctorError, match=r"^one start takes .*, and 3 are needed within 1.00 us$"):
         run(TAKES_TURNS, LIMIT_SECONDS=1e-6)
 
 
@@ -128,7 +128,7 @@ def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert advice is not None
     assert (advice.configuration, advice.verified) == ("one", False)
     assert advice.reason == (
-        "fresh processes could not time it: 2 processes may need 2.00 GB of memory together, and 1.00 GB are free"
+        "fresh processes could not time it: 2 processes may need 1.86 GiB of memory together, and 954 MiB are free"
     )
 
 
