@@ -8,6 +8,7 @@ loop.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from layoutdoctor.reports.reproducer.layers import steps_of, written
 from layoutdoctor.reports.reproducer.program import CannotWriteError, sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.records import FxNode
     from layoutdoctor.reports.reproducer.layers import Step
@@ -161,9 +162,7 @@ class _ModelWriter:
         self.device = device
         normalizing = [step.is_evaluated for step in steps if step.is_evaluated is not None]
         self.is_evaluated = not is_training and False not in normalizing
-        self.uses: dict[str, int] = {}
-        for name in (*(name for step in steps for name in step.inputs), *outputs):
-            self.uses[name] = self.uses.get(name, 0) + 1
+        self.uses = Counter([*(name for step in steps for name in step.inputs), *outputs])
         self.is_chain = self._is_chain()
         weights = [node for step in steps for node in step.weights] + list(loose)
         dtypes = {node.dtype for node in weights if node.dtype in _FLOATS}
@@ -171,11 +170,9 @@ class _ModelWriter:
         self.numbers: dict[tuple[str, ...], int] = {}
         self.layers: list[Step] = []
         for step in steps:
-            if self.is_chain or step.owns_weights:
-                key = (str(step.layer), *(node.name for node in step.weights)) if step.weights else (step.result,)
-                if key not in self.numbers:
-                    self.numbers[key] = len(self.layers)
-                    self.layers.append(step)
+            if (self.is_chain or step.owns_weights) and step.key not in self.numbers:
+                self.numbers[step.key] = len(self.layers)
+                self.layers.append(step)
 
     def _is_chain(self) -> bool:
         if self.loose or len(self.inputs) != 1 or self.outputs != (self.steps[-1].result,):
@@ -315,8 +312,7 @@ class _ModelWriter:
         texts = [pending[1] if pending is not None and name == pending[0] else names[name] for name in step.inputs]
         numbers = pending[2] if pending is not None else ()
         if step.owns_weights:
-            key = (str(step.layer), *(node.name for node in step.weights)) if step.weights else (step.result,)
-            return step.result, f"m[@]({texts[0]})", (self.numbers[key], *numbers)
+            return step.result, f"m[@]({texts[0]})", (self.numbers[step.key], *numbers)
         is_operator = _OPERATOR.match(step.call) is not None
         if is_operator or step.call.startswith("{0}"):
             texts = [f"({text})" if _is_operation(text) else text for text in texts]
@@ -358,6 +354,10 @@ class Statement:
     text: str
     numbers: tuple[int, ...]
 
+    def shifted(self, by: int) -> Statement:
+        """The same line for later layers."""
+        return Statement(self.text, tuple(number + by for number in self.numbers))
+
 
 def packed(items: Sequence[str], indent: str) -> list[str]:
     """Items of a list, as many on a line as fit."""
@@ -381,17 +381,16 @@ def item_text(block: Sequence[str], count: int) -> str:
 
 def folded_items(items: list[str]) -> list[tuple[list[str], int]]:
     """Items of a list with how often each comes in a row: single ones, and blocks that repeat."""
-
-    def found(position: int) -> tuple[int, int]:
-        return _repetition(position, len(items), lambda one, two, _: items[one] == items[two])
-
+    statements = [Statement(item, ()) for item in items]
     folded: list[tuple[list[str], int]] = []
     position = 0
     while position < len(items):
-        block, count = found(position)
+        block, count = _repetition(statements, position)
         # People write a block with its convolution first; the same repetition is found from every one of its layers.
         starts = [p for p in range(position + 1, position + block) if items[p].startswith("nn.Conv")]
-        is_better = not items[position].startswith("nn.Conv") and any(found(p) == (block, count) for p in starts)
+        is_better = not items[position].startswith("nn.Conv") and any(
+            _repetition(statements, start) == (block, count) for start in starts
+        )
         if count * block <= block + 1 or is_better:
             block, count = 1, 1
         folded.append((items[position : position + block], count))
@@ -404,16 +403,11 @@ def looped(statements: Sequence[Statement]) -> list[str]:
     lines: list[str] = []
     position = 0
     while position < len(statements):
-
-        def is_same(one: int, two: int, shift: int) -> bool:
-            a, b = statements[one], statements[two]
-            return a.text == b.text and b.numbers == tuple(number + shift for number in a.numbers)
-
-        block, count = _repetition(position, len(statements), is_same, statements)
+        block, count = _repetition(statements, position, is_counted=True)
+        first = statements[position : position + block]
         if count > 1:
-            first = statements[position : position + block]
-            start = min((number for s in first for number in s.numbers), default=0)
             shift = _shift(statements, position, block)
+            start = min(number for s in first for number in s.numbers)
             end = start + shift * count
             counted = f"{start}, {end}, {shift}" if shift > 1 else f"{start}, {end}" if start else str(end)
             lines.append(f"for i in range({counted}):")
@@ -442,23 +436,22 @@ def _shift(statements: Sequence[Statement], position: int, block: int) -> int:
     return 0
 
 
-def _repetition(
-    position: int,
-    length: int,
-    is_same: Callable[[int, int, int], bool],
-    statements: Sequence[Statement] | None = None,
-) -> tuple[int, int]:
-    """Length and count of the block that repeats from here and covers most; (1, 1) where none does."""
+def _repetition(statements: Sequence[Statement], position: int, *, is_counted: bool = False) -> tuple[int, int]:
+    """
+    Length and count of the block that repeats from here and covers most; (1, 1) where none does.
+
+    Args:
+        is_counted: Whether its layers must be others each time, as in a loop that counts them.
+    """
     best = (1, 1)
-    for block in range(1, min((length - position) // 2, 24) + 1):
-        shift = _shift(statements, position, block) if statements is not None else 0
-        if statements is not None and shift <= 0:
+    for block in range(1, min((len(statements) - position) // 2, 24) + 1):
+        shift, count, at = _shift(statements, position, block), 1, position + block
+        if is_counted and shift <= 0:
             continue
-        count = 1
-        while position + (count + 1) * block <= length and all(
-            is_same(position + offset, position + count * block + offset, shift * count) for offset in range(block)
+        while at + block <= len(statements) and all(
+            statements[at + offset] == statements[position + offset].shifted(shift * count) for offset in range(block)
         ):
-            count += 1
+            at, count = at + block, count + 1
         if count > 1 and block * (count - 1) > best[0] * (best[1] - 1):
             best = (block, count)
     return best

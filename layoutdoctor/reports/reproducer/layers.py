@@ -401,6 +401,11 @@ class Step:
     is_evaluated: bool | None = None
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for two calls of one layer."""
+        return (str(self.layer), *(node.name for node in self.weights)) if self.weights else (self.result,)
+
+    @property
     def owns_weights(self) -> bool:
         """Whether it is a layer with parameters or statistics of its own, which has to be made once and kept."""
         return not self.call
