@@ -354,9 +354,9 @@ class Statement:
     text: str
     numbers: tuple[int, ...]
 
-    def shifted(self, by: int) -> Statement:
-        """The same line for later layers."""
-        return Statement(self.text, tuple(number + by for number in self.numbers))
+    def repeats(self, other: Statement, shift: int) -> bool:
+        """Whether it is the same line for layers so much later."""
+        return self.text == other.text and self.numbers == tuple(number + shift for number in other.numbers)
 
 
 def packed(items: Sequence[str], indent: str) -> list[str]:
@@ -449,7 +449,7 @@ def _repetition(statements: Sequence[Statement], position: int, *, is_counted: b
         if is_counted and shift <= 0:
             continue
         while at + block <= len(statements) and all(
-            statements[at + offset] == statements[position + offset].shifted(shift * count) for offset in range(block)
+            statements[at + offset].repeats(statements[position + offset], shift * count) for offset in range(block)
         ):
             at, count = at + block, count + 1
         if count > 1 and block * (count - 1) > best[0] * (best[1] - 1):
