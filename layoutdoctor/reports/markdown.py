@@ -32,6 +32,7 @@ from layoutdoctor.reports.sections.wording import (
     failure_clause,
     find_ratio,
     finite,
+    first_that_fits,
     is_recording,
 )
 from layoutdoctor.rules.evidence import main_trial
@@ -108,12 +109,8 @@ def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tu
         report = _joined(_parts(material, WHOLE, name))
         if _fits(report):
             return report, None
-    for most in LIST_LENGTHS:
-        report = _joined(_parts(material, most, name))
-        if _fits(report):
-            break
-    else:
-        report = _joined(_shortest(material, name))
+    shorter = [*(_parts(material, most, name) for most in LIST_LENGTHS), _shortest(material, name)]
+    report = first_that_fits(map(_joined, shorter), _fits)
     return report, _joined(_overflow(material)) if name is not None else None
 
 
@@ -406,11 +403,7 @@ def _conversion_seconds(trial: Trial | None) -> float | None:
 def comparison_markdown(view: ComparisonView) -> str:
     """The report of a comparison, short enough for an issue where that can be."""
     reports = (_joined(_compared(view, most)) for most in LIST_LENGTHS)
-    shortest = ""
-    for shortest in reports:
-        if len(shortest) < MOST_CHARACTERS:
-            break
-    return shortest
+    return first_that_fits(reports, lambda report: len(report) < MOST_CHARACTERS)
 
 
 def _compared(view: ComparisonView, most: int) -> Iterator[str]:
@@ -421,7 +414,7 @@ def _compared(view: ComparisonView, most: int) -> Iterator[str]:
     for titled in view.tables:
         table = _compared_table(titled, most)
         if titled.is_long:
-            yield f"<details><summary>{titled.title}: {len(titled.table.rows)}</summary>\n\n{table}\n\n</details>"
+            yield folded(f"{titled.title}: {len(titled.table.rows)}", table)
         else:
             yield f"### {titled.title}\n\n{table}"
     if view.remarks:
@@ -532,19 +525,18 @@ def folded(title: str, body: str) -> str:
 
 def render_mermaid(flow: Flow) -> str:
     """A flow as the source of a Mermaid flowchart, without a fence around it or a line break at its end."""
-    names = {node.key: f"n{number}" for number, node in enumerate(flow.nodes)}
     lines = ["flowchart TD", f"    accTitle: {_chart_title(flow)}"]
     for node in flow.nodes:
         opening, closing = _SHAPES[node.kind]
-        lines.append(f"    {names[node.key]}{opening}{_quoted(*_box_lines(node))}{closing}")
+        lines.append(f"    {node.key}{opening}{_quoted(*_box_lines(node))}{closing}")
     for edge in flow.edges:
         label = f"|{_quoted(edge.label)}|" if edge.label else ""
-        lines.append(f"    {names[edge.source]} -->{label} {names[edge.target]}")
+        lines.append(f"    {edge.source} -->{label} {edge.target}")
     for name, style in _CLASSES.items():
-        members = [names[node.key] for node in flow.nodes if node.memory_format == name]
+        members = [node.key for node in flow.nodes if node.memory_format == name]
         if members:
             lines += [f"    classDef {name} {style}", f"    class {','.join(members)} {name}"]
-    redundant = [names[node.key] for node in flow.nodes if node.is_redundant]
+    redundant = [node.key for node in flow.nodes if node.is_redundant]
     if redundant:
         lines += [f"    classDef redundant {_REDUNDANT}", f"    class {','.join(redundant)} redundant"]
     return "\n".join(lines)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.html.document import page_template
 from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.sections.wording import first_that_fits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,12 +57,8 @@ def render_fragment(diagnosis: Diagnosis) -> str:
         texts are cut, and say so.
     """
     view = build_view(scrub(diagnosis))  # notebooks are passed on with their outputs
-    fragment = ""
-    for most, characters in LENGTHS:
-        fragment = _fill(view, _Cut(most, characters))
-        if len(fragment) < MOST_CHARACTERS:
-            break
-    return fragment
+    fragments = (_fill(view, _Cut(most, characters)) for most, characters in LENGTHS)
+    return first_that_fits(fragments, lambda fragment: len(fragment) < MOST_CHARACTERS)
 
 
 def _fill(view: View, cut: _Cut) -> str:

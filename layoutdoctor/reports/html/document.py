@@ -28,6 +28,7 @@ from layoutdoctor.reports.html.charts import (
     build_timelines,
 )
 from layoutdoctor.reports.reproducer.report import build_reproducer
+from layoutdoctor.reports.rules_page import passages_of
 from layoutdoctor.reports.sections.details import UNKNOWN, build_details, bytes_cell, seconds_cell, where_cell
 from layoutdoctor.reports.sections.rows import TableRow
 from layoutdoctor.reports.sections.view import build_view
@@ -37,10 +38,10 @@ from layoutdoctor.reports.sections.wording import (
     clean_log,
     clean_name,
     direction_words,
+    first_that_fits,
     listed_conversions,
 )
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import count_of
 
@@ -109,11 +110,8 @@ class FindingCard:
 
 def build_folds(diagnosis: Diagnosis) -> list[dict[str, object]]:
     """All long lists, as long as the page can carry them."""
-    details: tuple[Detail, ...] = ()
-    for most in LIST_LENGTHS:
-        details = build_details(diagnosis, most)
-        if sum(len(detail.rows) for detail in details) <= MOST_ROWS:
-            break
+    lengths = (build_details(diagnosis, most) for most in LIST_LENGTHS)
+    details = first_that_fits(lengths, lambda details: sum(len(detail.rows) for detail in details) <= MOST_ROWS)
     return [_fold(detail) for detail in details]
 
 
@@ -225,16 +223,9 @@ def _drawn_together(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(named if len(named) <= MOST_NAMED else [*named[:MOST_NAMED], f"{len(named) - MOST_NAMED} more"])
 
 
-def passages_of(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
-    """The parts of a rule's documentation: a heading, None for the summary, and paragraphs of text and code in turn."""
-    parts: list[tuple[str | None, list[str]]] = [(None, [])]
-    for line in rule.documentation.strip().splitlines():
-        if line.removesuffix(":") in DOCUMENTATION_HEADINGS:
-            parts.append((line.removesuffix(":"), []))
-        else:
-            parts[-1][1].append(line.strip())
-    texts = [(heading, re.split(r"\n{2,}", "\n".join(lines).strip())) for heading, lines in parts]
-    return [(heading, [_CODE.split(text) for text in paragraphs if text]) for heading, paragraphs in texts]
+def _passages(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
+    """The parts of a rule's documentation, each paragraph as text and code in turn."""
+    return [(heading, [_CODE.split(text) for text in paragraphs]) for heading, paragraphs in passages_of(rule)]
 
 
 LIBRARY_FILE = "echarts/echarts.min.js"
@@ -283,7 +274,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         cards=cards,
         cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
         rules=[rule for rule in ALL_RULES if any(rule.code == card.entry.code for card in cards)],
-        passages_of=passages_of,
+        passages_of=_passages,
         reproducer=build_reproducer(diagnosis),
         style=style,
         scripts=scripts,
