@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, contiguous_stride, dense_stride
-from layoutdoctor.reports.reproducer.layers import steps_of, written
+from layoutdoctor.reports.reproducer.layers import free_placeholders, steps_of, written
 from layoutdoctor.reports.reproducer.program import CannotWriteError, sizes
 
 if TYPE_CHECKING:
@@ -63,24 +63,16 @@ def model_code(program: Program, inputs: Sequence[str], *, is_training: bool, de
     Raises:
         CannotWriteError: Something in it cannot be written down.
     """
-    steps = steps_of(program)
-    if not steps:
-        raise CannotWriteError("the model runs no operation")
-    outputs = _outputs(program, steps)
-    owned = {node.name for step in steps for node in step.weights}
-    loose = [node for name, node in program.placeholders.items() if name not in owned and name not in inputs]
-    loose = [node for node in loose if any(node.name in step.inputs for step in steps) or node.name in outputs]
-    writer = _ModelWriter(steps, tuple(inputs), outputs, loose, is_training=is_training, device=device)
+    writer = _ModelWriter(program, tuple(inputs), is_training=is_training, device=device)
     lines = writer.lines()
     placed = [program.placeholders[name] for name in inputs]
-    weights = [node for step in steps for node in step.weights] + loose
     return ModelCode(
         lines=tuple(lines),
         inputs=tuple(tensor_code(node, device) for node in placed),
         input_ranks=frozenset(_rank(node) for node in placed),
-        weight_ranks=frozenset(_rank(node) for node in weights),
+        weight_ranks=frozenset(_rank(node) for node in writer.weights),
         uses_functional=any("F." in line for line in lines),
-        output_count=len(outputs),
+        output_count=len(writer.outputs),
     )
 
 
@@ -125,8 +117,7 @@ def tensor_code(node: FxNode, device: str = "cpu", *, is_parameter: bool = False
         code = f"torch.randint(0, 2, {written(shape)}, dtype=torch.{node.dtype}{options})"
     if is_parameter:
         code = f"0.05 * {code}"
-    made = contiguous_stride(shape)
-    if all(size == 1 or one == two for size, one, two in zip(shape, stride, made, strict=True)):
+    if _is_contiguous(shape, stride):
         return code
     if stride == _channels_last_stride(shape):
         return f"{_in_brackets(code)}.to(memory_format=torch.{CHANNELS_LAST_BY_RANK[len(shape)]})"
@@ -139,6 +130,11 @@ def _in_brackets(code: str) -> str:
     return f"({code})" if code.startswith("0.05") else code
 
 
+def _is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether it is, but for strides that mean nothing."""
+    return all(size == 1 or one == two for size, one, two in zip(shape, stride, contiguous_stride(shape), strict=True))
+
+
 def _channels_last_stride(shape: Sequence[int]) -> tuple[int, ...] | None:
     if len(shape) not in CHANNELS_LAST_BY_RANK:
         return None
@@ -148,24 +144,19 @@ def _channels_last_stride(shape: Sequence[int]) -> tuple[int, ...] | None:
 class _ModelWriter:
     """Writes one model."""
 
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        loose: Sequence[FxNode],
-        *,
-        is_training: bool,
-        device: str,
-    ) -> None:
-        self.steps, self.inputs, self.outputs, self.loose = steps, inputs, outputs, loose
-        self.device = device
+    def __init__(self, program: Program, inputs: tuple[str, ...], *, is_training: bool, device: str) -> None:
+        self.steps, self.inputs, self.device = steps_of(program), inputs, device
+        if not self.steps:
+            raise CannotWriteError("the model runs no operation")
+        self.outputs = _outputs(program, self.steps)
+        self.loose = [node for node in free_placeholders(program, self.steps) if node.name not in inputs]
+        self.weights = [node for step in self.steps for node in step.weights] + self.loose
+        steps = self.steps
         normalizing = [step.is_evaluated for step in steps if step.is_evaluated is not None]
         self.is_evaluated = not is_training and False not in normalizing
-        self.uses = Counter([*(name for step in steps for name in step.inputs), *outputs])
+        self.uses = Counter([*(name for step in steps for name in step.inputs), *self.outputs])
         self.is_chain = self._is_chain()
-        weights = [node for step in steps for node in step.weights] + list(loose)
-        dtypes = {node.dtype for node in weights if node.dtype in _FLOATS}
+        dtypes = {node.dtype for node in self.weights if node.dtype in _FLOATS}
         self.dtype = dtypes.pop() if len(dtypes) == 1 else None
         self.numbers: dict[tuple[str, ...], int] = {}
         self.layers: list[Step] = []
@@ -212,33 +203,29 @@ class _ModelWriter:
 
     def _layouts(self) -> tuple[str, list[str]]:
         """What gives the weights their recorded layout: one call for all, else lines for those that need it."""
-        formats: dict[str, list[int]] = {}
-        odd: list[str] = []
-        count = 0
-        ambiguous = 0
         where = "model" if self.is_chain else "model.m"
+        layouts: dict[str | None, list[int]] = {}  # the numbers of the layers by the format of their weights
+        odd: list[str] = []
         for number, step in enumerate(self.layers):
-            for node in step.weights[:1]:
-                if node.layout is None or _rank(node) not in CHANNELS_LAST_BY_RANK:
-                    continue
-                shape, stride = sizes(node.layout.shape), sizes(node.layout.stride)
-                count += 1
-                if stride == contiguous_stride(shape):
-                    continue
-                if stride == _channels_last_stride(shape):
-                    formats.setdefault(CHANNELS_LAST_BY_RANK[len(shape)], []).append(number)
-                    continue
-                if all(s == 1 or a == b for s, a, b in zip(shape, stride, contiguous_stride(shape), strict=True)):
-                    ambiguous += 1
-                    continue
+            layout = step.weights[0].layout if step.weights else None
+            if layout is None or len(layout.shape) not in CHANNELS_LAST_BY_RANK:
+                continue
+            shape, stride = sizes(layout.shape), sizes(layout.stride)
+            if stride == _channels_last_stride(shape) != contiguous_stride(shape):
+                layouts.setdefault(CHANNELS_LAST_BY_RANK[len(shape)], []).append(number)
+            elif stride == contiguous_stride(shape):
+                layouts.setdefault(None, []).append(number)
+            elif not _is_contiguous(shape, stride):
                 text = f"torch.empty_strided({written(shape)}, {written(stride)})"
                 odd.append(f"{where}[{number}].weight.data = {text}.copy_({where}[{number}].weight.data)")
-        if not odd and len(formats) == 1 and sum(map(len, formats.values())) + ambiguous == count:
-            return f".to(memory_format=torch.{next(iter(formats))})", []
+        (first, *others) = layouts or {None: []}
+        if first is not None and not others and not odd:
+            return f".to(memory_format=torch.{first})", []
         lines = []
-        for name, numbers in formats.items():
-            lines.append(f"for i in {written(tuple(numbers))}:")
-            lines.append(f"    {where}[i].weight.data = {where}[i].weight.data.to(memory_format=torch.{name})")
+        for name, numbers in layouts.items():
+            if name is not None:
+                lines.append(f"for i in {written(tuple(numbers))}:")
+                lines.append(f"    {where}[i].weight.data = {where}[i].weight.data.to(memory_format=torch.{name})")
         return "", lines + odd
 
     def _listed(self, opening: str, closing: str, indent: str) -> list[str]:

@@ -367,14 +367,8 @@ def _options(**options: tuple[Value, float]) -> list[str]:
     return found
 
 
-def free_placeholders(program: Program) -> list[FxNode]:
-    """
-    What a program reads that no layer of it owns: the model's inputs, and parameters that it uses on its own.
-
-    Raises:
-        CannotWriteError: An operation has no line.
-    """
-    steps = steps_of(program)
+def free_placeholders(program: Program, steps: Sequence[Step]) -> list[FxNode]:
+    """What a program reads that no layer of it owns: the model's inputs, and parameters that it uses on its own."""
     read = {name for step in steps for name in step.inputs} | set(program.outputs)
     owned = {node.name for step in steps for node in step.weights}
     return [node for name, node in program.placeholders.items() if name in read and name not in owned]

@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.examination.choice import effective_options, global_options
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.reports.reproducer.code import WIDTH, model_code
-from layoutdoctor.reports.reproducer.layers import free_placeholders
+from layoutdoctor.reports.reproducer.layers import free_placeholders, steps_of
 from layoutdoctor.reports.reproducer.program import CannotWriteError, aligned, cut, read_program, region_of, simplified
 from layoutdoctor.reports.sections.wording import find_ratio, is_recording
 from layoutdoctor.units import format_seconds
@@ -186,7 +186,7 @@ def _eager_graph(diagnosis: Diagnosis, name: str) -> Graph | None:
 
 def _inputs_of(diagnosis: Diagnosis, program: Program) -> tuple[str, ...]:
     """The placeholders that are the model's inputs: of the shape and dtype of each, in order."""
-    free = free_placeholders(program)
+    free = free_placeholders(program, steps_of(program))
     found: list[str] = []
     for given in diagnosis.subject.inputs:
         same = [n for n in free if n.layout is not None and (n.layout.shape, n.dtype) == (given.shape, given.dtype)]
@@ -389,13 +389,7 @@ def _steps(script: Script) -> list[str]:
 
 def _prepared(configuration: Configuration, script: Script) -> tuple[str, bool]:
     """The model of one configuration, and whether its first call has to happen under freezing."""
-    code = "deepcopy(model)"
-    ranks = sorted(script.model.weight_ranks & _FORMATS.keys())
-    if configuration.model_format not in (None, "preserve") and ranks:
-        if len(ranks) > 1:
-            raise CannotWriteError("the model has weights of four and of five dimensions")
-        contiguous = configuration.model_format == "contiguous"
-        code += f".to(memory_format={'torch.contiguous_format' if contiguous else _FORMATS[ranks[0]]})"
+    code = "deepcopy(model)" + _converted(configuration.model_format, script.model.weight_ranks, "weights")
     if configuration.backend == "eager":
         return code, False
     # Freezing has no effect as an option of the call, but keeps dynamo from taking the code of the other configuration.
@@ -415,17 +409,24 @@ def _options(options: dict[str, OptionValue]) -> str:
 
 def _given(configuration: Configuration, script: Script, given: str) -> str:
     """The inputs of one configuration."""
-    ranks = sorted(script.model.input_ranks & _FORMATS.keys())
-    if configuration.input_format in (None, "preserve") or not ranks:
+    call = _converted(configuration.input_format, script.model.input_ranks, "inputs")
+    if not call:
         return given
-    if len(ranks) > 1:
-        raise CannotWriteError("the model has inputs of four and of five dimensions")
-    contiguous = configuration.input_format == "contiguous"
-    call = f".to(memory_format={'torch.contiguous_format' if contiguous else _FORMATS[ranks[0]]})"
     call += ".detach().requires_grad_()" if script.is_training and script.is_cut else ""
     if given == "x":
         return f"x{call}"
-    return f"*(x{call} if x.dim() == {ranks[0]} else x for x in inputs)"
+    (rank,) = script.model.input_ranks & _FORMATS.keys()
+    return f"*(x{call} if x.dim() == {rank} else x for x in inputs)"
+
+
+def _converted(wanted: str | None, ranks: frozenset[int], what: str) -> str:
+    """The call that gives tensors of so many dimensions a memory format; empty where they stay as they are."""
+    known = [name for rank, name in _FORMATS.items() if rank in ranks]
+    if wanted in (None, "preserve") or not known:
+        return ""
+    if len(known) > 1:
+        raise CannotWriteError(f"the model has {what} of four and of five dimensions")
+    return f".to(memory_format={'torch.contiguous_format' if wanted == 'contiguous' else known[0]})"
 
 
 def _timing(script: Script) -> list[str]:
