@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.flow.scenes import Flow
     from layoutdoctor.reports.reproducer.report import Reproducer
     from layoutdoctor.reports.sections.answer import Answer
-    from layoutdoctor.reports.sections.compared import ComparisonView, TitledTable
+    from layoutdoctor.reports.sections.compared import ComparisonView
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
@@ -411,21 +411,13 @@ def _compared(view: ComparisonView, most: int) -> Iterator[str]:
     yield f"**{escape(view.headline)}**"
     if view.lines:
         yield "\n".join(f"- {escape(line)}" for line in view.lines)
-    for titled in view.tables:
-        table = _compared_table(titled, most)
-        if titled.is_long:
-            yield folded(f"{titled.title}: {len(titled.table.rows)}", table)
-        else:
-            yield f"### {titled.title}\n\n{table}"
+    for table in view.tables:
+        left_out = len(table.rows) - most
+        shown = table_of(replace(table, rows=table.rows[:most]))
+        shown += f"\n\n{left_out} more left out here; the JSON report has them." if left_out > 0 else ""
+        yield folded(f"{table.title}: {len(table.rows)}", shown) if table.is_long else f"### {table.title}\n\n{shown}"
     if view.remarks:
         yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)
-
-
-def _compared_table(titled: TitledTable, most: int) -> str:
-    table = titled.table
-    left_out = len(table.rows) - most
-    shown = table_of(replace(table, rows=table.rows[:most]))
-    return f"{shown}\n\n{left_out} more left out here; the JSON report has them." if left_out > 0 else shown
 
 
 # ---------------------------------------------------------------------------------- GitHub Markdown in small pieces

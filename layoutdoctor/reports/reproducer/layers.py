@@ -145,9 +145,8 @@ class _Writer:
         """Sizes of an argument; empty where they are not known."""
         if not isinstance(value, Ref):
             return ()
-        operation, placeholder = self.made.get(value.name), self.placeholders.get(value.name)
-        layout = operation.node.layout if operation is not None else placeholder.layout if placeholder else None
-        return sizes(layout.shape) if layout is not None else ()
+        node = self.made[value.name].node if value.name in self.made else self.placeholders.get(value.name)
+        return sizes(node.layout.shape) if node is not None and node.layout is not None else ()
 
     def layer(
         self,
@@ -314,10 +313,10 @@ def _pad(_writer: _Writer, operation: Operation) -> Step | None:
 
 def _clamped(_writer: _Writer, operation: Operation) -> Step | None:
     inplace = "inplace=True" if operation.target == "aten.hardtanh_.default" else ""
-    match operation.args:
-        case (Ref(x), 0, 6):
-            return Step(operation.name, (x,), f"F.relu6({{0}}{inplace and ', '}{inplace})", f"nn.ReLU6({inplace})")
-    return None
+    x, *bounds = operation.args
+    if not isinstance(x, Ref) or bounds != [0, 6]:
+        return None
+    return Step(operation.name, (x.name,), f"F.relu6({{0}}{inplace and ', '}{inplace})", f"nn.ReLU6({inplace})")
 
 
 def _pool_to_one(_writer: _Writer, operation: Operation) -> Step | None:

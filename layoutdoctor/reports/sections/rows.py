@@ -59,12 +59,16 @@ class Table:
     Attributes:
         clause_column: Where a format that cannot let a clause span the other columns puts it.
         wraps_names: Whether names in the first column may be broken over several lines where they are long.
+        title: Empty where its first head says enough.
+        is_long: Whether it lists everything there is, so that a format may fold it away.
     """
 
     head: tuple[str, ...]
     rows: tuple[TableRow, ...]
     clause_column: int = 1
     wraps_names: bool = False
+    title: str = ""
+    is_long: bool = False
 
 
 def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
