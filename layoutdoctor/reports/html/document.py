@@ -29,8 +29,8 @@ from layoutdoctor.reports.html.charts import (
 )
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
-from layoutdoctor.reports.sections.details import UNKNOWN, build_details, bytes_cell, seconds_cell, where_cell
-from layoutdoctor.reports.sections.rows import TableRow
+from layoutdoctor.reports.sections.details import build_details, bytes_cell, seconds_cell, where_cell
+from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
     from layoutdoctor.reports.html.charts import Drawn, Rounds, TimeBar, Timeline
     from layoutdoctor.reports.sections.details import Detail
-    from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
     from layoutdoctor.rules import Rule
 
@@ -64,30 +63,8 @@ MOST_EVIDENCE = 8
 MOST_NAMED = 100
 MOST_FINDINGS = 500
 
-_NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _CODE = re.compile(r"``(.+?)``", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class PageTable:
-    """
-    A table of the page.
-
-    Attributes:
-        rows: The rows; a clause stands for all cells after the first.
-    """
-
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[TableRow, ...]
-    left_out: int = 0
-
-    @property
-    def is_number(self) -> list[bool]:
-        """Of each column, whether its cells are numbers."""
-        ordinary = [row.cells for row in self.rows if row.clause is None]
-        return [_is_number([cells[place] for cells in ordinary]) for place in range(len(self.head))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +80,7 @@ class FindingCard:
     entry: FindingEntry
     costs: tuple[str, ...]
     code: str | None
-    evidence: PageTable | None
+    evidence: Table | None
     further: tuple[str, ...]
     rule: bool
 
@@ -121,35 +98,19 @@ def _fold(detail: Detail) -> dict[str, object]:
     return {
         "title": detail.title,
         "text": detail.text,
-        "table": PageTable(detail.title, detail.head, rows, detail.left_out) if rows else None,
+        "table": Table(detail.head, rows, title=detail.title, left_out=detail.left_out) if rows else None,
         "log": clean_log(detail.log) if detail.log else None,
     }
 
 
-def build_view_tables(view: View) -> tuple[PageTable, ...]:
-    """The tables of the shared view."""
-    return tuple(PageTable(_caption(table), table.head, table.rows) for table in view.tables if table.rows)
-
-
-def _caption(table: Table) -> str:
-    if table.head[0] == "configuration":
-        return "Configurations, fastest first"
-    return "Steps" if table.head[0] == "step" else f"Conversions by {table.head[0]}, costliest first"
-
-
-def _is_number(cells: Sequence[str]) -> bool:
-    known = [cell for cell in cells if cell not in (UNKNOWN, "")]
-    return bool(known) and all(_NUMBER.fullmatch(cell) for cell in known)
-
-
-def build_round_table(rounds: Sequence[Rounds]) -> PageTable | None:
+def build_round_table(rounds: Sequence[Rounds]) -> Table | None:
     """The round times as a table, one column per configuration: what the chart of rounds draws."""
     if not rounds:
         return None
     columns = [[format_seconds(seconds) for seconds in one.seconds] for one in rounds]
     rows = enumerate(zip_longest(*columns, fillvalue=UNKNOWN), 1)
     head = ("round", *(one.name for one in rounds))
-    return PageTable("Round times", head, tuple(TableRow((str(number), *cells)) for number, cells in rows))
+    return Table(head, tuple(TableRow((str(number), *cells)) for number, cells in rows), title="Round times")
 
 
 def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
@@ -182,7 +143,7 @@ def _card(
     )
 
 
-def _evidence(named: Sequence[Conversion]) -> PageTable:
+def _evidence(named: Sequence[Conversion]) -> Table:
     costliest = sorted(named, key=lambda conversion: -(conversion.seconds or 0.0))
     shown = costliest[:MOST_EVIDENCE]
     rows = tuple(TableRow(_evidence_row(conversion)) for conversion in shown)
@@ -192,7 +153,7 @@ def _evidence(named: Sequence[Conversion]) -> PageTable:
         f"; the {len(shown)} costliest" if len(shown) < len(named) else ""
     )
     head = ("conversion", "kernel", "change", "tensor", "time", "bytes", "where")
-    return PageTable(caption, head, rows, len(named) - len(shown))
+    return Table(head, rows, title=caption, left_out=len(named) - len(shown))
 
 
 def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
@@ -267,7 +228,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         view=view,
         data=data,
         json=json_for_script(data),
-        tables=build_view_tables(view),
+        tables=[table for table in view.tables if table.rows],
         round_table=build_round_table(rounds),
         folds=folds,
         environment=environment,
