@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -172,16 +172,18 @@ def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
 
 def _drawn_together(names: Sequence[str]) -> tuple[str, ...]:
     """``reorder 2``, ``reorder 3``, ``reorder 4`` as ``reorder 2 to 4``; the order stays."""
-    runs: list[tuple[str, str, int | None, int]] = []
-    for name in dict.fromkeys(names):
-        match = _NUMBERED.fullmatch(name)
-        stem, number = (match[1], int(match[2])) if match else (name, None)
-        if runs and number is not None and runs[-1][1] == stem and runs[-1][3] + 1 == number:
-            runs[-1] = (*runs[-1][:3], number)
-        else:
-            runs.append((name, stem, number, number if number is not None else -2))
-    named = [clean_name(name) + (f" to {last}" if last not in (first, -2) else "") for name, _, first, last in runs]
+    named = []
+    for (_, start, _), run in groupby(enumerate(dict.fromkeys(names)), _run_of):
+        (_, first), *others = run
+        named.append(clean_name(first) + (f" to {start + others[-1][0]}" if others else ""))
     return tuple(named if len(named) <= MOST_NAMED else [*named[:MOST_NAMED], f"{len(named) - MOST_NAMED} more"])
+
+
+def _run_of(entry: tuple[int, str]) -> tuple[str, int, bool]:
+    """Equal for names that differ by their numbers as by their places."""
+    place, name = entry
+    match = _NUMBERED.fullmatch(name)
+    return (match[1], int(match[2]) - place, True) if match else (name, 0, False)
 
 
 def _passages(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:

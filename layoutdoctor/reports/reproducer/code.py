@@ -286,9 +286,8 @@ class _ModelWriter:
                 statements.append(self._assigned(pending, names, last, index - 1))
                 pending = None
             pending = self._expression(step, names, pending)
-            following = self.steps[index + 1] if index + 1 < len(self.steps) else None
-            is_free = self.uses.get(step.result) == 1 and following is not None and step.result in following.inputs
-            if not is_free:
+            following = self.steps[index + 1 : index + 2]
+            if self.uses[step.result] != 1 or not any(step.result in other.inputs for other in following):
                 statements.append(self._assigned(pending, names, last, index))
                 pending = None
         return statements

@@ -135,8 +135,8 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
     That is what is recommended; else what runs without the baseline's redundant pairs, the fewest conversions first;
     else the worst finding's configuration; else the next best.
     """
-    usable = {trial.name: trial for trial in diagnosis.trials if trial.status == "ok" and not trial.is_static}
-    usable = {name: trial for name, trial in usable.items() if trial.configuration.backend in ("eager", "inductor")}
+    ran = [trial for trial in diagnosis.trials if trial.status == "ok" and not trial.is_static]
+    usable = {trial.name: trial for trial in ran if trial.configuration.backend in ("eager", "inductor")}
     if len(usable) < 2:
         raise CannotWriteError("fewer than two configurations ran")
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
