@@ -64,7 +64,6 @@ WHOLE = sys.maxsize
 MOST_ENTRIES = 1_500
 MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 50, 3
 FEWEST_FINDINGS = 3
-MOST_FLOWS = 3
 _LEGEND = (
     "Hexagons are layout conversions, redundant ones dashed in red; arrows name shape and memory format of a value. "
     "Blue: channels_last, orange: contiguous, violet: blocked by a library, grey: not known."
@@ -102,7 +101,7 @@ def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tu
     Returns:
         Fewer than 60,000 characters and 65,536 bytes; and None where nothing was cut.
     """
-    flows = build_flows(diagnosis, MOST_FLOWS)
+    flows = build_flows(diagnosis)
     material = _Material(diagnosis, build_view(diagnosis), flows, _reproducer_of(diagnosis))
     name = clean_name(overflow_name) if overflow_name is not None else None
     if _entry_count(diagnosis) <= MOST_ENTRIES:
@@ -204,7 +203,7 @@ def _bug(material: _Material, most: int) -> Iterator[str]:
     yield from _answer_lines(view.answer)
     yield "#### Findings"
     yield _findings_list(view.findings, max(most, FEWEST_FINDINGS))
-    flows = material.flows[: max(1, min(most, MOST_FLOWS))]
+    flows = material.flows[: max(1, most)]
     if flows:
         yield "#### Layout flow"
         for number, flow in enumerate(flows):

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.examination.costs import sum_seconds
+from layoutdoctor.examination.ratios import LEAST_COVERAGE
 from layoutdoctor.reports.html.charts import (
-    COVERAGE_SHARE,
     build_bars,
     build_placed_flows,
     build_rounds,
@@ -220,7 +220,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     view = build_view(diagnosis)
     rounds = build_rounds(diagnosis)
     data = ChartData(
-        COVERAGE_SHARE, build_bars(diagnosis), rounds, build_timelines(diagnosis), build_placed_flows(diagnosis)
+        LEAST_COVERAGE, build_bars(diagnosis), rounds, build_timelines(diagnosis), build_placed_flows(diagnosis)
     )
     *folds, environment = build_folds(diagnosis)
     cards = build_cards(diagnosis, view)

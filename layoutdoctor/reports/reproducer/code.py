@@ -48,7 +48,6 @@ class ModelCode:
     inputs: tuple[str, ...]
     input_ranks: frozenset[int]
     weight_ranks: frozenset[int]
-    uses_functional: bool
     output_count: int
 
 
@@ -71,7 +70,6 @@ def model_code(program: Program, inputs: Sequence[str], *, is_training: bool, de
         inputs=tuple(tensor_code(node, device) for node in placed),
         input_ranks=frozenset(_rank(node) for node in placed),
         weight_ranks=frozenset(_rank(node) for node in writer.weights),
-        uses_functional=any("F." in line for line in lines),
         output_count=len(writer.outputs),
     )
 

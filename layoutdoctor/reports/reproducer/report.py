@@ -314,7 +314,7 @@ def _imports(script: Script) -> list[str]:
     lines += ["from copy import deepcopy", "from functools import partial", "", "import torch"]
     if any(global_options(side.configuration) for side in script.sides):
         lines.append("import torch._inductor.config")
-    if script.model.uses_functional:
+    if any("F." in line for line in script.model.lines):
         lines.append("import torch.nn.functional as F")
     return [*lines, *(["from torch import nn"] if any("nn." in line for line in script.model.lines) else [])]
 

@@ -214,9 +214,11 @@ def _trial_row(trial: ComparedTrial) -> TableRow:
 
 
 def _absolute(trial: ComparedTrial) -> str:
-    if trial.time is not None and trial.time.absolute is not None:
-        return _bounds(trial.time.absolute)
-    return format_ratio(trial.median_ratio) if trial.median_ratio is not None else ABSENT
+    bounds = trial.time.absolute if trial.time is not None else None
+    if bounds is None:
+        return ABSENT if trial.median_ratio is None else format_ratio(trial.median_ratio)
+    ends = "" if bounds.coverage is None else f"  {bounds.low:.2f}..{bounds.high:.2f}"
+    return format_ratio(bounds.median) + ends
 
 
 def _own_change(trial: ComparedTrial) -> str:
@@ -226,12 +228,6 @@ def _own_change(trial: ComparedTrial) -> str:
     if time.verdict in (FASTER, SLOWER) and time.change is not None:
         return f"{time.verdict}  {format_ratio(time.change.median)}"
     return "none"
-
-
-def _bounds(bounds: RatioBounds) -> str:
-    if bounds.coverage is None:
-        return format_ratio(bounds.median)
-    return f"{format_ratio(bounds.median)}  {bounds.low:.2f}..{bounds.high:.2f}"
 
 
 def _median(seconds: float | None) -> str:
