@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.layout import stride_order, strided_layout
+from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.diagnosis.records import Conversion
 from layoutdoctor.examination.graphs.breakers import compiled_breakers, eager_breakers
 from layoutdoctor.examination.graphs.buffers import BufferGraph, densified
@@ -22,6 +22,7 @@ from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.host import is_backward, outermost_name
 from layoutdoctor.examination.kernels.primitives import conversion_direction
+from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy
 from layoutdoctor.words import item_bytes
 
 if TYPE_CHECKING:
@@ -282,9 +283,6 @@ def _listed(names: Sequence[str]) -> str:
     )
 
 
-_COPY = "aten::copy_"
-
-
 def with_eager_conversions(
     graph: Graph,
     tree: Sequence[HostOperation],
@@ -301,7 +299,7 @@ def with_eager_conversions(
     nodes = {node.name: node for node in graph.nodes}
     found: list[Conversion] = []
     for entry in tree:
-        if entry.name != _COPY:
+        if entry.name != COPY:
             continue
         conversion = _eager_conversion(entry, graph, nodes, len(found), device_seconds)
         if conversion is not None:
@@ -324,7 +322,7 @@ def with_copies_in_calls(graph: Graph, tree: Sequence[HostOperation], device_sec
     nodes = {node.name: msgspec.structs.replace(node, backward=is_backward_graph) for node in graph.nodes}
     found: list[Conversion] = []
     for entry in tree:
-        joined = entry.joined() if entry.name == _COPY else None
+        joined = entry.joined() if entry.name == COPY else None
         if joined is None or joined.graph != graph.name:
             continue
         conversion = _eager_conversion(entry, graph, nodes, len(found), device_seconds)
@@ -342,7 +340,7 @@ def _eager_conversion(
     number: int,
     device_seconds: Mapping[int, float] | None,
 ) -> Conversion | None:
-    layouts = _copied_layouts(entry)
+    layouts = layouts_of_copy(entry.operation.shapes, entry.operation.strides)
     if layouts is None:
         return None
     source, target = layouts
@@ -382,16 +380,6 @@ def _eager_conversion(
         source_value=_source_value(node, port),
         seconds_source=None if seconds is None else "measured",
     )
-
-
-def _copied_layouts(entry: HostOperation) -> tuple[Layout, Layout] | None:
-    """Layouts of what is copied and of where to; None where they are not both recorded, or of different sizes."""
-    shapes, strides = entry.operation.shapes, entry.operation.strides
-    if len(shapes) < 2 or len(strides) < 2 or shapes[0] != shapes[1] or len(shapes[0]) < 2:
-        return None
-    if len(strides[0]) != len(shapes[0]) or len(strides[1]) != len(shapes[1]):
-        return None
-    return strided_layout(shapes[1], strides[1]), strided_layout(shapes[0], strides[0])
 
 
 def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -> float | None:

@@ -284,8 +284,14 @@ def convolution_sums(trace: RecordedTrace, groups: Sequence[int]) -> tuple[int |
     return int(is_own.sum()), int(trace.kernels.duration[is_own].sum())
 
 
-def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kernel, ...]:
-    """The kernel list, cut to a length that a saved diagnosis can hold."""
+def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, ...]:
+    """
+    The kernel list, cut to a length that a saved diagnosis can hold.
+
+    Args:
+        origin: Nanoseconds since the trace's base, which starts count from.
+    """
+    trace = attribution.trace
     kernels, names = trace.kernels, trace.names
     libraries = {index: library_of(names[index]) for index in sorted(set(kernels.name.tolist()))}
     most = MOST_KERNELS_LISTED
@@ -295,7 +301,7 @@ def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kern
         Kernel(
             name=names[name],
             seconds=duration * SECONDS_PER_NANOSECOND,
-            start_seconds=start * SECONDS_PER_NANOSECOND,
+            start_seconds=(start - origin) * SECONDS_PER_NANOSECOND,
             op=names[operation_names[operation]] if operation != NONE else None,
             library=libraries[name],
             stream=stream,
@@ -305,10 +311,7 @@ def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kern
 
 
 def totals_of(
-    trace: RecordedTrace,
-    attribution: Attribution,
-    modules: Sequence[str | None],
-    is_conversion: NDArray[np.bool_],
+    attribution: Attribution, modules: Sequence[str | None], is_conversion: NDArray[np.bool_]
 ) -> tuple[Total, ...]:
     """
     Sums by kernel name, outermost operation, module and step; longest first within each kind.
@@ -317,6 +320,7 @@ def totals_of(
         modules: Of each kernel; None where not known.
         is_conversion: Of each kernel, whether a library converts a layout in it.
     """
+    trace = attribution.trace
     operations = np.full(len(trace.kernels), NONE, np.int64)
     known = attribution.operation != NONE
     operations[known] = trace.operations.name[attribution.outermost[attribution.operation[known]]]

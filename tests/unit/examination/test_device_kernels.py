@@ -127,7 +127,7 @@ def summarized(trace: RecordedTrace, graph: Graph, lacks: tuple[str, ...] = ()) 
     tree = operation_tree(iteration_of(trace))
     problem = join_eager(tree, graph)
     graph = align_eager(tree, graph)
-    return summarize_device(trace, attribute(trace), tree, (graph,), (*lacks, *([problem] if problem else [])))
+    return summarize_device(attribute(trace), tree, (graph,), (*lacks, *([problem] if problem else [])))
 
 
 def ports(found: KernelSummary) -> list[tuple[str | None, str | None, str]]:
@@ -371,7 +371,7 @@ def test_kernels_of_a_compiled_graph_belong_to_it_and_its_external_calls_to_its_
     graphs = (compiled("graph 0"), compiled("graph 1", kernel_names=("triton_poi_fused_tanh_0",)))
 
     assert join_compiled(tree, graphs) is None
-    found = summarize_device(trace, attribute(trace), tree, graphs, ())
+    found = summarize_device(attribute(trace), tree, graphs, ())
     assert [(k.node, k.graph) for k in found.kernels[:5]] == [*[("conv", "graph 0")] * 4, (None, "graph 0")]
     assert [(k.library, k.op) for k in found.kernels[3:5]] == [("cudnn", "aten::cudnn_convolution"), ("inductor", None)]
     assert (found.kernels[-1].graph, found.kernels[-1].op) == (None, None)
@@ -404,7 +404,7 @@ def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() ->
     recorder.kernel(POINTWISE, external=NONE)
     trace = recorder.trace()
 
-    assert device_seconds(trace, attribute(trace)) == {2: pytest.approx(6.5e-6)}
+    assert device_seconds(attribute(trace)) == {2: pytest.approx(6.5e-6)}
 
 
 @pytest.mark.thorough
@@ -412,7 +412,7 @@ def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() ->
 def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> None:
     trace = read_trace(TRACES / f"{name}.json.gz")
     expected = examine_recorded(trace).kernels
-    found = summarize_device(trace, attribute(trace), operation_tree(iteration_of(trace)), (), ())
+    found = summarize_device(attribute(trace), operation_tree(iteration_of(trace)), (), ())
 
     sums = ("count", "seconds", "conversion_count", "conversion_seconds", "share", "exposed_conversion_seconds")
     for field in (*sums, "convolution_count", "convolution_seconds", "not_understood_count"):

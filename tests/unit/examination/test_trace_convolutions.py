@@ -21,7 +21,7 @@ from recorded_builders import (
 )
 
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.convolutions import LibraryConversion, classify, groups_of, library_conversions
+from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 from layoutdoctor.recording.recording import NONE
 
@@ -34,8 +34,7 @@ CNHW = ("transpose_NCHW2CNHW_V2_2D_WG_off64", "Cijk_Ailk_Bljk_BBS_BH_MT32", "tra
 
 
 def conversions_of(trace: RecordedTrace) -> list[LibraryConversion]:
-    attribution, classes = attribute(trace), classify(trace)
-    return library_conversions(trace, attribution, classes, groups_of(trace, attribution, classes))
+    return Evidence(attribute(trace)).conversions
 
 
 def roles(found: list[LibraryConversion]) -> list[tuple[str, str | None]]:
@@ -263,9 +262,7 @@ def test_without_correlations_the_first_one_behind_is_the_result() -> None:
 
 
 def runs(record: Recorder) -> list[int]:
-    trace = record.trace()
-    attribution, classes = attribute(trace), classify(trace)
-    return groups_of(trace, attribution, classes)
+    return Evidence(attribute(record.trace())).groups
 
 
 def alone(record: Recorder, *names: str, **changes: Any) -> None:

@@ -8,7 +8,7 @@ from recorded_builders import GEMM, POINTWISE, STRIDED_COPY, Recorder
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.convolutions import classify
+from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.copies import TraceCopy, copied_layouts, find_copies
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ def last(shape: Shape) -> Shape:
 
 
 def copies_of(record: Recorder) -> list[TraceCopy]:
-    trace = record.trace()
-    return find_copies(trace, attribute(trace), classify(trace))
+    return find_copies(Evidence(attribute(record.trace())))
 
 
 def eager(
@@ -77,9 +76,8 @@ def test_without_strides_nothing_is_said() -> None:
 def test_strides_that_are_not_those_of_the_sizes_say_nothing(strides: list[Shape]) -> None:
     record = Recorder()
     record.pointwise("aten::copy_", IMAGE, IMAGE, strides=strides, kernel=STRIDED_COPY)
-    trace = record.trace()
 
-    assert copied_layouts(trace, 0) is None
+    assert copied_layouts(attribute(record.trace()), 0) is None
     assert copies_of(record) == []
 
 

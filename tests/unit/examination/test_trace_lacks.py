@@ -42,9 +42,8 @@ def complete(**changes: Any) -> Recorder:
 
 def lacks_of(record: Recorder, **changes: Any) -> tuple[str, ...]:
     trace = record.trace(**changes)
-    attribution = attribute(trace)
     is_possible = np.array([trace.names[name] == POSSIBLE for name in trace.kernels.name.tolist()], bool)
-    return tuple(describe_lacks(trace, attribution, Places(trace, attribution), is_possible))
+    return tuple(describe_lacks(Places(attribute(trace)), is_possible))
 
 
 def one_kernel(takes: int = 1234, name: str = GEMM, **changes: Any) -> Recorder:

@@ -21,7 +21,7 @@ from recorded_builders import (
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.convolutions import classify, groups_of, library_conversions
+from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.pairs import TracePair, find_pairs, is_agnostic_operation
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 
@@ -44,10 +44,8 @@ COUNT = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunct
 
 
 def found_in(trace: RecordedTrace) -> tuple[list[LibraryConversion], list[TracePair]]:
-    attribution, classes = attribute(trace), classify(trace)
-    groups = groups_of(trace, attribution, classes)
-    conversions = library_conversions(trace, attribution, classes, groups)
-    return conversions, find_pairs(trace, attribution, classes, groups, conversions)
+    evidence = Evidence(attribute(trace))
+    return evidence.conversions, find_pairs(evidence)
 
 
 def pairs_of(record: Recorder) -> list[TracePair]:

@@ -18,7 +18,7 @@ TORCH = "torch/nn/modules/conv.py(553): forward"
 
 def places_of(record: Recorder) -> tuple[RecordedTrace, Places]:
     trace = record.trace()
-    return trace, Places(trace, attribute(trace))
+    return trace, Places(attribute(trace))
 
 
 def where(record: Recorder) -> list[tuple[str | None, str | None]]:
