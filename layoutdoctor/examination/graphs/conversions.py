@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.diagnosis.records import Conversion
 from layoutdoctor.examination.graphs.breakers import compiled_breakers, eager_breakers
 from layoutdoctor.examination.graphs.buffers import BufferGraph, densified
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.host import is_backward, outermost_name
-from layoutdoctor.examination.kernels.primitives import conversion_direction
+from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy
 from layoutdoctor.words import item_bytes
 
@@ -98,18 +97,9 @@ def layout_change(source: Layout, target: Layout) -> ConversionDirection:
     before, after = densified(source), densified(target)
     if set(before.memory_formats) & set(after.memory_formats):
         return "none"
-    if any(_has_broadcast(layout) or _order(layout) is None for layout in (source, target)):
+    if any(is_expanded(layout) or stride_order_of(layout) is None for layout in (source, target)):
         return "none"
     return conversion_direction(before, after)
-
-
-def _has_broadcast(layout: Layout) -> bool:
-    strides = layout.stride or ()
-    return any(size != 1 and step == 0 for size, step in zip(layout.shape, strides, strict=False))
-
-
-def _order(layout: Layout) -> tuple[int, ...] | None:
-    return None if layout.stride is None else stride_order(layout.shape, layout.stride)
 
 
 def _conversion(
@@ -388,30 +378,21 @@ def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -
     return device_seconds.get(entry.operation.external_id) if entry.operation.external_id is not None else None
 
 
-def _port(node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout) -> str | None:
-    """Which tensor of an operation other than a convolution was copied: a copy's own result, an argument, a result."""
-    if is_copy(node):
-        return "output 0"
-    for position, name in enumerate(node.inputs):
-        if name in nodes and _fits(nodes[name].layout, source):
-            return f"input {position}"
-    return "output 0" if _fits(node.layout, target) else None
-
-
 def _port_and_kind(
     node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
     """Which tensor of an operation was copied, and of what kind it is; None and ``unknown`` where several fit."""
-    inputs = [nodes[name] for name in node.inputs if name in nodes]
-    if not is_convolution(node.target):
-        made_of = inputs[0] if inputs else None
-        kind: TensorKind = "weight" if made_of is not None and made_of.tensor == "weight" else "activation"
-        return _port(node, nodes, source, target), "gradient" if node.backward and kind == "activation" else kind
     fitting = [
         position for position, name in enumerate(node.inputs) if name in nodes and _fits(nodes[name].layout, source)
     ]
-    if not fitting and _fits(node.layout, target):
-        return "output 0", "gradient" if node.backward else "activation"
+    is_result = not fitting and _fits(node.layout, target)
+    made_here: TensorKind = "gradient" if node.backward else "activation"
+    if not is_convolution(node.target):
+        made_of = next((nodes[name] for name in node.inputs if name in nodes), None)
+        port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
+        return port, "weight" if made_of is not None and made_of.tensor == "weight" else made_here
+    if is_result:
+        return "output 0", made_here
     if not fitting and node.backward:
         return None, "gradient"  # a gradient that it returns, put into another layout
     if len(fitting) != 1:

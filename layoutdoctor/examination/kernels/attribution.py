@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.recording.recording import Column, FrameEvents, OperationEvents, RecordedTrace
+    from layoutdoctor.recording.recording import Column, FrameEvents, LaunchEvents, OperationEvents, RecordedTrace
 
 STEP_PREFIX = "ProfilerStep#"
 
@@ -224,11 +225,10 @@ class Places:
         self.has_frames = trace.has_stack or len(trace.frames) > 0 or any(a.call_stack for a in trace.arguments)
         self._is_user_name = np.array([is_user_function(name) for name in trace.names] or [False])
         self._is_module_name = np.array([is_module_call(name) for name in trace.names] or [False])
-        self._forward = _ForwardOperations(trace)
+        self._forward = cache(_ForwardOperations(trace).of)
+        self._backward = cache(self._find_backward)
         self._forward_thread: list[int] = trace.operations.forward_thread.tolist()
         self._parent: list[int] = attribution.parent.tolist()
-        self._backwards: dict[int, int] = {}
-        self._forwards: dict[int, int] = {}
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
         """The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``."""
@@ -275,41 +275,26 @@ class Places:
 
     def _launch_moments(self, rows: Sequence[int]) -> tuple[Column, Column, Column]:
         """Thread and time of each launch, and when the backward operation around it began."""
-        operations, launches = self.trace.operations, self.trace.launches
+        operations = self.trace.operations
         chosen = np.fromiter(rows, np.int64, len(rows))
         launch, operation = self.attribution.launch[chosen], self.attribution.operation[chosen]
-        threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
-        by_operation = (launch == NONE) & (operation != NONE)
-        threads[by_operation] = operations.thread[operation[by_operation]]
-        moments[by_operation] = operations.start[operation[by_operation]]
-        threads[launch != NONE] = launches.thread[launch[launch != NONE]]
-        moments[launch != NONE] = launches.start[launch[launch != NONE]]
-        begins = np.full(len(rows), _ALWAYS, np.int64)
-        for place, row in enumerate(operation.tolist()):
-            backward = self._backward(row)
-            if backward != NONE:
-                begins[place] = operations.start[backward]
-        return threads, moments, begins
+        is_launched = launch != NONE
+        ways = zip(_moments(self.trace.launches, launch), _moments(operations, operation), strict=True)
+        threads, moments = (np.where(is_launched, launched, called) for launched, called in ways)
+        backward = np.array([self._backward(row) for row in operation.tolist()], np.int64)
+        _, began = _moments(operations, backward)
+        return threads, moments, np.where(backward == NONE, _ALWAYS, began)
 
     def _forward_moments(self, rows: Sequence[int]) -> tuple[Column, Column]:
         """Thread and time of the forward operation of each kernel; ``NONE`` where there is none."""
-        operations = self.trace.operations
         forward = np.array([self.forward_of(int(self.attribution.operation[row])) for row in rows], np.int64)
-        threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
-        known = forward != NONE
-        threads[known], moments[known] = operations.thread[forward[known]], operations.start[forward[known]]
-        return threads, moments
+        return _moments(self.trace.operations, forward)
 
-    def _backward(self, operation: int) -> int:
+    def _find_backward(self, operation: int) -> int:
         """The innermost backward operation around one, or itself; ``NONE`` for what runs in the forward."""
-        if operation == NONE:
-            return NONE
-        if operation not in self._backwards:
-            found = operation
-            while found != NONE and self._forward_thread[found] <= 0:
-                found = self._parent[found]
-            self._backwards[operation] = found
-        return self._backwards[operation]
+        while operation != NONE and self._forward_thread[operation] <= 0:
+            operation = self._parent[operation]
+        return operation
 
     def forward_of(self, operation: int) -> int:
         """
@@ -322,11 +307,7 @@ class Places:
             Its row; ``NONE`` where there is none, or it is not in the trace.
         """
         backward = self._backward(operation)
-        if backward == NONE:
-            return NONE
-        if backward not in self._forwards:
-            self._forwards[backward] = self._forward.of(backward)
-        return self._forwards[backward]
+        return self._forward(backward) if backward != NONE else NONE
 
     def _from_call_stack(self, row: int) -> SourceLocation | None:
         """The same from the call stack that torch 1.9 to 1.13 wrote into the operation, or into its forward one."""
@@ -347,7 +328,7 @@ class _ForwardOperations:
     def __init__(self, trace: RecordedTrace) -> None:
         self.operations = trace.operations
         self.processes = [process for process, _ in trace.threads]
-        self.homes: dict[tuple[int, str], int] = {}
+        self._home = cache(self._find_home)
         operations = trace.operations
         rows = np.flatnonzero((operations.sequence != NONE) & (operations.forward_thread <= 0))
         order = np.lexsort((operations.start[rows], operations.sequence[rows]))
@@ -361,31 +342,33 @@ class _ForwardOperations:
         first, end = (np.searchsorted(self.sequences, sequence, side) for side in ("left", "right"))
         earlier = self.rows[first:end]
         earlier = earlier[operations.start[earlier] < start]
-        home = self._home(operation)
+        thread = int(operations.thread[operation])
+        home = self._home(int(operations.forward_thread[operation]), self.processes[thread])
         if home != NONE:
             earlier = earlier[operations.thread[earlier] == home]
         return int(earlier[-1]) if len(earlier) else NONE
 
-    def _home(self, operation: int) -> int:
+    def _find_home(self, number: int, process: str) -> int:
         """
         The thread that a backward operation's forward ran on; ``NONE`` where several may be it.
 
         The number that it gives is none of those that the trace calls threads by, so it is the thread on which most of
         the backward operations with that number find their forward. A recomputed forward runs on another one.
         """
-        number = int(self.operations.forward_thread[operation])
-        key = (number, self.processes[int(self.operations.thread[operation])])
-        if key not in self.homes:
-            self.homes[key] = self._find_home(*key)
-        return self.homes[key]
-
-    def _find_home(self, number: int, process: str) -> int:
         operations, threads = self.operations, self.operations.thread[self.rows]
         own = [thread for thread in sorted(set(threads.tolist())) if self.processes[thread] == process]
         is_asking = (operations.forward_thread == number) & (operations.sequence != NONE)
         asking = np.unique(operations.sequence[is_asking])
         counts = [int(np.isin(asking, self.sequences[threads == thread]).sum()) for thread in own]
         return own[counts.index(max(counts))] if counts and counts.count(max(counts)) == 1 else NONE
+
+
+def _moments(events: OperationEvents | LaunchEvents, rows: Column) -> tuple[Column, Column]:
+    """Threads and starts of some events; ``NONE`` and 0 where there is none."""
+    threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
+    known = rows != NONE
+    threads[known], moments[known] = events.thread[rows[known]], events.start[rows[known]]
+    return threads, moments
 
 
 def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Column) -> NDArray[np.bool_]:

@@ -53,9 +53,9 @@ def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tu
         starts = np.concatenate([kernels.start[others], transfers.start[beside]])
         ends = starts + np.concatenate([kernels.duration[others], transfers.duration[beside]])
         busy = _union(starts, ends)
-        mine = _union(kernels.start[asked], kernels.start[asked] + kernels.duration[asked])
-        total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
         start, end = kernels.start[asked], kernels.start[asked] + kernels.duration[asked]
+        mine = _union(start, end)
+        total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
         exposed[asked] = end - start - _covered(start, end, *busy)
     return total, exposed
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal
 
-from layoutdoctor.diagnosis.layout import Layout, stride_order, strided_layout
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.examination.kernels.primitives import is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy, parse_shapes
 from layoutdoctor.recording.recording import NONE
 
@@ -48,11 +49,6 @@ class TraceCopy:
     source: Layout | None
     target: Layout | None
     direction: ConversionDirection
-
-
-def stride_order_of(layout: Layout) -> tuple[int, ...] | None:
-    """The dimensions larger than one, slowest first."""
-    return stride_order(layout.shape, layout.stride) if layout.stride is not None else None
 
 
 def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, Layout] | None:
@@ -96,15 +92,10 @@ def _eager(row: int, layouts: tuple[Layout, Layout] | None) -> TraceCopy | None:
         return None
     source, target = layouts
     before, after = stride_order_of(source), stride_order_of(target)
-    if before is None or before == after or _is_expanded(source):
+    if before is None or before == after or is_expanded(source):
         return None
     direction = format_change(source, target)
     return TraceCopy(row, "permuted" if direction == "none" else "converted", source, target, direction)
-
-
-def _is_expanded(layout: Layout) -> bool:
-    pairs = zip(layout.shape, layout.stride or (), strict=False)
-    return any(stride == 0 and isinstance(size, int) and size > 1 for size, stride in pairs)
 
 
 def format_change(source: Layout, target: Layout) -> ConversionDirection:

@@ -17,7 +17,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.graphs.layout_agnostic import PER_CHANNEL, POINTWISE, base_name
-from layoutdoctor.examination.kernels.copies import copied_layouts, stride_order_of
+from layoutdoctor.examination.kernels.copies import copied_layouts
+from layoutdoctor.examination.kernels.primitives import stride_order_of
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.recording.recording import NONE
 
