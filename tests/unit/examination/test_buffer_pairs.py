@@ -155,13 +155,11 @@ def test_a_value_that_something_needs_as_it_is_makes_no_pair(why: str, others: t
     assert pairs(A, *kept, *others) == [], why
 
 
-def test_a_reader_that_gives_a_smaller_value_pins_nothing() -> None:
+def test_readers_that_reduce_pin_nothing_and_pins_behind_buffers_in_registers_count() -> None:
     mean = plain("mean", of("r"), layout=contiguous((2, 8)), is_reduction=True)
 
     assert pairs(A, OUT, RELU, BACK, B, mean) == [("out", "back")]
 
-
-def test_a_pin_behind_a_buffer_in_registers_counts() -> None:
     kept = plain("kept", BufferRead(name="r", stride=None), is_removed=True)
     flat = plain("flat", BufferRead(name="kept", stride=None), layout=contiguous((576,)))
     reduced = plain("sum", BufferRead(name="kept", stride=None), layout=contiguous((2,)), is_reduction=True)
@@ -237,7 +235,7 @@ def branch(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
 BRANCHES = (branch("p0", of("a", LAST)), branch("p1", of("a", LAST)))
 
 
-def test_branches_that_are_converted_while_they_are_computed_go_with_the_way_back() -> None:
+def test_conversions_that_ride_along_go_with_a_pair_and_make_none() -> None:
     pair = only(A, *BRANCHES, WHOLE, JOINED_BACK, B)
 
     assert (pair.first, pair.also, pair.second) == (
@@ -246,8 +244,6 @@ def test_branches_that_are_converted_while_they_are_computed_go_with_the_way_bac
         "graph 0 conversion 2",
     )
 
-
-def test_two_conversions_that_ride_along_in_computing_loops_are_no_pair() -> None:
     out = msgspec.structs.replace(OUT, operations=("relu",))
     back = msgspec.structs.replace(BACK, operations=("sigmoid",))
 

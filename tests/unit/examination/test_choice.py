@@ -24,20 +24,18 @@ DIFFERENT = Equivalence(status="different", max_abs_error=1.0, tolerance=1e-4, r
 TWIN = "inductor-channels-last"
 
 
-def test_torch_compiles_default_is_the_baseline_where_it_ran() -> None:
+def test_the_baseline_and_who_may_win() -> None:
     configurations = [a_configuration(name) for name in ("eager", "inductor", TWIN)]
 
     assert choose_baseline(configurations, {"eager", "inductor"}) == "inductor"
     assert choose_baseline(configurations, {TWIN, "eager"}) == "eager"
 
-
-def test_a_trial_whose_outputs_differ_or_that_failed_may_not_win() -> None:
     trials = [a_trial("eager"), a_trial(TWIN, equivalence=DIFFERENT), a_failed_trial(), a_trial(equivalence=None)]
 
     assert eligible_names(trials) == {"eager", "inductor"}
 
 
-def test_a_gain_that_is_there_again_is_recommended_with_its_speedup() -> None:
+def test_a_gain_is_recommended_where_it_is_there_again() -> None:
     trials = [a_trial(), a_trial(TWIN)]
     chosen = recommend(trials, a_comparison(fastest=(TWIN,)), a_comparison(a_ratio(TWIN, 1.28)), RANKS)
 
@@ -47,8 +45,6 @@ def test_a_gain_that_is_there_again_is_recommended_with_its_speedup() -> None:
     assert "channels_last" in str(chosen.how)
     assert chosen.reason == "it is the fastest measured"
 
-
-def test_a_gain_that_is_not_there_again_is_not_recommended() -> None:
     trials = [a_trial(), a_trial(TWIN)]
     gone = recommend(trials, a_comparison(fastest=(TWIN,)), a_comparison(a_ratio(TWIN, 1.0)), RANKS)
     unmeasured = recommend(trials, a_comparison(fastest=(TWIN,)), None, RANKS)
@@ -58,15 +54,13 @@ def test_a_gain_that_is_not_there_again_is_not_recommended() -> None:
     assert "could not be measured again" in str(unmeasured.reason)
 
 
-def test_where_nothing_beats_the_default_it_is_kept() -> None:
+def test_why_the_default_is_kept_is_said() -> None:
     alone = recommend([a_trial()], a_comparison(), None, RANKS)
     tie = recommend([a_trial(), a_trial(TWIN)], a_comparison(fastest=("inductor", TWIN)), None, RANKS)
 
     assert (alone.configuration, alone.reason) == (None, "nothing is measurably faster than torch.compile's default")
     assert f"{TWIN} cannot be told from it" in str(tie.reason)
 
-
-def test_rounds_too_few_for_a_verdict_are_not_called_a_tie() -> None:
     names = ("inductor", TWIN, "eager")
     few = [a_ratio(name, 1.0, coverage=None, round_count=3) for name in (TWIN, "eager")]
     trials = [a_trial(name) for name in names]
@@ -78,8 +72,6 @@ def test_rounds_too_few_for_a_verdict_are_not_called_a_tie() -> None:
     )
     assert one.reason == "nothing is measurably faster than torch.compile's default; eager cannot be told from it"
 
-
-def test_why_there_is_nothing_to_recommend_is_said() -> None:
     same = [a_trial(), a_trial(TWIN, status="same_as", same_as="inductor", measurement=None)]
 
     assert "the same as inductor" in str(recommend(same, None, None, RANKS).reason)

@@ -86,7 +86,7 @@ CHAIN = graph(
 )
 
 
-def test_a_result_converted_back_for_the_next_convolution_is_one_pair_through_what_lies_between() -> None:
+def test_a_result_converted_back_for_the_next_convolution_is_one_pair() -> None:
     pair = only_pair(CHAIN, *around("a", "b"))
 
     assert (pair.first, pair.second) == ("a out", "b input 0")
@@ -96,8 +96,6 @@ def test_a_result_converted_back_for_the_next_convolution_is_one_pair_through_wh
     assert pair.tensor_shape == IMAGE
     assert "a's result goes through aten.relu.default into b" in str(pair.proof)
 
-
-def test_a_result_read_by_a_convolution_directly_is_an_adjacent_pair() -> None:
     pair = only_pair(graph(argument(), convolution("a", "x"), convolution("b", "a"), outputs=("b",)), *around("a", "b"))
 
     assert (pair.kind, pair.between) == ("adjacent", ())

@@ -138,8 +138,8 @@ def pairs(found: KernelSummary, graph: Graph = CHAIN) -> list[tuple[str, str]]:
     return [(pair.first, pair.second) for pair in redundant_pairs((graph,), found.conversions)]
 
 
-def test_a_conversion_of_a_library_knows_its_node_its_value_and_what_a_trace_tells() -> None:
-    recorder = Recorder()
+def test_a_chain_of_two_convolutions_is_told_by_its_conversions_its_kernels_and_its_round_trip() -> None:
+    recorder = Recorder(now=5_000_000)
     chain(recorder)
     found = summarized(recorder.trace(), CHAIN)
 
@@ -162,23 +162,13 @@ def test_a_conversion_of_a_library_knows_its_node_its_value_and_what_a_trace_tel
     assert result.stream == 7
     assert result.seconds_source == "measured"
 
-
-def test_every_kernel_of_the_list_knows_its_node_and_starts_count_from_the_first() -> None:
-    recorder = Recorder(now=5_000_000)
-    chain(recorder)
-    found = summarized(recorder.trace(), CHAIN)
-
     assert [k.node for k in found.kernels] == [*["conv1"] * 4, "relu", *["conv2"] * 4]
     assert {k.graph for k in found.kernels} == {"eager"}
     assert [k.library for k in found.kernels[:5]] == [*["cudnn"] * 4, "aten"]
     assert [k.start_seconds for k in found.kernels[:2]] == pytest.approx([0.0, 1.501e-6])
     assert [c.start_seconds for c in found.conversions[:3]] == [found.kernels[i].start_seconds for i in (0, 1, 3)]
 
-
-def test_a_round_trip_through_conversions_of_the_library_is_proved_on_the_graph() -> None:
-    recorder = Recorder()
-    chain(recorder)
-    (pair,) = redundant_pairs((CHAIN,), summarized(recorder.trace(), CHAIN).conversions)
+    (pair,) = redundant_pairs((CHAIN,), found.conversions)
 
     assert (pair.first, pair.second, pair.between) == ("conversion 2", "conversion 3", ("aten.relu.default",))
     assert (pair.module, pair.tensor_shape, pair.evidence) == ("b", Y, "kernels")
@@ -186,7 +176,7 @@ def test_a_round_trip_through_conversions_of_the_library_is_proved_on_the_graph(
     assert pair.bytes_moved == 2 * (2 * 2 * 4 * 48 * 32 * 32)
 
 
-def test_a_sibling_of_the_same_sizes_is_no_way_back() -> None:
+def test_a_sibling_of_the_same_sizes_or_a_value_of_others_is_no_way_back() -> None:
     recorder = Recorder()
     first(recorder)
     rectified(recorder)
@@ -198,8 +188,6 @@ def test_a_sibling_of_the_same_sizes_is_no_way_back() -> None:
     assert ports(found)[3] == ("conv2", "input 0", "activation")
     assert pairs(found, branches) == []
 
-
-def test_other_sizes_than_the_graph_has_join_nothing() -> None:
     recorder = Recorder()
     other = (4, 48, 16, 16)
     first(recorder)
@@ -221,7 +209,7 @@ def test_without_recorded_strides_only_the_result_is_named() -> None:
     assert [port for _, port, _ in ports(found)] == [None, None, "output 0"]
 
 
-def test_a_value_that_came_in_another_layout_than_is_converted_is_not_named() -> None:
+def test_what_lies_otherwise_in_the_graph_than_it_is_converted_is_not_named() -> None:
     recorder = Recorder()
     chain(recorder, layouts=[channels_last(Y), contiguous(WEIGHT_2)])
     found = summarized(recorder.trace(), CHAIN)
@@ -229,8 +217,6 @@ def test_a_value_that_came_in_another_layout_than_is_converted_is_not_named() ->
     assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", "output 0", None, "input 1", "output 0"]
     assert pairs(found) == []
 
-
-def test_a_result_that_the_graph_has_in_another_layout_is_not_named() -> None:
     recorder = Recorder()
     chain(recorder)
     graph = eager(conv1(channels_last(Y)), RECTIFIED, conv2())

@@ -79,13 +79,11 @@ def test_what_was_not_understood_is_a_gap(trial: Trial, gap: str) -> None:
     assert (examination.blockers, examination.gaps) == ((), (gap,))
 
 
-def test_a_configuration_that_was_not_tried_blocks() -> None:
+def test_a_configuration_not_tried_blocks_and_one_that_is_the_same_was_examined_there() -> None:
     (blocker,) = examination_of(a_diagnosis(a_trial("eager")), "inductor").blockers
 
     assert blocker == "the diagnosis did not try it; it tried eager"
 
-
-def test_one_that_is_the_same_as_another_was_examined_there() -> None:
     same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=None)
 
     assert examination_of(a_diagnosis(an_examined_trial(), same), same.name) == Examination()

@@ -106,16 +106,7 @@ def test_operations_nest_by_time_on_each_thread() -> None:
     assert [child.name for child in tree[1].children] == ["c", "d"]
 
 
-def test_a_primitive_outside_of_all_operations_is_listed_without_one() -> None:
-    found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder(at=500)))
-
-    assert (found.count, found.conversion_count) == (5, 4)
-    assert found.conversions[-1].op is None
-    assert found.conversions[-1].direction == "to_blocked"
-    assert (found.conversions[-1].tensor, found.conversions[-1].port) == ("unknown", None)
-
-
-def test_without_timestamps_a_log_of_other_counts_is_assigned_to_nothing() -> None:
+def test_without_timestamps_a_log_is_assigned_by_its_order_where_counts_fit() -> None:
     tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 100)))
     twice = log(reorder(), convolution(), reorder(), convolution())
 
@@ -125,9 +116,7 @@ def test_without_timestamps_a_log_of_other_counts_is_assigned_to_nothing() -> No
     assert place_primitives(more, twice, BASE) == twice.primitives
     assert all(entry.primitives == [] for entry in more)
 
-
-def test_without_timestamps_a_weight_gradient_alone_is_an_operation_of_its_own() -> None:
-    """The backward of the first layer, whose input needs no gradient."""
+    # The backward of the first layer, whose input needs no gradient.
     forward = operation("aten::mkldnn_convolution", 0, 9)
     backward = [operation("aten::convolution_backward", start, 9) for start in (10, 20)]
     tree = operation_tree(profile(forward, *backward))
@@ -137,8 +126,6 @@ def test_without_timestamps_a_weight_gradient_alone_is_an_operation_of_its_own()
     assert place_primitives(tree, lines, BASE) == []
     assert [[p.line_number for p in entry.primitives] for entry in tree] == [[1], [2, 3, 4], [5]]
 
-
-def test_without_timestamps_the_reorders_of_another_primitive_go_to_no_convolution() -> None:
     tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 9), operation("aten::linear", 10, 9)))
     product = line("inner_product", "forward", "src:f32::blocked:ab::f0", "mb4ic64oc32", None)
     homeless = place_primitives(tree, log(reorder("ab", "AB16b64a", "32x64"), product, reorder(), convolution()), BASE)
@@ -146,8 +133,6 @@ def test_without_timestamps_the_reorders_of_another_primitive_go_to_no_convoluti
     assert [item.line_number for item in homeless] == [1, 2]
     assert [item.line_number for item in tree[0].primitives] == [3, 4]
 
-
-def test_without_timestamps_a_log_with_transposed_convolutions_is_assigned_to_nothing() -> None:
     tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 9)))
     transposed = line("deconvolution", "forward", "src:f32::blocked:acdb::f0", "mb4_ic32oc32", None)
 
@@ -208,7 +193,7 @@ def test_the_list_is_sorted_by_start_which_counts_from_the_first_operation() -> 
     assert found.conversions[0].start_seconds == pytest.approx(35e-6, abs=2e-6)
 
 
-def test_an_operation_that_works_through_others_is_counted_once_as_the_innermost() -> None:
+def test_what_counts_as_a_kernel_and_whose_it_is() -> None:
     found = summary(
         profile(
             operation("aten::batch_norm", 0, 50),
@@ -221,8 +206,6 @@ def test_an_operation_that_works_through_others_is_counted_once_as_the_innermost
     assert found.kernels[0].seconds == pytest.approx(26e-6)
     assert found.kernels[0].library == "aten"
 
-
-def test_views_allocations_and_annotations_are_no_kernels() -> None:
     found = summary(
         profile(
             operation("aten::view", 0, 5),
@@ -236,15 +219,11 @@ def test_views_allocations_and_annotations_are_no_kernels() -> None:
 
     assert (found.count, found.kernels, found.share) == (0, (), None)
 
-
-def test_a_generated_kernel_has_its_own_name_and_the_compiler_as_its_library() -> None:
     found = summary(profile(operation("layoutdoctor::graph 0::cpp_fused_relu_0", 0, 7, is_annotation=True)))
 
     assert [(k.name, k.library, k.op) for k in found.kernels] == [("cpp_fused_relu_0", "inductor", None)]
     assert found.kernels[0].seconds == pytest.approx(7e-6)
 
-
-def test_what_autograd_runs_is_marked_as_backward() -> None:
     found = summary(
         profile(
             operation("aten::relu", 0, 5),
@@ -257,7 +236,14 @@ def test_what_autograd_runs_is_marked_as_backward() -> None:
     assert [(k.name, k.backward) for k in found.kernels] == [("aten::relu", False), ("aten::threshold_backward", True)]
 
 
-def test_what_could_not_be_read_is_counted() -> None:
+def test_primitives_outside_of_operations_are_listed_and_unread_lines_counted() -> None:
+    found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder(at=500)))
+
+    assert (found.count, found.conversion_count) == (5, 4)
+    assert found.conversions[-1].op is None
+    assert found.conversions[-1].direction == "to_blocked"
+    assert (found.conversions[-1].tensor, found.conversions[-1].port) == ("unknown", None)
+
     lines = (*ITS_LOG, "onednn_verbose,v1,something new", reorder("abcd", "abc", at=60))
     found = summary(profile(*ONE_CONVOLUTION, failed=2), log(*lines))
 

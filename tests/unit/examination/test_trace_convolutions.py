@@ -242,7 +242,7 @@ def test_what_a_conversion_knows_of_its_convolution() -> None:
     assert found[2].tensor.shape == WIDE
 
 
-def test_the_longest_kernel_computes_where_no_name_says_so() -> None:
+def test_without_names_the_longest_computes_and_without_correlations_the_first_behind_is_the_result() -> None:
     record = Recorder()
     with record.operation("aten::cudnn_convolution"):
         for name, takes in (("short", 10), (TRANSPOSE, 5000), ("long", 900), (TRANSPOSE, 5000)):
@@ -250,8 +250,6 @@ def test_the_longest_kernel_computes_where_no_name_says_so() -> None:
 
     assert directions(conversions_of(record.trace())) == [IN, OUT]
 
-
-def test_without_correlations_the_first_one_behind_is_the_result() -> None:
     record = Recorder()
     with record.operation("aten::convolution_backward", shapes=[WIDE, IMAGE, WEIGHT, (), (), (), ()], external=1):
         pass
@@ -271,7 +269,7 @@ def alone(record: Recorder, *names: str, **changes: Any) -> None:
         record.kernel(name, is_launched=False, **changes)
 
 
-def test_kernels_without_operations_that_follow_one_another_ran_for_one_convolution() -> None:
+def test_kernels_without_operations_are_grouped_by_what_follows_what() -> None:
     record = Recorder()
     alone(record, TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE)
     alone(record, POINTWISE)
@@ -283,8 +281,6 @@ def test_kernels_without_operations_that_follow_one_another_ran_for_one_convolut
     assert directions(found) == [IN, IN, OUT, IN, OUT]
     assert confidences(found) == {"order"}
 
-
-def test_kernels_that_a_graph_replays_are_grouped_alike() -> None:
     record = Recorder()
     with record.operation("Torch-Compiled Region: 0/0"):
         record.replay(TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE, POINTWISE)

@@ -53,22 +53,18 @@ def test_the_operation_that_a_table_names_says_it_better() -> None:
     assert (found.convolution_count, nanoseconds(found.convolution_seconds)) == (8, 1400)
 
 
-def test_padding_is_listed_and_counted_as_no_conversion() -> None:
+def test_a_row_is_a_conversion_a_padding_a_cast_or_cut() -> None:
     found = summary(a_row(PADDING), a_row(GEMM))
 
     assert [c.direction for c in found.conversions] == ["none"]
     assert (found.conversion_count, found.share) == (0, 0.0)
 
-
-def test_a_cast_travels_with_a_conversion_of_two_types() -> None:
     (there,) = summary(a_row(CAST)).conversions
     (plain,) = summary(a_row(TO_NHWC)).conversions
 
     assert (there.dtype, there.target_dtype) == ("float32", "float16")
     assert (plain.dtype, plain.target_dtype) == ("float16", None)
 
-
-def test_a_name_that_was_cut_is_known_by_its_beginning_and_says_so() -> None:
     found = summary(a_row("void cudnn::ops::nchwToNhwcKernel<__ha", is_cut=True))
 
     assert [c.cause for c in found.conversions] == [
@@ -77,7 +73,7 @@ def test_a_name_that_was_cut_is_known_by_its_beginning_and_says_so() -> None:
     assert found.lacks == (NO_ORDER, "1 names are cut short, so kernels are known by their beginning only")
 
 
-def test_a_kernel_that_may_convert_is_not_understood() -> None:
+def test_what_may_convert_is_not_understood_and_an_empty_table_says_nothing() -> None:
     found = summary(a_row(POSSIBLE, 3, 2000), a_row(GEMM))
 
     assert (found.not_understood_count, found.conversions) == (3, ())
@@ -86,8 +82,6 @@ def test_a_kernel_that_may_convert_is_not_understood() -> None:
         f"3 kernels (2.00 us) may convert a layout, their names do not say: {POSSIBLE[:60]}",
     )
 
-
-def test_an_empty_table_says_nothing() -> None:
     found = summary()
 
     assert (found.count, found.seconds, found.share, found.convolution_count) == (0, 0.0, None, 0)
