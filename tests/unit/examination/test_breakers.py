@@ -85,8 +85,6 @@ def test_where_a_value_has_to_be_converted_back_the_operation_that_lost_the_layo
         ),
     )
 
-
-def test_what_rearranges_without_a_conversion_breaks_as_well() -> None:
     shuffled = plain("n", BufferRead(name="a", stride=None), source_node="shuffle")
     (breaker,) = compiled(A, shuffled, BACK_FROM_N, B)
 

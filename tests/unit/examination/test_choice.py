@@ -141,16 +141,6 @@ def test_the_lines_are_the_shortest_that_do_it(name: str, ranks: set[int], lines
     assert how_to_apply(BY_NAME[name], frozenset(ranks)).splitlines() == lines
 
 
-def test_a_text_option_is_quoted() -> None:
-    configuration = Configuration(
-        name="own", backend="inductor", layout_optimization="default", inductor_options={"trace.name": 'a"b\\c', "n": 3}
-    )
-
-    assert how_to_apply(configuration, frozenset()) == (
-        'model = torch.compile(model, options={"trace.name": "a\\"b\\\\c", "n": 3})'
-    )
-
-
 def run_lines(name: str, model: nn.Module, x: torch.Tensor, ranks: set[int], **changes: Any) -> dict[str, Any]:
     """What the pasted lines leave, compiling replaced by a note of how it was asked for: Inductor has its own tests."""
     asked: list[Any] = []
@@ -161,7 +151,15 @@ def run_lines(name: str, model: nn.Module, x: torch.Tensor, ranks: set[int], **c
     return {**scope, "asked": asked}
 
 
-def test_the_lines_for_both_ranks_convert_each_parameter_to_its_format() -> None:
+def test_what_the_lines_do_to_options_and_to_each_parameter() -> None:
+    configuration = Configuration(
+        name="own", backend="inductor", layout_optimization="default", inductor_options={"trace.name": 'a"b\\c', "n": 3}
+    )
+
+    assert how_to_apply(configuration, frozenset()) == (
+        'model = torch.compile(model, options={"trace.name": "a\\"b\\\\c", "n": 3})'
+    )
+
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(2, 2))
 
     scope = run_lines("inductor-channels-last", model, torch.randn(1, 3, 4, 5, 6), {1, 2, 4, 5})

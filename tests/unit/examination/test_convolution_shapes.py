@@ -25,16 +25,8 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 # What torch 2.13 calls the arguments that a signature has an index for.
-SCHEMA_NAMES = {
-    "input": ("input", "self"),
-    "weight": ("weight",),
-    "stride": ("stride",),
-    "padding": ("padding",),
-    "dilation": ("dilation",),
-    "groups": ("groups",),
-    "grad_output": ("grad_output",),
-    "transposed": ("transposed",),
-    "output_padding": ("output_padding",),
+SCHEMA_NAMES = {"input": ("input", "self")} | {
+    name: (name,) for name in "weight stride padding dilation groups grad_output transposed output_padding".split()
 }
 # Gone by torch 2.13; native_functions.yaml of 1.8 and 1.9 has them.
 GONE = {

@@ -365,7 +365,7 @@ def test_there_is_one_pair_where(why: str, own: Graph, conversions: list[Convers
     assert len(found(own, *conversions)) == 1
 
 
-def test_a_result_in_another_blocked_format_does_not_pay_for_what_pins_the_region() -> None:
+def test_what_would_have_to_be_converted_instead_is_weighed_in_its_format_and_its_bytes() -> None:
     """The region in aBcd16b: a and c save two conversions, the output costs one; b's stays one. That is no pair."""
     nodes = argument(), convolution("a", "x"), convolution("b", "x"), value("s", ADD, "a", "b"), convolution("c", "s")
     mixed = graph(*nodes, outputs=("c", "s"))
@@ -373,9 +373,7 @@ def test_a_result_in_another_blocked_format_does_not_pay_for_what_pins_the_regio
     assert found(mixed, leaving("a"), leaving("b", tag="aBcd8b"), entering("c")) == []
     assert len(found(mixed, leaving("a"), leaving("b"), entering("c"))) == 1  # both in aBcd16b: one goes, one stays
 
-
-def test_a_small_pair_is_not_claimed_where_a_large_output_would_be_converted_instead() -> None:
-    """One result of two is freed, but the upsampled sum, four times as large, would have to be made plain."""
+    # One result of two is freed, but the upsampled sum, four times as large, would have to be made plain.
     large = (4, 32, 32, 32)
     up = value("u", "aten.upsample_nearest2d.vec", "s", layout=contiguous(large))
     nodes = argument(), convolution("a", "x"), convolution("b", "x"), value("s", ADD, "a", "b"), up
@@ -386,7 +384,7 @@ def test_a_small_pair_is_not_claimed_where_a_large_output_would_be_converted_ins
     assert len(found(replace(returned, output_names=("c",)), *conversions)) == 1
 
 
-def test_graphs_with_the_same_node_names_are_kept_apart() -> None:
+def test_graphs_with_the_same_node_names_and_runs_of_one_graph_are_kept_apart() -> None:
     other = replace(CHAIN, name="graph 1", output_names=("b", "r"))
     conversions = around("a", "b")
     elsewhere = [replace(c, graph="graph 1", id=f"{c.id} 1") for c in conversions]
@@ -396,8 +394,6 @@ def test_graphs_with_the_same_node_names_are_kept_apart() -> None:
     assert [(pair.first, pair.second) for pair in pairs] == [("a out", "b input 0")]
     assert redundant_pairs([other], conversions) == ()
 
-
-def test_a_graph_that_runs_twice_is_balanced_once_for_each_run() -> None:
     assert found(CHAIN, *around("a", "b"), *again("a", "b")) == [
         ("a out", "b input 0"),
         ("a out again", "b input 0 again"),

@@ -201,15 +201,7 @@ def test_a_sibling_of_the_same_sizes_or_a_value_of_others_is_no_way_back() -> No
     assert pairs(found) == []
 
 
-def test_without_recorded_strides_only_the_result_is_named() -> None:
-    recorder = Recorder()
-    first(recorder, has_strides=False)
-    found = summarized(recorder.trace(), eager(conv1()))
-
-    assert [port for _, port, _ in ports(found)] == [None, None, "output 0"]
-
-
-def test_what_lies_otherwise_in_the_graph_than_it_is_converted_is_not_named() -> None:
+def test_what_lies_otherwise_than_it_is_converted_or_is_not_known_to_lie_so_is_not_named() -> None:
     recorder = Recorder()
     chain(recorder, layouts=[channels_last(Y), contiguous(WEIGHT_2)])
     found = summarized(recorder.trace(), CHAIN)
@@ -224,6 +216,12 @@ def test_what_lies_otherwise_in_the_graph_than_it_is_converted_is_not_named() ->
 
     assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", None, "input 0", "input 1", "output 0"]
     assert pairs(found, graph) == []
+
+    recorder = Recorder()
+    first(recorder, has_strides=False)
+    found = summarized(recorder.trace(), eager(conv1()))
+
+    assert [port for _, port, _ in ports(found)] == [None, None, "output 0"]
 
 
 def transposes(*shapes: tuple[int, ...]) -> list[tuple[str, Any]]:
@@ -255,32 +253,26 @@ def test_the_buffer_that_miopen_converts_before_it_writes_the_result_is_told_apa
     assert pairs(found) == [("conversion 3", "conversion 4")]
 
 
+def differentiate(recorder: Recorder, *shapes: tuple[int, ...], kernels: Sequence[tuple[str, Any]]) -> None:
+    """The backward of a convolution by its gradient, input and weight."""
+    layouts = [contiguous(shape) for shape in shapes]
+    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, True, False]"]
+    tensors: dict[str, Any] = {"shapes": shapes, "strides": [layout.stride for layout in layouts]}
+    with recorder.operation("aten::convolution_backward", values=values, **tensors):
+        for name, grid in kernels:
+            recorder.kernel(name, grid=grid, takes=1501)
+
+
 def backward_chain(recorder: Recorder) -> None:
     """The backward of the chain, on autograd's own thread."""
     recorder.on_thread("autograd")
-    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, True, False]"]
     with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0", sequence=3, forward_thread=1):
-        tensors = [contiguous(Z), contiguous(Y), contiguous(WEIGHT_2)]
-        with recorder.operation(
-            "aten::convolution_backward",
-            shapes=[t.shape for t in tensors],
-            strides=[t.stride for t in tensors],
-            values=values,
-        ):
-            for name, grid in cudnn([Z, WEIGHT_2], DATA_GRADIENT, Y) + cudnn([Y, Z], WEIGHT_GRADIENT, WEIGHT_2):
-                recorder.kernel(name, grid=grid, takes=1501)
+        around = cudnn([Z, WEIGHT_2], DATA_GRADIENT, Y) + cudnn([Y, Z], WEIGHT_GRADIENT, WEIGHT_2)
+        differentiate(recorder, Z, Y, WEIGHT_2, kernels=around)
     with recorder.operation("autograd::engine::evaluate_function: ReluBackward0"):
         recorder.pointwise("aten::threshold_backward", Y, Y)
     with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0"):
-        tensors = [contiguous(Y), contiguous(X), contiguous(WEIGHT)]
-        with recorder.operation(
-            "aten::convolution_backward",
-            shapes=[t.shape for t in tensors],
-            strides=[t.stride for t in tensors],
-            values=values,
-        ):
-            for name, grid in cudnn([Y, WEIGHT], DATA_GRADIENT, X):
-                recorder.kernel(name, grid=grid, takes=1501)
+        differentiate(recorder, Y, X, WEIGHT, kernels=cudnn([Y, WEIGHT], DATA_GRADIENT, X))
 
 
 def backward_nodes() -> tuple[FxNode, ...]:
@@ -416,21 +408,12 @@ def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> Non
     assert not any("stack" in lack for lack in found.lacks)
 
 
-def test_what_only_the_order_of_kernels_tells_is_not_named() -> None:
+def test_neither_the_order_alone_nor_a_call_inside_another_operation_names_a_value() -> None:
     """MIOpen's backward: two tensors of equal sizes, the first converted one may be either."""
     recorder = Recorder()
-    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, False, False]"]
-    weight = (48, 48, 32, 32)
     same = (48, 48, 32, 32)
-    tensors = [contiguous(same), contiguous(same), contiguous(weight)]
-    with recorder.operation(
-        "aten::convolution_backward",
-        shapes=[t.shape for t in tensors],
-        strides=[t.stride for t in tensors],
-        values=values,
-    ):
-        for name, grid in [*transposes(same, weight), (FILL, None), (MIOPEN_DATA_GRADIENT, None)]:
-            recorder.kernel(name, grid=grid)
+    kernels = [*transposes(same, same), (FILL, None), (MIOPEN_DATA_GRADIENT, None)]
+    differentiate(recorder, same, same, same, kernels=kernels)
     nodes = (
         a_placeholder("g", contiguous(same)),
         a_placeholder("v", contiguous(same)),
@@ -442,8 +425,6 @@ def test_what_only_the_order_of_kernels_tells_is_not_named() -> None:
         ("gradient", "order", "back", None)
     ]
 
-
-def test_a_call_inside_another_operation_than_a_convolution_names_no_value() -> None:
     recorder = Recorder()
     tensors: dict[str, Any] = {"shapes": [X, WEIGHT], "strides": [contiguous(X).stride, contiguous(WEIGHT).stride]}
     with recorder.operation("aten::special", **tensors), recorder.operation("aten::cudnn_convolution", **tensors):

@@ -25,10 +25,6 @@ def an_examined_trial(**changes: Any) -> Trial:
     return a_trial("inductor", **{"graphs": (a_recorded_graph(),), **changes})
 
 
-def test_a_trial_with_graphs_and_kernels_is_examined() -> None:
-    assert examination_of(a_diagnosis(an_examined_trial()), "inductor") == Examination()
-
-
 @for_each(
     ("trial", "blocker"),
     [
@@ -92,7 +88,9 @@ def test_a_configuration_not_tried_blocks_and_one_that_is_the_same_was_examined_
     assert examination_of(a_diagnosis(same), same.name).blockers
 
 
-def test_a_trace_needs_kernels_and_no_graph() -> None:
+def test_trials_with_graphs_and_traces_with_kernels_are_examined() -> None:
+    assert examination_of(a_diagnosis(an_examined_trial()), "inductor") == Examination()
+
     trial = Trial(configuration=RECORDED, status="ok", kernels=kernels())
     subject = a_subject(mode="trace")
 

@@ -50,7 +50,7 @@ def only(graph: Graph) -> Conversion:
     return found
 
 
-def test_a_moved_buffer_is_a_conversion_with_its_place() -> None:
+def test_a_moved_buffer_is_a_conversion_with_its_place_fused_where_it_is_computed() -> None:
     assert only(graph(buffer("buf0", reading(), origins=("unknown", "relu")))) == Conversion(
         id="graph 0 conversion 0",
         owner="compiler",
@@ -74,12 +74,8 @@ def test_a_moved_buffer_is_a_conversion_with_its_place() -> None:
         source_value="x",
     )
 
-
-def test_a_conversion_inside_a_computing_loop_is_fused() -> None:
     assert only(graph(buffer("buf0", reading(), operations=("relu",)))).fused
 
-
-def test_a_move_between_shapes_or_within_one_order_is_no_conversion() -> None:
     larger = buffer("buf0", reading(), layout=channels_last((2, 8, 8, 8)))
     same = buffer("buf1", reading(), layout=PLAIN)
     unknown = buffer("buf2", reading("nowhere"))
@@ -207,10 +203,8 @@ def test_branches_of_a_concatenation_are_converted_into_their_part_of_the_memory
     ]
     assert {c.cause for c in found} == {"Inductor writes the concatenation that it is a part of in this layout"}
 
-    part = strided_layout(IMAGE, (576, 1, 96, 16))
-    branch = buffer("buf0", reading(), layout=part, alias_of="buf2", origins=("cat",))
     whole = buffer("buf2", layout=channels_last((2, 16, 6, 6)), kernel=None, reads=("buf0",), source_node="cat")
-    found = only(graph(branch, whole, call("buf3", "buf2"), nodes=(concatenated(), convolution())))
+    found = only(graph(branches[0], whole, call("buf3", "buf2"), nodes=(concatenated(), convolution())))
 
     assert (found.required_by, found.cause) == (("convolution",), "required by convolution body.2")
 

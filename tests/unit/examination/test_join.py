@@ -115,7 +115,10 @@ def test_a_compiled_graph_is_known_by_its_kernels_and_joined_if_counts_agree() -
     assert joined(entries) == {}
 
 
-def test_generated_code_may_run_convolutions_in_another_order_than_the_graph() -> None:
+TRITON = "triton_poi_fused_relu_0"
+
+
+def test_graphs_run_in_their_own_order_and_are_known_on_a_gpu_by_what_was_launched() -> None:
     graph = graph_of("a", "b", buffers=(extern("buf0", "b"), extern("buf1", "a")))
     entries = tree(
         (CALL, 0, 20), ("layoutdoctor::graph 0::k", 1, 1), ("aten::convolution", 4, 5), ("aten::convolution", 10, 5)
@@ -125,11 +128,6 @@ def test_generated_code_may_run_convolutions_in_another_order_than_the_graph() -
     assert join_compiled(entries, [graph]) is None
     assert joined(entries) == {4: ("b", "graph 0"), 10: ("a", "graph 0")}
 
-
-TRITON = "triton_poi_fused_relu_0"
-
-
-def test_on_a_gpu_a_graph_is_known_by_the_kernels_that_were_launched_in_its_call() -> None:
     entries = tree((CALL, 0, 10), (TRITON, 1, 2), ("aten::convolution", 4, 5), (CALL, 20, 10), (TRITON, 21, 2)) + tree(
         ("aten::convolution", 40, 5)
     )

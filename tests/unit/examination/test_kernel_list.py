@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from builders import a_location, a_node
+from recorded_builders import LOGGED_SECONDS as BASE
+from recorded_builders import logged
 
 from layoutdoctor.examination.kernels.host import (
     Operation,
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import KernelSummary
     from layoutdoctor.examination.kernels.host import HostOperation
 
-BASE = 1_790_000_000.0
 MICROSECOND = 1e-6
 
 
@@ -37,20 +38,18 @@ def profile(*operations: Operation, failed: int = 0) -> ProfiledIteration:
 
 
 def reorder(source: str = "abcd", target: str = "aBcd16b", shape: str = "4x32x8x8", at: float | None = None) -> str:
-    return line("reorder", "undef", f"src:f32::blocked:{source}::f0 dst:f32::blocked:{target}::f0", shape, at)
+    return line("reorder", shape, "undef", at, src=source, dst=target)
 
 
 def convolution(at: float | None = None, prop_kind: str = "forward_training") -> str:
-    roles = {"src": "aBcd16b", "wei": "ABcd16b16a", "dst": "aBcd16b"}
-    if prop_kind == "backward_data":
-        roles["wei"] = "ABcd16a16b"
-    descriptors = " ".join(f"{role}:f32::blocked:{tag}::f0" for role, tag in roles.items())
-    return line("convolution", prop_kind, descriptors, "mb4_ic32oc32_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1", at)
+    weight = "ABcd16a16b" if prop_kind == "backward_data" else "ABcd16b16a"
+    problem = "mb4_ic32oc32_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
+    return line("convolution", problem, prop_kind, at, src="aBcd16b", wei=weight, dst="aBcd16b")
 
 
-def line(kind: str, prop_kind: str, descriptors: str, problem: str, at: float | None) -> str:
-    stamp = "" if at is None else f"{(BASE + at * MICROSECOND) * 1e3:.6f},"
-    return f"onednn_verbose,v1,{stamp}primitive,exec,cpu,{kind},jit:any,{prop_kind},{descriptors},,,{problem},0.002"
+def line(kind: str, problem: str, prop_kind: str = "forward", at: float | None = None, **tags: str) -> str:
+    """A line of 2 us; ``at`` in microseconds."""
+    return logged(kind, problem, prop_kind, at=None if at is None else at * 1e-3, takes=0.002, **tags)
 
 
 def log(*lines: str) -> OnednnLog:
@@ -127,14 +126,14 @@ def test_without_timestamps_a_log_is_assigned_by_its_order_where_counts_fit() ->
     assert [[p.line_number for p in entry.primitives] for entry in tree] == [[1], [2, 3, 4], [5]]
 
     tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 9), operation("aten::linear", 10, 9)))
-    product = line("inner_product", "forward", "src:f32::blocked:ab::f0", "mb4ic64oc32", None)
+    product = line("inner_product", "mb4ic64oc32", src="ab")
     homeless = place_primitives(tree, log(reorder("ab", "AB16b64a", "32x64"), product, reorder(), convolution()), BASE)
 
     assert [item.line_number for item in homeless] == [1, 2]
     assert [item.line_number for item in tree[0].primitives] == [3, 4]
 
     tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 9)))
-    transposed = line("deconvolution", "forward", "src:f32::blocked:acdb::f0", "mb4_ic32oc32", None)
+    transposed = line("deconvolution", "mb4_ic32oc32", src="acdb")
 
     assert len(place_primitives(tree, log(transposed, convolution()), BASE)) == 2
     assert tree[0].primitives == []
@@ -166,7 +165,7 @@ def test_both_ways_to_place_agree_on_a_real_training_step() -> None:
     assert sum(map(len, placed[0])) == len(recording.log.primitives)
 
 
-def test_the_list_has_each_primitive_and_the_conversions_among_them() -> None:
+def test_the_list_has_each_primitive_and_conversion_sorted_by_start() -> None:
     found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG), {"aten::convolution": "conv"})
 
     assert [kernel.name for kernel in found.kernels] == ["reorder", "reorder", "convolution", "reorder"]
@@ -180,8 +179,6 @@ def test_the_list_has_each_primitive_and_the_conversions_among_them() -> None:
     assert (first.owner, first.op, first.kernel) == ("library", "aten::mkldnn_convolution", "reorder jit:any")
     assert found.sources == ("torch.profiler", "oneDNN verbose log")
 
-
-def test_the_list_is_sorted_by_start_which_counts_from_the_first_operation() -> None:
     early = operation("aten::relu", 1000, 8)
     later = [dataclasses.replace(item, start_seconds=item.start_seconds + 1010e-6) for item in ONE_CONVOLUTION]
     found = summary(profile(early, *later), log(*(reorder(at=1035), convolution(1045))))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from recorded_builders import logged
 
 from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
 from layoutdoctor.examination.kernels.primitives import annotate_sequence
@@ -20,24 +21,17 @@ MILLISECOND = 1e-3
 PROBLEM = "mb4_ic32oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
 
 
-def line(kind: str, descriptors: str, problem: str, prop_kind: str = "undef", at: float | None = None) -> str:
-    """A log line of half a millisecond; ``at`` is its start in milliseconds."""
-    moment = "" if at is None else f"{1790000000000 + at:.3f},"
-    return f"onednn_verbose,v1,{moment}primitive,exec,cpu,{kind},jit:any,{prop_kind},{descriptors},,,{problem},0.5"
-
-
 def reorder(source: str, target: str, shape: str = "4x32x8x8", at: float | None = None) -> str:
-    return line("reorder", f"src:f32::blocked:{source}::f0 dst:f32::blocked:{target}::f0", shape, at=at)
+    return logged("reorder", shape, src=source, dst=target, at=at)
 
 
-def convolution(problem: str = PROBLEM, at: float | None = None, kind: str = "convolution") -> str:
+def convolution(problem: str = PROBLEM, at: float | None = None) -> str:
     tags = {"src": "aBcd16b", "wei": "ABcd16b16a", "bia": "a", "dst": "aBcd16b"}
-    descriptors = " ".join(f"{role}:f32::blocked:{tag}::f0" for role, tag in tags.items())
-    return line(kind, descriptors, problem, "forward_training", at)
+    return logged("convolution", problem, "forward_training", at=at, **tags)
 
 
 def relu(at: float | None = None) -> str:
-    return line("eltwise", "data:f32::blocked:aBcd16b::f0 diff:undef::undef:::", "4x64x8x8", "forward_training", at)
+    return logged("eltwise", "4x64x8x8", "forward_training", at=at, data="aBcd16b")
 
 
 INPUT, WEIGHT = reorder("abcd", "aBcd16b"), reorder("abcd", "ABcd16b16a", "64x32x3x3")
@@ -76,18 +70,6 @@ def test_the_reorders_around_convolutions_are_their_inputs_weights_and_outputs()
     assert found.convolution_count == 4
 
 
-def test_the_totals_are_by_kind_and_the_longest_comes_first() -> None:
-    found = summary(INPUT, WEIGHT, convolution(), OUTPUT, relu(), relu())
-
-    assert [(total.kind, total.name, total.count, total.conversion_count) for total in found.totals] == [
-        ("kernel", "reorder", 3, 3),
-        ("kernel", "eltwise", 2, 0),
-        ("kernel", "convolution", 1, 0),
-    ]
-    assert found.totals[0].conversion_seconds == pytest.approx(1.5 * MILLISECOND)
-    assert {total.library for total in found.totals} == {"onednn"}
-
-
 @pytest.mark.parametrize(
     "problem",
     [
@@ -105,19 +87,27 @@ def test_a_convolution_whose_sizes_are_unknown_claims_no_reorder(problem: str) -
     assert found.convolution_count == 1
 
 
-def test_primitives_that_ran_at_once_are_of_two_threads_and_prove_nothing() -> None:
-    in_turn = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=11))
-    at_once = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=10.2))
+def test_the_list_is_summed_by_kind_sorted_by_start_and_proves_nothing_of_two_threads() -> None:
+    found = summary(INPUT, WEIGHT, convolution(), OUTPUT, relu(), relu())
 
-    assert (tensors(in_turn), tensors(at_once)) == (["activation"], ["unknown"])
+    assert [(total.kind, total.name, total.count, total.conversion_count) for total in found.totals] == [
+        ("kernel", "reorder", 3, 3),
+        ("kernel", "eltwise", 2, 0),
+        ("kernel", "convolution", 1, 0),
+    ]
+    assert found.totals[0].conversion_seconds == pytest.approx(1.5 * MILLISECOND)
+    assert {total.library for total in found.totals} == {"onednn"}
 
-
-def test_kernels_stand_in_the_order_they_started_where_the_log_says_when() -> None:
     found = summary(relu(at=20), convolution(at=10))
 
     assert [kernel.name for kernel in found.kernels] == ["convolution", "eltwise"]
     assert [kernel.start_seconds for kernel in found.kernels] == pytest.approx([0.0, 10 * MILLISECOND], abs=1e-6)
     assert not any("TIMESTAMP" in lack for lack in found.lacks)
+
+    in_turn = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=11))
+    at_once = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=10.2))
+
+    assert (tensors(in_turn), tensors(at_once)) == (["activation"], ["unknown"])
 
 
 @pytest.mark.thorough

@@ -42,7 +42,7 @@ def with_conversions(count: int, **changes: Any) -> Diagnosis:
     return a_diagnosis(a_trial("inductor", kernels=kernels(*conversions(count)), **changes))
 
 
-def test_round_trips_that_came_are_a_regression_unless_one_diagnosis_has_no_shapes() -> None:
+def test_round_trips_and_conversions_of_static_trials_that_came_are_regressions() -> None:
     old = with_conversions(2)
     new = with_conversions(2, redundant_pairs=(a_pair(),))
     comparison = compare_models(old, new)
@@ -55,8 +55,6 @@ def test_round_trips_that_came_are_a_regression_unless_one_diagnosis_has_no_shap
 
     assert compare_models(old, with_conversions(2, redundant_pairs=(a_pair(),))).regression.losses == ()
 
-
-def test_static_trials_are_judged_by_the_conversions_of_their_graphs() -> None:
     def static(count: int) -> Diagnosis:
         found = tuple(a_conversion(f"c{n}", owner="compiler", seconds=None) for n in range(count))
         trial = a_trial(kernels=None, measurement=None, is_static=True, graphs=(a_graph(conversions=found),))
@@ -184,7 +182,7 @@ def test_other_models_are_called_so_and_not_judged(changes: dict[str, Any], why:
     assert comparison.times.not_judged == f"not comparable: {why}"
 
 
-def test_what_is_not_the_same_around_them_is_noted() -> None:
+def test_what_is_not_the_same_around_them_is_noted_and_the_unfinished_not_judged() -> None:
     old = a_diagnosis(environment=an_environment(torch="2.12.0"), interrupted="interrupted from the keyboard")
     new = a_diagnosis(
         subject=a_subject(target="cuda:90", device="cuda"),
@@ -200,8 +198,6 @@ def test_what_is_not_the_same_around_them_is_noted() -> None:
     for words in ("lowered for another device", "old one was not finished", "0.1.0 and 9.0"):
         assert words in notes
 
-
-def test_an_unfinished_diagnosis_is_not_judged() -> None:
     comparison = compare_models(a_diagnosis(), with_conversions(2, redundant_pairs=(a_pair(),)))
     unfinished = msgspec.structs.replace(a_diagnosis(), interrupted="out of memory")
 

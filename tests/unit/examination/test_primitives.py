@@ -6,6 +6,7 @@ import pytest
 import torch
 from builders import blocked, channels_last, contiguous
 from loops import for_each
+from recorded_builders import logged
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
@@ -22,8 +23,7 @@ EQUAL = "mb4_ic32oc32_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
 
 
 def reorder(source: str, target: str, shape: str = "4x32x8x8", dtypes: tuple[str, str] = ("f32", "f32")) -> str:
-    descriptors = f"src:{dtypes[0]}::blocked:{source}::f0 dst:{dtypes[1]}::blocked:{target}::f0"
-    return f"onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,{descriptors},,,{shape},0.5"
+    return logged("reorder", shape, src=source, dst=target, dtypes=dtypes)
 
 
 def main(
@@ -34,9 +34,7 @@ def main(
     problem: str = PROBLEM,
     kind: str = "convolution",
 ) -> str:
-    names = {"src": source, "wei": weight, "bia": "a", "dst": target}
-    descriptors = " ".join(f"{role}:f32::blocked:{tag}::f0" for role, tag in names.items())
-    return f"onednn_verbose,v1,primitive,exec,cpu,{kind},jit:any,{prop_kind},{descriptors},,alg:any,{problem},1.0"
+    return logged(kind, problem, prop_kind, src=source, wei=weight, bia="a", dst=target)
 
 
 def annotated(*lines: str) -> list[AnnotatedPrimitive]:
@@ -51,7 +49,7 @@ def direction(line: str) -> ConversionDirection:
     return annotated(line)[0].direction
 
 
-def test_the_reorders_of_a_backward_are_told_apart_by_size_format_and_order() -> None:
+def test_reorders_are_told_apart_by_size_format_and_order() -> None:
     lines = (
         reorder("abcd", "aBcd16b"),
         reorder("abcd", "ABcd16a16b", "32x32x3x3"),
@@ -74,9 +72,7 @@ def test_the_reorders_of_a_backward_are_told_apart_by_size_format_and_order() ->
         ("gradient", "output 1"),
     ]
 
-
-def test_of_two_places_the_blocked_format_or_the_other_reorder_decides() -> None:
-    """torch's own tensors are strided."""
+    # torch's own tensors are strided.
     lines = (
         main("backward_data", source="aBcd16b", problem=EQUAL),
         reorder("aBcd16b", "abcd"),

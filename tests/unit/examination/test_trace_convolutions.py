@@ -234,15 +234,13 @@ def test_direction_and_tensor_of_each_conversion(
 MAINS = {FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT, MIOPEN_FORWARD, MIOPEN_DATA_GRADIENT, MIOPEN_WEIGHT_GRADIENT}
 
 
-def test_what_a_conversion_knows_of_its_convolution() -> None:
+def test_what_a_conversion_knows_of_its_convolution_and_which_kernel_computes() -> None:
     found = conversions_of(conv(*ALL).trace())
 
     assert {(c.dtype, c.input_shape) for c in found} == {("c10::Half", IMAGE)}
     assert found[2].tensor is not None
     assert found[2].tensor.shape == WIDE
 
-
-def test_without_names_the_longest_computes_and_without_correlations_the_first_behind_is_the_result() -> None:
     record = Recorder()
     with record.operation("aten::cudnn_convolution"):
         for name, takes in (("short", 10), (TRANSPOSE, 5000), ("long", 900), (TRANSPOSE, 5000)):

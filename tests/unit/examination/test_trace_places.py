@@ -56,7 +56,7 @@ def backward(record: Recorder, sequence: int, thread: int = 1, name: str = "Conv
         yield
 
 
-def test_without_a_launch_the_operation_tells_the_place() -> None:
+def test_without_a_launch_the_operation_tells_else_the_innermost_module_and_line() -> None:
     record = Recorder()
     with layer(record, 1), record.operation("aten::conv2d", external=5):
         pass
@@ -64,8 +64,6 @@ def test_without_a_launch_the_operation_tells_the_place() -> None:
 
     assert where(record) == [("Conv2d_1", "models/net.py:1")]
 
-
-def test_a_kernel_is_in_the_innermost_module_and_line_and_a_backward_one_where_its_forward_operation_is() -> None:
     record = Recorder()
     with record.frame("train.py(9): main"), record.frame("nn.Module: Net_0"):
         for number in (1, 2):

@@ -44,7 +44,7 @@ def of_kind(trace: RecordedTrace, kind: str) -> dict[str, tuple[int, float, int,
     }
 
 
-def test_a_kernel_of_the_list() -> None:
+def test_the_list_and_its_sums_by_kernel_operation_module_and_step() -> None:
     trace = a_run().trace()
 
     first, *_, last = kernel_records(attribute(trace))
@@ -53,9 +53,6 @@ def test_a_kernel_of_the_list() -> None:
     assert (first.seconds, first.start_seconds) == pytest.approx((100e-9, trace.kernels.start[0] * 1e-9))
     assert (last.name, last.op) == (GEMM, None)
 
-
-def test_sums_by_kernel_outermost_operation_module_and_step_longest_first() -> None:
-    trace = a_run().trace()
     kinds = {kind: of_kind(trace, kind) for kind in ("kernel", "operation", "module", "step")}
 
     assert kinds == {

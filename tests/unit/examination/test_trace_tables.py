@@ -32,7 +32,7 @@ def nanoseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e9)
 
 
-def test_each_conversion_stands_for_all_launches_of_its_row() -> None:
+def test_rows_stand_for_all_their_launches_and_the_operation_says_what_they_are() -> None:
     found = summary(a_row(TO_NHWC, 20, 3000), a_row(TO_NCHW, 5, 1000), a_row(FORWARD, 10, 8000), a_row(GEMM, 1, 4000))
 
     assert [(c.count, c.direction, nanoseconds(c.seconds)) for c in found.conversions] == [
@@ -42,8 +42,6 @@ def test_each_conversion_stands_for_all_launches_of_its_row() -> None:
     assert (found.count, nanoseconds(found.seconds)) == (36, 16_000)
     assert (found.conversion_count, nanoseconds(found.conversion_seconds), found.share) == (25, 4000, 0.25)
 
-
-def test_the_operation_that_a_table_names_says_it_better() -> None:
     found = summary(
         a_row(GEMM, 3, 500, operation="aten::conv2d"),
         a_row(FORWARD, 4, 700, operation="aten::mm"),
