@@ -305,7 +305,7 @@ def logged(
     dtypes: Sequence[str] = (),
     **tags: str,
 ) -> str:
-    """A line of oneDNN's log, with the formats of its tensors by role; times in milliseconds, since ``LOGGED_SECONDS``."""
+    """A line of oneDNN's log, with the formats of its tensors by role; milliseconds, since ``LOGGED_SECONDS``."""
     stamp = "" if at is None else f"{LOGGED_SECONDS * 1e3 + at:.6f},"
     types = dtypes or ["f32"] * len(tags)
     tensors = " ".join(

@@ -293,11 +293,7 @@ def test_an_eager_operation_that_returns_contiguous_is_a_breaker_with_its_copy_o
 
 @pytest.mark.parametrize(
     ("changes", "seconds", "moved"),
-    [
-        ({}, 3e-3, 300),
-        ({"seconds": None}, None, 300),
-        ({"bytes_moved": None}, 3e-3, None),
-    ],
+    [({}, 3e-3, 300), ({"seconds": None}, None, 300), ({"bytes_moved": None}, 3e-3, None)],
 )
 def test_a_breaker_costs_what_its_conversions_cost(
     changes: dict[str, Any], seconds: float | None, moved: int | None

@@ -145,10 +145,7 @@ def test_the_branches_of_a_concatenation_go_with_the_pair() -> None:
             (RELU, plain("back", of("r"), layout=strided_layout(IMAGE, (288, 6, 48, 1)), kernel="cpp_fused_2")),
         ),
         ("it is another region", (plain("r", reads=("out",), operations=("relu",), kernel="cpp_fused_1"), BACK, B)),
-        (
-            "a loop that was not understood reads it",
-            (RELU, BACK, B, last("u", reads=("r",), problem="symbolic sizes")),
-        ),
+        ("a loop that was not understood reads it", (RELU, BACK, B, last("u", reads=("r",), problem="symbolic sizes"))),
     ],
 )
 def test_a_value_that_something_needs_as_it_is_makes_no_pair(why: str, others: tuple[Buffer, ...]) -> None:

@@ -46,7 +46,23 @@ def test_layouts_types_and_readers_are_those_of_buffers_and_of_graph_inputs() ->
     assert dict(flow(buffer("buf0", a_read("x", PLAIN)), twice).readers) == {"x": ["buf0", "buf1"], "buf0": ["buf1"]}
 
 
-def test_a_source_has_its_own_layout_and_the_one_it_is_seen_in() -> None:
+@pytest.mark.parametrize(
+    "read",
+    [
+        BufferRead(name="x", stride=None),
+        BufferRead(name="x", stride=PLAIN.stride, offset=1),
+        BufferRead(name="x", stride=(0, 36, 6, 1)),
+        BufferRead(name="x", stride=PLAIN.stride, is_masked=True),
+        BufferRead(name="nowhere", stride=PLAIN.stride),
+    ],
+)
+def test_what_is_no_whole_tensor_is_not_seen(read: BufferRead) -> None:
+    (source,) = sources(buffer("buf0", read))
+
+    assert source == Source(read.name, None, PLAIN if read.name == "x" else None)
+
+
+def test_sources_have_their_own_layout_and_the_one_they_are_seen_in_through_registers_too() -> None:
     permuted = BufferRead(name="x", stride=(288, 6, 1, 36))
     (source,) = sources(buffer("buf0", permuted, layout=contiguous((2, 6, 6, 8))))
 
@@ -64,24 +80,6 @@ def test_a_source_has_its_own_layout_and_the_one_it_is_seen_in() -> None:
 
     assert source == Source("buf0", contiguous((1, 8, 1, 6)), own)
 
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        BufferRead(name="x", stride=None),
-        BufferRead(name="x", stride=PLAIN.stride, offset=1),
-        BufferRead(name="x", stride=(0, 36, 6, 1)),
-        BufferRead(name="x", stride=PLAIN.stride, is_masked=True),
-        BufferRead(name="nowhere", stride=PLAIN.stride),
-    ],
-)
-def test_what_is_no_whole_tensor_is_not_seen(read: BufferRead) -> None:
-    (source,) = sources(buffer("buf0", read))
-
-    assert source == Source(read.name, None, PLAIN if read.name == "x" else None)
-
-
-def test_buffers_in_registers_are_seen_through_in_their_own_order_and_each_source_is_one() -> None:
     kept = buffer("buf1", a_read("x", PLAIN), a_read("buf0", LAST), layout=PLAIN, is_removed=True)
     found = sources(buffer("buf0"), kept, buffer("buf2", a_read("buf1", PLAIN)))
 
@@ -154,7 +152,7 @@ def name_of(buffer: Buffer, *others: Buffer) -> str | None:
     return None if node is None else node.name
 
 
-def test_by_which_node_a_buffer_is_told() -> None:
+def test_by_which_node_a_buffer_and_a_library_call_are_told() -> None:
     assert name_of(buffer("buf0", source_node="relu", origins=("relu", "convolution"))) == "relu"
 
     assert name_of(buffer("buf0", origins=("relu", "convolution")), extern("buf1", "buf0")) == "convolution"
@@ -172,8 +170,6 @@ def test_by_which_node_a_buffer_is_told() -> None:
     assert name_of(buffer("buf0", origins=("clone",))) == "clone"
     assert name_of(buffer("buf0", origins=("unknown",))) is None
 
-
-def test_library_calls_have_nodes_and_what_reads_the_whole_memory_reads_its_parts() -> None:
     own, fused = extern("buf1", "buf0"), extern("buf2", "buf0", node=None, origins=("convolution", "relu", "clone"))
     other = extern("buf3", "buf0", node=None, origins=("relu", "clone"))
     known = flow(buffer("buf0"), own, fused, other, nodes=(RELU, CLONE, CONVOLUTION))
@@ -199,12 +195,7 @@ def test_a_part_of_a_larger_memory_counts_by_its_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "layout",
-    [
-        PLAIN,
-        blocked_layout(IMAGE, "aBcd16b"),
-        strided_layout(("s0", 8, 6, 6), ("2*s0", 1, 48, 8)),
-    ],
+    "layout", [PLAIN, blocked_layout(IMAGE, "aBcd16b"), strided_layout(("s0", 8, 6, 6), ("2*s0", 1, 48, 8))]
 )
 def test_a_layout_that_is_dense_blocked_or_symbolic_stays_as_it_is(layout: Any) -> None:
     assert densified(layout) is layout

@@ -24,7 +24,7 @@ DIFFERENT = Equivalence(status="different", max_abs_error=1.0, tolerance=1e-4, r
 TWIN = "inductor-channels-last"
 
 
-def test_the_baseline_and_who_may_win() -> None:
+def test_the_baseline_and_a_gain_that_is_recommended() -> None:
     configurations = [a_configuration(name) for name in ("eager", "inductor", TWIN)]
 
     assert choose_baseline(configurations, {"eager", "inductor"}) == "inductor"
@@ -34,8 +34,6 @@ def test_the_baseline_and_who_may_win() -> None:
 
     assert eligible_names(trials) == {"eager", "inductor"}
 
-
-def test_a_gain_is_recommended_where_it_is_there_again() -> None:
     trials = [a_trial(), a_trial(TWIN)]
     chosen = recommend(trials, a_comparison(fastest=(TWIN,)), a_comparison(a_ratio(TWIN, 1.28)), RANKS)
 

@@ -154,15 +154,6 @@ def test_a_launch_of_unknown_graph_counts_where_one_graph_alone_has_a_kernel_of_
     ]
 
 
-def test_a_measured_conversion_reaches_a_share_of_the_bandwidth_and_an_estimate_none() -> None:
-    graph = a_graph(buffers=(buffer(),), conversions=(conversion(),))
-
-    (found,) = with_costs(graph, [ran(BYTES / BANDWIDTH * 2)], BANDWIDTH).conversions
-    assert found.bandwidth_share == pytest.approx(0.5)
-    (found,) = with_costs(graph, [], BANDWIDTH).conversions
-    assert found.bandwidth_share is None
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -179,7 +170,14 @@ def test_a_share_needs_a_measured_time_and_bytes(changes: dict[str, Any]) -> Non
     assert with_bandwidth_share(given, BANDWIDTH) is given
 
 
-def test_every_conversion_of_a_kernel_list_gets_its_share() -> None:
+def test_a_measured_conversion_reaches_a_share_of_the_bandwidth_in_graphs_and_kernel_lists() -> None:
+    graph = a_graph(buffers=(buffer(),), conversions=(conversion(),))
+
+    (found,) = with_costs(graph, [ran(BYTES / BANDWIDTH * 2)], BANDWIDTH).conversions
+    assert found.bandwidth_share == pytest.approx(0.5)
+    (found,) = with_costs(graph, [], BANDWIDTH).conversions
+    assert found.bandwidth_share is None
+
     listed = kernels(
         a_conversion(seconds=1e-3, bytes_moved=250_000, seconds_source="measured"), a_conversion("reorder 1")
     )

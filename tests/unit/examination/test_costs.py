@@ -6,7 +6,7 @@ from trace_builders import to_channels_last, to_contiguous
 from layoutdoctor.examination import costs
 
 
-def test_conversions_are_listed_once_and_the_fused_where_asked_for() -> None:
+def test_conversions_are_listed_once_the_fused_where_asked_for_and_summed_up_by_place() -> None:
     kept = a_conversion("a")
     trial = a_trial(
         kernels=kernels(kept, a_conversion("b", direction="none")),
@@ -21,8 +21,6 @@ def test_conversions_are_listed_once_and_the_fused_where_asked_for() -> None:
     assert [c.id for c in costs.all_conversions_of(trial)] == ["a", "b"]
     assert [c.id for c in costs.conversions_of(trial)] == ["a"]
 
-
-def test_what_is_summed_up() -> None:
     assert costs.sum_known([None, None]) is None
     assert costs.sum_known([None, 1.5, 0.5]) == 2.0
     assert costs.sum_known([None]) is None

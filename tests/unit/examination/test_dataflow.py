@@ -137,13 +137,6 @@ def test_an_operation_not_known_to_take_any_layout_pins_what_it_reads(target: st
     assert found(reading, *around("a", "b")) == []
 
 
-def test_a_reduction_reads_a_value_as_it_lies() -> None:
-    mean = value("m", "aten.mean.dim", "r", layout=contiguous((4, 32, 1, 1)))
-    reading = graph(*(n for n in CHAIN.nodes if "weight" not in n.name), mean, outputs=("b", "m"))
-
-    assert len(found(reading, *around("a", "b"))) == 1
-
-
 @pytest.mark.parametrize(
     ("target", "shape"),
     [
@@ -353,6 +346,11 @@ def test_there_is_no_pair_where(why: str, own: Graph, conversions: list[Conversi
                 converted("there", "a", "output 0", channels_last(IMAGE), contiguous(IMAGE), "to_contiguous"),
                 converted("back", "b", "input 0", contiguous(IMAGE), channels_last(IMAGE), "to_channels_last"),
             ],
+        ),
+        (
+            "a reduction reads it as it lies",
+            replace(CHAIN, nodes=(*CHAIN.nodes, value("m", "aten.mean.dim", "r", layout=contiguous(POINT)))),
+            around("a", "b"),
         ),
         (
             "a symbolic size is no tensor",

@@ -355,12 +355,7 @@ def test_kernels_of_a_compiled_graph_belong_to_it_and_its_external_calls_to_its_
     assert (found.kernels[-1].graph, found.kernels[-1].op) == (None, None)
     assert (
         ports(found)
-        == [
-            ("conv", "input 0", "activation"),
-            ("conv", "input 1", "weight"),
-            ("conv", "output 0", "activation"),
-        ]
-        * 2
+        == [("conv", "input 0", "activation"), ("conv", "input 1", "weight"), ("conv", "output 0", "activation")] * 2
     )
 
 

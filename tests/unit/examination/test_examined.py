@@ -55,10 +55,7 @@ def test_what_was_not_recorded_blocks(trial: Trial, blocker: str) -> None:
             "not understood in graph 0: custom operation (my.op): n",
         ),
         (an_examined_trial(kernels=kernels(lacks=("no log",))), "not recorded: no log"),
-        (
-            an_examined_trial(kernels=kernels(not_understood_count=2)),
-            "not understood in the kernel list: 2 entries",
-        ),
+        (an_examined_trial(kernels=kernels(not_understood_count=2)), "not understood in the kernel list: 2 entries"),
         (
             an_examined_trial(kernels=kernels(a_conversion(), a_conversion("2", node="n"), WEIGHT, CAST, JOINED)),
             "conversions in the kernel list that no recorded operation was found for: 2",
@@ -75,7 +72,16 @@ def test_what_was_not_understood_is_a_gap(trial: Trial, gap: str) -> None:
     assert (examination.blockers, examination.gaps) == ((), (gap,))
 
 
-def test_a_configuration_not_tried_blocks_and_one_that_is_the_same_was_examined_there() -> None:
+def test_trials_are_examined_where_they_or_the_same_ones_were_recorded() -> None:
+    assert examination_of(a_diagnosis(an_examined_trial()), "inductor") == Examination()
+
+    trial = Trial(configuration=RECORDED, status="ok", kernels=kernels())
+    subject = a_subject(mode="trace")
+
+    assert examination_of(a_diagnosis(trial, subject=subject), "recorded") == Examination()
+    empty = Trial(configuration=RECORDED, status="ok", kernels=kernels(count=0))
+    assert examination_of(a_diagnosis(empty, subject=subject), "recorded").blockers == ("no kernel was recorded",)
+
     (blocker,) = examination_of(a_diagnosis(a_trial("eager")), "inductor").blockers
 
     assert blocker == "the diagnosis did not try it; it tried eager"
@@ -86,14 +92,3 @@ def test_a_configuration_not_tried_blocks_and_one_that_is_the_same_was_examined_
     failed = examination_of(a_diagnosis(a_failed_trial("inductor"), same), same.name)
     assert failed.blockers == ("it is the same as inductor, which has no result",)
     assert examination_of(a_diagnosis(same), same.name).blockers
-
-
-def test_trials_with_graphs_and_traces_with_kernels_are_examined() -> None:
-    assert examination_of(a_diagnosis(an_examined_trial()), "inductor") == Examination()
-
-    trial = Trial(configuration=RECORDED, status="ok", kernels=kernels())
-    subject = a_subject(mode="trace")
-
-    assert examination_of(a_diagnosis(trial, subject=subject), "recorded") == Examination()
-    empty = Trial(configuration=RECORDED, status="ok", kernels=kernels(count=0))
-    assert examination_of(a_diagnosis(empty, subject=subject), "recorded").blockers == ("no kernel was recorded",)

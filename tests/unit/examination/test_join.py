@@ -100,7 +100,10 @@ def test_the_convolutions_of_an_eager_iteration_are_joined_in_order_if_counts_ag
 CALL = "## Call CompiledFxGraph abc ##"
 
 
-def test_a_compiled_graph_is_known_by_its_kernels_and_joined_if_counts_agree() -> None:
+TRITON = "triton_poi_fused_relu_0"
+
+
+def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_direction() -> None:
     entries = tree((CALL, 0, 10), ("layoutdoctor::graph 1::cpp_fused_0", 1, 2), ("aten::convolution", 4, 5))
     graphs = [graph_of("a"), graph_of("b", name="graph 1")]
 
@@ -114,11 +117,6 @@ def test_a_compiled_graph_is_known_by_its_kernels_and_joined_if_counts_agree() -
     )
     assert joined(entries) == {}
 
-
-TRITON = "triton_poi_fused_relu_0"
-
-
-def test_graphs_run_in_their_own_order_and_are_known_on_a_gpu_by_what_was_launched() -> None:
     graph = graph_of("a", "b", buffers=(extern("buf0", "b"), extern("buf1", "a")))
     entries = tree(
         (CALL, 0, 20), ("layoutdoctor::graph 0::k", 1, 1), ("aten::convolution", 4, 5), ("aten::convolution", 10, 5)
@@ -141,9 +139,7 @@ def test_graphs_run_in_their_own_order_and_are_known_on_a_gpu_by_what_was_launch
     assert joined(entries) == {4: ("b", "graph 1")}
     assert [entry.home() for entry in entries] == ["graph 1"] * 3 + ["graph 2"] * 2 + [None]
 
-
-def test_of_several_graphs_the_one_that_fits_and_has_the_direction_is_taken() -> None:
-    """As where one graph ran twice and another one, behind a branch that was not taken, not at all."""
+    # As where one graph ran twice and another one, behind a branch that was not taken, not at all.
     entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
     graphs = [graph_of(kernel_names=(TRITON,)), graph_of(name="graph 1", kernel_names=("triton_poi_fused_tanh_0",))]
 

@@ -190,7 +190,7 @@ def test_the_list_has_each_primitive_and_conversion_sorted_by_start() -> None:
     assert found.conversions[0].start_seconds == pytest.approx(35e-6, abs=2e-6)
 
 
-def test_what_counts_as_a_kernel_and_whose_it_is() -> None:
+def test_what_counts_as_a_kernel_whose_it_is_and_what_is_only_counted() -> None:
     found = summary(
         profile(
             operation("aten::batch_norm", 0, 50),
@@ -232,8 +232,6 @@ def test_what_counts_as_a_kernel_and_whose_it_is() -> None:
 
     assert [(k.name, k.backward) for k in found.kernels] == [("aten::relu", False), ("aten::threshold_backward", True)]
 
-
-def test_primitives_outside_of_operations_are_listed_and_unread_lines_counted() -> None:
     found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder(at=500)))
 
     assert (found.count, found.conversion_count) == (5, 4)

@@ -49,7 +49,7 @@ def direction(line: str) -> ConversionDirection:
     return annotated(line)[0].direction
 
 
-def test_reorders_are_told_apart_by_size_format_and_order() -> None:
+def test_a_reorder_is_told_apart_where_one_tensor_fits_and_unknown_where_several_do() -> None:
     lines = (
         reorder("abcd", "aBcd16b"),
         reorder("abcd", "ABcd16a16b", "32x32x3x3"),
@@ -96,9 +96,7 @@ def test_reorders_are_told_apart_by_size_format_and_order() -> None:
 
     assert places(*lines) == [("gradient", "output 0"), ("activation", "input 1")]
 
-
-def test_a_reorder_that_fits_several_tensors_or_none_is_unknown() -> None:
-    """Gradient and input have one size and one format here; only one of them was converted, and nothing says which."""
+    # Gradient and input have one size and one format here; only one of them was converted, and nothing says which.
     assert places(reorder("abcd", "acdb"), main("backward_weights", "acdb", target="acdb", problem=EQUAL)) == [
         ("unknown", None)
     ]

@@ -210,13 +210,7 @@ def test_ends_between_runs_are_those_of_both_intervals_and_few_rounds_promise_le
 
     assert [
         ratio_of_medians([1.0] * count, [1.0] * count, interval_count=1).coverage for count in (6, 7, 8, 9, 10)
-    ] == [
-        None,
-        0.95,
-        0.95,
-        0.99,
-        0.99,
-    ]
+    ] == [None, 0.95, 0.95, 0.99, 0.99]
     assert rounds_needed_between_runs(1) == 7
 
 

@@ -13,7 +13,7 @@ def operations_of(record: Recorder | RecordedTrace) -> list[str | None]:
     return [name_of_operation(trace, row) for row in attribute(trace).operation.tolist()]
 
 
-def test_without_external_ids_it_belongs_to_the_innermost_operation_around_its_launch() -> None:
+def test_an_operation_is_found_by_external_id_or_by_the_launch() -> None:
     record = Recorder(external=None)
     with record.operation("aten::conv2d"):
         with record.operation("aten::cudnn_convolution"):
@@ -23,8 +23,6 @@ def test_without_external_ids_it_belongs_to_the_innermost_operation_around_its_l
 
     assert operations_of(record) == ["aten::cudnn_convolution", "aten::conv2d", None]
 
-
-def test_external_ids_are_believed_unless_they_are_the_correlation_or_zero() -> None:
     record = Recorder(external="correlation")
     with record.operation("aten::relu", external=105):
         pass

@@ -8,10 +8,10 @@ import pytest
 from builders import a_conversion, a_pair, a_total, a_trace, channels_last, contiguous, recorded
 from loops import for_each
 
-from layoutdoctor.examination.changes.traces import compare_traces, loose_name, match_exact_names, match_kernel_names
+from layoutdoctor.examination.changes.traces import compare_traces as compared
+from layoutdoctor.examination.changes.traces import loose_name, match_exact_names, match_kernel_names
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.comparison import TraceComparison
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Total
 
 
@@ -62,34 +62,6 @@ def a_run(
     return a_trace(summary, redundant_pairs=pairs, environment=environment or {})
 
 
-def compared(old: Diagnosis, new: Diagnosis) -> TraceComparison:
-    return compare_traces(old, new)
-
-
-def test_conversions_that_went_and_came_are_counted_and_their_time_is_saved() -> None:
-    comparison = compared(a_run(*several(4)), a_run(*several(1)))
-    (change,) = comparison.conversions
-
-    assert (change.change, change.op, change.direction) == ("fewer", CONVOLUTION, "to_channels_last")
-    assert change.old is not None
-    assert change.new is not None
-    assert (change.old.count, change.new.count) == (4, 1)
-    assert change.seconds_difference == pytest.approx(-301.5e-6)
-    assert comparison.difference.conversion_count == -3
-    assert comparison.difference.conversion_seconds == pytest.approx(-301.5e-6)
-    assert comparison.difference.exposed_conversion_seconds == pytest.approx(-150e-6)
-
-    went = to_nhwc(0, module="layer1.0", tensor="weight")
-    comparison = compared(a_run(went, to_nhwc(1, module="stem")), a_run(to_nhwc(0, module="head")))
-
-    assert {(change.module, change.change) for change in comparison.conversions} == {
-        ("layer1.0", "went"),
-        ("stem", "went"),
-        ("head", "came"),
-    }
-    assert all((change.old is None) == (change.change == "came") for change in comparison.conversions)
-
-
 @for_each(
     "other",
     [
@@ -124,7 +96,29 @@ def test_without_shapes_in_one_trace_round_trips_are_not_judged() -> None:
     assert any("round trips are proved by shapes" in note for note in comparison.notes)
 
 
-def test_the_largest_difference_stands_first_and_what_has_no_time_last() -> None:
+def test_conversions_that_went_and_came_are_counted_the_largest_difference_first() -> None:
+    comparison = compared(a_run(*several(4)), a_run(*several(1)))
+    (change,) = comparison.conversions
+
+    assert (change.change, change.op, change.direction) == ("fewer", CONVOLUTION, "to_channels_last")
+    assert change.old is not None
+    assert change.new is not None
+    assert (change.old.count, change.new.count) == (4, 1)
+    assert change.seconds_difference == pytest.approx(-301.5e-6)
+    assert comparison.difference.conversion_count == -3
+    assert comparison.difference.conversion_seconds == pytest.approx(-301.5e-6)
+    assert comparison.difference.exposed_conversion_seconds == pytest.approx(-150e-6)
+
+    went = to_nhwc(0, module="layer1.0", tensor="weight")
+    comparison = compared(a_run(went, to_nhwc(1, module="stem")), a_run(to_nhwc(0, module="head")))
+
+    assert {(change.module, change.change) for change in comparison.conversions} == {
+        ("layer1.0", "went"),
+        ("stem", "went"),
+        ("head", "came"),
+    }
+    assert all((change.old is None) == (change.change == "came") for change in comparison.conversions)
+
     old = (
         to_nhwc(0, module="a", seconds=1e-6),
         to_nhwc(1, module="b", seconds=9e-6),

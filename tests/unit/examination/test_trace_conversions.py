@@ -234,7 +234,7 @@ def test_what_a_trace_lacks_or_could_not_be_read_is_told() -> None:
     assert len(kernels.lacks) == 1
 
 
-def test_what_is_one_value_for_a_backward() -> None:
+def test_what_is_one_value_for_a_backward_and_what_has_no_label() -> None:
     record = Recorder()
     training(record, 5)
 
@@ -272,8 +272,6 @@ def test_what_is_one_value_for_a_backward() -> None:
         "input of aten::conv2d (0)"
     ]
 
-
-def test_without_its_forward_or_by_the_order_alone_a_value_has_no_label() -> None:
     record = Recorder()
     with (
         record.operation(GRADIENT, sequence=5, forward_thread=1),

@@ -56,10 +56,7 @@ def relu(*takes: int, frame: str | None = "net.py(3): forward", has_strides: boo
     """Kernels of one operation of these lengths."""
     record = Recorder()
     fields |= {"strides": [(784, 1)]} if has_strides else {}
-    with (
-        record.frame(frame) if frame else nullcontext(),
-        record.operation("aten::relu", shapes=[IMAGE], **fields),
-    ):
+    with record.frame(frame) if frame else nullcontext(), record.operation("aten::relu", shapes=[IMAGE], **fields):
         for one in takes or (1234,):
             record.kernel(POINTWISE, takes=one)
     return record

@@ -131,17 +131,6 @@ def test_out_and_back_around_operations_that_keep_the_layout_is_a_round_trip() -
     assert pairs_of(recorded(conv(), norm, RELU, conv()))[0].between == ("aten::native_batch_norm", "aten::relu")
 
 
-def test_a_channels_last_model_whose_convolutions_run_contiguous_makes_round_trips_the_other_way() -> None:
-    kernels = kernel(TO_NCHW, IMAGE), kernel(TO_NCHW, KEEP), kernel(FORWARD), kernel(TO_NHWC, IMAGE)
-    convolution = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
-
-    conversions, pairs = found_in(recorded(convolution, RELU, convolution, RELU).trace())
-
-    assert [(conversions[p.first].direction, conversions[p.second].direction) for p in pairs] == [
-        ("to_channels_last", "to_contiguous")
-    ]
-
-
 BACKWARD = inside(
     "aten::convolution_backward",
     kernel(TO_NHWC, IMAGE),
@@ -232,10 +221,7 @@ WIDER, BRANCH = (64, 96, 3, 3), (64, 64, 1, 1)
         ),
         # Queries, keys and values of an attention: three 1x1 convolutions of the same tensor, one after the other.
         *(
-            (
-                "two readers of one input",
-                recorded(*[conv(IMAGE, BRANCH, kernels)] * 3, has_shapes=has_shapes),
-            )
+            ("two readers of one input", recorded(*[conv(IMAGE, BRANCH, kernels)] * 3, has_shapes=has_shapes))
             for has_shapes in (True, False)
             for kernels in (ALL, ALL_MIOPEN)
         ),
@@ -284,8 +270,7 @@ def test_no_round_trip(why: str, record: Recorder) -> None:
                 inside(
                     "aten::conv2d",
                     inside(
-                        "aten::to",
-                        step("pointwise", "aten::copy_", KEEP, KEEP, strides=[contiguous_stride(KEEP)] * 2),
+                        "aten::to", step("pointwise", "aten::copy_", KEEP, KEEP, strides=[contiguous_stride(KEEP)] * 2)
                     ),
                     conv(),
                 ),
@@ -365,7 +350,16 @@ def test_what_runs_elsewhere_is_not_mixed_in(other: dict[str, int]) -> None:
     assert len(pairs_of(record)) == 1
 
 
-def test_conversions_of_weights_and_further_readers_hide_no_round_trip_and_make_none() -> None:
+def test_round_trips_go_the_other_way_as_well_and_weights_and_further_readers_hide_none() -> None:
+    kernels = kernel(TO_NCHW, IMAGE), kernel(TO_NCHW, KEEP), kernel(FORWARD), kernel(TO_NHWC, IMAGE)
+    convolution = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
+
+    conversions, pairs = found_in(recorded(convolution, RELU, convolution, RELU).trace())
+
+    assert [(conversions[p.first].direction, conversions[p.second].direction) for p in pairs] == [
+        ("to_channels_last", "to_contiguous")
+    ]
+
     kernels = kernel(TO_NHWC, KEEP), kernel(TO_NHWC, IMAGE), kernel(FORWARD)
     second = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
 

@@ -56,7 +56,7 @@ def backward(record: Recorder, sequence: int, thread: int = 1, name: str = "Conv
         yield
 
 
-def test_without_a_launch_the_operation_tells_else_the_innermost_module_and_line() -> None:
+def test_the_innermost_module_and_line_of_a_launch_or_operation_on_its_own_thread() -> None:
     record = Recorder()
     with layer(record, 1), record.operation("aten::conv2d", external=5):
         pass
@@ -77,8 +77,6 @@ def test_without_a_launch_the_operation_tells_else_the_innermost_module_and_line
     first, second = ("Conv2d_1", "models/net.py:1"), ("Conv2d_2", "models/net.py:2")
     assert where(record) == [first, second, second, first]
 
-
-def test_frames_of_another_thread_and_a_forward_that_is_not_there_say_nothing() -> None:
     record = Recorder()
     with layer(record, 1):
         record.on_thread("worker")

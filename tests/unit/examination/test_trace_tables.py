@@ -32,25 +32,6 @@ def nanoseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e9)
 
 
-def test_rows_stand_for_all_their_launches_and_the_operation_says_what_they_are() -> None:
-    found = summary(a_row(TO_NHWC, 20, 3000), a_row(TO_NCHW, 5, 1000), a_row(FORWARD, 10, 8000), a_row(GEMM, 1, 4000))
-
-    assert [(c.count, c.direction, nanoseconds(c.seconds)) for c in found.conversions] == [
-        (20, "to_channels_last", 3000),
-        (5, "to_contiguous", 1000),
-    ]
-    assert (found.count, nanoseconds(found.seconds)) == (36, 16_000)
-    assert (found.conversion_count, nanoseconds(found.conversion_seconds), found.share) == (25, 4000, 0.25)
-
-    found = summary(
-        a_row(GEMM, 3, 500, operation="aten::conv2d"),
-        a_row(FORWARD, 4, 700, operation="aten::mm"),
-        a_row(TO_NHWC, 5, 900, operation="some range"),
-    )
-
-    assert (found.convolution_count, nanoseconds(found.convolution_seconds)) == (8, 1400)
-
-
 def test_a_row_is_a_conversion_a_padding_a_cast_or_cut() -> None:
     found = summary(a_row(PADDING), a_row(GEMM))
 
@@ -86,7 +67,24 @@ def test_what_may_convert_is_not_understood_and_an_empty_table_says_nothing() ->
     assert found.lacks == ("the table has no kernels, so nothing can be said of conversions",)
 
 
-def test_rows_of_one_name_are_added_up_and_the_longest_stands_first() -> None:
+def test_rows_stand_for_all_their_launches_and_are_added_up_by_name() -> None:
+    found = summary(a_row(TO_NHWC, 20, 3000), a_row(TO_NCHW, 5, 1000), a_row(FORWARD, 10, 8000), a_row(GEMM, 1, 4000))
+
+    assert [(c.count, c.direction, nanoseconds(c.seconds)) for c in found.conversions] == [
+        (20, "to_channels_last", 3000),
+        (5, "to_contiguous", 1000),
+    ]
+    assert (found.count, nanoseconds(found.seconds)) == (36, 16_000)
+    assert (found.conversion_count, nanoseconds(found.conversion_seconds), found.share) == (25, 4000, 0.25)
+
+    found = summary(
+        a_row(GEMM, 3, 500, operation="aten::conv2d"),
+        a_row(FORWARD, 4, 700, operation="aten::mm"),
+        a_row(TO_NHWC, 5, 900, operation="some range"),
+    )
+
+    assert (found.convolution_count, nanoseconds(found.convolution_seconds)) == (8, 1400)
+
     found = summary(
         a_row(TO_NHWC, 2, 100, operation="aten::conv2d"),
         a_row(TO_NHWC, 3, 200, operation="aten::conv3d"),
@@ -100,3 +98,4 @@ def test_rows_of_one_name_are_added_up_and_the_longest_stands_first() -> None:
         ("operation", "aten::conv2d", 2, 100, 2),
     ]
     assert [t.library for t in found.totals] == ["cublas", "cudnn", None, None]
+    assert summary(*[a_row(GEMM, 1 << 61, 1 << 61)] * 4).totals[0].count == 1 << 63  # no sum runs over
