@@ -7,6 +7,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,6 +139,7 @@ UGLY = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_text_takes_time_out_of_proportion() -> None:
     """A walk that goes back and forth takes minutes for this size; one in proportion takes less than a second."""
     for start, unit in UGLY:
