@@ -177,8 +177,9 @@ def test_compiled_configurations_leave_everything_as_it_was(mode: Mode) -> None:
     assert [trial.status for trial in diagnosis.trials] == ["ok"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_compiled_before")
-@pytest.mark.parametrize("mode", ["inference", pytest.param("training", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", MODES)
 def test_lowering_for_a_gpu_that_is_not_there_leaves_everything_as_it_was(mode: Mode) -> None:
     diagnosis = diagnose(mode, "inductor inductor-channels-last", target="cuda:90")
 
@@ -280,12 +281,10 @@ def test_a_rule_that_raises(error: type[BaseException]) -> None:
         diagnose("inference", "eager", rules=[rule])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_compiled_before")
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize(
-    "where",
-    ["codegen", *(pytest.param(name, marks=pytest.mark.slow) for name in ("run", "compile_to_module"))],
-)
+@pytest.mark.parametrize("where", ["codegen", "run", "compile_to_module"])
 def test_a_compile_that_raises(monkeypatch: pytest.MonkeyPatch, where: str, error: type[BaseException]) -> None:
     monkeypatch.setattr(GraphLowering, where, raising(error))
     expected = pytest.raises(error) if error is KeyboardInterrupt else contextlib.nullcontext()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutdoctor.recording.event_stream import save_events
-
-if TYPE_CHECKING:
-    import pytest
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.sampled_from(
     ("aten::conv2d", '{"ph": "X"}', '", "pid": 1', "}, {", '\\"', "C:\\dir\\", "[1, 2]", "a\nb", "x: y", "[", '"]')
@@ -138,6 +136,7 @@ UGLY = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_text_takes_time_out_of_proportion() -> None:
     """A walk that goes back and forth takes minutes for this size; one in proportion takes less than a second."""
     for start, unit in UGLY:

@@ -202,7 +202,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-@pytest.mark.parametrize("others", [2, 20_000])
+@pytest.mark.parametrize("others", [2, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_a_name_that_is_no_json_is_mended_and_told(write: Write, kind: str, others: int) -> None:
     around = [kernel(f"k{number % 7}", ts=100 + number, correlation=number) for number in range(others)]
     half = others // 2
@@ -222,7 +222,7 @@ def _new_names(trace: RecordedTrace) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [b'"a\tb\x01"', b'"C:\\Program Files\\xyz"', b'"bad" x', b"bad", b'"bad'])
-@pytest.mark.parametrize("others", [2, 20_000])
+@pytest.mark.parametrize("others", [2, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_an_event_that_is_damaged_otherwise_is_lost_alone_and_told(write: Write, name: bytes, others: int) -> None:
     around = [kernel(f"k{number}", ts=100 + number) for number in range(others)]
     document = {"traceEvents": [*around[: others // 2], kernel("bad"), *around[others // 2 :]], "traceName": "a"}

@@ -136,7 +136,10 @@ def test_a_real_trace_is_read_completely(name: str) -> None:
     assert (found.problems, found.is_truncated) == ([], False)
 
 
-@pytest.mark.parametrize("name", FACTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (facts.events > 50_000)) for name, facts in FACTS.items()],
+)
 def test_python_s_own_reader_sees_the_same_events(name: str) -> None:
     found = trace(name)
     for kind, table in (

@@ -54,6 +54,7 @@ def test_what_is_printed_afterwards_arrives() -> None:
     assert "error after" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_stream_that_was_closed_before_stays_closed() -> None:
     code = STREAMS.format(damage="pass").replace("import os, sys", "import os, sys; os.close(0); sys.stdin = None")
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -686,6 +686,7 @@ print(torch._inductor.config.post_grad_custom_pre_pass("graph"))
 """
 
 
+@pytest.mark.slow
 def test_another_process_is_set_as_this_one_is(tmp_path: Path) -> None:
     directory = private(tmp_path, "subject")
     changes: dict[str, Any] = {"layout_optimization": False, "post_grad_custom_pre_pass": lambda graph: f"my {graph}"}
@@ -744,6 +745,7 @@ print(saved, python_bytes, status("RssAnon") - before, (directory / "storages.bi
 """
 
 
+@pytest.mark.slow
 def test_weights_are_never_in_memory_a_second_time(tmp_path: Path) -> None:
     folders = (str(private(tmp_path, "big")), str(private(tmp_path, "small")))
 
