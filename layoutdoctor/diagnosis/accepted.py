@@ -17,7 +17,7 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.records import Record
-from layoutdoctor.diagnosis.writing import replacing
+from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
 
 if TYPE_CHECKING:
@@ -349,14 +349,5 @@ def save_accepted(path: str | Path, accepted: AcceptedFile) -> None:
         OSError: It could not be written.
     """
     with replacing(Path(path)) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(_printable(msgspec.to_builtins(accepted))), indent=2))
+        stream.write(msgspec.json.format(msgspec.json.encode(printable(msgspec.to_builtins(accepted))), indent=2))
         stream.write(b"\n")
-
-
-def _printable(value: object) -> object:
-    """The same with lone surrogates, which no UTF-8 has, as their escapes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {key: _printable(item) for key, item in value.items()}
-    return [_printable(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -17,7 +17,7 @@ import numpy as np
 
 from layoutdoctor.diagnosis.records import Diagnosis, Record
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, first_problem, read_saved, reason_of
-from layoutdoctor.diagnosis.writing import replacing
+from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
 from layoutdoctor.recording.recording import NONE, Recording
 from layoutdoctor.units import format_bytes
@@ -116,7 +116,7 @@ def pack(value: object) -> bytes:
         return _encoder.encode(value)
     except UnicodeEncodeError:
         plain = msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False, enc_hook=_packed_column)
-        return _encoder.encode(_as_text(plain))
+        return _encoder.encode(printable(plain))
 
 
 def unpack(data: bytes, kind: Any) -> Any:
@@ -127,14 +127,6 @@ def unpack(data: bytes, kind: Any) -> Any:
         msgspec.MsgspecError: They are something else.
     """
     return msgspec.msgpack.decode(data, type=kind, dec_hook=unpacked_column)
-
-
-def _as_text(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_as_text(key): _as_text(item) for key, item in value.items()}
-    return [_as_text(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _packed_column(value: object) -> bytes:

@@ -22,7 +22,7 @@ from layoutdoctor.diagnosis.accepted import accept_all
 from layoutdoctor.diagnosis.comparison import comparison_to_json
 from layoutdoctor.diagnosis.records import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.diagnosis.schema import describe_fields, schema_of, to_text
+from layoutdoctor.diagnosis.schema import schema_of, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,11 +192,8 @@ class Sample(msgspec.Struct, rename={"class_": "class"}):
 
 
 def test_words_come_from_the_docstring() -> None:
-    assert describe_fields(Sample) == (
-        "A sample. Of two paragraphs with `code`.",
-        {"class_": "Of two lines.", "seconds": "How long."},
-    )
     definition: Any = schema_of([Sample], name="sample", title="t", version=4)["$defs"]
+    assert definition["Sample"]["description"] == "A sample. Of two paragraphs with `code`."
     assert definition["Sample"]["properties"] == {
         "class": {"type": "string", "description": "Of two lines."},
         "seconds": {"type": "number", "description": "How long. (seconds)"},
