@@ -7,39 +7,13 @@ modules, files, kernels) are left as they are: a report cleans what it prints.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    Size = int | str
-
-    class LayoutLike(Protocol):
-        """What ``layout_words`` asks of a layout."""
-
-        @property
-        def stride(self) -> tuple[Size, ...] | None:
-            """In elements."""
-
-        @property
-        def memory_formats(self) -> tuple[str, ...]:
-            """All that it satisfies."""
-
-        @property
-        def format(self) -> str | None:
-            """OneDNN's name of a blocked one."""
-
-    class LineLike(Protocol):
-        """What ``line_words`` asks of a place."""
-
-        @property
-        def file(self) -> str:
-            """Its path."""
-
-        @property
-        def line(self) -> int:
-            """From 1."""
-
+    from layoutdoctor.diagnosis.layout import Layout, Size
+    from layoutdoctor.diagnosis.records import SourceLocation
 
 OWNER_WORDS = {
     "library": "inside library calls",
@@ -187,7 +161,7 @@ def shape_words(shape: Sequence[Size]) -> str:
     return "x".join(str(size) for size in shape)
 
 
-def layout_words(layout: LayoutLike | None) -> str:
+def layout_words(layout: Layout | None) -> str:
     """A layout by what it is called: ``"channels_last"``, ``"blocked aBcd16b"``, else by its strides."""
     if layout is None or (layout.format is None and layout.stride is None):
         return "a layout not recorded"
@@ -208,7 +182,7 @@ def op_words(target: str) -> str:
     return target.removeprefix("aten.").removeprefix("aten::").removesuffix(".default")
 
 
-def line_words(location: LineLike) -> str:
+def line_words(location: SourceLocation) -> str:
     """A line without the folders of its file: ``"model.py:15"``."""
     name = location.file.replace("\\", "/").rsplit("/", 1)[-1]
     return f"{name}:{location.line}"

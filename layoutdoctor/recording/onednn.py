@@ -153,9 +153,8 @@ def _read_information(log: OnednnLog, line: str) -> None:
         log.isa = isa[1].strip()
 
 
-_FIELDS_AFTER_EXEC = (
-    9  # engine, primitive, implementation, prop_kind, descriptors, attributes, auxiliary, problem, time
-)
+# Engine, primitive, implementation, prop_kind, descriptors, attributes, auxiliary, problem, time.
+_FIELDS_AFTER_EXEC = 9
 
 
 def _primitive(fields: list[str], number: int) -> Primitive | None:

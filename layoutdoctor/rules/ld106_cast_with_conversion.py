@@ -39,7 +39,7 @@ from layoutdoctor.examination.costs import all_conversions_of, conversions_of, d
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import nodes_by_name
+from layoutdoctor.rules.graph_evidence import first_input, nodes_by_name
 from layoutdoctor.words import DTYPES, TENSOR_WORDS, count_of, distinct, joined, listing, plural
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _cast_weights(trial: Trial) -> list[_Weight]:
     """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
     nodes = {graph.name: nodes_by_name(graph) for graph in trial.graphs}
-    casts: dict[tuple[str | None, str], FxNode] = {
-        (graph.name, node.inputs[0]): node
+    casts = {
+        (graph.name, node.inputs[0]): (node, dtypes)
         for graph in trial.graphs
         if graph.direction != "backward"
         for node in graph.nodes
-        if _is_cast_of_a_weight(node, nodes[graph.name])
+        if (dtypes := _dtypes_of_cast(node, nodes[graph.name])) is not None
     }
     conversions: dict[tuple[str | None, str], list[Conversion]] = {}
     for conversion in all_conversions_of(trial):
@@ -95,20 +95,22 @@ def _cast_weights(trial: Trial) -> list[_Weight]:
             conversions.setdefault(_weight_of(nodes, conversion), []).append(conversion)
     found: list[_Weight] = []
     for key in dict.fromkeys((*casts, *conversions)):
-        own, cast = tuple(conversions.get(key, ())), casts.get(key)
-        dtypes = _dtypes_of_cast(nodes, key, cast) or next((pair for c in own if (pair := _dtypes(c))), None)
+        own, (cast, dtypes) = tuple(conversions.get(key, ())), casts.get(key, (None, None))
+        dtypes = dtypes or next((pair for c in own if (pair := _dtypes(c))), None)
         if dtypes is not None:
             found.append(_Weight(key, dtypes, own, cast))
     return found
 
 
-def _is_cast_of_a_weight(node: FxNode, nodes: dict[str, FxNode]) -> bool:
-    if node.op != "call_function" or node.backward or base_name(node.target) not in _CASTS or not node.inputs:
-        return False
-    source = nodes.get(node.inputs[0])
-    if source is None or source.op != "placeholder" or source.tensor != "weight":
-        return False
-    return None not in (source.dtype, node.dtype) and source.dtype != node.dtype
+def _dtypes_of_cast(node: FxNode, nodes: dict[str, FxNode]) -> tuple[str, str] | None:
+    """From and to which dtype a node casts a weight; None where it does not."""
+    source = first_input(node, nodes)
+    is_cast = node.op == "call_function" and not node.backward and base_name(node.target) in _CASTS
+    if not is_cast or source is None or source.op != "placeholder" or source.tensor != "weight":
+        return None
+    if source.dtype is None or node.dtype is None or source.dtype == node.dtype:
+        return None
+    return (source.dtype, node.dtype)
 
 
 def _dtypes(conversion: Conversion) -> tuple[str, str] | None:
@@ -117,13 +119,6 @@ def _dtypes(conversion: Conversion) -> tuple[str, str] | None:
         return None
     before, after = (DTYPES.get(name, name) for name in (conversion.dtype, conversion.target_dtype))
     return (before, after) if before != after else None
-
-
-def _dtypes_of_cast(nodes: _Nodes, key: tuple[str | None, str], cast: FxNode | None) -> tuple[str, str] | None:
-    if cast is None or cast.dtype is None or key[0] is None:
-        return None
-    source = nodes[key[0]][key[1]]
-    return None if source.dtype is None else (source.dtype, cast.dtype)
 
 
 def _weight_of(graphs: _Nodes, conversion: Conversion) -> tuple[str | None, str]:
@@ -142,8 +137,8 @@ def _weight_of(graphs: _Nodes, conversion: Conversion) -> tuple[str | None, str]
 def _placeholder(name: str | None, nodes: dict[str, FxNode]) -> str | None:
     """The parameter of more than one dimension that a node is, or is a cast of."""
     node = nodes.get(name or "")
-    if node is not None and _is_cast_of_a_weight(node, nodes):
-        node = nodes[node.inputs[0]]
+    if node is not None and _dtypes_of_cast(node, nodes) is not None:
+        node = first_input(node, nodes)
     if node is None or node.tensor != "weight" or (node.layout is not None and len(node.layout.shape) < 2):
         return None
     return node.name
