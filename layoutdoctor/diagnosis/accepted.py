@@ -17,6 +17,7 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.records import Record
+from layoutdoctor.diagnosis.saved import UNREADABLE
 from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
 
@@ -304,9 +305,6 @@ class _SchemaVersion(msgspec.Struct):
     accepted: msgspec.Raw  # tells it from a diagnosis
 
 
-_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
-
-
 def accepted_from_json(data: bytes, name: str) -> AcceptedFile:
     """
     Accepted findings from their JSON.
@@ -320,7 +318,7 @@ def accepted_from_json(data: bytes, name: str) -> AcceptedFile:
     doing = f"cannot read accepted findings from {name}"
     try:
         version = msgspec.json.decode(data, type=_SchemaVersion).schema_version
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordError(f"{doing}: {error}; expected a file written by --write-accepted") from error
     if version != ACCEPTED_SCHEMA_VERSION:
         raise RecordError(
@@ -329,7 +327,7 @@ def accepted_from_json(data: bytes, name: str) -> AcceptedFile:
         )
     try:
         accepted = msgspec.json.decode(data, type=AcceptedFile)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordError(f"{doing}: {error}; mend the entry, or write the file again") from error
     for number, entry in enumerate(accepted.accepted):
         expected = fingerprint(entry.code, entry.configuration, entry.place)

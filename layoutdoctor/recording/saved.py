@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.records import Diagnosis, Record
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, first_problem, read_saved, reason_of
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, UNREADABLE, first_problem, read_saved, reason_of
 from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
 from layoutdoctor.recording.recording import NONE, Recording
@@ -76,7 +76,7 @@ def load_recording(path: str | Path) -> Recording:
     unpacked = _unpacked(data, cannot)
     try:
         version = msgspec.msgpack.decode(unpacked, type=_Version).recording_version
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RecordError(f"{cannot} it is no recording; {_EXPECTED}") from error
     if version != VERSION:
         raise RecordError(
@@ -86,7 +86,7 @@ def load_recording(path: str | Path) -> Recording:
     try:
         recording: Recording = unpack(unpacked, _File).recording
         problem = next(_problems(recording), None)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RecordError(f"{cannot} {reason_of(error)}; it is damaged: record it again") from error
     if problem is not None:
         raise RecordError(f"{cannot} {problem}; it was changed after it was saved: record it again")

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         Finding,
         InputTensor,
         RatioInterval,
-        Severity,
         Trial,
     )
 
@@ -61,17 +60,12 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         baseline.name,
         _message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions),
         _suggestion(tensors),
-        severity=_severity(diagnosis),
+        severity=evidence.severity_by_cure(diagnosis, lambda cure: cure.input_format == "channels_last"),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=dearest_of(conversions),
         seconds=seconds,
         bytes_moved=sum_known(c.bytes_moved for c in conversions),
     )
-
-
-def _severity(diagnosis: Diagnosis) -> Severity:
-    cure = evidence.verified_cure(diagnosis)
-    return "error" if cure is not None and cure.configuration.input_format == "channels_last" else "warning"
 
 
 def _message(

@@ -43,7 +43,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TypeGuard
 
-    from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, Finding, Graph, Severity, Trial
+    from layoutdoctor.diagnosis.records import (
+        Conversion,
+        Decision,
+        Diagnosis,
+        Finding,
+        Graph,
+        RatioInterval,
+        Severity,
+        Trial,
+    )
 
 _UNCOUNTED = "only-backward-convolutions"
 # A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision.
@@ -118,11 +127,12 @@ def _is_channels_last(diagnosis: Diagnosis, trial: Trial) -> bool:
 
 def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> Finding:
     seconds = sum_known(conversion.seconds for conversion in conversions if not conversion.fused)
+    gain = evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off"))
     return RULE.finding(
         trial.name,
         f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
-        _suggestion(diagnosis),
-        severity=_severity(diagnosis, trial, conversions, seconds),
+        _suggestion(diagnosis, gain),
+        severity="warning" if gain is not None else _severity(trial, conversions, seconds),
         evidence=[conversion.id for conversion in conversions] or [graph.name for graph in graphs],
         at=dearest_of(conversions),
         seconds=seconds,
@@ -130,12 +140,8 @@ def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conver
     )
 
 
-def _severity(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> Severity:
-    if evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off")) is not None:
-        return "warning"
-    if not conversions:
-        return "note"
-    return evidence.severity_of_cost(trial, seconds)
+def _severity(trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> Severity:
+    return evidence.severity_of_cost(trial, seconds) if conversions else "note"
 
 
 def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
@@ -170,12 +176,11 @@ def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float 
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 
 
-def _suggestion(diagnosis: Diagnosis) -> str:
+def _suggestion(diagnosis: Diagnosis, gain: RatioInterval | None) -> str:
     advice = (
         "give the model and its input channels_last, which the backward keeps, or compile with "
         'options={"layout_optimization": False}; torch 2.15 counts backward convolutions'
     )
-    gain = evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off"))
     if gain is None or diagnosis.comparison is None:
         return advice
     return f"{advice}; {evidence.speed_words(gain, diagnosis.comparison.baseline)}"

@@ -27,7 +27,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import conversion_share, convolution_count, irrelevance
+from layoutdoctor.examination.costs import (
+    conversion_share,
+    convolution_count,
+    counted_conversions,
+    irrelevance,
+    sum_seconds,
+)
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of
@@ -56,10 +62,9 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _conversion_seconds(diagnosis: Diagnosis) -> float | None:
     baseline = evidence.main_trial(diagnosis)
-    share = conversion_share(baseline)
-    if baseline is None or baseline.kernels is None or baseline.kernels.seconds is None or share is None:
+    if baseline is None or conversion_share(baseline) is None:
         return None
-    return share * baseline.kernels.seconds
+    return sum_seconds(counted_conversions(baseline))
 
 
 RULE = document_rule("LD403", "layout-irrelevant", check, __doc__)
