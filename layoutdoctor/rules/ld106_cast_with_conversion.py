@@ -52,13 +52,14 @@ _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 _SEVERAL = 2
 
 _Nodes = dict[str, "dict[str, FxNode]"]  # of each graph, by name
+_Key = tuple[str | None, str]  # a graph and a placeholder in it; no graph: a conversion of no known parameter
 
 
 @dataclass(frozen=True)
 class _Weight:
     """One parameter that is cast: the graph and name it goes by, from and to which dtype, and what converts it."""
 
-    key: tuple[str | None, str]
+    key: _Key
     dtypes: tuple[str, str]
     conversions: tuple[Conversion, ...] = ()
     cast: FxNode | None = None
@@ -82,14 +83,14 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _cast_weights(trial: Trial) -> list[_Weight]:
     """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
     nodes = {graph.name: nodes_by_name(graph) for graph in trial.graphs}
-    casts = {
+    casts: dict[_Key, tuple[FxNode | None, tuple[str, str] | None]] = {
         (graph.name, node.inputs[0]): (node, dtypes)
         for graph in trial.graphs
         if graph.direction != "backward"
         for node in graph.nodes
         if (dtypes := _dtypes_of_cast(node, nodes[graph.name])) is not None
     }
-    conversions: dict[tuple[str | None, str], list[Conversion]] = {}
+    conversions: dict[_Key, list[Conversion]] = {}
     for conversion in all_conversions_of(trial):
         if conversion.tensor == "weight":
             conversions.setdefault(_weight_of(nodes, conversion), []).append(conversion)
@@ -121,7 +122,7 @@ def _dtypes(conversion: Conversion) -> tuple[str, str] | None:
     return (before, after) if before != after else None
 
 
-def _weight_of(graphs: _Nodes, conversion: Conversion) -> tuple[str | None, str]:
+def _weight_of(graphs: _Nodes, conversion: Conversion) -> _Key:
     """Which parameter a conversion converts; the conversion's own id where the graph leaves several."""
     for graph, nodes in graphs.items():
         if conversion.graph in (None, graph):

@@ -23,6 +23,7 @@ from builders import (
     contiguous,
 )
 from golden.stories import STORIES
+from hostile_records import mutate
 from loops import for_each
 
 from layoutdoctor import compare
@@ -364,7 +365,7 @@ def test_a_mutated_diagnosis_is_refused_or_rendered_and_nothing_else() -> None:
         name = chance.choice(sorted(saved))
         record = json.loads(saved[name])
         for _ in range(chance.choice((1, 1, 1, 2, 4))):
-            mutate(record, chance)
+            mutate(record, chance, VALUES)
         data = json.dumps(record).encode()
         try:
             diagnosis = from_json(data)
@@ -387,30 +388,3 @@ def uses_of(diagnosis: Diagnosis, other: Diagnosis) -> Iterator[Callable[[], obj
     yield lambda: run_rules(diagnosis)
     yield lambda: render_comparison(compare(other, diagnosis), "markdown")
     yield lambda: render_comparison(compare(diagnosis, other), "text")
-
-
-def mutate(record: object, chance: random.Random) -> None:
-    containers = list(containers_of(record))
-    container = chance.choice(containers)
-    key = key_of(container, chance)
-    kind = chance.random()
-    if kind < 0.15:
-        del container[key]
-    elif kind < 0.3 and isinstance(container, list):
-        container.append(container[key])
-    elif kind < 0.45:
-        source = chance.choice(containers)
-        container[key] = json.loads(json.dumps(source[key_of(source, chance)]))
-    else:
-        container[key] = chance.choice(VALUES)
-
-
-def key_of(container: Any, chance: random.Random) -> Any:
-    return chance.choice(list(container)) if isinstance(container, dict) else chance.randrange(len(container))
-
-
-def containers_of(value: object) -> Iterator[Any]:
-    if isinstance(value, (dict, list)) and value:
-        yield value
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from containers_of(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,9 +43,7 @@ def codes(diagnosis: Diagnosis) -> list[str]:
     return sorted(f.code for f in findings)
 
 
-def a_weight(id: str, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {"tensor": "weight", "source": contiguous(WEIGHT), "target": channels_last(WEIGHT)}
-    return to_channels_last(id, **{**fields, **changes})
+a_weight = partial(to_channels_last, tensor="weight", source=contiguous(WEIGHT), target=channels_last(WEIGHT))
 
 
 def a_call(id: str, **changes: Any) -> Conversion:
