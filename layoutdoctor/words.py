@@ -133,6 +133,11 @@ def count_of(count: int, noun: str, several: str | None = None) -> str:
     return f"{count} {noun if count == 1 else several or plural(noun)}"
 
 
+def be(count: int) -> str:
+    """``"is"`` of one thing, ``"are"`` of several."""
+    return "is" if count == 1 else "are"
+
+
 def listing(parts: Iterable[str], most: int | None = 4) -> str:
     """
     Parts as a list in a sentence: ``"a, b and c"``; what is too many is counted: ``"a, b and 7 more"``.

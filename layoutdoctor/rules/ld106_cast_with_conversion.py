@@ -40,7 +40,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import first_input, nodes_by_name
-from layoutdoctor.words import DTYPES, TENSOR_WORDS, count_of, distinct, joined, listing, plural
+from layoutdoctor.words import DTYPES, TENSOR_WORDS, be, count_of, distinct, joined, listing, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -172,8 +172,7 @@ def _cast_seconds(trial: Trial, weights: list[_Weight], conversions: list[Conver
 
 def _message(trial: Trial, weights: list[_Weight], conversions: list[Conversion], seconds: float | None) -> str:
     kinds = distinct(" -> ".join(weight.dtypes) for weight in weights)
-    is_are = "is" if len(weights) == 1 else "are"
-    message = f"{count_of(len(weights), 'parameter')} {is_are} cast {listing(kinds)} on every call"
+    message = f"{count_of(len(weights), 'parameter')} {be(len(weights))} cast {listing(kinds)} on every call"
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
         message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"

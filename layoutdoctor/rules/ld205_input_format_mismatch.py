@@ -33,7 +33,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import conversions_of, dearest_of, sum_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.words import count_of, distinct, joined, listing, shape_words
+from layoutdoctor.words import be, count_of, distinct, joined, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,8 +72,8 @@ def _message(
     baseline: Trial, tensors: Sequence[InputTensor], gain: RatioInterval, name: str, conversions: Sequence[Conversion]
 ) -> str:
     names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
-    verb = "is" if len(names) == 1 else "are"
-    message = f"{listing(names)} {verb} not {' or '.join(_formats(tensors))}, and {evidence.speed_words(gain, name)}"
+    wanted = " or ".join(_formats(tensors))
+    message = f"{listing(names)} {be(len(names))} not {wanted}, and {evidence.speed_words(gain, name)}"
     has = f"{baseline.name} has {count_of(len(conversions), 'conversion')} of activations"
     cost = evidence.cost_words(baseline, sum_known(c.seconds for c in conversions))
     return joined((message, joined((has, cost), ", ") if conversions else None))

@@ -37,7 +37,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
-from layoutdoctor.words import count_of, joined, listing
+from layoutdoctor.words import be, count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -153,9 +153,8 @@ def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
     if not uncounted:
         return f"{start}, by {cards[0].rule}: {cards[0].explanation}"
     count = sum(card.convolution_count for card in uncounted)
-    verb = "is" if count == 1 else "are"
     return (
-        f"{start}: Inductor counts 0 convolutions there, its {count} convolution_backward {verb} not counted "
+        f"{start}: Inductor counts 0 convolutions there, its {count} convolution_backward {be(count)} not counted "
         "(pytorch #189239)"
     )
 
@@ -163,13 +162,12 @@ def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
 def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> str:
     if not conversions:
         return "no conversion of an activation or gradient was seen to follow from it"
-    verb = "is" if len(conversions) == 1 else "are"
     written = {(c.graph, c.value or c.id): c for c in conversions}.values()
     owners = Counter(conversion.owner for conversion in written)
     parts = [f"{count} by the {owner}" for owner, count in sorted(owners.items())]
     fused = sum(conversion.fused for conversion in written)
-    inside = f", {fused} of them in kernels that compute as well" if fused else ""
-    words = f"{count_of(len(written), 'tensor')} {verb} laid out anew for them ({listing(parts)}{inside})"
+    by = listing(parts) + (f", {fused} of them in kernels that compute as well" if fused else "")
+    words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} laid out anew for them ({by})"
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
     cost = evidence.cost_words(trial, seconds, evidence.source_words(conversion.seconds_source for conversion in own))

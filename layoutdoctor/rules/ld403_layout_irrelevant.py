@@ -56,15 +56,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         f"layouts do not matter to this model: {known}{reason}; nothing measured is faster than "
         f"{diagnosis.comparison.baseline}",
         f"keep {diagnosis.comparison.baseline}, and look for the time elsewhere",
-        seconds=_conversion_seconds(diagnosis),
+        seconds=None if conversion_share(baseline) is None else sum_seconds(counted_conversions(baseline)),
     )
-
-
-def _conversion_seconds(diagnosis: Diagnosis) -> float | None:
-    baseline = evidence.main_trial(diagnosis)
-    if baseline is None or conversion_share(baseline) is None:
-        return None
-    return sum_seconds(counted_conversions(baseline))
 
 
 RULE = document_rule("LD403", "layout-irrelevant", check, __doc__)

@@ -175,16 +175,7 @@ def test_a_survey_has_the_wanted_kernels_with_their_numbers_to_the_digit(tmp_pat
         (Span("25.000", "1"), '"GPU é"', '"stream 7"'),
     ]
 
-
-def test_a_field_that_cannot_be_written_costs_itself_only() -> None:
-    deep: list[object] = []
-    for _ in range(100_000):
-        deep = [deep]
-
-    assert list(_encoded({"deep": deep, "half": "\ud800", "x": 1, "y": float("nan")})) == [b'"x":1', b'"y":null']
-
-
-def test_a_kernel_without_name_process_or_thread_is_found_as_the_reader_reads_it(tmp_path: Path) -> None:
+    # A kernel without name process or thread is found as the reader reads it.
     source = (
         b'[{"ph": "X", "cat": "kernel", "ts": 1, "dur": 2}, {"ph": "X", "cat": "kernel", "name": 3, "ts": 4, "dur": 5}]'
     )
@@ -195,6 +186,14 @@ def test_a_kernel_without_name_process_or_thread_is_found_as_the_reader_reads_it
         ("1", "0", "0"),
         ("4", "0", "0"),
     ]
+
+
+def test_a_field_that_cannot_be_written_costs_itself_only() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    assert list(_encoded({"deep": deep, "half": "\ud800", "x": 1, "y": float("nan")})) == [b'"x":1', b'"y":null']
 
 
 def test_threads_that_are_free_collide_with_no_id_of_the_trace(tmp_path: Path) -> None:

@@ -127,24 +127,14 @@ def test_every_trace_here_is_tested_and_all_together_stay_small() -> None:
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_a_real_trace_is_read_completely(name: str) -> None:
+def test_a_real_trace_is_read_completely_as_python_s_own_reader_sees_it(name: str) -> None:
     facts, found = FACTS[name], trace(name)
+    tables = {kind: getattr(found, kind) for kind in ("kernels", "transfers", "operations", "launches")}
 
-    counted = (found.kernels, found.transfers, found.operations, found.launches)
-    assert (found.event_count, *map(len, counted)) == facts[:2] + facts[3:6]
+    assert (found.event_count, *map(len, tables.values())) == facts[:2] + facts[3:6]
     assert int(found.kernels.duration.sum()) / 1000 == pytest.approx(facts.kernel_us, abs=1e-6)
     assert (found.problems, found.is_truncated) == ([], False)
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_python_s_own_reader_sees_the_same_events(name: str) -> None:
-    found = trace(name)
-    for kind, table in (
-        ("kernels", found.kernels),
-        ("transfers", found.transfers),
-        ("operations", found.operations),
-        ("launches", found.launches),
-    ):
+    for kind, table in tables.items():
         assert _starts(found, table) == Counter(_start(event) for event in events(name, kind))
 
 
@@ -307,16 +297,13 @@ def test_matrix_transposes_of_cublas_are_no_layout_conversions() -> None:
     assert not {event["name"] for event in decoys} & {c.kernel for c in kernels_of(name).conversions}
 
 
-def test_copies_that_change_an_element_type_are_no_layout_conversions() -> None:
-    found = diagnosis("a100_particle_transformer_cast_decoy").trials[0]
+def test_casts_and_the_permuted_copies_of_attention_are_told_apart_from_conversions() -> None:
+    casts, copies = (
+        Counter(c.direction for graph in diagnosis(name).trials[0].graphs for c in graph.conversions)
+        for name in ("a100_particle_transformer_cast_decoy", "h100_timesformer")
+    )
 
-    assert [c for graph in found.graphs for c in graph.conversions if c.direction != "none"] == []
-
-
-def test_the_permuted_copies_of_attention_are_told_apart_from_conversions() -> None:
-    found = diagnosis("h100_timesformer").trials[0]
-    copies = Counter(c.direction for graph in found.graphs for c in graph.conversions)
-
+    assert set(casts) <= {"none"}
     assert copies["none"] >= 100
     assert copies["to_channels_last"] == copies["to_contiguous"] == 0
 
