@@ -43,15 +43,7 @@ from layoutdoctor.words import count_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import (
-        Conversion,
-        Convolution,
-        Decision,
-        Diagnosis,
-        Finding,
-        RatioInterval,
-        Trial,
-    )
+    from layoutdoctor.diagnosis.records import Conversion, Convolution, Decision, Diagnosis, Finding, Trial
 
 _OFF = "inductor-layout-opt-off"
 _CHANNELS_LAST_3D = ("channels_last_3d",)
@@ -130,20 +122,21 @@ def _finding(diagnosis: Diagnosis, trial: Trial, message: str, convolutions: Seq
     return RULE.finding(
         trial.name,
         message,
-        _suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}, gain),
+        _suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}),
         severity="note" if gain is None else "warning",
         evidence=[convolution.node for convolution in convolutions],
         at=convolutions[0] if convolutions else None,
     )
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None], gain: RatioInterval | None) -> str:
+def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str:
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
     if diagnosis.subject.parameter_formats.keys() == {wanted}:
         if not _returned_of(diagnosis, trial)[1]:
             return f"nothing: the parameters are in torch.{wanted} already, which does what the flag cannot"
         return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
+    gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
     measured = gain or evidence.ratio_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS[0])
     if measured is None or diagnosis.comparison is None:
         return f"{advice}, and measure: the flag will not do it"

@@ -95,8 +95,7 @@ def test_the_fingerprint_is_what_the_documentation_says() -> None:
     assert fingerprint_of(a_finding()) == "bab9ef09ad1617e77e444cd59b530fe1"
     assert fingerprint("LD401", None, Place()) != fingerprint("LD401", "", Place(module="x"))
 
-
-def test_the_reason_is_what_marks_a_finding() -> None:
+    # The reason is what marks a finding.
     accepted = accept_all(found(a_finding()))
     told = msgspec.structs.replace(accepted.accepted[0], reason="waits for torch 2.14")
 

@@ -227,10 +227,7 @@ def test_the_command_writes_a_file_and_replaces_none_without_force(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_file_that_cannot_be_written_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "--output", "/dev/full", "--force"]) == 3
-    assert capsys.readouterr() == (
-        "",
-        "layoutdoctor: error: cannot write '/dev/full': No space left on device\n",
-    )
+    assert capsys.readouterr() == ("", "layoutdoctor: error: cannot write '/dev/full': No space left on device\n")
 
 
 @pytest.mark.thorough

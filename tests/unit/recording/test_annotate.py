@@ -79,8 +79,7 @@ def test_the_events_of_the_source_stay_as_they_are_byte_for_byte(
 
 
 @pytest.mark.parametrize(
-    "end",
-    [b"", b",", b', {"ph": "X", "cat": "ker', b', {"ph": "X", "args": {"a": [', b"]", b'], "traceName": "/tm'],
+    "end", [b"", b",", b', {"ph": "X", "cat": "ker', b', {"ph": "X", "args": {"a": [', b"]", b'], "traceName": "/tm']
 )
 @pytest.mark.parametrize("opening", [b'{"schemaVersion": 1, "traceEvents": [', b"["])
 def test_a_trace_that_ends_too_early_is_closed_with_its_complete_events(
@@ -204,8 +203,7 @@ def test_threads_that_are_free_collide_with_no_id_of_the_trace(tmp_path: Path) -
 
     assert [next(free), next(free)] == [FIRST_OWN_THREAD + 2, FIRST_OWN_THREAD + 5]
 
-
-def test_a_survey_knows_the_last_flow_and_the_places_of_tracks(tmp_path: Path) -> None:
+    # A survey knows the last flow and the places of tracks.
     events = [
         '{"ph": "s", "id": 41, "cat": "ac2g", "name": "ac2g"}',
         '{"ph": "f", "id": "0x2a"}',

@@ -109,11 +109,7 @@ def test_ids_of_any_kind_are_a_number_or_not_recorded(write: Write) -> None:
         assert found.kernels.grid.tolist() == [0, NONE]
     row = {**kernel(), "cat": "Kernel", "args": {"correlation": 3, "external id": 4}, "pid": 2, "tid": "stream 13"}
     found = trace_of(write({"traceEvents": [row]})).kernels  # 2020: capitals, and ids that begin small
-    assert [c.tolist() for c in (found.device, found.stream, found.external)] == [
-        [2],
-        [13],
-        [4],
-    ]
+    assert [c.tolist() for c in (found.device, found.stream, found.external)] == [[2], [13], [4]]
 
 
 def test_arguments_of_any_kind_are_read_past_and_what_is_no_event_is_lost(write: Write) -> None:
@@ -193,10 +189,7 @@ def test_a_time_that_cannot_be_is_not_counted(write: Write) -> None:
         assert (names_of(found), lost(found)) == (["good"], 1)
 
 
-DAMAGED = {
-    "an unescaped quote": (b'"bad"', b'"void f<"x">(int)"'),
-    "bytes that are no UTF-8": (b'"bad"', b'"caf\xe9"'),
-}
+DAMAGED = {"an unescaped quote": (b'"bad"', b'"void f<"x">(int)"'), "bytes that are no UTF-8": (b'"bad"', b'"caf\xe9"')}
 
 
 @pytest.mark.parametrize("kind", DAMAGED)

@@ -161,9 +161,7 @@ def test_every_call_of_a_module_is_kept_and_no_frame_is_made_up(name: str) -> No
 def test_a_kernel_keeps_its_device_stream_correlation_and_grid(name: str) -> None:
     found = trace(name).kernels
     grids = (trace(name).grids[index] if index >= 0 else None for index in found.grid.tolist())
-    seen = Counter(
-        zip(found.device.tolist(), found.stream.tolist(), found.correlation.tolist(), grids, strict=True),
-    )
+    seen = Counter(zip(found.device.tolist(), found.stream.tolist(), found.correlation.tolist(), grids, strict=True))
 
     assert seen == Counter(_of_kernel(event) for event in events(name, "kernels"))
 

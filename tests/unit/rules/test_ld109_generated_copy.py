@@ -15,7 +15,6 @@ def test_what_it_says(told: Told) -> None:
         a_generated_copy("g2", kernel="triton_poi_fused_convolution_7", cause="its operands lie in other orders"),
     )
     told("Generated kernels that look like copies are a note that says what it rests on", findings(*copies))
-
     told(
         "Also a large part of the time is no more than a note",
         findings(a_generated_copy("g0", seconds=0.009, cause=None, exposed_seconds=None)),

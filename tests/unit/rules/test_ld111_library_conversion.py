@@ -129,7 +129,6 @@ def test_what_it_suggests(told: Told) -> None:
     ]
     told("Transposes to cnhw are named as what they are", findings(*transposes))
     told("Blocked layouts are met with channels last", a_log(*[a_reorder(n) for n in range(4)]))
-
     told("Of a model nothing else of which was measured the other format is to be measured", of_a_model())
     rocm = [there(1, seconds=1e-3, kernel=BATCHED)]
     told(

@@ -17,7 +17,6 @@ def findings(*ratios: Any, trials: tuple[Trial, ...] = (), **changes: Any) -> li
 
 def test_what_it_says(told: Told) -> None:
     told("Eager faster than the baseline is a warning with the interval", findings(EAGER))
-
     told(
         "Only eager in channels last faster is worded as a matter of layout",
         findings(a_ratio("eager", 0.9), EAGER_LAST),
@@ -31,7 +30,6 @@ def test_what_it_says(told: Told) -> None:
         findings(EAGER, trials=trials, recommendation=cure),
         findings(EAGER, trials=trials, recommendation=measured_again),
     )
-
     told(
         "A recommendation of the baseline is no cure",
         findings(EAGER, recommendation=a_recommendation("inductor", verified=True)),

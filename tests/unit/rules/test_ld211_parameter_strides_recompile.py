@@ -22,9 +22,7 @@ def findings(*reasons: str) -> list[Finding]:
 
 def test_what_it_says(told: Told) -> None:
     told("A recompile for the strides of a parameter names it", findings(OLD))
-
     told("The names of torch 2 13 are made plain and other reasons are counted", findings(NEW, "L['x'] is None", OLD))
-
     told(
         "An input with other strides is called a tensor",
         findings("tensor 'L['x']' stride mismatch at index 0. expected 8, actual 9"),

@@ -2,17 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builders import (
-    Told,
-    a_conversion,
-    a_decision,
-    a_diagnosis,
-    a_graph,
-    a_trial,
-    channels_last,
-    contiguous,
-    kernels,
-)
+from builders import Told, a_conversion, a_decision, a_diagnosis, a_graph, a_trial, channels_last, contiguous, kernels
 
 from layoutdoctor.rules.ld212_graph_break_cuts_region import check
 
