@@ -47,7 +47,7 @@ def save(tmp_path: Path) -> Callable[[Diagnosis], str]:
 def engine(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
     """Stands for the doctor: what it returns is the list's last item."""
     results = [msgspec.structs.replace(FOUND, recommendation=a_recommendation())]
-    doctor = types.SimpleNamespace(record_subject=lambda subject, request, **options: ())
+    doctor = types.SimpleNamespace(record_subject=lambda subject, request, listener: ())
     monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", doctor)
     loader = types.SimpleNamespace(load_target=lambda target, **options: target)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", loader)

@@ -27,7 +27,7 @@ from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, Attempt, Progress, Request, TrialMemo
+from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, Listener, Progress, Request, TrialMemo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,15 +66,13 @@ class FakeEngine:
         self.loaded = {"target": target, **options}
         return "subject"
 
-    def record_subject(
-        self, subject: str, request: Request, progress: Callable[[Progress], None], attempt: Attempt
-    ) -> tuple[Recording, ...]:
+    def record_subject(self, subject: str, request: Request, listener: Listener) -> tuple[Recording, ...]:
         assert subject == "subject"
         self.asked = request
-        progress(Progress("eager: round 1 of 20", 1, 2))
-        progress(Progress("eager: round 2 of 20", 1, 2))
+        listener.progress(Progress("eager: round 1 of 20", 1, 2))
+        listener.progress(Progress("eager: round 2 of 20", 1, 2))
         print("the model prints")
-        attempt.keep(recordings_of(PARTIAL)[0], TrialMemo())
+        listener.keep(recordings_of(PARTIAL)[0], TrialMemo())
         self.during()
         if self.error is not None:
             raise self.error

@@ -20,7 +20,7 @@ from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigur
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation import supervisor as supervisor_module
 from layoutdoctor.isolation.journal import temporary_journal
-from layoutdoctor.isolation.messages import Kept, Request
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.isolation.processes import scratch_prefix
 from layoutdoctor.isolation.supervisor import Watch, supervise
 
@@ -42,8 +42,9 @@ from layoutdoctor.run.worker import Channel
 faulthandler.enable()
 faulthandler.register(signal.SIGUSR2, all_threads=True)
 request = msgspec.msgpack.decode(os.fdopen(int(sys.argv[1]), "rb").read(), type=Request)
-channel, board = Channel(int(sys.argv[2])), TurnBoard(int(sys.argv[4]))
 names = [configuration.name for configuration in request.configurations]
+board = TurnBoard(int(sys.argv[4]))
+channel = Channel(int(sys.argv[2]), board, names)
 
 def recordings(done):
     trials = []
@@ -59,7 +60,7 @@ def recordings(done):
     return tuple(Recording(head=head, trial=trial, source="live") for trial in trials)
 
 channel.began(None, "load")
-done = [kept.name for kept in request.kept.recordings if kept.trial.status == "ok"] if request.kept else []
+done = [kept.name for kept in request.kept.recordings if kept.trial.status == "ok"]
 os.write(1, f"does {[name for name in names if name not in done and name not in request.lost]}\\n".encode())
 
 def run_all(run):
@@ -414,7 +415,8 @@ def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
         raise RuntimeError("planted")
 
     def keep_only(self: Any, message: Any) -> None:
-        journal.keep((journal.kept or Kept()).with_trial(message.recording, message.memo))
+        journal.keep(journal.kept.with_trial(message.recording, message.memo))
+        self._board.let_go_on()
 
     monkeypatch.setattr(supervisor_module._Child, "_keep", keep_only)
     monkeypatch.setattr(supervisor_module, "diagnosis_of", refuse)
@@ -431,7 +433,6 @@ def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
 def test_a_run_goes_on_where_another_one_ended(run: Any, journal: Journal) -> None:
     with pytest.raises(LayoutDoctorError):
         run('run_all(lambda name: name == "three" and channel.send(Refused(kind="SubjectError", message="stop")))')
-    assert journal.kept is not None
     assert {kept.name for kept in journal.kept.recordings} >= {"one", "two"}
 
     diagnosis, seen = run("run_all(lambda name: None); finish()")
@@ -494,7 +495,7 @@ def test_the_child_waits_while_its_trial_is_examined(
         f"""
         keep = channel.keep
         def keep_and_mark(recording, memo):
-            keep(recording, memo, board=board)
+            keep(recording, memo)
             open(os.path.join({str(tmp_path)!r}, f"after {{channel._kept_count}}"), "w").close()
         channel.keep = keep_and_mark
         run_all(lambda name: None)
