@@ -64,7 +64,7 @@ def test_a_saved_diagnosis_can_fail(save: Callable[[Diagnosis], str], fail_on: s
     assert main(["render", save(FOUND), "--fail-on", fail_on]) == status
 
 
-def test_the_findings_that_failed_it_are_named_on_standard_error(
+def test_the_first_findings_that_failed_it_are_named_on_standard_error(
     save: Callable[[Diagnosis], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["render", save(FOUND), "--fail-on", "warning"])
@@ -74,8 +74,6 @@ def test_the_findings_that_failed_it_are_named_on_standard_error(
     assert lines[-2] == ("  LD101 warning round-trip-conversion [inductor] <path>/model.py:9  body.1: 3 round trips")
     assert lines[-1].startswith("layoutdoctor: what they mean: layoutdoctor explain LD101; to live with them: --write-")
 
-
-def test_only_the_first_of_many_are_named(save: Callable[[Diagnosis], str], capsys: pytest.CaptureFixture[str]) -> None:
     many = tuple(a_finding(module=f"body.{number}") for number in range(25))
 
     main(["render", save(a_diagnosis(a_trial(), findings=many)), "--fail-on", "warning"])
@@ -157,7 +155,7 @@ def test_entries_that_accept_nothing_any_more_are_told(
     assert f"1 accepted finding has more evidence than {path} accepts: LD103 [inductor] model.py stem\n" in error
 
 
-def test_an_existing_file_needs_force_and_keeps_its_reasons(
+def test_an_existing_file_needs_force_keeps_its_reasons_and_is_not_replaced_if_it_holds_something_else(
     save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "accepted.json"
@@ -172,8 +170,6 @@ def test_an_existing_file_needs_force_and_keeps_its_reasons(
     assert main(["render", save(FOUND), "--write-accepted", str(path), "--force"]) == 0
     assert path.read_text() == before
 
-
-def test_a_file_with_something_else_in_it_is_not_replaced(save: Callable[[Diagnosis], str], tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
     path.write_text("my notes")
 

@@ -43,7 +43,7 @@ KEPT = a_kept(
 LOST = Lost(status="timed_out", failure=Failure(kind="compile", message="it took longer", log="a\nb"))
 
 
-def test_a_run_is_continued_with_all_that_was_kept(tmp_path: Path) -> None:
+def test_a_run_is_continued_with_all_that_was_kept_for_its_owner_only(tmp_path: Path) -> None:
     journal = open_journal(str(tmp_path / "new" / "run"), KEY)
     assert not journal.can_continue
     journal.keep(KEPT)
@@ -62,8 +62,6 @@ def test_a_run_is_continued_with_all_that_was_kept(tmp_path: Path) -> None:
     assert pack(finished.finished) == pack(finished.kept) == pack(KEPT)
     finished.close(is_needed=False)
 
-
-def test_what_a_run_keeps_is_for_its_owner_only(tmp_path: Path) -> None:
     journal = open_journal(str(tmp_path / "run"), KEY)
 
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700

@@ -121,7 +121,7 @@ def failure_of(diagnosis: Diagnosis, name: str) -> Failure:
     return failure
 
 
-def test_a_child_that_finishes_is_asked_once(run: Any, journal: Journal) -> None:
+def test_a_child_that_finishes_is_asked_once_and_a_finished_run_starts_no_process(run: Any, journal: Journal) -> None:
     diagnosis, seen = run("run_all(lambda name: channel.send(Progress(name, 1, 3))); finish()")
 
     assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
@@ -131,6 +131,13 @@ def test_a_child_that_finishes_is_asked_once(run: Any, journal: Journal) -> None
     assert seen.warnings == []
     assert journal.finished is not None
     assert diagnosis_of(journal.finished.recordings) == diagnosis
+
+    journal.finish(a_kept(a_trial("eager")))
+
+    diagnosis, seen = run("os.abort()")
+
+    assert statuses(diagnosis) == {"eager": "ok"}
+    assert seen.output == b""
 
 
 @pytest.mark.parametrize(
@@ -306,8 +313,6 @@ def test_a_child_that_cannot_start_is_said_in_a_sentence(run: Any, monkeypatch: 
         run("")
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
-
-def test_an_interpreter_that_does_not_know_itself_cannot_start_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module.sys, "executable", "")
 
     with pytest.raises(SubjectError, match=r"sys\.executable is empty"):
@@ -440,15 +445,6 @@ def test_a_run_goes_on_where_another_one_ended(run: Any, journal: Journal) -> No
     assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
     assert b"'one'" not in seen.output
     assert journal.kept.memos
-
-
-def test_a_finished_run_starts_no_process(run: Any, journal: Journal) -> None:
-    journal.finish(a_kept(a_trial("eager")))
-
-    diagnosis, seen = run("os.abort()")
-
-    assert statuses(diagnosis) == {"eager": "ok"}
-    assert seen.output == b""
 
 
 def test_nothing_of_a_run_stays_open(run: Any) -> None:
