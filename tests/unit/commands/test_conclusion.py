@@ -8,6 +8,7 @@ import types
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import builders
 import msgspec
@@ -217,10 +218,9 @@ def test_a_wrong_file_is_told_before_anything_is_measured(
 def test_a_file_that_cannot_be_written_after_all_costs_no_report(
     engine: list[Diagnosis], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("layoutdoctor.commands.conclusion.save_accepted", fail)
+    monkeypatch.setattr(
+        "layoutdoctor.commands.conclusion.save_accepted", mock.Mock(side_effect=OSError(28, "No space left on device"))
+    )
     words = ["m.py", "-q", "--configurations", "inductor", "--write-accepted", str(tmp_path / "accepted.json")]
 
     assert main([*words, "--output", str(tmp_path / "r.json")]) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -197,10 +198,9 @@ def test_what_is_wrong_is_said_before_torch_is_touched(
 def test_an_output_that_cannot_be_opened_is_found_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(directory: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(output_module, "check_directory", refuse)
+    monkeypatch.setattr(
+        output_module, "check_directory", mock.Mock(side_effect=PermissionError(13, "Permission denied"))
+    )
 
     assert main(["m.py", "--output", str(tmp_path / "r.md")]) == 2
     assert capsys.readouterr().err == (
@@ -222,10 +222,11 @@ def test_what_was_measured_is_on_disk_while_the_rest_runs(engine: FakeEngine, tm
 def test_a_stop_before_the_first_trial_saves_nothing(
     monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(target: str, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=interrupt))
+    monkeypatch.setitem(
+        sys.modules,
+        "layoutdoctor.subjects.load",
+        types.SimpleNamespace(load_target=mock.Mock(side_effect=KeyboardInterrupt)),
+    )
 
     assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 130
     assert not (tmp_path / "r.json").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import msgspec
 import pytest
@@ -158,10 +159,9 @@ def test_an_interrupted_diagnosis_keeps_its_recordings_too(tmp_path: Path, monke
 def test_a_recording_that_cannot_be_written_costs_itself_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("layoutdoctor.recording.saved.replacing", full)
+    monkeypatch.setattr(
+        "layoutdoctor.recording.saved.replacing", mock.Mock(side_effect=OSError(28, "No space left on device"))
+    )
 
     save_recordings([a_recording()], tmp_path)
 

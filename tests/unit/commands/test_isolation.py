@@ -6,6 +6,7 @@ import shlex
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_trial, recordings_of
@@ -187,10 +188,7 @@ def test_a_journal_that_cannot_be_kept_is_a_warning(
 ) -> None:
     import tempfile
 
-    def full(**_: Any) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    monkeypatch.setattr(tempfile, "mkdtemp", mock.Mock(side_effect=OSError(28, "No space left on device")))
 
     assert main(["m.py"]) == 0
     assert "layoutdoctor: warning: cannot keep a journal in " in capsys.readouterr().err

@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from builders import a_kept, a_trial
@@ -302,10 +303,7 @@ def test_a_child_that_dies_before_any_configuration_is_no_crash_of_one(run: Any,
 
 
 def test_a_child_that_cannot_start_is_said_in_a_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_more(*_: Any, **__: Any) -> None:
-        raise OSError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(subprocess, "Popen", no_more)
+    monkeypatch.setattr(subprocess, "Popen", mock.Mock(side_effect=OSError(11, "Resource temporarily unavailable")))
     gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
 
@@ -416,15 +414,12 @@ def test_what_is_done_is_examined_while_nothing_is_measured(
 def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
     run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> Diagnosis:
-        raise RuntimeError("planted")
-
     def keep_only(self: Any, message: Any) -> None:
         journal.keep(journal.kept.with_trial(message.recording, message.memo))
         self._board.let_go_on()
 
     monkeypatch.setattr(supervisor_module._Child, "_keep", keep_only)
-    monkeypatch.setattr(supervisor_module, "diagnosis_of", refuse)
+    monkeypatch.setattr(supervisor_module, "diagnosis_of", mock.Mock(side_effect=RuntimeError("planted")))
     with pytest.raises(RuntimeError, match="planted"):
         run("run_all(lambda name: None); finish()")
 
