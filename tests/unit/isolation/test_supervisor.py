@@ -303,7 +303,10 @@ def test_a_child_that_dies_before_any_configuration_is_no_crash_of_one(run: Any,
 
 
 def test_a_child_that_cannot_start_is_said_in_a_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "Popen", mock.Mock(side_effect=OSError(11, "Resource temporarily unavailable")))
+    def no_more(*_: Any, **__: Any) -> None:
+        raise OSError(11, "Resource temporarily unavailable")  # a mock's error would keep what it passed through
+
+    monkeypatch.setattr(subprocess, "Popen", no_more)
     gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
 
