@@ -123,15 +123,14 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         adopt_orphans()
     known: dict[str, Examined] = {}
     while True:
-        kept = journal.kept.without_profiles() if journal.kept is not None else None
-        attempt = msgspec.structs.replace(request, kept=kept, lost=journal.lost)
-        child = _Child(attempt, journal, watch, known, timeout_seconds)
+        request = msgspec.structs.replace(request, kept=journal.kept.without_profiles(), lost=journal.lost)
+        child = _Child(request, journal, watch, known, timeout_seconds)
         try:
             child.run()
         finally:
             child.end()
         if child.finished is not None:
-            kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept or Kept())
+            kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept)
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)
         if child.refused is not None:
@@ -331,7 +330,7 @@ class _Child:
 
     def _keep(self, message: KeptMore) -> None:
         """Keeps a trial and tells of it, while the child waits: what is examined here runs on a core that it needs."""
-        kept = (self.journal.kept or Kept()).with_trial(message.recording, message.memo)
+        kept = self.journal.kept.with_trial(message.recording, message.memo)
         self.journal.keep(kept)
         start = time.monotonic()
         self.watch.on_trial(diagnosis_of(kept.recordings, self._known))
