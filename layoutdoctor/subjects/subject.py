@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Mode
 
-CONVOLUTION_CLASSES = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -182,7 +174,7 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
         inputs=_describe_inputs(subject),
         model=type(subject.model).__name__ if is_module else None,
         parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
-        convolution_module_count=sum(isinstance(part, CONVOLUTION_CLASSES) for part in module.modules())
+        convolution_module_count=sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
         if module is not None
         else None,
         parameter_formats=_count_formats(parameters),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -17,16 +17,12 @@ from layoutdoctor.capture import retarget, retarget_device
 from layoutdoctor.capture.retarget import TargetLowering, TracedRun, on_target
 from layoutdoctor.capture.retarget_device import (
     cudnn_formats,
-    cudnn_memory_format,
     pretended_device,
     python_tensor_methods,
     triton_driver,
 )
 from layoutdoctor.diagnosis.configurations import TARGETS, Target, find_target
 from layoutdoctor.errors import UnsupportedTorchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 H100 = find_target("cuda:90")
 
@@ -36,7 +32,7 @@ def everything_patched() -> dict[str, Any]:
     interface = device_interface.CudaInterface
     driver = pytest.importorskip("triton.runtime").driver
     return {
-        "convolution": (torch._C._select_conv_backend, torch._C._conv_determine_backend_memory_format),
+        "convolution": torch._C._select_conv_backend,
         "cuda": tuple(
             getattr(torch.cuda, name)
             for name in ("get_device_capability", "get_device_properties", "current_device", "device_count")
@@ -75,7 +71,6 @@ def test_everything_is_as_before_after(raises: bool) -> None:
     ("owner", "name", "where"),
     [
         (torch._C, "_select_conv_backend", "torch._C"),
-        (torch._C, "_conv_determine_backend_memory_format", "torch._C"),
         (graph.GraphLowering, "compile_to_module", "GraphLowering"),
         (FakeTensorMode, "cache_clear", "FakeTensorMode"),
     ],
@@ -123,35 +118,6 @@ def test_without_triton_the_scheduler_is_told_that_it_is_there(monkeypatch: pyte
 
 
 # ------------------------------------------------------------------------------------------------ cuDNN's rule
-
-
-def random_tensor(shape: Sequence[int], draw: random.Random) -> torch.Tensor:
-    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}[len(shape)]
-    kind = draw.choice(["contiguous", "channels-last", "permuted", "slice", "channels-last slice"])
-    if kind == "permuted":
-        order = draw.sample(range(len(shape)), len(shape))
-        return torch.empty([shape[i] for i in order]).permute([order.index(i) for i in range(len(shape))])
-    wide = torch.empty([shape[0], shape[1] * 2, *shape[2:]]) if "slice" in kind else torch.empty(list(shape))
-    if "channels-last" in kind:
-        wide = wide.to(memory_format=channels_last)
-    return wide[:, : shape[1]]
-
-
-@pytest.mark.parametrize("rank", [2, 3])
-def test_the_rule_agrees_with_torch_where_torch_can_be_asked(rank: int) -> None:
-    """oneDNN's rule for float32 reads the same strides in the same way, and a CPU build answers it in C++."""
-    draw = random.Random(rank)
-    disagreements = []
-    for _ in range(500):
-        sizes = [draw.choice([1, 3, 5]) for _ in range(rank)]
-        channels = draw.choice([1, 2, 8])
-        given = random_tensor([draw.choice([1, 2]), channels, *sizes], draw)
-        weight = random_tensor([draw.choice([1, 4]), channels, *[draw.choice([1, 3])] * rank], draw)
-        native = torch._C._conv_determine_backend_memory_format(given, weight, torch._C._ConvBackend.Mkldnn)
-        if cudnn_memory_format(given, weight) != native:
-            disagreements.append((given.stride(), weight.stride(), native))
-
-    assert disagreements == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
