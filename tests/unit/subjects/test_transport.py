@@ -497,44 +497,6 @@ class Base:
     pass
 
 
-@pytest.mark.parametrize(
-    ("model", "place"),
-    [
-        (lambda: Keeps(threading.Lock()), "model.blocks.1.table['a'][1] (lock)"),
-        (lambda: Keeps(number for number in range(3)), "model.blocks.1.table['a'][1] (generator)"),
-        (lambda: Keeps(weakref.ref(Base())), "model.blocks.1.table['a'][1] (ReferenceType)"),
-        (
-            lambda: Keeps(Path(__file__).open()),  # noqa: SIM115
-            "model.blocks.1.table['a'][1] (TextIOWrapper)",
-        ),
-        (lambda: Keeps(torch.jit.script(nn.ReLU())), "model.blocks.1.table['a'][1]._c (ScriptModule)"),
-        (lambda: Keeps(Raises()), "model.blocks.1.table['a'][1] (Raises) cannot be pickled: ValueError: not this one"),
-        (lambda: nn.Sequential(nn.Identity(), Raises()), "model.1 (Raises)"),
-        (lambda: of_main("Guarded")(), "class Guarded.guard (lock)"),
-        (
-            calls_an_operator,
-            "model (function) cannot be pickled: PicklingError: it calls the operator layoutdoctor_tran",
-        ),
-        (lambda: of_main("locked"), "global LOCK of locked (lock)"),
-        (lambda: functools.partial(half, by=threading.Lock()), "model.keywords['by'] (lock)"),
-        (lambda: (lambda guard: lambda x: guard)(threading.Lock()), "variable guard of"),
-        (lambda: Keeps(threading.Lock()).forward, "model.blocks.1.table['a'][1] (lock)"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore")
-def test_what_cannot_travel_is_named_with_its_place(model: Any, place: str, tmp_path: Path) -> None:
-    directory = private(tmp_path, "subject")
-
-    with pytest.raises(SubjectError, match=r"cannot hand .* to another process") as caught:
-        save_subject(subject_from_python(model(), torch.ones(2), name="it"), directory)
-
-    assert place in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
-    assert list(directory.iterdir()) == []
-    assert cloudpickle.list_registry_pickle_by_value() == set()
-    gc.collect()
-
-
 @contextlib.contextmanager
 def hooks_on_all_modules() -> Iterator[None]:
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
@@ -554,26 +516,60 @@ def a_setting_with_a_lock() -> Any:
     return torch._inductor.config.patch({"post_grad_custom_pre_pass": lambda graph: lock})
 
 
+def of_model(make: Any) -> Any:
+    return lambda: subject_from_python(make(), torch.ones(2), name="it")
+
+
+def of_function(count: int = 2, **keywords: Any) -> Any:
+    return lambda: LoadedSubject("it", half, (torch.ones(count),), keywords)
+
+
 @for_each(
-    ("surroundings", "keywords", "said"),
+    ("subject", "surroundings", "said"),
     [
-        (contextlib.nullcontext, {"by": {"lock": threading.Lock()}}, "its keyword inputs['by']['lock'] (lock) cannot"),
-        (hooks_on_all_modules, {}, "hooks on all modules are registered"),
-        (little_room, {}, "its tensors take 3.94 KiB on disk, 1000 B are free in"),
-        (a_setting_with_a_lock, {}, "the setting torch._inductor.config.post_grad_custom_pre_pass cannot"),
+        *(
+            (of_model(make), contextlib.nullcontext, place)
+            for make, place in (
+                (lambda: Keeps(threading.Lock()), "model.blocks.1.table['a'][1] (lock)"),
+                (lambda: Keeps(number for number in range(3)), "model.blocks.1.table['a'][1] (generator)"),
+                (lambda: Keeps(weakref.ref(Base())), "model.blocks.1.table['a'][1] (ReferenceType)"),
+                (lambda: Keeps(Path(__file__).open()), "model.blocks.1.table['a'][1] (TextIOWrapper)"),  # noqa: SIM115
+                (lambda: Keeps(torch.jit.script(nn.ReLU())), "model.blocks.1.table['a'][1]._c (ScriptModule)"),
+                (lambda: Keeps(Raises()), ".table['a'][1] (Raises) cannot be pickled: ValueError: not this one"),
+                (lambda: nn.Sequential(nn.Identity(), Raises()), "model.1 (Raises)"),
+                (lambda: of_main("Guarded")(), "class Guarded.guard (lock)"),
+                (calls_an_operator, "model (function) cannot be pickled: PicklingError: it calls the operator layoutd"),
+                (lambda: of_main("locked"), "global LOCK of locked (lock)"),
+                (lambda: functools.partial(half, by=threading.Lock()), "model.keywords['by'] (lock)"),
+                (lambda: (lambda guard: lambda x: guard)(threading.Lock()), "variable guard of"),
+                (lambda: Keeps(threading.Lock()).forward, "model.blocks.1.table['a'][1] (lock)"),
+            )
+        ),
+        (
+            of_function(by={"lock": threading.Lock()}),
+            contextlib.nullcontext,
+            "its keyword inputs['by']['lock'] (lock) cannot",
+        ),
+        (of_function(), hooks_on_all_modules, "hooks on all modules are registered"),
+        (of_function(1000), little_room, "its tensors take 3.94 KiB on disk, 1000 B are free in"),
+        (of_function(), a_setting_with_a_lock, "the setting torch._inductor.config.post_grad_custom_pre_pass cannot"),
     ],
 )
-def test_what_else_keeps_a_subject_at_home_is_named(
-    surroundings: Any, keywords: dict[str, Any], said: str, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.filterwarnings("ignore")
+def test_what_keeps_a_subject_at_home_is_named_with_its_place(
+    subject: Any, surroundings: Any, said: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = private(tmp_path_factory.mktemp("work"), "subject")
-    subject = LoadedSubject("it", half, (torch.ones(1000 if surroundings is little_room else 2),), keywords)
+    subject = subject()
 
     with surroundings(), pytest.raises(SubjectError, match="cannot hand it to another process: ") as caught:
         save_subject(subject, directory)
 
     assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
     assert list(directory.iterdir()) == []
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+    gc.collect()
 
 
 @pytest.mark.parametrize("file", [OBJECTS_FILE, STORAGES_FILE, SETTINGS_FILE])
@@ -649,17 +645,12 @@ def test_what_cannot_be_rebuilt_is_one_sentence(tmp_path: Path) -> None:
         take_over_settings(directory)
 
 
-def test_a_result_kept_as_an_attribute_is_a_constant_as_in_every_copy(tmp_path: Path) -> None:
-    directory, model = private(tmp_path, "subject"), Stateful()
-    save_subject(subject_from_python(model, torch.ones(2)), directory)
+def test_tensors_are_private_to_the_process_that_loads_them_and_a_kept_result_is_a_constant(tmp_path: Path) -> None:
+    model = Stateful()
+    save_subject(subject_from_python(model, torch.ones(2)), stateful := private(tmp_path, "stateful"))
+    for copied in (load_subject(stateful).model, copy_module(model)):
+        assert (copied.kept.requires_grad, copied.kept.tolist()) == (False, model.kept.tolist())
 
-    kept = load_subject(directory).model.kept
-
-    assert (kept.requires_grad, kept.tolist()) == (False, model.kept.tolist())
-    assert copy_module(model).kept.requires_grad is False
-
-
-def test_tensors_are_private_to_the_process_that_loads_them(tmp_path: Path) -> None:
     directory = private(tmp_path, "subject")
     save_subject(a_module(), directory)
     first = load_subject(directory)
