@@ -211,13 +211,15 @@ def _autocast() -> dict[str, Switch]:
         "autocast depth": (_autocast_depth, _set_autocast_depth),
     }
     for device in _DEVICE_TYPES:
-        found[f"autocast {device}"] = _of_device(torch.is_autocast_enabled, torch.set_autocast_enabled, device)
-        found[f"autocast {device} dtype"] = _of_device(torch.get_autocast_dtype, torch.set_autocast_dtype, device)
+        found[f"autocast {device}"] = (
+            partial(torch.is_autocast_enabled, device),
+            partial(torch.set_autocast_enabled, device),
+        )
+        found[f"autocast {device} dtype"] = (
+            partial(torch.get_autocast_dtype, device),
+            partial(torch.set_autocast_dtype, device),
+        )
     return found
-
-
-def _of_device(get: Callable[[str], Any], set_: Callable[[str, Any], None], device: str) -> Switch:
-    return partial(get, device), partial(set_, device)
 
 
 def _autocast_depth() -> int:

@@ -79,6 +79,11 @@ def compiled_under_capture(function: Callable[..., Any] = tiny, *inputs: Any, **
     return capture
 
 
+def decided() -> bool:
+    """Torch's decision about a graph without a convolution."""
+    return GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
+
+
 def take_away(monkeypatch: pytest.MonkeyPatch, path: str, error: Exception) -> None:
     """Lets our own look-up of one private name fail, as in a torch that has none, or another thing in its place."""
     look_up = compat._look_up
@@ -167,27 +172,33 @@ def test_a_name_that_is_no_function_is_not_wrapped_and_said(monkeypatch: pytest.
     assert hooks.lowered_count is None
 
 
-def test_an_exception_of_torchs_own_function_passes_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_torchs_own_function_passes_as_it_is_and_the_hooks_are_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
         raise ZeroDivisionError("torch's own")
 
     monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
+    before = GraphLowering.decide_layout_opt, GraphLowering.compile_to_module
     with (
-        InductorHooks(lambda *_: None, lambda *_: None) as hooks,
         pytest.raises(ZeroDivisionError, match="torch's own"),
+        InductorHooks(lambda *_: None, lambda *_: None) as hooks,
     ):
         GraphLowering.decide_layout_opt(None, is_inference=True)
 
     assert hooks.failures == []
+    assert (GraphLowering.decide_layout_opt, GraphLowering.compile_to_module) == before
 
 
-def test_the_same_failure_many_times_is_one_line() -> None:
-    hooks = InductorHooks(lambda *_: None, lambda *_: None)
-    for _ in range(3):
-        with hooks.guard("a generated kernel"):
-            raise ValueError("odd")
+def test_a_hook_that_raises_many_times_is_one_line_and_the_decision_stands() -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("boom")
 
-    assert hooks.failures == ["a generated kernel: ValueError: odd (3 times)"]
+    with InductorHooks(failing, lambda *_: None) as hooks:
+        results = [decided() for _ in range(3)]
+
+    assert results == [False] * 3
+    assert hooks.failures == ["a layout decision: RuntimeError: boom (3 times)"]
 
 
 # ------------------------------------------------------------------------------------------------ what torch logs
@@ -213,7 +224,7 @@ def test_a_user_who_asked_for_torchs_log_still_gets_it(
         logger.setLevel(level)
         try:
             with InductorHooks(lambda *_: None, lambda *_: None):
-                GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
+                decided()
         finally:
             logger.setLevel(before)
             logger.removeHandler(caplog.handler)
@@ -353,6 +364,11 @@ def test_meta_that_is_written_otherwise_costs_its_field_of_that_node() -> None:
         named = [name for problem, names in lost.items() if problem.startswith(what) for name in names]
         assert node.name in named or None in read[node.name]
         assert all(set(names) == {node.name} for names in lost.values())
+    for node in graph_module.graph.nodes:
+        node.meta.clear()
+    lost = {}
+    assert all(node.layout is None for node in fx_nodes(graph_module, lost=lost))
+    assert list(lost) == ['layouts (no node has meta["val"])']
 
 
 def damaged_convolution(damage: str) -> Any:
@@ -391,15 +407,22 @@ def conditional(x: torch.Tensor) -> torch.Tensor:
     return torch.cond(x.sum() > 0, lambda x: x.relu() + 1, lambda x: x.sin() - 1, (x,))
 
 
+def region(x: torch.Tensor) -> torch.Tensor:
+    called = torch.compiler.nested_compile_region(lambda x: x.relu() + 1)
+    return called(called(x))
+
+
 @pytest.mark.compile
-def test_a_sub_graph_of_control_flow_is_named_and_the_result_is_right() -> None:
+@pytest.mark.parametrize("function", [conditional, region])
+def test_a_sub_graph_is_named_and_the_result_is_right(function: Any) -> None:
+    if function is region and not hasattr(torch.compiler, "nested_compile_region"):
+        pytest.skip("this torch has no nested regions")
     with torch.no_grad():
-        capture = compiled_under_capture(conditional, torch.ones(4, 3))
+        capture = compiled_under_capture(function, torch.ones(4, 3))
 
     assert capture.failures == ()
-    (graph,) = capture.graphs
-    assert graph.hook_failure is None
-    assert any(line.startswith("sub-graph (") for line in graph.not_understood)
+    assert {graph.hook_failure for graph in capture.graphs} == {None}
+    assert any("sub-graph (" in line for graph in capture.graphs for line in graph.not_understood)
 
 
 # --------------------------------------------------------------------------------------- eager, counters, compiler
@@ -477,27 +500,6 @@ def test_options_that_set_configurations_apart_differ_and_are_known_to_inductor(
     assert one != other
     with inductor_config().patch(**one):  # an unknown option would raise
         pass
-
-
-def test_hooks_are_undone_also_where_a_compile_raises() -> None:
-    before = GraphLowering.decide_layout_opt, GraphLowering.compile_to_module
-    with contextlib.suppress(ZeroDivisionError), InductorHooks(lambda *_: None, lambda *_: None):
-        inside = GraphLowering.decide_layout_opt
-        raise ZeroDivisionError
-
-    assert inside is not before[0]
-    assert (GraphLowering.decide_layout_opt, GraphLowering.compile_to_module) == before
-
-
-def test_a_hook_that_raises_is_noted_and_the_decision_stands() -> None:
-    def failing(*_: object) -> None:
-        raise RuntimeError("boom")
-
-    with InductorHooks(failing, lambda *_: None) as hooks:
-        result = GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
-
-    assert result is False
-    assert hooks.failures == ["a layout decision: RuntimeError: boom"]
 
 
 ANOTHER_KIND: dict[str, Callable[[Callable[..., Any]], Any]] = {
@@ -620,26 +622,30 @@ def test_a_log_line_that_cannot_be_formatted_breaks_nothing(monkeypatch: pytest.
     seen: list[list[str]] = []
     monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
     with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None) as hooks:
-        GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
+        decided()
 
     assert (seen, hooks.failures) == ([["Skipped layout opt"]], [])
 
 
-def test_an_undamaged_graph_has_no_failure(lowered: tuple[Any, Any, list[Any]]) -> None:
+def test_an_undamaged_graph_has_no_failure_and_one_that_cannot_be_read_at_all_counts_too(
+    lowered: tuple[Any, Any, list[Any]],
+) -> None:
     graph = record_of(lowered[0], lowered)
-
-    assert graph.hook_failure is None
-    assert graph.not_understood == ()
+    assert (graph.hook_failure, graph.not_understood) == (None, ())
     assert graph.buffers
     assert graph.nodes
 
-
-def test_a_lowering_that_cannot_be_read_at_all_still_counts_as_a_graph(lowered: tuple[Any, Any, list[Any]]) -> None:
     graph = record_of(object(), lowered)
-
     assert graph.hook_failure is not None
     assert graph.hook_failure.startswith("nothing of it could be read: AttributeError: ")
     assert graph.code_fingerprint is None  # it is the same code as no other
+
+    nodes = [*lowered[0].scheduler.nodes, SimpleNamespace(kind="of tomorrow")]
+    graph = record_of(Changed(lowered[0], scheduler=SimpleNamespace(nodes=nodes)), lowered)
+    assert graph.buffers == ()
+    assert graph.hook_failure is not None
+    assert graph.hook_failure.startswith("buffers: AttributeError: ")
+    assert "get_nodes" in graph.hook_failure
 
 
 def test_a_layout_class_without_sizes_or_strides_is_no_layout(lowered: tuple[Any, Any, list[Any]]) -> None:
@@ -651,30 +657,6 @@ def test_a_layout_class_without_sizes_or_strides_is_no_layout(lowered: tuple[Any
 
         assert buffers
         assert all(buffer.layout is None for buffer in buffers)
-
-
-def test_an_unknown_kind_of_scheduler_node_costs_the_buffers_and_is_named(
-    lowered: tuple[Any, Any, list[Any]],
-) -> None:
-    nodes = [*lowered[0].scheduler.nodes, SimpleNamespace(kind="of tomorrow")]
-    graph = record_of(Changed(lowered[0], scheduler=SimpleNamespace(nodes=nodes)), lowered)
-
-    assert graph.buffers == ()
-    assert graph.hook_failure is not None
-    assert graph.hook_failure.startswith("buffers: AttributeError: ")
-    assert "get_nodes" in graph.hook_failure
-
-
-def test_nodes_without_any_value_are_said_to_have_no_layout() -> None:
-    graph_module = traced(lambda x: x.relu() + 1, (2, 3))
-    for node in graph_module.graph.nodes:
-        node.meta.pop("val", None)
-    lost: dict[str, list[str]] = {}
-
-    nodes = fx_nodes(graph_module, lost=lost)
-
-    assert all(node.layout is None for node in nodes)
-    assert list(lost) == ['layouts (no node has meta["val"])']
 
 
 @pytest.mark.compile
@@ -690,18 +672,6 @@ def test_what_a_node_lost_is_in_the_graphs_record(
     assert graph.nodes
     assert graph.hook_failure is not None
     assert graph.hook_failure.startswith("module (LookupError: written otherwise): ")
-
-
-@pytest.mark.compile
-@pytest.mark.skipif(not hasattr(torch.compiler, "nested_compile_region"), reason="this torch has no nested regions")
-def test_a_region_compiled_once_and_called_twice_is_named() -> None:
-    region = torch.compiler.nested_compile_region(lambda x: x.relu() + 1)
-    with torch.no_grad():
-        capture = compiled_under_capture(lambda x: region(region(x)), torch.ones(4, 3))
-
-    assert capture.failures == ()
-    assert [graph.hook_failure for graph in capture.graphs] == [None]
-    assert any("sub-graph (" in line for graph in capture.graphs for line in graph.not_understood)
 
 
 @pytest.mark.compile

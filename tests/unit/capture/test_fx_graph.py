@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from builders import a_buffer
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -91,36 +90,28 @@ def test_the_innermost_line_of_the_user_is_the_location() -> None:
     assert location_in_stack(None) is None
 
 
-@pytest.mark.parametrize(
-    ("path", "clean"),
-    [
-        ("L['self'].body.0.conv", "body.0.conv"),
-        ("L['self']._modules['body'][0]", "body.0"),
-        ("L['model']._modules['body']._modules['0'].conv", "body.0.conv"),
-        ("G['model'].stem", "stem"),
-        ("L__self__.stem", "stem"),
-        ("body.0", "body.0"),
-        ("L['self']", None),
-        ("", None),
-    ],
-)
-def test_a_module_path_without_dynamos_expressions(path: str, clean: str | None) -> None:
-    assert clean_module_path(path) == clean
+def test_a_module_path_without_dynamos_expressions() -> None:
+    expected = {
+        "L['self'].body.0.conv": "body.0.conv",
+        "L['self']._modules['body'][0]": "body.0",
+        "L['model']._modules['body']._modules['0'].conv": "body.0.conv",
+        "G['model'].stem": "stem",
+        "L__self__.stem": "stem",
+        "body.0": "body.0",
+        "L['self']": None,
+        "": None,
+    }
+    assert {path: clean_module_path(path) for path in expected} == expected
 
 
 def test_an_operator_that_freezing_replaced_is_named_by_its_external_call() -> None:
-    class Node:
-        name = "fused"
-        target = "functools.partial(<function pattern at 0x1>)"
+    fused = SimpleNamespace(name="fused", target="functools.partial(<function pattern at 0x1>)")
+    plain = SimpleNamespace(name="fused", target="aten.relu.default")
+    call = "mkldnn._convolution_pointwise.default"
 
-    class Plain(Node):
-        target = "aten.relu.default"
-
-    assert (
-        target_name(Node, {"fused": "mkldnn._convolution_pointwise.default"}) == "mkldnn._convolution_pointwise.default"
-    )
-    assert target_name(Node, {}) == Node.target
-    assert target_name(Plain, {"fused": "x"}) == "aten.relu.default"
+    assert target_name(fused, {"fused": call}) == call
+    assert target_name(fused, {}) == fused.target
+    assert target_name(plain, {"fused": call}) == plain.target
 
 
 def problems(function: Callable[..., Any], *args: torch.Tensor, mode: str = "fake") -> tuple[str, ...]:
@@ -172,14 +163,8 @@ def test_operators_of_others_are_custom_and_torchs_own_are_not() -> None:
     assert operator_problem(torch.ops.aten.relu.default) is None
     assert operator_problem(torch.ops.mkldnn._convolution_pointwise.default) is None
     assert operator_problem(max) is None
-
-
-@pytest.mark.parametrize("name", ["aten.quantize_per_tensor.default", "quantized.add.default"])
-def test_quantised_operators_are_named_as_such(name: str) -> None:
-    namespace, operator, overload = name.split(".")
-    target = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
-
-    assert operator_problem(target) == f"quantised operation ({name})"
+    for quantised in (torch.ops.aten.quantize_per_tensor.default, torch.ops.quantized.add.default):
+        assert operator_problem(quantised) == f"quantised operation ({quantised})"
 
 
 def test_a_loop_that_could_not_be_read_is_named_by_its_buffer() -> None:
@@ -189,27 +174,6 @@ def test_a_loop_that_could_not_be_read_is_named_by_its_buffer() -> None:
     assert not_understood_in(graph, buffers) == ("loop body not read (boom): buf0, buf1, buf2 and 2 more",)
 
 
-WORDS: dict[str, tuple[Any, str]] = {
-    "nothing": (None, "None"),
-    "a number": (2.5, "2.5"),
-    "infinity": (float("-inf"), "-inf"),
-    "a list": ([1, (2, True)], "[1, [2, True]]"),
-    "a dtype": (torch.bfloat16, "torch.bfloat16"),
-    "a memory format": (torch.channels_last, "torch.channels_last"),
-    "a layout": (torch.strided, "torch.strided"),
-    "a device": (torch.device("cpu"), "'cpu'"),
-    "a mode": ("tanh", "'tanh'"),
-}
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_plain_data_stands_as_python_writes_it(name: str) -> None:
-    value, text = WORDS[name]
-
-    assert arguments_text((value,), {}) == text
-    assert arguments_text((), {"option": value}) == f"option={text}"
-
-
 class Odd(int):
     """A subclass of a number, whose text could be anything."""
 
@@ -217,26 +181,19 @@ class Odd(int):
         return "__import__('os')"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        Odd(1),
-        object(),
-        {"a": 1},
-        1j,
-        slice(None),
-        b"x",
-        "/home/user/model.py",
-        "two words",
-        "'",
-        torch.Generator(),
-        "x" * 21,
-    ],
-    ids=lambda value: re.sub(r" object at 0x\w+", "", repr(value)),
-)
-def test_what_is_no_plain_data_is_not_recorded(value: object) -> None:
-    assert arguments_text((1, value), {}) is None
-    assert arguments_text(([value],), {}) is None
+def test_plain_data_stands_as_python_writes_it_and_nothing_else_is_recorded() -> None:
+    written = (
+        *((None, "None"), (2.5, "2.5"), (float("-inf"), "-inf"), ([1, (2, True)], "[1, [2, True]]")),
+        *((torch.bfloat16, "torch.bfloat16"), (torch.channels_last, "torch.channels_last")),
+        *((torch.strided, "torch.strided"), (torch.device("cpu"), "'cpu'"), ("tanh", "'tanh'")),
+    )
+    for value, text in written:
+        assert arguments_text((value,), {}) == text
+        assert arguments_text((), {"option": value}) == f"option={text}"
+    texts = ("/home/user/model.py", "two words", "'", "x" * 21)
+    for other in (Odd(1), object(), {"a": 1}, 1j, slice(None), b"x", torch.Generator(), *texts):
+        assert arguments_text((1, other), {}) is None, other
+        assert arguments_text(([other],), {}) is None, other
 
 
 def test_eager_operations_name_what_they_read() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from loops import for_each
 from torch import nn
 
 from layoutdoctor.errors import SubjectError, UsageError
@@ -55,7 +56,7 @@ def test_a_kernelbench_file_is_built_with_its_init_inputs(write: Callable[..., s
     assert [tuple(tensor.shape) for tensor in subject.args] == [(2, 3, 8, 8)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         NET + "\ndef get_module():\n    return Net(), (torch.randn(2, 3, 8, 8),)\n",
@@ -64,7 +65,6 @@ def test_a_kernelbench_file_is_built_with_its_init_inputs(write: Callable[..., s
         NET + "\nmodel = Net()\nexample_inputs = (torch.randn(2, 3, 8, 8),)\n",
         NET + "\nmodel = torch.compile(Net())\nexample_input = {'x': torch.randn(2, 3, 8, 8)}\n",
     ],
-    ids=["get_module", "get_model", "model and example_input", "example_inputs", "compiled, keywords"],
 )
 def test_each_convention_is_understood(write: Callable[..., str], text: str) -> None:
     subject = load_target(write(text))
@@ -72,7 +72,7 @@ def test_each_convention_is_understood(write: Callable[..., str], text: str) -> 
     assert subject.model(*subject.args, **subject.kwargs).shape == (2, 4, 6, 6)
 
 
-@pytest.mark.parametrize("attribute", ["Net", "net", "build", "pair", "function", "holder.net"])
+@for_each("attribute", ["Net", "net", "build", "pair", "function", "holder.net"])
 def test_an_attribute_may_be_a_class_a_module_a_factory_or_a_function(
     write: Callable[..., str], attribute: str
 ) -> None:
@@ -141,29 +141,16 @@ def test_inputs_from_the_command_line_replace_the_files(write: Callable[..., str
     assert subject.args[0].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_missing_file_names_its_neighbours(write: Callable[..., str], tmp_path: Path) -> None:
-    write("", "other.py")
-    path = str(tmp_path / "model.py")
-
-    assert message_of(path) == f"cannot load {path!r}: there is no such file; Python files in that folder: other.py"
-
-
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("x = 1 +\n", "SyntaxError on line 3"),
-        (
-            "\nraise ValueError('no weights')\n",
-            "cannot load model.py: ValueError: no weights (model.py:4); mend",
-        ),
+        ("\nraise ValueError('no weights')\n", "cannot load model.py: ValueError: no weights (model.py:4); mend"),
         (
             "class Odd(BaseException): pass\nraise Odd('no')",
             "cannot load model.py: Odd: no (model.py:4); mend it there",
         ),
-        (
-            "import not_there_at_all\n",
-            "'not_there_at_all', which is not installed (model.py:3); pip install not_there",
-        ),
+        ("import not_there_at_all\n", "'not_there_at_all', which is not installed (model.py:3); pip install not_there"),
         ("import sys\nsys.exit(3)\n", "cannot load model.py: it called sys.exit(3) (model.py:4); put what is a script"),
         (
             NET,
@@ -173,17 +160,10 @@ def test_a_missing_file_names_its_neighbours(write: Callable[..., str], tmp_path
         (NET + "model = Net()\n", "looked for get_inputs, example_input, example_inputs; define get_inputs(), or give"),
         (NET + "model = Net()\ndef get_inputs(): return [3]\n", "got no tensor in list, expected at least one"),
         (NET + "model = Net()\ndef get_inputs(): return 3\n", "cannot use a int as example input"),
-        (
-            NET + "def get_model(): return 3\n" + INPUTS,
-            "what model.py:get_model() returned: got int, expected an nn",
-        ),
-        (
-            NET.replace("Net", "Model").replace("=4", "") + INPUTS,
-            "missing a required argument: 'width'; define get",
-        ),
+        (NET + "def get_model(): return 3\n" + INPUTS, "what model.py:get_model() returned: got int, expected an nn"),
+        (NET.replace("Net", "Model").replace("=4", "") + INPUTS, "missing a required argument: 'width'; define get"),
         (NET + "model = torch.jit.script(nn.ReLU())\n" + INPUTS, "it is TorchScript, expected a plain nn.Module"),
     ],
-    ids=lambda value: value.strip()[:30],
 )
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_file_that_cannot_be_loaded_says_why_in_one_line(write: Callable[..., str], text: str, message: str) -> None:
@@ -196,13 +176,25 @@ def test_a_file_that_cannot_be_loaded_says_why_in_one_line(write: Callable[..., 
         assert not any("_layoutdoctor_subject" in name for name in set(sys.modules) - before)
 
 
-def test_a_wrong_attribute_names_the_close_ones(write: Callable[..., str]) -> None:
-    assert message_of(write(NET + "resnet_model = Net()\n") + ":resnet_modle") == (
-        "cannot find 'resnet_modle' in model.py: there is no 'resnet_modle'; did you mean 'resnet_model'?"
+def test_what_is_not_there_is_told_with_what_is(write: Callable[..., str], tmp_path: Path) -> None:
+    path = write(NET + "resnet_model = Net()\n", "other.py")
+    missing = str(tmp_path / "model.py")
+    (tmp_path / "saved.json").write_text("{}")
+
+    assert message_of(path + ":resnet_modle") == (
+        "cannot find 'resnet_modle' in other.py: there is no 'resnet_modle'; did you mean 'resnet_model'?"
+    )
+    assert message_of(missing) == (
+        f"cannot load {missing!r}: there is no such file; Python files in that folder: other.py"
+    )
+    assert message_of(str(tmp_path)).startswith(f"cannot load {str(tmp_path)!r}: it is a folder, expected model.py")
+    assert "saved.json': its name does not end in .py, expected model.py" in message_of(str(tmp_path / "saved.json"))
+    assert message_of(write("from .beside import K")).endswith(
+        f"(model.py:3); name it as part of its package, from the folder above: {tmp_path.name}.model:NAME"
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("target", "options", "message"),
     [
         ("resnet", {}, "cannot load 'resnet': expected model.py, model.py:attr, package.module:attr"),
@@ -256,27 +248,9 @@ def test_a_zoo_model_gets_the_input_it_was_made_for() -> None:
     )
 
 
-def test_a_relative_import_says_how_to_name_the_package(write: Callable[[str], str], tmp_path: Path) -> None:
-    assert message_of(write("from .beside import K")).endswith(
-        f"(model.py:3); name it as part of its package, from the folder above: {tmp_path.name}.model:NAME"
-    )
+def test_a_device_that_cannot_run_anything_is_refused(write: Callable[[str], str]) -> None:
+    path = write(NET + "Model = Net" + INPUTS)
 
-
-def test_a_folder_and_another_kind_of_file_are_called_what_they_are(tmp_path: Path) -> None:
-    (tmp_path / "saved.json").write_text("{}")
-
-    assert message_of(str(tmp_path)).startswith(f"cannot load {str(tmp_path)!r}: it is a folder, expected model.py")
-    assert "saved.json': its name does not end in .py, expected model.py" in message_of(str(tmp_path / "saved.json"))
-
-
-@pytest.mark.parametrize(
-    ("device", "said"),
-    [("meta", "cannot use --device 'meta': it holds no data"), ("xpu", "cannot move model.py to xpu: ")],
-)
-def test_a_device_that_cannot_run_anything_is_refused(write: Callable[[str], str], device: str, said: str) -> None:
-    if device == "xpu" and torch.xpu.is_available():
-        pytest.skip("this machine has one")
-    with pytest.raises((SubjectError, UsageError)) as caught:
-        load_target(write(NET + "Model = Net" + INPUTS), device=device)
-
-    assert str(caught.value).startswith(said)
+    assert message_of(path, device="meta").startswith("cannot use --device 'meta': it holds no data")
+    if not torch.xpu.is_available():
+        assert message_of(path, device="xpu").startswith("cannot move model.py to xpu: ")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from loops import for_each
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
@@ -52,7 +53,7 @@ def test_channels_last_is_given_by_rank_and_keeps_ties() -> None:
     assert prepared.notes == ()
 
 
-@pytest.mark.parametrize(("mode", "training"), [("inference", False), ("training", True)])
+@for_each(("mode", "training"), [("inference", False), ("training", True)])
 def test_the_mode_is_set_on_the_copy(mode: Any, training: bool) -> None:
     model = nn.Dropout().train(not training)
 

@@ -112,18 +112,6 @@ def test_a_model_of_our_own_serves_its_own_format_and_stays_as_it_is() -> None:
         assert parameter.grad is gradient
 
 
-def test_a_part_of_a_larger_memory_is_copied_even_where_the_model_is_ours() -> None:
-    model = nn.Linear(4, 4)
-    model.weight = nn.Parameter(torch.randn(8, 4)[::2])
-    subject = replace(subject_from_python(model, torch.randn(2, 4)), is_ours=True)
-
-    prepared = prepare(subject, EAGER, "inference", check_runs(subject, "inference").shared)
-
-    places = memories(prepared, model)
-    assert (len(places["weight"]), len(places["bias"])) == (2, 1)
-    assert parameters_of(prepared)["weight"].stride() == (8, 1)
-
-
 class WithTable(nn.Module):
     """A large buffer, written to or not."""
 
@@ -282,6 +270,17 @@ def test_a_parameter_class_that_cannot_be_made_anew_is_copied() -> None:
 
     assert {name: len(places) for name, places in memories(one, other).items()} == {"weight": 2, "bias": 1}
     assert type(parameters_of(one)["weight"]) is Demanding
+
+
+def test_a_part_of_a_larger_memory_is_copied_even_where_the_model_is_ours() -> None:
+    model = nn.Linear(4, 4)
+    model.weight = nn.Parameter(torch.randn(8, 4)[::2])
+    subject = replace(subject_from_python(model, torch.randn(2, 4)), is_ours=True)
+
+    prepared = prepare(subject, EAGER, "inference", check_runs(subject, "inference").shared)
+
+    assert {name: len(places) for name, places in memories(prepared, model).items()} == {"weight": 2, "bias": 1}
+    assert parameters_of(prepared)["weight"].stride() == (8, 1)
 
 
 def test_weights_are_listed_without_a_copy() -> None:
