@@ -210,15 +210,11 @@ def _autocast() -> dict[str, Switch]:
         "autocast cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
         "autocast depth": (_autocast_depth, _set_autocast_depth),
     }
+    enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
+    dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
     for device in _DEVICE_TYPES:
-        found[f"autocast {device}"] = (
-            partial(torch.is_autocast_enabled, device),
-            partial(torch.set_autocast_enabled, device),
-        )
-        found[f"autocast {device} dtype"] = (
-            partial(torch.get_autocast_dtype, device),
-            partial(torch.set_autocast_dtype, device),
-        )
+        for what, (get, set_) in (("enabled", enabled), ("dtype", dtype)):
+            found[f"autocast {device} {what}"] = partial(get, device), partial(set_, device)
     return found
 
 

@@ -416,8 +416,8 @@ def test_saving_changes_nothing_of_the_callers(tmp_path: Path, monkeypatch: pyte
     model.norm.eval()
 
     def state() -> Any:
-        imported = list(sys.path), set(sys.modules), cloudpickle.list_registry_pickle_by_value()
-        return snapshot(model=model, inputs=x, walk=False), imported
+        found = snapshot(model=model, inputs=x, walk=False)
+        return found, (list(sys.path), set(sys.modules), cloudpickle.list_registry_pickle_by_value())
 
     save_subject(subject_from_python(model, x), private(tmp_path, "first"))  # what is imported late is now
     before = state()
