@@ -124,12 +124,12 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
             Buffer(
                 name=name,
                 layout=layout,
-                dtype=_told(lambda inner=inner: str(inner.get_dtype()).removeprefix("torch."), None),
+                dtype=_told(inner, lambda inner: str(inner.get_dtype()).removeprefix("torch."), None),
                 kernel=_extern_name(node) if is_extern else kernel,
                 origins=origins,
                 reads=reads,
                 is_extern=is_extern,
-                source_node=_told(lambda: str(node.node.get_origin_node().name), None),
+                source_node=_told(node.node, lambda inner: str(inner.get_origin_node().name), None),
                 accesses=body.accesses,
                 operations=body.operations,
                 is_reduction=is_reduction,
@@ -138,7 +138,7 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
                 is_output=name in facts.returned or bool(mutations),
                 is_user_output=facts.is_user_output(name),
                 alias_of=aliases[0] if aliases and not is_extern else None,
-                offset=_told(lambda inner=inner: int(inner.get_layout().offset), 0),
+                offset=_told(inner, lambda inner: int(inner.get_layout().offset), 0),
                 launch=launch,
                 problem="; ".join(problems) or None,
             )
@@ -155,10 +155,10 @@ def _asked(owner: Any, method: str, problems: list[str]) -> Any:
     return ()
 
 
-def _told(ask: Callable[[], T], default: T) -> T:
+def _told(inner: Any, ask: Callable[[Any], T], default: T) -> T:
     """What an IR node says of itself; not every class has all of it, or as a number."""
     with contextlib.suppress(Exception):
-        return ask()
+        return ask(inner)
     return default
 
 

@@ -203,7 +203,7 @@ def _keep_random_state() -> Restore:
     """
     # The generator itself, not torch.get_rng_state: a default device would send the state's tensor elsewhere.
     generator = torch.default_generator
-    restores = [
+    restores: list[Restore] = [
         partial(random.setstate, random.getstate()),
         _keep_numpy(),
         partial(generator.set_state, generator.get_state()),

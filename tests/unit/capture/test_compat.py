@@ -96,9 +96,6 @@ def take_away(monkeypatch: pytest.MonkeyPatch, path: str, error: Exception) -> N
     monkeypatch.setattr(compat, "_look_up", without)
 
 
-# ------------------------------------------------------------------------------------------- a torch nobody has seen
-
-
 @pytest.mark.compile
 @pytest.mark.parametrize("known", ALWAYS, ids=lambda known: known.path)
 def test_without_a_private_name_the_compile_goes_on_and_the_loss_is_named(
@@ -157,9 +154,6 @@ def test_a_name_that_is_lost_or_another_thing_or_not_in_the_table_is_told(monkey
         compat.private("torch._inductor.graph.GraphLowering.no_such_name")
 
 
-# ------------------------------------------------------------------------------------- functions of another signature
-
-
 def test_a_name_that_is_no_function_is_not_wrapped_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GraphLowering, "compile_to_module", property(lambda self: None))
 
@@ -201,18 +195,18 @@ def test_a_hook_that_raises_many_times_is_one_line_and_the_decision_stands() -> 
     assert hooks.failures == ["a layout decision: RuntimeError: boom (3 times)"]
 
 
-# ------------------------------------------------------------------------------------------------ what torch logs
-
-
 def test_a_user_who_asked_for_torchs_log_still_gets_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = logging.getLogger("torch._inductor.graph")
     original = GraphLowering.decide_layout_opt
+    seen: list[list[str]] = []
 
     @functools.wraps(original)
     def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
         logger.debug("why not")
+        if level == logging.WARNING:
+            logger.debug("%d flops", "many")  # which cannot be formatted, and breaks nothing
         return original(gm, is_inference=is_inference)
 
     monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
@@ -223,15 +217,13 @@ def test_a_user_who_asked_for_torchs_log_still_gets_it(
         before = logger.level
         logger.setLevel(level)
         try:
-            with InductorHooks(lambda *_: None, lambda *_: None):
+            with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None) as hooks:
                 decided()
         finally:
             logger.setLevel(before)
             logger.removeHandler(caplog.handler)
+        assert (seen.pop(), hooks.failures) == (["why not"], [])
         assert list(dict.fromkeys(record.getMessage() for record in caplog.records)) == passed
-
-
-# --------------------------------------------------------------------------------------- graphs nobody has seen
 
 
 class Changed:
@@ -341,9 +333,6 @@ def test_a_scheduler_node_that_is_not_known_is_named_and_claims_nothing(
             assert graph.buffers == () or any(buffer.problem is not None for buffer in graph.buffers)
 
 
-# ------------------------------------------------------------------------------------------------------ FX nodes
-
-
 def traced(function: Any, *shapes: tuple[int, ...]) -> Any:
     with torch.no_grad():
         return make_fx(function, tracing_mode="fake")(*(torch.empty(shape) for shape in shapes))
@@ -400,9 +389,6 @@ def test_a_convolution_that_is_not_known_gets_a_decision_card_without_its_sizes(
         describe_decision(damaged_convolution("none"), raw, True, None)
 
 
-# ------------------------------------------------------------------------------------- sub-graphs and symbolic sizes
-
-
 def conditional(x: torch.Tensor) -> torch.Tensor:
     return torch.cond(x.sum() > 0, lambda x: x.relu() + 1, lambda x: x.sin() - 1, (x,))
 
@@ -425,25 +411,27 @@ def test_a_sub_graph_is_named_and_the_result_is_right(function: Any) -> None:
     assert any("sub-graph (" in line for graph in capture.graphs for line in graph.not_understood)
 
 
-# --------------------------------------------------------------------------------------- eager, counters, compiler
-
-
-@pytest.mark.parametrize("path", ["torch._C._current_autograd_node", "torch.autograd._get_sequence_nr"])
-def test_an_eager_iteration_runs_without_a_private_name_and_names_it(
-    monkeypatch: pytest.MonkeyPatch, path: str
+def test_an_eager_iteration_runs_without_a_private_name_or_a_layout_and_names_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    take_away(monkeypatch, path, AttributeError("gone"))
-    results: list[torch.Tensor] = []
-    x = torch.ones(3)
+    def failing(value: Any) -> Any:
+        raise RuntimeError("no layout for you")
 
-    graph = record_eager_iteration(lambda: results.append(x.relu() + 1), None, lambda: results)
+    def failure() -> str | None:
+        results: list[torch.Tensor] = []
+        graph = record_eager_iteration(lambda: results.append(torch.ones(3).relu()), None, lambda: results)
+        assert torch.equal(results[0], torch.ones(3))
+        return graph.hook_failure
 
-    assert torch.equal(results[0], torch.full((3,), 2.0))
-    assert graph.hook_failure is not None
-    assert path in graph.hook_failure
-
-
-# ------------------------------------------------------------------------------------------------ in a diagnosis
+    for path in ("torch._C._current_autograd_node", "torch.autograd._get_sequence_nr"):
+        with monkeypatch.context() as patches:
+            take_away(patches, path, AttributeError("gone"))
+            assert path in (failure() or "")
+    monkeypatch.setattr("layoutdoctor.capture.eager_graph.layout_of", failing)
+    assert failure() == (
+        "aten.ones.default: RuntimeError: no layout for you; aten.relu.default: RuntimeError: no layout for you; "
+        "what the iteration returned: RuntimeError: no layout for you"
+    )
 
 
 class Tiny(torch.nn.Module):
@@ -478,13 +466,8 @@ def test_settings_hold_inside_and_are_as_before_outside() -> None:
     config = inductor_config()
 
     def values() -> tuple[object, ...]:
-        return (
-            config.freezing,
-            config.fx_graph_cache,
-            functorch.enable_autograd_cache,
-            dynamo.automatic_dynamic_shapes,
-            dynamo.suppress_errors,
-        )
+        caches = config.fx_graph_cache, functorch.enable_autograd_cache
+        return (config.freezing, *caches, dynamo.automatic_dynamic_shapes, dynamo.suppress_errors)
 
     before = values()
     with contextlib.suppress(KeyError), compile_settings({"freezing": True, "no_such_setting": 1}):
@@ -613,20 +596,6 @@ def test_hooks_that_somebody_else_took_off_meanwhile_are_no_error(monkeypatch: p
     hooks._stack.close()
 
 
-def test_a_log_line_that_cannot_be_formatted_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
-        logging.getLogger("torch._inductor.graph").debug("%d flops", "many")
-        logging.getLogger("torch._inductor.graph").debug("Skipped layout opt")
-        return False
-
-    seen: list[list[str]] = []
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
-    with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None) as hooks:
-        decided()
-
-    assert (seen, hooks.failures) == ([["Skipped layout opt"]], [])
-
-
 def test_an_undamaged_graph_has_no_failure_and_one_that_cannot_be_read_at_all_counts_too(
     lowered: tuple[Any, Any, list[Any]],
 ) -> None:
@@ -683,22 +652,6 @@ def test_symbolic_sizes_everywhere_are_recorded_as_such() -> None:
     assert graph.hook_failure is None
     assert graph.conversions == ()
     assert any("symbolic sizes" in line for line in graph.not_understood)
-
-
-def test_an_eager_operation_that_cannot_be_written_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(value: Any) -> Any:
-        raise RuntimeError("no layout for you")
-
-    monkeypatch.setattr("layoutdoctor.capture.eager_graph.layout_of", failing)
-    results: list[torch.Tensor] = []
-
-    graph = record_eager_iteration(lambda: results.append(torch.ones(3).relu()), None, lambda: results)
-
-    assert graph.hook_failure == (
-        "aten.ones.default: RuntimeError: no layout for you; aten.relu.default: RuntimeError: no layout for you; "
-        "what the iteration returned: RuntimeError: no layout for you"
-    )
-    assert torch.equal(results[0], torch.ones(3))
 
 
 NUMBERS_FOR_REASONS = {object(): [1, None]}  # which can be read, as any text can

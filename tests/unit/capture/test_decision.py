@@ -182,24 +182,24 @@ def test_whether_torch_decides_by_backward_convolutions_is_read_right() -> None:
 
 
 @for_each(
-    ("counts", "applied", "log", "rule", "deciding", "words"),
+    ("counts", "applied", "log", "rule", "words"),
     [
-        (True, True, (), "cpu-onednn", (), "the convolution runs on a CPU with oneDNN"),
-        (True, False, ("all convolution channels are too small",), "small-channels", ("backward",), "at most 64 input"),
-        (True, False, (), "not-said", (), "torch did not say"),
-        (False, False, (), "only-backward-convolutions", (), "counts only the latter"),
-        (None, False, (), "not-said", (), "torch did not say"),
+        (True, True, (), "cpu-onednn", "the convolution runs on a CPU with oneDNN"),
+        (True, False, ("all convolution channels are too small",), "small-channels", "at most 64 input"),
+        (True, False, (), "not-said", "torch did not say"),
+        (False, False, (), "only-backward-convolutions", "counts only the latter"),
+        (None, False, (), "not-said", "torch did not say"),
     ],
 )
 def test_a_backward_graph_is_explained_by_what_this_torch_counts(
-    counts: bool | None, applied: bool, log: tuple[str, ...], rule: str, deciding: tuple[str, ...], words: str
+    counts: bool | None, applied: bool, log: tuple[str, ...], rule: str, words: str
 ) -> None:
     graph_module = backward_only()
-    (node,) = [node for node in graph_module.graph.nodes if "convolution_backward" in str(node.target)]
+    names = tuple(node.name for node in graph_module.graph.nodes if "convolution_backward" in str(node.target))
     raw = RawDecision(applied, log, False, enabled=True, forced=False, has_onednn=True, counts_backward=counts)
 
     decision = describe_decision(graph_module, raw, applied, int(applied))
 
     assert (decision.rule, decision.applied) == (rule, applied)
-    assert decision.deciding_nodes == tuple(node.name for _ in deciding)
+    assert decision.deciding_nodes == (names if rule == "small-channels" else ())
     assert words in decision.explanation

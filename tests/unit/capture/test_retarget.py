@@ -120,9 +120,6 @@ def test_without_triton_the_scheduler_is_told_that_it_is_there(monkeypatch: pyte
     assert TargetLowering(H100, {}).notes == (retarget.NO_TRITON_NOTE,)
 
 
-# ------------------------------------------------------------------------------------------------ cuDNN's rule
-
-
 def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states() -> None:
     """Channels-last where one of both looks so by its strides, as a slice does, but never for double nor in 1-D."""
     formats = {2: torch.channels_last, 3: torch.channels_last_3d}
@@ -150,8 +147,6 @@ def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states() 
         assert torch.conv2d(*pointwise).is_contiguous()  # though such a weight satisfies both formats
         assert torch.conv2d(pointwise[0][:0], pointwise[1]).shape == (0, 4, 6, 6)
 
-
-# ------------------------------------------------------------------------------------- fake tensors on the device
 
 INDICES: list[Any] = [
     0, -1, slice(1, 3), slice(None, None, 2), None, Ellipsis, (0, slice(1, None)), (..., 0), (slice(None), 1, None),
@@ -185,9 +180,6 @@ def test_methods_that_ask_for_a_device_work_on_tensors_that_are_not_there() -> N
         fake[:, [0, 1]] = fake[:, 1:3]
         on_cpu = torch.empty(2, 3)
         assert on_cpu.t().contiguous().stride() == (2, 1)
-
-
-# ------------------------------------------------------------------------------------------------ moving a graph
 
 
 def test_a_moved_graph_is_on_the_device_and_its_original_is_not() -> None:

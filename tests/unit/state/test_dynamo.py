@@ -74,28 +74,21 @@ def test_what_was_compiled_meanwhile_is_compiled_again_when_asked_for(is_the_cal
     assert (first, theirs.frame_count) == (1, 2)
 
 
-def test_a_counter_that_the_caller_holds_is_the_one_that_is_put_back() -> None:
-    held = counters["frames"]
-    held["total"] = 3
-    state = DynamoState()
-    torch.compile(plain, backend=CompileCounter())(torch.ones(3))
-    state.restore()
-
-    assert counters["frames"] is held
-    assert dict(held) == {"total": 3}
-
-
-def test_what_shapes_were_met_is_forgotten_so_that_the_callers_next_compile_is_static() -> None:
+def test_what_was_met_is_forgotten_in_the_counters_that_the_caller_holds_and_shapes_stay_static() -> None:
     sizes: list[object] = []
 
     def noting(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         sizes.append(next(i for i in inputs if isinstance(i, torch.Tensor)).shape[0])
         return graph.forward
 
+    held = counters["frames"]
+    held["total"] = 3
     state = DynamoState()
     torch.compile(plain, backend=CompileCounter())(torch.ones(3))
     seen = bool(pgo._CODE_STATE)
     state.restore()
+    assert counters["frames"] is held
+    assert dict(held) == {"total": 3}
     torch.compile(plain, backend=noting)(torch.ones(5))
 
     assert seen

@@ -73,19 +73,20 @@ def test_a_module_that_cannot_be_copied_is_refused_with_the_reason() -> None:
         copy_module(Stubborn(1, 1))
 
 
-class Frozen(nn.Conv2d):
+class Itself:
     """A constant, its author thought: there is no need to copy it."""
 
-    def __deepcopy__(self, memo: Any) -> Frozen:
+    def __deepcopy__(self, memo: Any) -> Any:
         return self
 
 
-class Holder:
+class Frozen(Itself, nn.Conv2d):
+    pass
+
+
+class Holder(Itself):
     def __init__(self) -> None:
         self.image = torch.ones(1, 3, 8, 8)
-
-    def __deepcopy__(self, memo: Any) -> Holder:
-        return self
 
 
 class Backbone(nn.Module):
@@ -145,14 +146,16 @@ class WithSharedMean(nn.BatchNorm1d):
         return made
 
 
-class SameDropout(nn.Dropout):
-    def __deepcopy__(self, memo: Any) -> SameDropout:
-        return self
+class SameDropout(Itself, nn.Dropout):
+    pass
 
 
-class SameTensor(torch.Tensor):
-    def __deepcopy__(self, memo: Any) -> SameTensor:
-        return self
+class SameTensor(Itself, torch.Tensor):
+    pass
+
+
+class Batch(Itself, dict[str, Any]):
+    pass
 
 
 @for_each(
@@ -200,11 +203,6 @@ def test_real_copies_ties_views_and_tensors_without_memory_pass(weights: Any) ->
 
     assert copied[2].weight is copied[1].weight is copied.again[0]
     assert copied[1].weight is not net[1].weight
-
-
-class Batch(dict[str, Any]):
-    def __deepcopy__(self, memo: Any) -> Batch:
-        return self
 
 
 @for_each(("given", "path"), [(Holder(), "image"), (Batch(x=[torch.ones(1)]), "['x'][0]")])

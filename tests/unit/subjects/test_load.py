@@ -45,15 +45,21 @@ def message_of(target: str, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_a_kernelbench_file_is_built_with_its_init_inputs(write: Callable[..., str]) -> None:
+def test_a_kernelbench_file_is_built_with_its_init_inputs_and_the_same_weights_every_time(
+    write: Callable[..., str],
+) -> None:
     path = write(NET.replace("Net", "Model") + INPUTS + "\ndef get_init_inputs():\n    return [5]\n")
+    before, python_before = torch.get_rng_state(), random.getstate()
 
-    subject = load_target(path)
+    subject, again = load_target(path), load_target(f"{path}:")  # a colon without a name is the file itself
 
-    assert subject.name == "model.py"
-    assert subject.source == path
+    assert (subject.name, subject.source) == ("model.py", path)
     assert subject.model.conv.weight.shape == (5, 3, 3, 3)
     assert [tuple(tensor.shape) for tensor in subject.args] == [(2, 3, 8, 8)]
+    assert torch.equal(subject.model.conv.weight, again.model.conv.weight)
+    assert torch.equal(subject.args[0], again.args[0])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert random.getstate() == python_before
 
 
 @for_each(
@@ -100,37 +106,23 @@ def test_a_module_attribute_is_imported(write: Callable[..., str], tmp_path: Pat
     assert sys.modules.pop("shared_models").net.conv.weight.dtype == torch.float32
 
 
-def test_weights_are_reproducible_and_the_callers_generators_untouched(write: Callable[..., str]) -> None:
-    path = write(NET.replace("Net", "Model") + INPUTS) + ":"  # a colon without a name is the file itself
-    before, python_before = torch.get_rng_state(), random.getstate()
-
-    first, second = load_target(path), load_target(path)
-
-    assert torch.equal(first.model.conv.weight, second.model.conv.weight)
-    assert torch.equal(first.args[0], second.args[0])
-    assert torch.equal(torch.get_rng_state(), before)
-    assert random.getstate() == python_before
-
-
-def test_a_file_may_import_its_neighbours_and_sys_path_is_put_back(write: Callable[..., str], capsys: Any) -> None:
+def test_a_file_may_import_its_neighbours_its_classes_are_pickled_and_sys_path_is_put_back(
+    write: Callable[..., str], capsys: Any
+) -> None:
     write(NET, "neighbour_of_model.py")
+    size = (
+        "from dataclasses import dataclass\n@dataclass\nclass Size:\n    n: int\nmodel = Net()\nmodel.size = Size(3)\n"
+    )
     before = list(sys.path), list(sys.argv)
 
-    subject = load_target(write("from neighbour_of_model import Net as Model\nprint('hello')\n" + INPUTS))
+    subject = load_target(write("from neighbour_of_model import Net\nprint('hello')\n" + size + INPUTS))
 
     assert subject.model(*subject.args).shape == (2, 4, 6, 6)
+    assert pickle.loads(pickle.dumps(subject.model.size)) == subject.model.size
     assert (sys.path, sys.argv) == before
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "hello\n")
     del sys.modules["neighbour_of_model"]
-
-
-def test_classes_of_a_loaded_file_can_be_pickled(write: Callable[..., str]) -> None:
-    text = "from dataclasses import dataclass\n@dataclass\nclass Size:\n    n: int\n"
-    subject = load_target(write(text + NET.replace("Net", "Model") + "        \nsize = Size(3)\n" + INPUTS))
-    module = sys.modules[type(subject.model).__module__]
-
-    assert pickle.loads(pickle.dumps(module.size)) == module.size
 
 
 def test_inputs_from_the_command_line_replace_the_files(write: Callable[..., str]) -> None:
@@ -211,12 +203,6 @@ def test_wrong_usage_is_found_before_anything_is_loaded(target: str, options: di
     assert message in str(caught.value)
 
 
-def test_a_zoo_that_is_not_installed_says_how_to_install_it(monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, "timm", None)
-
-    assert message_of("timm:resnet18") == "cannot load timm:resnet18: timm is not installed; pip install timm"
-
-
 @pytest.fixture
 def small_timm(monkeypatch: Any) -> None:
     """A stand-in with the three functions of timm that are used; timm itself is large."""
@@ -235,7 +221,7 @@ def small_timm(monkeypatch: Any) -> None:
 
 
 @pytest.mark.usefixtures("small_timm")
-def test_a_zoo_model_gets_the_input_it_was_made_for() -> None:
+def test_a_zoo_model_gets_the_input_it_was_made_for(monkeypatch: Any) -> None:
     subject = load_target("timm:resnet18")
 
     assert subject.args[0].shape == (8, 3, 16, 16)
@@ -246,6 +232,8 @@ def test_a_zoo_model_gets_the_input_it_was_made_for() -> None:
     assert message_of("timm:resnet81") == (
         "cannot load timm:resnet81: timm has no model of that name; did you mean 'resnet18'?"
     )
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert message_of("timm:resnet18") == "cannot load timm:resnet18: timm is not installed; pip install timm"
 
 
 def test_a_device_that_cannot_run_anything_is_refused(write: Callable[[str], str]) -> None:

@@ -101,13 +101,10 @@ def test_a_functions_record_counts_the_module_it_reads() -> None:
     assert input_ranks(subject) == frozenset({4})
 
 
-def test_a_function_without_modules_has_no_counts() -> None:
+def test_a_function_without_modules_has_no_counts_and_a_lazy_module_is_to_be_called_first() -> None:
     record = describe(subject_from_python(scale, IMAGE), "inference")
 
     assert (record.parameter_count, record.convolution_module_count, record.parameter_formats) == (None, None, {})
     assert parameter_ranks(subject_from_python(scale, IMAGE)) == frozenset()
-
-
-def test_a_lazy_module_is_told_to_be_called_first() -> None:
     with pytest.raises(SubjectError, match="its parameter 'weight' has no shape yet"):
         describe(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")

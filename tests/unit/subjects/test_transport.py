@@ -20,6 +20,7 @@ import warnings
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import cloudpickle
 import pytest
@@ -28,7 +29,6 @@ import torch._inductor.config
 from loops import for_each
 from process_state import differences, snapshot
 from torch import nn
-from torch.nn.utils import parametrizations
 from transport_facts import FACTS_FILE, facts
 
 from layoutdoctor.errors import SubjectError
@@ -106,8 +106,12 @@ class Marked(torch.Tensor):
     pass
 
 
+FLOATS = (torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.complex64)
+DTYPES = (*FLOATS, torch.bool, torch.int8, torch.uint16, torch.int64)
+
+
 class Memory(nn.Module):
-    """Parameters and buffers that share memory in every way there is."""
+    """Parameters and buffers that share memory in every way there is, and buffers of all dtypes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,22 +126,13 @@ class Memory(nn.Module):
         self.register_buffer("nothing", torch.empty(0, 3))
         self.register_buffer("scalar", torch.tensor(2.5))
         self.register_buffer("left_out", torch.ones(4), persistent=False)
+        for number, dtype in enumerate(DTYPES):
+            self.register_buffer(f"held_{number}", torch.arange(6).reshape(2, 3).t().to(dtype))
 
     def forward(self, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
         y = self.to_it(self.tied(x)) @ self.gaps + self.head + self.tail + self.bits.float() + self.left_out
-        return y * self.scalar + sum(part.float().sum() for part in more)
-
-
-class EveryDtype(nn.Module):
-    DTYPES = (torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.complex64, torch.bool)
-
-    def __init__(self) -> None:
-        super().__init__()
-        for number, dtype in enumerate((*self.DTYPES, torch.int8, torch.uint16, torch.int64)):
-            self.register_buffer(f"held_{number}", torch.arange(6).reshape(2, 3).t().to(dtype))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(x.sum() + buffer.to(torch.complex64).abs().sum() for buffer in self.buffers())
+        held = (buffer for name, buffer in self.named_buffers() if name.startswith("held"))
+        return y * self.scalar + sum(part.to(torch.complex64).abs().sum() for part in (*more, *held))
 
 
 class Stateful(nn.Module):
@@ -166,19 +161,14 @@ def images() -> torch.Tensor:
 
 
 def a_module() -> LoadedSubject:
-    model = Net().train()
+    model, seen = Net().train(), []
     model.norm.eval()
     model.second.weight.requires_grad_(False)
     model(images()).sum().backward()
-    return LoadedSubject("a module", model, (images(),), {"scale": 2.0}, ("a note",), "model.py")
-
-
-def hooks() -> LoadedSubject:
-    model, seen = Net().eval(), []
     model.first.register_forward_hook(lambda module, inputs, output: output.mul(3))
     model.second.register_forward_pre_hook(lambda module, inputs: (seen.append(1), inputs[0].abs())[1:])
     model.first.weight.register_hook(lambda grad: grad)  # on a tensor: no copy of ours has these
-    return subject_from_python(model, images(), name="hooks")
+    return LoadedSubject("a module", model, (images(),), {"scale": 2.0}, ("a note",), "model.py")
 
 
 def shared_memory() -> LoadedSubject:
@@ -202,36 +192,26 @@ def inputs() -> LoadedSubject:
     return LoadedSubject("inputs", add, args, {"nested": nested})
 
 
-def sparse_and_nested() -> LoadedSubject:
-    parts = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
-    args = (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr(), parts, torch.randn(3).as_subclass(Marked))
-    return LoadedSubject("sparse and nested", lambda *given: [x * 2 for x in given], args, {})
-
-
-def quantized() -> LoadedSubject:
+def of_every_layout() -> LoadedSubject:
     by_channel = torch.quantize_per_channel(
         torch.arange(6.0).reshape(2, 3), torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), 0, torch.qint8
     )
     by_tensor = torch.quantize_per_tensor(torch.arange(6.0).reshape(2, 3).t(), 0.5, 1, torch.quint8)
-    return LoadedSubject("quantized", lambda *given: [x.dequantize() for x in given], (by_channel, by_tensor), {})
+    parts = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    sparse = (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr())
+    args = (*sparse, parts, torch.randn(3).as_subclass(Marked), by_channel, by_tensor)
+    return LoadedSubject(
+        "every layout", lambda *given: [x.dequantize() if x.is_quantized else x * 2 for x in given], args, {}
+    )
 
 
 def parametrized() -> LoadedSubject:
-    model = nn.Sequential(
-        parametrizations.weight_norm(nn.Linear(4, 4)),
-        parametrizations.spectral_norm(nn.Linear(4, 4)),
-        parametrizations.orthogonal(nn.Linear(4, 4)),
-    )
-    return subject_from_python(model.eval(), torch.ones(2, 4), name="parametrized")
-
-
-def old_norms() -> LoadedSubject:
+    new = nn.utils.parametrizations
+    kinds = (new.weight_norm, new.spectral_norm, new.orthogonal, nn.utils.weight_norm, nn.utils.spectral_norm)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = nn.Sequential(
-            nn.utils.weight_norm(nn.Linear(4, 4)), nn.utils.spectral_norm(nn.Linear(4, 4)), Holder(nn.ReLU())
-        )
-    return subject_from_python(model.eval(), torch.ones(2, 4), name="old norms")
+        warnings.simplefilter("ignore")  # the last two are the old ones
+        model = nn.Sequential(*(kind(nn.Linear(4, 4)) for kind in kinds), Holder(nn.ReLU()))
+    return subject_from_python(model.eval(), torch.ones(2, 4), name="parametrized")
 
 
 class Holder(nn.Module):
@@ -325,14 +305,13 @@ def training_mode_compiled() -> LoadedSubject:
 
 
 MAKERS = (
-    a_module, hooks, shared_memory, inputs, sparse_and_nested, quantized, parametrized, old_norms, functions,
+    a_module, shared_memory, inputs, of_every_layout, parametrized, functions,
     from_a_file, from_main, from_a_path, from_a_folder_on_the_path, exported_with_names, many_layers,
     training_mode_compiled,
     lambda: subject_from_python(Net().eval().forward, (images(), 3.0), name="a bound method"),
     lambda: subject_from_python(lambda x: (lambda y: half(y, by=4))(x), images(), name="a lambda"),
     lambda: subject_from_python(torch.export.export(Net().eval(), (images(), 2.0)), (images(), 2.0), name="exported"),
     lambda: subject_from_python(torch.fx.symbolic_trace(layers().eval()), images(), name="traced"),
-    lambda: subject_from_python(EveryDtype(), torch.ones(2), name="every dtype"),
     lambda: subject_from_python(Stateful(), torch.ones(2), name="stateful"),
     lambda: LoadedSubject("without tensors", len, ("four",), {}),
 )  # fmt: skip
@@ -561,9 +540,9 @@ def test_what_keeps_a_subject_at_home_is_named_with_its_place(
     gc.collect()
 
 
-@pytest.mark.parametrize("file", [OBJECTS_FILE, STORAGES_FILE, SETTINGS_FILE])
-def test_a_disk_that_fills_up_leaves_no_half_a_file(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = private(tmp_path, "subject")
+@for_each("file", [OBJECTS_FILE, STORAGES_FILE, SETTINGS_FILE])
+def test_a_disk_that_fills_up_leaves_no_half_a_file(file: str, tmp_path: Path) -> None:
+    directory = private(tmp_path, file)
 
     class Full(io.BytesIO):
         def write(self, data: Any) -> int:
@@ -575,9 +554,8 @@ def test_a_disk_that_fills_up_leaves_no_half_a_file(file: str, tmp_path: Path, m
         is_it = Path(f"/proc/self/fd/{descriptor}").readlink().name == file
         return Full() if is_it else whole(descriptor, mode)
 
-    monkeypatch.setattr(os, "fdopen", limited)
-
-    with pytest.raises(SubjectError, match="cannot hand a module to another process: No space left on device; set TM"):
+    said = "cannot hand a module to another process: No space left on device; set TM"
+    with mock.patch.object(os, "fdopen", limited), pytest.raises(SubjectError, match=said):
         save_subject(a_module(), directory)
 
     assert list(directory.iterdir()) == []
