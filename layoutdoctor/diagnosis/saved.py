@@ -25,6 +25,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 1 << 16
 _LONGEST_REASON = 300
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on data of another kind; the last one on JSON nested thousands deep."""
 
 
 def read_saved(path: str | Path, max_bytes: int) -> bytes:
@@ -256,7 +258,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
     data = data.removeprefix(BYTE_ORDER_MARK)
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordError(f"cannot read {name}: {why_unreadable(data, error)}") from error
     if head.schema_version != SCHEMA_VERSION:
         is_newer = head.schema_version > SCHEMA_VERSION
@@ -270,7 +272,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         )
     try:
         diagnosis = msgspec.json.decode(data, type=Diagnosis)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordError(
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
@@ -292,10 +294,6 @@ def load(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> Diagnos
         RecordError: The file cannot be read, is too large, or is no diagnosis.
     """
     return from_json(read_saved(path, max_bytes), repr(str(path)))
-
-
-_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
-"""What decoding raises on data that are no diagnosis; the last one on JSON nested thousands deep."""
 
 
 class _Head(msgspec.Struct):

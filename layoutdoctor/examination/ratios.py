@@ -29,8 +29,9 @@ LEAST_COVERAGE = 0.95
 # Two copies of one model differ by up to about 1 %, for as long as they live, through where their memory lies: a real
 # difference that says nothing of the layout. benchmarks/README.md has the figures.
 RESOLUTION = 0.01
-# Of Student's t, two-sided, by the number of values.
-_STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
+COVERAGE_OF_STARTS = 0.95
+# Of Student's t for that, two-sided, by the number of values.
+_STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
 
 
 class MedianInterval(NamedTuple):
@@ -166,7 +167,7 @@ def interval_over_starts(ratios: Sequence[float]) -> tuple[float, float, float]:
     """
     logarithms = [math.log(ratio) for ratio in ratios]
     middle = statistics.fmean(logarithms)
-    half = _STUDENT_95[len(ratios)] * statistics.stdev(logarithms) / math.sqrt(len(ratios))
+    half = _STUDENT[len(ratios)] * statistics.stdev(logarithms) / math.sqrt(len(ratios))
     return math.exp(middle - half), math.exp(middle), math.exp(middle + half)
 
 

@@ -11,8 +11,6 @@ import os
 import struct
 import tempfile
 import time
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -22,7 +20,9 @@ from layoutdoctor.recording.recording import Recording
 from layoutdoctor.recording.saved import pack, unpacked_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.recording.recording import Head
 
 DEFAULT_BUDGET_SECONDS = 30.0
 """Seconds for the timing rounds of all configurations together; capturing and profiling come on top."""
@@ -100,6 +100,15 @@ class Kept(Message, frozen=True, kw_only=True):
     recordings: tuple[Recording, ...] = ()
     memos: dict[str, TrialMemo] = {}
 
+    @property
+    def head(self) -> Head | None:
+        """What all of them share; None where there is none yet."""
+        return self.recordings[0].head if self.recordings else None
+
+    def trial(self, name: str) -> Trial | None:
+        """A configuration's trial; None where it is not done."""
+        return next((recording.trial for recording in self.recordings if recording.name == name), None)
+
     def with_trial(self, recording: Recording, memo: TrialMemo | None = None) -> Kept:
         """
         The same with one more trial, or with what is known now of one that is there; all get its head.
@@ -136,6 +145,8 @@ class Request(Message, frozen=True, kw_only=True):
         lower_for: A GPU that is not there, to lower for.
         trace_directory: Where to keep profiler traces.
         timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
+        kept: What earlier processes did.
+        lost: The configurations that took one with them.
     """
 
     target: str | None = None
@@ -149,7 +160,7 @@ class Request(Message, frozen=True, kw_only=True):
     budget_seconds: float = DEFAULT_BUDGET_SECONDS
     trace_directory: str | None = None
     command: str | None = None
-    kept: Kept | None = None
+    kept: Kept = Kept()
     lost: dict[str, Lost] = {}
     timed: Configuration | None = None
 
@@ -302,38 +313,25 @@ class MessageReader:
             yield message
 
 
-def _tell_nobody(*_: object, **__: object) -> None: ...
-
-
-@dataclass(frozen=True)
-class Attempt:
+class Listener:
     """
-    One process's part of a diagnosis: what earlier processes did, and whom to tell what this one does.
+    Whom the process that runs a diagnosis tells what it does: nobody, unless a subclass listens.
 
     Attributes:
-        began: Told what is begun.
-        turn: Told whose turn it is to be timed.
-        keep: Given each trial once it is done.
+        progress: Called at every step.
         may_restart: Whether another process watches, keeps what is done, and would go on if this one could not.
     """
 
-    kept: Kept | None = None
-    lost: Mapping[str, Lost] = field(default_factory=dict)
-    began: Callable[..., None] = _tell_nobody
-    turn: Callable[[str], None] = _tell_nobody
-    keep: Callable[[Recording, TrialMemo], None] = _tell_nobody
-    may_restart: bool = False
+    may_restart = False
 
-    def created_at(self) -> str:
-        """When the diagnosis was begun, in UTC: now, unless an earlier process began it."""
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return self.kept.recordings[0].head.created_at if self.kept is not None else now
+    def __init__(self, progress: Callable[[Progress], None] | None = None) -> None:
+        self.progress = progress or (lambda step: None)
 
-    def trial(self, name: str) -> Trial | None:
-        """What an earlier process observed of a configuration's trial; None without one."""
-        recordings = self.kept.recordings if self.kept is not None else ()
-        return next((recording.trial for recording in recordings if recording.name == name), None)
+    def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
+        """Told what begins, in the terms of ``Began``."""
 
-    def memo(self, name: str) -> TrialMemo | None:
-        """The memo of that trial."""
-        return self.kept.memos.get(name) if self.kept is not None else None
+    def turn(self, configuration: str) -> None:
+        """Told whose turn it is to be timed."""
+
+    def keep(self, recording: Recording, memo: TrialMemo) -> None:
+        """Given each trial once it is done."""

@@ -123,15 +123,14 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         adopt_orphans()
     known: dict[str, Examined] = {}
     while True:
-        kept = journal.kept.without_profiles() if journal.kept is not None else None
-        attempt = msgspec.structs.replace(request, kept=kept, lost=journal.lost)
-        child = _Child(attempt, journal, watch, known, timeout_seconds)
+        request = msgspec.structs.replace(request, kept=journal.kept.without_profiles(), lost=journal.lost)
+        child = _Child(request, journal, watch, known, timeout_seconds)
         try:
             child.run()
         finally:
             child.end()
         if child.finished is not None:
-            kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept or Kept())
+            kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept)
             recordings = verified(kept.recordings, request, watch.progress, child.peak_bytes)
             kept = msgspec.structs.replace(kept, recordings=recordings)
             journal.finish(kept)
@@ -327,12 +326,14 @@ class _Child:
                 self.finished = message
             case Refused():
                 self.refused = message
-            case _:
+            case Broken():
                 self._broken = message
+            case _:
+                self._garbled = f"{type(message).__name__} was not asked for"
 
     def _keep(self, message: KeptMore) -> None:
         """Keeps a trial and tells of it, while the child waits: what is examined here runs on a core that it needs."""
-        kept = (self.journal.kept or Kept()).with_trial(message.recording, message.memo)
+        kept = self.journal.kept.with_trial(message.recording, message.memo)
         self.journal.keep(kept)
         start = time.monotonic()
         self.watch.on_trial(diagnosis_of(kept.recordings, self._known))

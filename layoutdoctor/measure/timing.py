@@ -22,11 +22,6 @@ from layoutdoctor.diagnosis.records import Measurement
 from layoutdoctor.errors import UsageError, first_line
 from layoutdoctor.examination.ratios import COVERAGE, family_coverage, median_interval, round_ratios
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -131,7 +126,11 @@ class CudaTimer:
 
 def page_faults() -> int | None:
     """Pages that the system has mapped for this process so far; None where it does not say."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource is not None else None
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def choose_timer(device: str) -> Timer:

@@ -26,14 +26,12 @@ TWIN = "inductor-channels-last"
 FROZEN = "inductor-freezing"
 
 
-def test_torch_compiles_default_is_the_baseline_where_it_ran() -> None:
+def test_the_baseline_and_which_trials_may_win() -> None:
     configurations = [a_configuration(name) for name in ("eager", "inductor", TWIN)]
 
     assert choose_baseline(configurations, {"eager", "inductor"}) == "inductor"
     assert choose_baseline(configurations, {TWIN, "eager"}) == "eager"
 
-
-def test_a_trial_whose_outputs_differ_or_that_failed_may_not_win() -> None:
     trials = [a_trial("eager"), a_trial(TWIN, equivalence=DIFFERENT), a_failed_trial(), a_trial(equivalence=None)]
 
     assert eligible_names(trials) == {"eager", "inductor"}
@@ -107,15 +105,13 @@ def test_beside_frozen_weights_the_best_without_is_named() -> None:
     assert neither.configuration is None
 
 
-def test_where_nothing_beats_the_default_it_is_kept() -> None:
+def test_why_the_default_is_kept_is_said() -> None:
     alone = recommend([a_trial()], a_comparison(), None, RANKS)
     tie = recommend([a_trial(), a_trial(TWIN)], a_comparison(fastest=("inductor", TWIN)), None, RANKS)
 
     assert (alone.configuration, alone.reason) == (None, "nothing is measurably faster than torch.compile's default")
     assert f"{TWIN} cannot be told from it" in str(tie.reason)
 
-
-def test_rounds_too_few_for_a_verdict_are_not_called_a_tie() -> None:
     names = ("inductor", TWIN, "eager")
     few = [a_ratio(name, 1.0, coverage=None, round_count=3) for name in (TWIN, "eager")]
     trials = [a_trial(name) for name in names]
@@ -127,8 +123,6 @@ def test_rounds_too_few_for_a_verdict_are_not_called_a_tie() -> None:
     )
     assert one.reason == "nothing is measurably faster than torch.compile's default; eager cannot be told from it"
 
-
-def test_why_there_is_nothing_to_recommend_is_said() -> None:
     same = [a_trial(), a_trial(TWIN, status="same_as", same_as="inductor", measurement=None)]
 
     assert "the same as inductor" in str(recommend(same, None, None, RANKS).reason)
@@ -198,16 +192,6 @@ def test_the_lines_are_the_shortest_that_do_it(name: str, ranks: set[int], lines
     assert how_to_apply(BY_NAME[name], frozenset(ranks)).splitlines() == lines
 
 
-def test_a_text_option_is_quoted() -> None:
-    configuration = Configuration(
-        name="own", backend="inductor", layout_optimization="default", inductor_options={"trace.name": 'a"b\\c', "n": 3}
-    )
-
-    assert how_to_apply(configuration, frozenset()) == (
-        'model = torch.compile(model, options={"trace.name": "a\\"b\\\\c", "n": 3})'
-    )
-
-
 def run_lines(name: str, model: nn.Module, x: torch.Tensor, ranks: set[int], **changes: Any) -> dict[str, Any]:
     """What the pasted lines leave, compiling replaced by a note of how it was asked for: Inductor has its own tests."""
     asked: list[Any] = []
@@ -218,7 +202,15 @@ def run_lines(name: str, model: nn.Module, x: torch.Tensor, ranks: set[int], **c
     return {**scope, "asked": asked}
 
 
-def test_the_lines_for_both_ranks_convert_each_parameter_to_its_format() -> None:
+def test_what_the_lines_do_to_options_and_to_each_parameter() -> None:
+    configuration = Configuration(
+        name="own", backend="inductor", layout_optimization="default", inductor_options={"trace.name": 'a"b\\c', "n": 3}
+    )
+
+    assert how_to_apply(configuration, frozenset()) == (
+        'model = torch.compile(model, options={"trace.name": "a\\"b\\\\c", "n": 3})'
+    )
+
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(2, 2))
 
     scope = run_lines("inductor-channels-last", model, torch.randn(1, 3, 4, 5, 6), {1, 2, 4, 5})

@@ -34,7 +34,7 @@ sys.path[:] = sys.argv[5:]
 import msgspec, time
 from layoutdoctor.isolation.messages import *
 from layoutdoctor.run.worker import Channel
-stream, channel = os.fdopen(int(sys.argv[1]), "rb"), Channel(int(sys.argv[2]))
+stream, channel = os.fdopen(int(sys.argv[1]), "rb"), Channel(int(sys.argv[2]), TurnBoard(int(sys.argv[4])), [])
 take = lambda: int.from_bytes(stream.read(LENGTH_BYTES), "big")
 request = msgspec.msgpack.decode(stream.read(take()), type=Request)
 name = request.timed.name
