@@ -24,6 +24,7 @@ from layoutdoctor.examination.choice import with_fresh_processes
 from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
 from layoutdoctor.isolation.messages import (
     LENGTH_BYTES,
+    Kept,
     MessageReader,
     Progress,
     Ready,
@@ -186,7 +187,7 @@ def _run_start(request: Request, configurations: Sequence[Configuration], *, bac
     with contextlib.ExitStack() as stack:
         processes: dict[int, _Process] = {}
         for position in order:
-            timed = msgspec.structs.replace(request, timed=configurations[position], kept=None, lost={})
+            timed = msgspec.structs.replace(request, timed=configurations[position], kept=Kept(), lost={})
             processes[position] = stack.enter_context(_Process(timed))
         ready = {position: processes[position].ready(_FIRST_LIMIT_SECONDS) for position in order}
         calls = max(1, min(round(_TURN_SECONDS / min(ready.values())), _MOST_CALLS))
