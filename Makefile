@@ -13,6 +13,8 @@ QUICK := tests/unit tests/verdicts tests/test_architecture.py tests/test_public_
 
 # Tests start many processes; without cached bytecode each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Two workers share the processors with what they start: a thread of torch that has nothing to do must not keep one busy.
+export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .PHONY: help install compiler demo quick test test-all coverage check format house notebooks golden

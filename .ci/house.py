@@ -35,8 +35,8 @@ LINES = (
     ("layoutdoctor.examination",),
     ("layoutdoctor.recording",),
     ("layoutdoctor.privacy",),
-    ("layoutdoctor.diagnosis",),
     ("layoutdoctor.words",),
+    ("layoutdoctor.diagnosis",),
     ("layoutdoctor.units",),
     ("layoutdoctor.errors", "layoutdoctor._version"),
 )

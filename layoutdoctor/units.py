@@ -25,12 +25,8 @@ def format_significant(value: float, digits: int = 3) -> str:
     if value == 0:
         return "0"
     rounded = float(f"{value:.{digits - 1}e}")
-    decimals = max(0, digits - 1 - _decimal_exponent(rounded))
+    decimals = max(0, digits - 1 - int(f"{rounded:e}".split("e")[1]))
     return f"{rounded:.{decimals}f}"
-
-
-def _decimal_exponent(value: float) -> int:
-    return int(f"{abs(value):e}".split("e")[1])
 
 
 def format_seconds(seconds: Seconds) -> str:

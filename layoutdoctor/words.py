@@ -7,39 +7,13 @@ modules, files, kernels) are left as they are: a report cleans what it prints.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    Size = int | str
-
-    class LayoutLike(Protocol):
-        """What ``layout_words`` asks of a layout."""
-
-        @property
-        def stride(self) -> tuple[Size, ...] | None:
-            """In elements."""
-
-        @property
-        def memory_formats(self) -> tuple[str, ...]:
-            """All that it satisfies."""
-
-        @property
-        def format(self) -> str | None:
-            """OneDNN's name of a blocked one."""
-
-    class LineLike(Protocol):
-        """What ``line_words`` asks of a place."""
-
-        @property
-        def file(self) -> str:
-            """Its path."""
-
-        @property
-        def line(self) -> int:
-            """From 1."""
-
+    from layoutdoctor.diagnosis.layout import Layout, Size
+    from layoutdoctor.diagnosis.records import SourceLocation
 
 OWNER_WORDS = {
     "library": "inside library calls",
@@ -159,6 +133,11 @@ def count_of(count: int, noun: str, several: str | None = None) -> str:
     return f"{count} {noun if count == 1 else several or plural(noun)}"
 
 
+def be(count: int) -> str:
+    """``"is"`` of one thing, ``"are"`` of several."""
+    return "is" if count == 1 else "are"
+
+
 def listing(parts: Iterable[str], most: int | None = 4) -> str:
     """
     Parts as a list in a sentence: ``"a, b and c"``; what is too many is counted: ``"a, b and 7 more"``.
@@ -187,7 +166,7 @@ def shape_words(shape: Sequence[Size]) -> str:
     return "x".join(str(size) for size in shape)
 
 
-def layout_words(layout: LayoutLike | None) -> str:
+def layout_words(layout: Layout | None) -> str:
     """A layout by what it is called: ``"channels_last"``, ``"blocked aBcd16b"``, else by its strides."""
     if layout is None or (layout.format is None and layout.stride is None):
         return "a layout not recorded"
@@ -208,7 +187,7 @@ def op_words(target: str) -> str:
     return target.removeprefix("aten.").removeprefix("aten::").removesuffix(".default")
 
 
-def line_words(location: LineLike) -> str:
+def line_words(location: SourceLocation) -> str:
     """A line without the folders of its file: ``"model.py:15"``."""
     name = location.file.replace("\\", "/").rsplit("/", 1)[-1]
     return f"{name}:{location.line}"

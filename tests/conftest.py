@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+from typing import TYPE_CHECKING
+
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 SHARING = {"browser", "compile", "faults", "isolation", "notebooks", "security"}
 
@@ -13,6 +19,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the reports of today into tests/golden; review the difference",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """
+    What the tests import is no garbage, and no search for garbage looks at it again.
+
+    A million objects of torch's: a search among them takes up to a second, and each diagnosis asks for several.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

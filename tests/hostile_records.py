@@ -1,13 +1,18 @@
-"""Diagnoses in which every free text begins with something planted, made from the stories."""
+"""Diagnoses in which every free text begins with something planted, or some value is another one."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from golden.stories import STORIES
 
 from layoutdoctor.diagnosis.records import Diagnosis
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Sequence
 
 WORDS = frozenset(
     "mode backend layout_optimization model_format input_format status direction tensor owner verdict severity class "
@@ -35,3 +40,33 @@ def _is_a_word(key: str, record: dict[str, Any]) -> bool:
     if key == "kind":
         return "message" not in record  # of a failure it is free text
     return key in WORDS or (key == "evidence" and isinstance(record[key], str))
+
+
+def mutate(record: object, chance: random.Random, values: Sequence[object]) -> None:
+    """Changes, drops, doubles or moves one value somewhere in a JSON document, or adds a key."""
+    containers = [container for container in _containers_of(record) if container]
+    container = chance.choice(containers)
+    key = _key_of(container, chance)
+    kind = chance.random()
+    if kind < 0.15:
+        del container[key]
+    elif kind < 0.3 and isinstance(container, list):
+        container.append(container[key])
+    elif kind < 0.3:
+        container["unheard of"] = 1
+    elif kind < 0.45:
+        source = chance.choice(containers)
+        container[key] = json.loads(json.dumps(source[_key_of(source, chance)]))
+    else:
+        container[key] = chance.choice(values)
+
+
+def _key_of(container: Any, chance: random.Random) -> Any:
+    return chance.choice(list(container)) if isinstance(container, dict) else chance.randrange(len(container))
+
+
+def _containers_of(value: object) -> Iterator[Any]:
+    if isinstance(value, (dict, list)):
+        yield value
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _containers_of(part)

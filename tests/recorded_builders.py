@@ -66,6 +66,11 @@ LOG = (
     "dst:f32::blocked:aBcd16b::f0,,,2x8x4x4,0.005\n"
 )
 
+TABLES: dict[str, Any] = {
+    **{"kernels": KernelEvents, "transfers": TransferEvents, "operations": OperationEvents, "launches": LaunchEvents},
+    **{"frames": FrameEvents, "annotations": FrameEvents},
+}
+LOGGED_SECONDS = 1_790_000_000.0
 HOST_CALL = 10
 KERNEL = 1000
 STREAM = 7
@@ -222,12 +227,7 @@ class Recorder:
             **{
                 "source": "Kineto trace",
                 "names": list(self.names),
-                "kernels": KernelEvents(**self._columns("kernels", KernelEvents)),
-                "transfers": TransferEvents(**self._columns("transfers", TransferEvents)),
-                "operations": OperationEvents(**self._columns("operations", OperationEvents)),
-                "launches": LaunchEvents(**self._columns("launches", LaunchEvents)),
-                "frames": FrameEvents(**self._columns("frames", FrameEvents)),
-                "annotations": FrameEvents(**self._columns("annotations", FrameEvents)),
+                **{table: kind(**self._columns(table, kind)) for table, kind in TABLES.items()},
                 "threads": list(self.threads),
                 "processes": list(dict.fromkeys(process for process, _ in self.threads)),
                 "grids": list(self.grids),
@@ -293,6 +293,25 @@ def a_recording(**changes: Any) -> Recording:
 
 def _json(items: Sequence[Any]) -> bytes:
     return json.dumps([list(item) if isinstance(item, tuple) else item for item in items]).encode()
+
+
+def logged(
+    kind: str,
+    problem: str,
+    prop_kind: str = "undef",
+    *,
+    at: float | None = None,
+    takes: float = 0.5,
+    dtypes: Sequence[str] = (),
+    **tags: str,
+) -> str:
+    """A line of oneDNN's log, with the formats of its tensors by role; milliseconds, since ``LOGGED_SECONDS``."""
+    stamp = "" if at is None else f"{LOGGED_SECONDS * 1e3 + at:.6f},"
+    types = dtypes or ["f32"] * len(tags)
+    tensors = " ".join(
+        f"{role}:{dtype}::blocked:{tag}::f0" for dtype, (role, tag) in zip(types, tags.items(), strict=True)
+    )
+    return f"onednn_verbose,v1,{stamp}primitive,exec,cpu,{kind},jit:any,{prop_kind},{tensors},,,{problem},{takes}"
 
 
 def name_of_operation(trace: RecordedTrace, row: int) -> str | None:

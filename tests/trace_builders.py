@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builders import a_conversion, a_diagnosis, a_graph, a_pair, a_subject, a_trial, channels_last, contiguous, kernels
+from builders import a_conversion, a_diagnosis, a_graph, a_pair, a_trial, channels_last, contiguous, recorded
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.records import (
@@ -15,6 +15,7 @@ from layoutdoctor.diagnosis.records import (
     Kernel,
     KernelSummary,
     RedundantPair,
+    Subject,
     Total,
     Trial,
 )
@@ -118,16 +119,8 @@ def a_recorded_pair(first: str, second: str, **changes: Any) -> RedundantPair:
 
 def recorded_kernels(*conversions: Conversion, seconds: float = KERNEL_SECONDS, **changes: Any) -> KernelSummary:
     """The kernels of a trace, with these library conversions among them."""
-    real = [c for c in conversions if c.direction != "none"]
-    fields: dict[str, Any] = {
-        "count": 200,
-        "conversion_count": sum(c.count for c in real),
-        "sources": ("Kineto trace",),
-        "exposed_conversion_seconds": sum(c.exposed_seconds or 0.0 for c in real),
-        "convolution_count": 40,
-        "convolution_seconds": 4e-3,
-    }
-    return kernels(*conversions, seconds=seconds, **{**fields, **changes})
+    fields: dict[str, Any] = {"count": 200, "convolution_count": 40, "convolution_seconds": 4e-3}
+    return recorded(*conversions, seconds=seconds, **{**fields, **changes})
 
 
 def a_recorded_trial(*conversions: Conversion, **changes: Any) -> Trial:
@@ -148,16 +141,7 @@ def a_trace_diagnosis(trial: Trial | None = None, **changes: Any) -> Diagnosis:
     """The diagnosis of a trace: one trial, nothing measured, compared or recommended."""
     fields: dict[str, Any] = {
         "environment": Environment(torch=None, device_name="NVIDIA A100-SXM4-80GB"),
-        "subject": a_subject(
-            name="trace.json.gz",
-            mode="trace",
-            device="cuda",
-            inputs=(),
-            model=None,
-            parameter_count=None,
-            convolution_module_count=None,
-            parameter_formats={},
-        ),
+        "subject": Subject(name="trace.json.gz", mode="trace", device="cuda", inputs=()),
     }
     return a_diagnosis(trial or a_recorded_trial(), **{**fields, **changes})
 

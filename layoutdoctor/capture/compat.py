@@ -123,7 +123,6 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
         "torch._dynamo.device_interface", "CudaInterface.Worker.get_device_properties", _TARGET, for_target=True
     ),
     PrivateName("torch._C", "_select_conv_backend", _TARGET, for_target=True),
-    PrivateName("torch._C", "_conv_determine_backend_memory_format", _TARGET, for_target=True),
     PrivateName("torch._C", "_ConvBackend", _TARGET, for_target=True),
     PrivateName("torch._guards", "detect_fake_mode", _TARGET, for_target=True),
     PrivateName("torch._subclasses.fake_tensor", "FakeTensorMode.cache_clear", _TARGET, for_target=True),

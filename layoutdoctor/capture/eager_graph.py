@@ -215,39 +215,30 @@ def _user_location(frame: FrameType | None) -> SourceLocation | None:
     return None
 
 
-class ModuleTracker:
+class ModuleTracker(contextlib.ExitStack):
     """Knows which nn.Module runs, through hooks on the modules of our own copy."""
 
     def __init__(self, module: torch.nn.Module | None) -> None:
-        self._module = module
-        self._stack: list[str] = []
-        self._handles: list[Any] = []
+        super().__init__()
+        self._running: list[str] = []
+        for name, part in module.named_modules() if module is not None else ():
+            if name:
+                self.callback(part.register_forward_pre_hook(partial(self._entering, name)).remove)
+                self.callback(part.register_forward_hook(self._leaving, always_call=True).remove)
 
     @property
     def current(self) -> str | None:
         """Path of the innermost running module; None outside of all."""
-        return self._stack[-1] if self._stack else None
-
-    def __enter__(self) -> ModuleTracker:
-        if self._module is not None:
-            for name, module in self._module.named_modules():
-                if name:
-                    self._handles.append(module.register_forward_pre_hook(partial(self._entering, name)))
-                    self._handles.append(module.register_forward_hook(self._leaving, always_call=True))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+        return self._running[-1] if self._running else None
 
     def _entering(self, name: str, module: torch.nn.Module, args: Any) -> None:
         del module, args
-        self._stack.append(name)
+        self._running.append(name)
 
     def _leaving(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         del module, args, output
-        if self._stack:
-            self._stack.pop()
+        if self._running:
+            self._running.pop()
 
 
 def record_eager_iteration(

@@ -66,11 +66,8 @@ def is_user_file(path: str) -> bool:
 
 def location_in_stack(stack: str | None) -> SourceLocation | None:
     """The innermost line of the user's code in a printed stack, whose innermost frame is last."""
-    frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(stack or "")]
-    for file, line in reversed(frames):
-        if is_user_file(file):
-            return source_location(file, line)
-    return None
+    frames = reversed(_FRAME.findall(stack or ""))
+    return next((source_location(file, int(line)) for file, line in frames if is_user_file(file)), None)
 
 
 def source_location(file: str, line: int) -> SourceLocation:

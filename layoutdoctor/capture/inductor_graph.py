@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from layoutdoctor.capture.fx_graph import output_node, size_of
 from layoutdoctor.diagnosis.layout import strided_layout
@@ -23,9 +23,11 @@ from layoutdoctor.errors import first_line
 from layoutdoctor.examination.graphs.buffers import Loop, known_numbers, reduction_run, seen_strides
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
+
+T = TypeVar("T")
 
 _MOVING_OPERATIONS = frozenset({"get_index", "load", "store", "placeholder", "output"})
 """Operations of a loop body that compute nothing; a cast computes, so it is not among them."""
@@ -111,7 +113,8 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
     launch, kernel = facts.launch_of.get(node.get_name(), (None, None))
     found: list[Buffer] = []
     for output in node.get_outputs():
-        name, layout = str(output.get_name()), ir_layout(output.node)
+        name, inner = str(output.get_name()), output.node
+        layout = ir_layout(inner)
         body = _read_body(node, output, layout)
         problems: list[str] = [] if body.problem is None else [body.problem]
         aliases = [str(other) for other in _asked(output, "get_aliases", problems)]
@@ -121,12 +124,12 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
             Buffer(
                 name=name,
                 layout=layout,
-                dtype=_dtype(output.node),
+                dtype=_told(inner, lambda inner: str(inner.get_dtype()).removeprefix("torch."), None),
                 kernel=_extern_name(node) if is_extern else kernel,
                 origins=origins,
                 reads=reads,
                 is_extern=is_extern,
-                source_node=_origin_node(node.node),
+                source_node=_told(node.node, lambda inner: str(inner.get_origin_node().name), None),
                 accesses=body.accesses,
                 operations=body.operations,
                 is_reduction=is_reduction,
@@ -135,7 +138,7 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
                 is_output=name in facts.returned or bool(mutations),
                 is_user_output=facts.is_user_output(name),
                 alias_of=aliases[0] if aliases and not is_extern else None,
-                offset=_offset(output.node),
+                offset=_told(inner, lambda inner: int(inner.get_layout().offset), 0),
                 launch=launch,
                 problem="; ".join(problems) or None,
             )
@@ -152,10 +155,11 @@ def _asked(owner: Any, method: str, problems: list[str]) -> Any:
     return ()
 
 
-def _offset(inner: Any) -> int:
-    with contextlib.suppress(Exception):  # a layout without an offset, or a symbolic one
-        return int(inner.get_layout().offset)
-    return 0
+def _told(inner: Any, ask: Callable[[Any], T], default: T) -> T:
+    """What an IR node says of itself; not every class has all of it, or as a number."""
+    with contextlib.suppress(Exception):
+        return ask(inner)
+    return default
 
 
 def _extern_name(node: Any) -> str:
@@ -165,13 +169,6 @@ def _extern_name(node: Any) -> str:
         if name:
             return str(name)
     return type(inner).__name__
-
-
-def _origin_node(inner: Any) -> str | None:
-    with contextlib.suppress(Exception):  # not every IR class has one
-        origin = inner.get_origin_node()
-        return None if origin is None else str(origin.name)
-    return None
 
 
 def ir_layout(inner: Any) -> Layout | None:
@@ -192,12 +189,6 @@ def ir_layout(inner: Any) -> Layout | None:
     if len(sizes) != len(strides):  # a change in place of a view: sizes of the view, strides of its base
         return None
     return strided_layout([size_of(size) for size in sizes], [size_of(step) for step in strides])
-
-
-def _dtype(inner: Any) -> str | None:
-    with contextlib.suppress(Exception):
-        return str(inner.get_dtype()).removeprefix("torch.")
-    return None
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from layoutdoctor.commands.output import (
     refuse_what_is_read,
     save_reports,
 )
-from layoutdoctor.commands.streams import OutputError, choose_display, logger, say
+from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations, find_target, is_a_group
 from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
@@ -179,7 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     with isolated.prepare_isolation(arguments, request) as isolation:
         try:
-            with isolated.ending_signals(), choose_display(quiet=arguments.quiet) as display:
+            with isolated.ending_signals(), showing_progress(quiet=arguments.quiet) as display:
                 diagnosis = isolation.diagnose(display, record)
         except (KeyboardInterrupt, isolated.Terminated) as stop:
             how = stop.how if isinstance(stop, isolated.Terminated) else "interrupted from the keyboard"

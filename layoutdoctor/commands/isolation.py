@@ -24,7 +24,7 @@ from layoutdoctor.commands.streams import say, stdout_to_stderr
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError, needs_torch
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation.journal import Journal, RunKey, open_journal
-from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Attempt, Kept
+from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Kept, Listener
 from layoutdoctor.isolation.supervisor import Watch, supervise
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.rules import run_rules
@@ -199,7 +199,7 @@ class Isolation:
         """
         if self._journal is None:
             return self._diagnose_here(progress, on_trial)
-        if self._journal.kept is not None:
+        if self._journal.kept.recordings:
             on_trial(diagnosis_of(self._journal.kept.recordings))
         if self._journal.failure is not None:
             _warn(self._journal.failure)
@@ -208,19 +208,17 @@ class Isolation:
         return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, None))
 
     def _diagnose_here(self, progress: Callable[[Progress], None], on_trial: Callable[[Diagnosis], None]) -> Diagnosis:
-        known: dict[str, Examined] = {}
-
-        def keep(recording: Recording, memo: TrialMemo) -> None:
-            self._kept = self._kept.with_trial(recording, memo)
-            on_trial(diagnosis_of(self._kept.recordings, known))
-
+        here = _Here(progress, on_trial)
         request = self._request
         with stdout_to_stderr():  # the model may print what it likes: standard output is the report's
             load_target, record_subject = _import_engine()
             subject = load_target(request.target, inputs=request.inputs, device=request.device, dtype=request.dtype)
-            recordings = record_subject(subject, request, progress=progress, attempt=Attempt(keep=keep))
+            try:
+                recordings = record_subject(subject, request, here)
+            finally:
+                self._kept = here.kept
         self._kept = Kept(recordings=recordings)
-        return diagnose_recordings(recordings, known=known)
+        return diagnose_recordings(recordings, known=here.known)
 
     def save_recordings(self, directory: Path | None, interrupted: str | None = None) -> None:
         """
@@ -231,7 +229,7 @@ class Isolation:
             interrupted: What stopped the diagnosis; None where it came to its end.
         """
         kept = self._kept if self._journal is None else self._journal.kept
-        if directory is not None and kept is not None:
+        if directory is not None:
             save_recordings(kept.recordings, directory, interrupted)
 
     def say_how_to_continue(self) -> None:
@@ -245,6 +243,21 @@ class Isolation:
             words.append("--force")
         line = shlex.join(["python", "-m", "layoutdoctor", *words])
         say(f"continue with: {clean(line)}")
+
+
+class _Here(Listener):
+    """Keeps what is done in this process, and tells of it."""
+
+    def __init__(self, progress: Callable[[Progress], None], on_trial: Callable[[Diagnosis], None]) -> None:
+        super().__init__(progress)
+        self.kept = Kept()
+        self.known: dict[str, Examined] = {}
+        self._on_trial = on_trial
+
+    def keep(self, recording: Recording, memo: TrialMemo) -> None:
+        """Keeps a trial, and tells of all there are."""
+        self.kept = self.kept.with_trial(recording, memo)
+        self._on_trial(diagnosis_of(self.kept.recordings, self.known))
 
 
 def _import_engine() -> tuple[Callable[..., LoadedSubject], Callable[..., tuple[Recording, ...]]]:

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 from layoutdoctor.errors import LayoutDoctorError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import TracebackType
-
-    from rich.console import Console
+    from collections.abc import Callable, Iterator, Mapping
 
     from layoutdoctor.isolation.messages import Progress
 
@@ -208,75 +205,33 @@ def lossy_stderr() -> Iterator[None]:
         sys.stderr = stream
 
 
-class QuietDisplay:
-    """Shows no progress; also the shape of a display: a context that is called with each step."""
-
-    def __enter__(self) -> QuietDisplay:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        return None
-
-    def __call__(self, progress: Progress) -> None:
-        """Shows one step."""
-
-
-class LineDisplay(QuietDisplay):
-    """One line for each new stage."""
-
-    def __init__(self) -> None:
-        self._stage = ""
-
-    def __call__(self, progress: Progress) -> None:
-        """Writes a line, unless the stage is still the same."""
-        from layoutdoctor.reports.sections.wording import clean
-
-        stage = re.sub(r"\d+", "#", progress.stage)  # a stage that only counts on is still the same
-        if stage != self._stage:
-            self._stage = stage
-            say(f"[{progress.done}/{progress.total}] {clean(progress.stage)}")
-
-
-class BarDisplay(QuietDisplay):
-    """A bar that stays on one line and is gone at the end."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            redirect_stdout=False,
-        )
-        self._task = self._bar.add_task("starting", total=None)
-
-    def __enter__(self) -> BarDisplay:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def __call__(self, progress: Progress) -> None:
-        """Moves the bar."""
-        from layoutdoctor.reports.sections.wording import clean
-
-        self._bar.update(self._task, description=clean(progress.stage), completed=progress.done, total=progress.total)
-
-
-def choose_display(*, quiet: bool) -> QuietDisplay:
-    """The display that fits standard error: a bar on a terminal, plain lines elsewhere, nothing if quiet."""
+@contextlib.contextmanager
+def showing_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """What shows each step: on a terminal a bar that is gone at the end, plain lines elsewhere, nothing if quiet."""
     if quiet:
-        return QuietDisplay()
+        yield lambda progress: None
+        return
     from rich.console import Console
 
+    from layoutdoctor.reports.sections.wording import clean
+
     console = Console(stderr=True)
-    return BarDisplay(console) if console.is_terminal and not console.is_dumb_terminal else LineDisplay()
+    if not console.is_terminal or console.is_dumb_terminal:
+        last = ""
+
+        def show_line(progress: Progress) -> None:
+            nonlocal last
+            stage = re.sub(r"\d+", "#", progress.stage)  # a stage that only counts on is still the same
+            if stage != last:
+                last = stage
+                say(f"[{progress.done}/{progress.total}] {clean(progress.stage)}")
+
+        yield show_line
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda step: bar.update(task, description=clean(step.stage), completed=step.done, total=step.total)

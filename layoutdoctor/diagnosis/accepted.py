@@ -17,7 +17,8 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.records import Record
-from layoutdoctor.diagnosis.writing import replacing
+from layoutdoctor.diagnosis.saved import UNREADABLE
+from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
 
 if TYPE_CHECKING:
@@ -304,9 +305,6 @@ class _SchemaVersion(msgspec.Struct):
     accepted: msgspec.Raw  # tells it from a diagnosis
 
 
-_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
-
-
 def accepted_from_json(data: bytes, name: str) -> AcceptedFile:
     """
     Accepted findings from their JSON.
@@ -320,7 +318,7 @@ def accepted_from_json(data: bytes, name: str) -> AcceptedFile:
     doing = f"cannot read accepted findings from {name}"
     try:
         version = msgspec.json.decode(data, type=_SchemaVersion).schema_version
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordError(f"{doing}: {error}; expected a file written by --write-accepted") from error
     if version != ACCEPTED_SCHEMA_VERSION:
         raise RecordError(
@@ -329,7 +327,7 @@ def accepted_from_json(data: bytes, name: str) -> AcceptedFile:
         )
     try:
         accepted = msgspec.json.decode(data, type=AcceptedFile)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordError(f"{doing}: {error}; mend the entry, or write the file again") from error
     for number, entry in enumerate(accepted.accepted):
         expected = fingerprint(entry.code, entry.configuration, entry.place)
@@ -349,14 +347,5 @@ def save_accepted(path: str | Path, accepted: AcceptedFile) -> None:
         OSError: It could not be written.
     """
     with replacing(Path(path)) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(_printable(msgspec.to_builtins(accepted))), indent=2))
+        stream.write(msgspec.json.format(msgspec.json.encode(printable(msgspec.to_builtins(accepted))), indent=2))
         stream.write(b"\n")
-
-
-def _printable(value: object) -> object:
-    """The same with lone surrogates, which no UTF-8 has, as their escapes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {key: _printable(item) for key, item in value.items()}
-    return [_printable(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -122,6 +122,11 @@ class Configuration(Record, frozen=True, kw_only=True):
     cures: tuple[Cure, ...] = ()
     library_switches: dict[str, bool] = {}
 
+    @property
+    def freezes(self) -> bool:
+        """Whether the weights become constants of the compiled code."""
+        return bool(self.inductor_options.get("freezing"))
+
 
 class InputTensor(Record, frozen=True, kw_only=True):
     """
@@ -688,6 +693,8 @@ class Measurement(Record, frozen=True, kw_only=True):
         calls_per_round: Calls in each round.
         dropped_after_round: Set where the configuration was dropped early as clearly slower.
         stopped_because: Why measuring ended: ``precise``, ``budget`` or ``dropped``.
+        page_faults_per_call: Pages the system had to map in one call, among all configurations in one process; None
+            where it does not say.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
@@ -699,6 +706,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     calls_per_round: Count = 1
     dropped_after_round: Count | None = None
     stopped_because: str | None = None
+    page_faults_per_call: Magnitude | None = None
 
 
 class Equivalence(Record, frozen=True, kw_only=True):
@@ -904,16 +912,59 @@ class Speedup(Record, frozen=True, kw_only=True):
     high: Ratio
 
 
+class FreshProcesses(Record, frozen=True, kw_only=True):
+    """
+    What processes that did nothing else made of a choice: each configuration started anew several times, in turns.
+
+    Attributes:
+        starts: How often each configuration was started.
+        low: Lower end of the 95 % interval over the starts, of how many times faster than the baseline it is.
+        median: Their geometric middle.
+        high: Upper end.
+        start_ratios: Of each start, in order.
+        page_faults_per_call: Pages the system had to map in one call there; None where it does not say.
+        baseline_page_faults_per_call: Those of the baseline.
+    """
+
+    starts: Count
+    low: Ratio
+    median: Ratio
+    high: Ratio
+    start_ratios: tuple[Ratio, ...] = ()
+    page_faults_per_call: Magnitude | None = None
+    baseline_page_faults_per_call: Magnitude | None = None
+
+
+class WithoutFreezing(Record, frozen=True, kw_only=True):
+    """
+    The best that leaves the weights free to change, where what is recommended freezes them.
+
+    Attributes:
+        configuration: The baseline itself where nothing else is faster.
+        speedup: As in ``Recommendation``; None for the baseline.
+        how: Lines to paste.
+        fresh_processes: As in ``Recommendation``.
+    """
+
+    configuration: str
+    speedup: Speedup | None
+    how: str | None
+    fresh_processes: FreshProcesses | None = None
+
+
 class Recommendation(Record, frozen=True, kw_only=True):
     """
     What to do.
 
     Attributes:
-        configuration: The configuration to use; None where nothing could be measured.
-        speedup: Against the baseline, from rounds measured after the choice was made; None where it is the baseline.
+        configuration: The configuration to use; None where nothing could be measured, or nothing is faster.
+        speedup: Against the baseline, over the starts of fresh processes where there were any, else from the rounds;
+            None where it is the baseline.
         how: Lines to paste.
-        verified: True where the gain was measured again after the choice and the outputs were equal.
-        reason: Why this one, or why none, in one sentence.
+        verified: True where fresh processes agreed with the rounds and the outputs were equal.
+        reason: Why this one, or why none, or why it is not verified, in one sentence.
+        fresh_processes: What those showed of it; None where there were none.
+        without_freezing: The best without frozen weights; None where what is recommended freezes none.
     """
 
     configuration: str | None
@@ -921,6 +972,8 @@ class Recommendation(Record, frozen=True, kw_only=True):
     how: str | None
     verified: bool
     reason: str | None = None
+    fresh_processes: FreshProcesses | None = None
+    without_freezing: WithoutFreezing | None = None
 
 
 class Plan(Record, frozen=True, kw_only=True):

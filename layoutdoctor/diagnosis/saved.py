@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, Graph, RatioInterval, Speedup, Trial
+    from layoutdoctor.diagnosis.records import Conversion, FreshProcesses, Graph, RatioInterval, Speedup, Trial
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 1 << 16
 _LONGEST_REASON = 300
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on data of another kind; the last one on JSON nested thousands deep."""
 
 
 def read_saved(path: str | Path, max_bytes: int) -> bytes:
@@ -108,6 +110,11 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
         yield from _unknown("$.recommendation.configuration", recommended.configuration, names, "trial")
         if recommended.speedup is not None:
             yield from _interval("$.recommendation.speedup", recommended.speedup)
+        if recommended.fresh_processes is not None:
+            yield from _interval("$.recommendation.fresh_processes", recommended.fresh_processes)
+        free = recommended.without_freezing
+        if free is not None:
+            yield from _unknown("$.recommendation.without_freezing.configuration", free.configuration, names, "trial")
 
 
 def _in_comparison(diagnosis: Diagnosis, names: set[str]) -> Iterator[str]:
@@ -122,7 +129,7 @@ def _in_comparison(diagnosis: Diagnosis, names: set[str]) -> Iterator[str]:
         yield from _unknown(f"$.comparison.fastest[{number}]", name, names, "trial")
 
 
-def _interval(place: str, interval: RatioInterval | Speedup) -> Iterator[str]:
+def _interval(place: str, interval: RatioInterval | Speedup | FreshProcesses) -> Iterator[str]:
     if not interval.low <= interval.median <= interval.high:
         ends = f"low {interval.low}, median {interval.median}, high {interval.high}"
         yield f"{place} has {ends}, expected them in this order"
@@ -251,7 +258,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
     data = data.removeprefix(BYTE_ORDER_MARK)
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordError(f"cannot read {name}: {why_unreadable(data, error)}") from error
     if head.schema_version != SCHEMA_VERSION:
         is_newer = head.schema_version > SCHEMA_VERSION
@@ -265,7 +272,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         )
     try:
         diagnosis = msgspec.json.decode(data, type=Diagnosis)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordError(
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
@@ -287,10 +294,6 @@ def load(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> Diagnos
         RecordError: The file cannot be read, is too large, or is no diagnosis.
     """
     return from_json(read_saved(path, max_bytes), repr(str(path)))
-
-
-_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
-"""What decoding raises on data that are no diagnosis; the last one on JSON nested thousands deep."""
 
 
 class _Head(msgspec.Struct):

@@ -5,14 +5,13 @@ and descriptions from the docstrings.
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -42,8 +41,7 @@ def schema_of(records: Sequence[type[msgspec.Struct]], *, name: str, title: str,
         version: Its ``schema_version``.
     """
     roots, components = msgspec.json.schema_components(records, ref_template="#/$defs/{name}")
-    structs = {struct.__name__: struct for root in records for struct in _structs_within(root)}
-    definitions: Schema = {key: _described(structs[key], components[key]) for key in sorted(components)}
+    definitions: Schema = {key: _described(components[key]) for key in sorted(components)}
     for root in records:
         _version_field(definitions[root.__name__], version)
     whole: Schema = dict(roots[0]) if len(roots) == 1 else {"anyOf": [dict(root) for root in roots]}
@@ -63,9 +61,9 @@ def to_text(schema: Schema) -> str:
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
 
 
-def describe_fields(record: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
-    """What a record's docstring says: of the whole, and of each field under ``Attributes``."""
-    whole, _, attributes = inspect.cleandoc(record.__doc__ or "").partition("\nAttributes:\n")
+def _words_of(docstring: str) -> tuple[str, dict[str, str]]:
+    """What a record's docstring, without indentation, says: of the whole, and of each field under ``Attributes``."""
+    whole, _, attributes = docstring.partition("\nAttributes:\n")
     fields: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in attributes.splitlines():
@@ -82,36 +80,16 @@ def _on_one_line(lines: Sequence[str]) -> str:
     return " ".join(" ".join(lines).split()).replace("``", "`")
 
 
-def _structs_within(struct: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
-    """A record and all records in its fields, as msgspec itself sees them."""
-    seen: dict[type, None] = {}
-    todo = [msgspec.inspect.type_info(struct)]
-    while todo:
-        found = todo.pop()
-        if isinstance(found, msgspec.inspect.StructType):
-            if found.cls not in seen:
-                seen[found.cls] = None
-                todo += [field.type for field in found.fields]
-        elif isinstance(found, msgspec.inspect.UnionType):
-            todo += found.types
-        elif isinstance(found, msgspec.inspect.VarTupleType):
-            todo.append(found.item_type)
-        elif isinstance(found, msgspec.inspect.DictType):
-            todo.append(found.value_type)
-        elif isinstance(found, msgspec.inspect.Metadata):
-            todo.append(found.type)
-    yield from seen
-
-
-def _described(struct: type[msgspec.Struct], component: Schema) -> Schema:
-    whole, fields = describe_fields(struct)
-    encoded = {field.encode_name: field.name for field in msgspec.structs.fields(struct)}
+def _described(component: Json) -> Schema:
+    assert isinstance(component, dict)
+    whole, fields = _words_of(str(component.get("description", "")))
     properties = component["properties"]
     assert isinstance(properties, dict)
     described = {
-        name: _described_field(name, value, fields.get(encoded[name], "")) for name, value in properties.items()
+        name: _described_field(name, value, fields.get(name) or fields.get(f"{name}_", ""))
+        for name, value in properties.items()
     }
-    return {**component, "title": struct.__name__, "description": whole, "properties": described}
+    return {**component, "description": whole, "properties": described}
 
 
 def _described_field(name: str, value: Json, words: str) -> Json:

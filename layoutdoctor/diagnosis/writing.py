@@ -78,6 +78,15 @@ def target_of(path: Path) -> Path:
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
+def printable(value: object) -> object:
+    """A plain value with lone surrogates, which no UTF-8 has, as their escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {printable(key): printable(item) for key, item in value.items()}
+    return [printable(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def file_name_of(name: str) -> str:
     """A name as the name of a file: a plain one as it is, any other one made so that it leads nowhere else."""
     plain = _IN_FILE_NAMES.sub("_", name)[:_LONGEST_FILE_NAME]

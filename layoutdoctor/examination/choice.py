@@ -1,20 +1,33 @@
-"""
-What to recommend: which trial is the baseline, which may win, and what the second measurement makes of the
-winner.
-"""
+"""What to recommend: which trial is the baseline, which may win, and what fresh processes make of the winner."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import FASTER, Recommendation, Speedup
+from layoutdoctor.diagnosis.records import Recommendation, Speedup, WithoutFreezing
+from layoutdoctor.examination.ratios import RESOLUTION
 from layoutdoctor.units import format_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Configuration, FormatChoice, OptionValue, Trial
+    from layoutdoctor.diagnosis.records import (
+        Comparison,
+        Configuration,
+        FormatChoice,
+        FreshProcesses,
+        OptionValue,
+        Trial,
+    )
+
+ONE_PROCESS = "it was timed beside the other configurations in one process, not in fresh ones"
+_AGREEMENT = 0.05
+"""What one process and fresh ones may differ by beyond their intervals and still mean the same."""
+_TELLING_FAULTS = 100
+"""Page faults of a call above which their number may explain a time."""
 
 _FORMAT_BY_RANK = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 
@@ -143,39 +156,117 @@ def eligible_names(trials: Sequence[Trial]) -> frozenset[str]:
 
 
 def recommend(
-    trials: Sequence[Trial], comparison: Comparison | None, confirmed: Comparison | None, ranks: Ranks
+    trials: Sequence[Trial], comparison: Comparison | None, without_freezing: Comparison | None, ranks: Ranks
 ) -> Recommendation:
     """
-    The recommendation, from the comparison and from rounds measured after the choice was made.
+    What the rounds recommend; whether that holds is for fresh processes to say.
 
     Args:
-        comparison: Of the first rounds; None where fewer than two trials were measured.
-        confirmed: The chosen configuration against the baseline once more; None where there was nothing to confirm.
+        comparison: None where fewer than two trials were measured.
+        without_freezing: Of the same rounds, those of frozen weights left out; None where nothing is left to compare.
     """
     if comparison is None or not comparison.fastest:
         return _none(_why_nothing(trials, comparison))
     chosen = comparison.fastest[0]
     if chosen == comparison.baseline:
         return _none(_why_baseline(comparison))
-    again = next((ratio for ratio in confirmed.ratios if ratio.name == chosen), None) if confirmed is not None else None
-    if again is None:
-        return _none(f"{chosen} led, but its gain could not be measured again")
-    if again.coverage is None:
-        return _none(f"{chosen} led, but {again.round_count} rounds are too few to confirm it; give a larger --budget")
-    if again.verdict != FASTER:
-        return _none(
-            f"{chosen} led in the first rounds, but measured again no gain was sure "
-            f"({format_ratio(again.low)} to {format_ratio(again.high)})"
-        )
-    trial = next(trial for trial in trials if trial.name == chosen)
-    equal = trial.equivalence is not None and trial.equivalence.status == "equal"
+    by_name = {trial.name: trial for trial in trials}
+    free: WithoutFreezing | None = None
+    if by_name[chosen].configuration.freezes:
+        name = without_freezing.fastest[0] if without_freezing and without_freezing.fastest else comparison.baseline
+        how = how_to_apply(by_name[name].configuration, *ranks)
+        free = WithoutFreezing(configuration=name, speedup=_speedup(comparison, name), how=how)
     return Recommendation(
         configuration=chosen,
-        speedup=Speedup(low=again.low, median=again.median, high=again.high),
-        how=how_to_apply(trial.configuration, *ranks),
-        verified=equal,
-        reason=_why_chosen(comparison, chosen, equal=equal),
+        speedup=_speedup(comparison, chosen),
+        how=how_to_apply(by_name[chosen].configuration, *ranks),
+        verified=False,
+        reason=ONE_PROCESS,
+        without_freezing=free,
     )
+
+
+def _speedup(comparison: Comparison, name: str) -> Speedup | None:
+    ratio = next((ratio for ratio in comparison.ratios if ratio.name == name), None)
+    return None if ratio is None else Speedup(low=ratio.low, median=ratio.median, high=ratio.high)
+
+
+def with_fresh_processes(
+    recommendation: Recommendation, comparison: Comparison, trials: Sequence[Trial], fresh: Mapping[str, FreshProcesses]
+) -> Recommendation:
+    """
+    The recommendation once fresh processes have timed it: theirs is the speed that the user will see.
+
+    Args:
+        fresh: Of each configuration that was timed beside the baseline.
+    """
+    free, name = recommendation.without_freezing, recommendation.configuration
+    if free is not None and free.configuration in fresh:
+        free = _free_in_fresh_processes(free, comparison, fresh[free.configuration])
+    if name is None or name not in fresh:
+        return recommendation
+    seen, within = fresh[name], recommendation.speedup
+    if not _is_faster(seen):
+        why = _why_not_in_fresh_processes(name, within, seen)
+        if free is None or free.speedup is None or free.fresh_processes is None:
+            return msgspec.structs.replace(_none(why), fresh_processes=seen)
+        # The best without freezing holds, and is what is left to recommend.
+        within = _speedup(comparison, free.configuration)
+        name, seen, how, free = free.configuration, free.fresh_processes, free.how, None
+    else:
+        how, why = recommendation.how, ""
+    trial = next(trial for trial in trials if trial.name == name)
+    equal = trial.equivalence is not None and trial.equivalence.status == "equal"
+    doubt = _disagreement(within, seen)
+    reason = doubt or _why_chosen(comparison, name, equal=equal)
+    return Recommendation(
+        configuration=name,
+        speedup=Speedup(low=seen.low, median=seen.median, high=seen.high),
+        how=how,
+        verified=equal and doubt is None,
+        reason=f"{why}; {reason}" if why else reason,
+        fresh_processes=seen,
+        without_freezing=free,
+    )
+
+
+def _free_in_fresh_processes(free: WithoutFreezing, comparison: Comparison, seen: FreshProcesses) -> WithoutFreezing:
+    if not _is_faster(seen):
+        return WithoutFreezing(configuration=comparison.baseline, speedup=None, how=None)
+    speedup = Speedup(low=seen.low, median=seen.median, high=seen.high)
+    return msgspec.structs.replace(free, speedup=speedup, fresh_processes=seen)
+
+
+def _is_faster(seen: FreshProcesses) -> bool:
+    return seen.low > 1 + RESOLUTION
+
+
+def _disagreement(within: Speedup | None, seen: FreshProcesses) -> str | None:
+    """Where one warm process and fresh ones differ by more than their intervals and a little; None where they agree."""
+    if within is None:
+        return None
+    apart = max(within.low / seen.high, seen.low / within.high)
+    if apart <= 1 + _AGREEMENT:
+        return None
+    return (
+        f"beside the other configurations in one process it was {format_ratio(within.median)}, in fresh processes "
+        f"{format_ratio(seen.median)}{_faults_text(seen)}"
+    )
+
+
+def _why_not_in_fresh_processes(name: str, within: Speedup | None, seen: FreshProcesses) -> str:
+    gain = "" if within is None else f" beside the others in one process ({format_ratio(within.median)})"
+    what = "slower" if seen.high < 1 else "not surely faster"
+    interval = f"{format_ratio(seen.median)}, {format_ratio(seen.low)} to {format_ratio(seen.high)}"
+    return f"{name} led{gain}, but in fresh processes it is {what} ({interval}){_faults_text(seen)}"
+
+
+def _faults_text(seen: FreshProcesses) -> str:
+    """Page faults, where those explain a difference between processes."""
+    mine, theirs = seen.page_faults_per_call, seen.baseline_page_faults_per_call
+    if mine is None or theirs is None or max(mine, theirs) < _TELLING_FAULTS:
+        return ""
+    return f", with {mine:.0f} page faults a call against {theirs:.0f}"
 
 
 def _none(reason: str) -> Recommendation:

@@ -16,6 +16,7 @@ import msgspec
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
+from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ def sum_known(values: Iterable[Number | None]) -> Number | None:
 
 def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
     """Time of all; None where one of them was not measured, 0 for none."""
-    times = [conversion.seconds for conversion in conversions]
-    return None if None in times else sum_known(times) or 0.0
+    return known_sum(0.0, *(conversion.seconds for conversion in conversions))
 
 
 def launch_count(conversions: Iterable[Conversion]) -> int:

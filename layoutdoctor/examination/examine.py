@@ -112,8 +112,8 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         kernels = summarize_host(profile, log, tree, homeless, lacks)
     else:
         attribution = attribute(iteration.events)
-        kernels = summarize_device(iteration.events, attribution, tree, graphs, lacks)
-        seconds = device_seconds(iteration.events, attribution)
+        kernels = summarize_device(attribution, tree, graphs, lacks)
+        seconds = device_seconds(attribution)
     kernels = with_bandwidth_shares(kernels, bandwidth)
     if is_eager:
         graph = with_eager_conversions(graphs[0], tree, kernels.conversions, seconds)

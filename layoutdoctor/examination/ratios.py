@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -28,6 +29,9 @@ LEAST_COVERAGE = 0.95
 # Two copies of one model differ by up to about 1 %, for as long as they live, through where their memory lies: a real
 # difference that says nothing of the layout. benchmarks/README.md has the figures.
 RESOLUTION = 0.01
+COVERAGE_OF_STARTS = 0.95
+# Of Student's t for that, two-sided, by the number of values.
+_STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
 
 
 class MedianInterval(NamedTuple):
@@ -143,6 +147,28 @@ def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequenc
         if not 0 < seconds < math.inf:
             raise ValueError(f"cannot compare times that hold {seconds!r} s: expected positive, finite seconds")
     return [b / c for b, c in zip(baseline_seconds[:shared], candidate_seconds[:shared], strict=True)]
+
+
+def median_ratio(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequence[Seconds]) -> float:
+    """The middle of ``round_ratios``."""
+    return median_interval(round_ratios(baseline_seconds, candidate_seconds), COVERAGE).median
+
+
+def interval_over_starts(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """
+    Low end, geometric middle and high end of what several starts showed, covering the true one 95 times of 100.
+
+    Args:
+        ratios: One per start, 2 to 6 of them, above 0. From start to start they scatter by where memory happens to lie,
+            which is as good as normal; too few for an interval without that assumption.
+
+    Source:
+        Student's t on the logarithms.
+    """
+    logarithms = [math.log(ratio) for ratio in ratios]
+    middle = statistics.fmean(logarithms)
+    half = _STUDENT[len(ratios)] * statistics.stdev(logarithms) / math.sqrt(len(ratios))
+    return math.exp(middle - half), math.exp(middle), math.exp(middle + half)
 
 
 def median_interval(ratios: Sequence[float], coverage: float, effective_count: int | None = None) -> MedianInterval:

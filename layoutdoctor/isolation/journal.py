@@ -67,7 +67,7 @@ class Journal:
 
     def __init__(self, directory: Path, lock: BinaryIO | None, *, is_temporary: bool) -> None:
         self.directory = directory
-        self.kept: Kept | None = None
+        self.kept = Kept()
         self.lost: dict[str, Lost] = {}
         self.finished: Kept | None = None
         self.failure: str | None = None
@@ -92,7 +92,7 @@ class Journal:
     @property
     def can_continue(self) -> bool:
         """Whether another run could go on from here."""
-        return self.failure is None and (self.kept is not None or bool(self.lost))
+        return self.failure is None and bool(self.kept.recordings or self.lost)
 
     def close(self, *, is_needed: bool) -> None:
         """Lets go of the directory; a temporary one is removed unless somebody may want to continue from it."""

@@ -11,18 +11,18 @@ import os
 import struct
 import tempfile
 import time
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Configuration, Cure, Failure, Mode, Trial
+from layoutdoctor.diagnosis.records import Configuration, Cure, Failure, Mode, PositiveSeconds, Trial
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.recording.saved import pack, unpacked_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.recording.recording import Head
 
 DEFAULT_BUDGET_SECONDS = 30.0
 """Seconds for the timing rounds of all configurations together; capturing and profiling come on top."""
@@ -44,7 +44,9 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     total: int
 
 
-_LENGTH_BYTES = 4
+LENGTH_BYTES = 4
+"""In front of every message, most significant first."""
+
 TURNS = "measure"
 """The stage in which configurations take turns: the board says which one is under way."""
 
@@ -109,6 +111,15 @@ class Kept(Message, frozen=True, kw_only=True):
     memos: dict[str, TrialMemo] = {}
     derived: tuple[Configuration, ...] = ()
 
+    @property
+    def head(self) -> Head | None:
+        """What all of them share; None where there is none yet."""
+        return self.recordings[0].head if self.recordings else None
+
+    def trial(self, name: str) -> Trial | None:
+        """A configuration's trial; None where it is not done."""
+        return next((recording.trial for recording in self.recordings if recording.name == name), None)
+
     def with_trial(self, recording: Recording, memo: TrialMemo | None = None) -> Kept:
         """
         The same with one more trial, or with what is known now of one that is there; all get its head.
@@ -151,6 +162,9 @@ class Request(Message, frozen=True, kw_only=True):
         lower_for: A GPU that is not there, to lower for.
         trace_directory: Where to keep profiler traces.
         derives: Whether configurations may be made of these: the best with cures, and with switches of libraries.
+        timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
+        kept: What earlier processes did.
+        lost: The configurations that took one with them.
     """
 
     target: str | None = None
@@ -165,8 +179,9 @@ class Request(Message, frozen=True, kw_only=True):
     budget_seconds: float = DEFAULT_BUDGET_SECONDS
     trace_directory: str | None = None
     command: str | None = None
-    kept: Kept | None = None
+    kept: Kept = Kept()
     lost: dict[str, Lost] = {}
+    timed: Configuration | None = None
 
 
 class Began(Message, frozen=True, kw_only=True, tag=True):
@@ -217,7 +232,20 @@ class Broken(Message, frozen=True, kw_only=True, tag=True):
     failure: Failure
 
 
-AnyMessage = Began | Progress | KeptMore | Derived | Finished | Refused | Broken
+class Ready(Message, frozen=True, kw_only=True, tag=True):
+    """The one configuration runs and can be timed; a call takes about so long."""
+
+    call_seconds: PositiveSeconds
+
+
+class Turned(Message, frozen=True, kw_only=True, tag=True):
+    """What each call of a turn took, and how many pages the system had to map in one."""
+
+    seconds: tuple[PositiveSeconds, ...]
+    page_faults_per_call: float | None = None
+
+
+AnyMessage = Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Ready | Turned
 
 
 class TurnBoard:
@@ -278,10 +306,10 @@ class TurnBoard:
 _message_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage, dec_hook=unpacked_column)
 
 
-def encode(message: AnyMessage) -> bytes:
+def encode(message: AnyMessage | Request) -> bytes:
     """A message with its length in front."""
     data = pack(message)
-    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 class MessageReader:
@@ -298,52 +326,40 @@ class MessageReader:
             ValueError: It is no message; nothing after it can be read either.
         """
         self._buffer += data
-        while len(self._buffer) >= _LENGTH_BYTES:
-            length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
+        while len(self._buffer) >= LENGTH_BYTES:
+            length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
             if length > MOST_MESSAGE_BYTES:
                 raise ValueError(f"{length} bytes were announced, more than {MOST_MESSAGE_BYTES}")
-            end = _LENGTH_BYTES + length
+            end = LENGTH_BYTES + length
             if len(self._buffer) < end:
                 return
-            message = _message_decoder.decode(bytes(self._buffer[_LENGTH_BYTES:end]))
+            message = _message_decoder.decode(bytes(self._buffer[LENGTH_BYTES:end]))
             del self._buffer[:end]
             yield message
 
 
-def _tell_nobody(*_: object, **__: object) -> None: ...
-
-
-@dataclass(frozen=True)
-class Attempt:
+class Listener:
     """
-    One process's part of a diagnosis: what earlier processes did, and whom to tell what this one does.
+    Whom the process that runs a diagnosis tells what it does: nobody, unless a subclass listens.
 
     Attributes:
-        began: Told what is begun.
-        turn: Told whose turn it is to be timed.
-        keep: Given each trial once it is done.
-        derived: Told which configurations were made of the requested ones, before the first of them begins.
+        progress: Called at every step.
         may_restart: Whether another process watches, keeps what is done, and would go on if this one could not.
     """
 
-    kept: Kept | None = None
-    lost: Mapping[str, Lost] = field(default_factory=dict)
-    began: Callable[..., None] = _tell_nobody
-    turn: Callable[[str], None] = _tell_nobody
-    keep: Callable[[Recording, TrialMemo], None] = _tell_nobody
-    derived: Callable[[tuple[Configuration, ...]], None] = _tell_nobody
-    may_restart: bool = False
+    may_restart = False
 
-    def created_at(self) -> str:
-        """When the diagnosis was begun, in UTC: now, unless an earlier process began it."""
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return self.kept.recordings[0].head.created_at if self.kept is not None else now
+    def __init__(self, progress: Callable[[Progress], None] | None = None) -> None:
+        self.progress = progress or (lambda step: None)
 
-    def trial(self, name: str) -> Trial | None:
-        """What an earlier process observed of a configuration's trial; None without one."""
-        recordings = self.kept.recordings if self.kept is not None else ()
-        return next((recording.trial for recording in recordings if recording.name == name), None)
+    def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
+        """Told what begins, in the terms of ``Began``."""
 
-    def memo(self, name: str) -> TrialMemo | None:
-        """The memo of that trial."""
-        return self.kept.memos.get(name) if self.kept is not None else None
+    def turn(self, configuration: str) -> None:
+        """Told whose turn it is to be timed."""
+
+    def derived(self, configurations: tuple[Configuration, ...]) -> None:
+        """Told which configurations were made of the requested ones, before the first of them begins."""
+
+    def keep(self, recording: Recording, memo: TrialMemo) -> None:
+        """Given each trial once it is done."""

@@ -12,9 +12,13 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from layoutdoctor.errors import SubjectError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +38,26 @@ _SIGNAL_WORDS = {
 _STACK = re.compile(r"^(Fatal Python error: |Current thread 0x|Thread 0x)")
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)')
 _SCRATCH_PREFIX = "layoutdoctor-"
+_CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.run.worker import main; main(sys.argv[1:5])"
+
+
+def child_command(numbers: Iterable[int]) -> list[str]:
+    """
+    What starts a process that reads a request: the interpreter that runs this, with the options it was started with.
+
+    Args:
+        numbers: As ``run.worker.main`` takes them.
+
+    Raises:
+        SubjectError: The interpreter does not know its own program.
+    """
+    if not sys.executable:
+        raise SubjectError(
+            "cannot start a process for the diagnosis: this interpreter does not know its own program "
+            "(sys.executable is empty); use --no-isolation"
+        )
+    options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *options, "-c", _CHILD_CODE, *map(str, numbers), *sys.path]
 
 
 def scratch_prefix(pid: int) -> str:
@@ -134,9 +158,18 @@ def has_ended(pid: int) -> bool:
 
 def peak_resident_bytes(pid: int) -> int | None:
     """Most memory that a living process has had in RAM; None where the system does not say."""
+    return _bytes_in(_PROCESSES / str(pid) / "status", "VmHWM:")
+
+
+def available_bytes() -> int | None:
+    """Memory that the system could give to new processes; None where it does not say."""
+    return _bytes_in(_PROCESSES / "meminfo", "MemAvailable:")
+
+
+def _bytes_in(table: Path, label: str) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in (_PROCESSES / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
+        for line in table.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith(label):
                 return int(line.split()[1]) * 1024
     return None
 

@@ -12,7 +12,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from layoutdoctor import errors
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.isolation.fresh import verified
 from layoutdoctor.isolation.messages import (
     TURNS,
     Began,
@@ -39,9 +39,11 @@ from layoutdoctor.isolation.messages import (
     Refused,
     Request,
     TurnBoard,
+    encode,
 )
 from layoutdoctor.isolation.processes import (
     adopt_orphans,
+    child_command,
     has_ended,
     how_it_ended,
     kill_all,
@@ -51,7 +53,6 @@ from layoutdoctor.isolation.processes import (
     remove_scratch,
     started_by,
 )
-from layoutdoctor.recording.saved import pack
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ _STAGE_WORDS = {
     "measure": "while it was timed",
     "target": "while it was lowered",
 }
-_CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.run.worker import main; main(sys.argv[1:5])"
 
 
 @dataclass
@@ -124,9 +124,8 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         adopt_orphans()
     known: dict[str, Examined] = {}
     while True:
-        kept = journal.kept.without_profiles() if journal.kept is not None else None
-        derived = () if kept is None else kept.derived
-        configurations = (*request.configurations, *derived)
+        kept = journal.kept.without_profiles()
+        configurations = (*request.configurations, *kept.derived)
         attempt = msgspec.structs.replace(request, configurations=configurations, kept=kept, lost=journal.lost)
         child = _Child(attempt, journal, watch, known, timeout_seconds)
         try:
@@ -134,7 +133,9 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         finally:
             child.end()
         if child.finished is not None:
-            kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept or Kept())
+            kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept)
+            recordings = verified(kept.recordings, request, watch.progress, child.peak_bytes)
+            kept = msgspec.structs.replace(kept, recordings=recordings)
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)
         if child.refused is not None:
@@ -185,7 +186,7 @@ class _Child:
         self._garbled: str | None = None
         self._is_late = False
         self._deadline = self._deadline_of(self._began)
-        self._peak_bytes: int | None = None
+        self.peak_bytes: int | None = None
         self._looked = 0.0
         self._log: deque[bytes] = deque()
         self._reader = MessageReader()
@@ -195,7 +196,6 @@ class _Child:
 
     def run(self) -> None:
         """Starts the process and listens until it has ended, or has to be ended."""
-        interpreter = _interpreter()
         board = TurnBoard.make()
         self._board = TurnBoard(board)
         messages, messages_end = os.pipe()
@@ -203,7 +203,7 @@ class _Child:
         numbers = (request, messages_end, os.getpid(), board)
         try:
             self._process = subprocess.Popen(
-                [*interpreter, "-c", _CHILD_CODE, *map(str, numbers), *sys.path],
+                child_command(numbers),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -232,7 +232,7 @@ class _Child:
     def _send_request(self, descriptor: int) -> None:
         # A child that died while it started reads nothing, and what it printed says why.
         with contextlib.suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as stream:
-            stream.write(pack(self.request))
+            stream.write(encode(self.request))
 
     def _listen(self, messages: int, output: int) -> None:
         for descriptor in (messages, output):
@@ -262,7 +262,7 @@ class _Child:
         assert self._process is not None
         if time.monotonic() > self._looked + _LOOK_SECONDS:
             self._looked = time.monotonic()
-            self._peak_bytes = peak_resident_bytes(self._process.pid) or self._peak_bytes
+            self.peak_bytes = peak_resident_bytes(self._process.pid) or self.peak_bytes
 
     def _turn(self) -> tuple[str, float] | None:
         """Whose turn it is, and since when; None where nobody is being timed."""
@@ -326,21 +326,21 @@ class _Child:
             case KeptMore():
                 self._keep(message)
             case Derived():
-                added = message.configurations
-                self.request = msgspec.structs.replace(
-                    self.request, configurations=(*self.request.configurations, *added)
-                )
-                self.journal.keep((self.journal.kept or Kept()).with_derived(added))
+                configurations = (*self.request.configurations, *message.configurations)
+                self.request = msgspec.structs.replace(self.request, configurations=configurations)
+                self.journal.keep(self.journal.kept.with_derived(message.configurations))
             case Finished():
                 self.finished = message
             case Refused():
                 self.refused = message
-            case _:
+            case Broken():
                 self._broken = message
+            case _:
+                self._garbled = f"{type(message).__name__} was not asked for"
 
     def _keep(self, message: KeptMore) -> None:
         """Keeps a trial and tells of it, while the child waits: what is examined here runs on a core that it needs."""
-        kept = (self.journal.kept or Kept()).with_trial(message.recording, message.memo)
+        kept = self.journal.kept.with_trial(message.recording, message.memo)
         self.journal.keep(kept)
         start = time.monotonic()
         self.watch.on_trial(diagnosis_of(kept.recordings, self._known))
@@ -368,7 +368,7 @@ class _Child:
         else:
             what = how_it_ended(self._process.returncode)
         was_killed = self._process.returncode == -signal.SIGKILL and not self._is_late
-        memory = f"; it held up to {format_bytes(self._peak_bytes)}" if self._peak_bytes and was_killed else ""
+        memory = f"; it held up to {format_bytes(self.peak_bytes)}" if self.peak_bytes and was_killed else ""
         message = f"{what} {_STAGE_WORDS.get(stage, f'while {stage}')}{memory}"
         failure = Failure(kind=stage, message=message, log=self._last_lines() or None)
         turn = self._turn()
@@ -388,13 +388,3 @@ class _Child:
             kill_all(started_by(os.getpid()))
         self._process.wait()
         remove_scratch(self._process.pid)
-
-
-def _interpreter() -> list[str]:
-    """The interpreter that runs this, with the options it was started with."""
-    if not sys.executable:
-        raise SubjectError(
-            "cannot start a process for the diagnosis: this interpreter does not know its own program "
-            "(sys.executable is empty); use --no-isolation"
-        )
-    return [sys.executable, *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]

@@ -70,6 +70,7 @@ class RoundTimes:
         dropped_after_round: Rounds it took part in before it was dropped as clearly slower; None where it was not.
         stopped_because: ``precise``, ``budget`` (of time or of rounds), ``dropped`` or ``failed``.
         failure: Class and text of the exception, where a call raised one.
+        page_faults_per_call: Pages the system had to map in one call; None where it does not say.
     """
 
     round_seconds: tuple[Seconds, ...]
@@ -78,6 +79,7 @@ class RoundTimes:
     dropped_after_round: int | None = None
     stopped_because: str | None = None
     failure: str | None = None
+    page_faults_per_call: float | None = None
 
 
 def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
@@ -120,6 +122,15 @@ class CudaTimer:
                 end.record()
             torch.cuda.synchronize()
             return tuple(max(start.elapsed_time(end) * 1e-3, _SHORTEST_SECONDS) for start, end in events)
+
+
+def page_faults() -> int | None:
+    """Pages that the system has mapped for this process so far; None where it does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def choose_timer(device: str) -> Timer:
@@ -224,6 +235,7 @@ def to_measurement(
         calls_per_round=times.calls_per_round,
         dropped_after_round=times.dropped_after_round,
         stopped_because=times.stopped_because,
+        page_faults_per_call=times.page_faults_per_call,
     )
 
 
@@ -248,6 +260,7 @@ class _Rounds:
         self.calls = 1
         self.call_seconds: dict[str, list[tuple[Seconds, ...]]] = {name: [] for name in steps}
         self.round_seconds: dict[str, list[Seconds]] = {name: [] for name in steps}
+        self.page_faults: dict[str, list[float]] = {name: [] for name in steps}
         self.dropped: dict[str, int] = {}
         self.failures: dict[str, str] = {}
 
@@ -265,7 +278,10 @@ class _Rounds:
     def run(self, order: list[str]) -> None:
         for name in order:
             with self._failing_alone(name):
+                before = page_faults()
                 times = self.timer(self.steps[name], self.calls)
+                if before is not None:
+                    self.page_faults[name].append(((page_faults() or before) - before) / self.calls)
                 self.call_seconds[name].append(times)
                 self.round_seconds[name].append(self.estimator(times))
         self.count += 1
@@ -296,6 +312,7 @@ class _Rounds:
                 dropped_after_round=self.dropped.get(name),
                 stopped_because="failed" if name in self.failures else "dropped" if name in self.dropped else stopped,
                 failure=self.failures.get(name),
+                page_faults_per_call=statistics.median(self.page_faults[name]) if self.page_faults[name] else None,
             )
             for name in self.steps
         }

@@ -20,6 +20,8 @@ from layoutdoctor.privacy.paths import listed
 from layoutdoctor.privacy.scrubbing import PLACEHOLDER, records_in, rewrite_record, scrub
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import msgspec
 
     from layoutdoctor.privacy.paths import Surroundings
@@ -49,8 +51,6 @@ _KEPT = frozenset(
 }
 _KERNELS = frozenset(("Kernel.name", "Conversion.kernel", "Buffer.kernel", "Graph.kernel_names"))
 _LIBRARY_TEXTS = frozenset(("Kernel.problem", "Kernel.implementation"))
-_OPAQUE = frozenset(("Graph.code_fingerprint",))
-_CLASSES = frozenset(("Subject.model",))
 _UNKNOWN_LIBRARIES = (None, "custom")
 _DEEPEST = 50
 """Parts of a module path in a sentence; longer texts with dots are no such path."""
@@ -80,7 +80,7 @@ class _Redactor:
         self._taken: set[str] = set()
         self._public_texts: set[str] = set()
         self._module_totals: set[str] = set()
-        self._known: dict[tuple[str, str], str] = {}
+        self._known: dict[tuple[str, Callable[[str], str]], str] = {}
         for part in records_in(record):
             self._note_public(part)
         rewrite_record(record, self._collect)
@@ -104,7 +104,7 @@ class _Redactor:
             self._names.setdefault(text, "")
             for part in text.split("."):
                 self._names.setdefault(part, "")
-        elif place in _CLASSES:
+        elif place == "Subject.model":
             self._names.setdefault(text, "")
         elif place == "SourceLocation.file":
             # A sentence says "model.py" of what the record knows as "models/model.py"; the first such file is meant.
@@ -114,36 +114,29 @@ class _Redactor:
     def rewrite(self, text: str, place: str) -> str:
         if place in _KEPT or place.startswith("Layout."):
             return text
-        key = (text, self._kind(text, place))
-        if key not in self._known:
-            self._known[key] = self._rewritten(*key)
-        return self._known[key]
+        rewriter = self._rewriter(text, place)
+        if (text, rewriter) not in self._known:
+            self._known[text, rewriter] = rewriter(text)
+        return self._known[text, rewriter]
 
-    def _kind(self, text: str, place: str) -> str:
+    def _rewriter(self, text: str, place: str) -> Callable[[str], str]:
         if place == "SourceLocation.file":
-            return "file"
+            return self._file
         if _is_module(place) or (place == "Total.name" and text in self._module_totals):
-            return "module"
-        if place in _OPAQUE:
-            return "code"
-        if place in _CLASSES:
-            return "class"
+            return self._module
+        if place == "Graph.code_fingerprint":
+            return self._code
+        if place == "Subject.model":
+            return self._class
         if text in self._public_texts and (place in _KERNELS or place in _LIBRARY_TEXTS or place == "Total.name"):
-            return "public"
-        return "text"
+            return str
+        return self._text
 
-    def _rewritten(self, text: str, kind: str) -> str:
-        if kind == "public":
-            return text
-        if kind == "file":
-            return self._file(text)
-        if kind == "module":
-            return self._module(text)
-        if kind == "class":
-            return text if is_public_class(text) else self._pseudonym("class", text)
-        if kind == "code":
-            return self._pseudonym("code", text)
-        return self._text(text)
+    def _code(self, text: str) -> str:
+        return self._pseudonym("code", text)
+
+    def _class(self, name: str) -> str:
+        return name if is_public_class(name) else self._pseudonym("class", name)
 
     def _pseudonym(self, kind: str, name: str) -> str:
         if name in self._taken and name.startswith(f"{kind}_"):

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.recording.event_stream import events_of
+from layoutdoctor.recording.event_stream import as_utf8, events_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -107,55 +107,32 @@ class KernelEvent:
     thread: str
 
 
-@dataclass
 class Survey:
     """
-    What must be known of a trace before events are added to it.
+    What must be known of a trace before events are added to it, collected event by event.
 
     Attributes:
         kernels: The kernels that were asked for, in the order of the file.
-        numbers: Every process and thread id that is a number.
         sort_indices: Where viewers put the track of a process and thread (both as JSON).
         last_flow: The highest id of a flow.
     """
 
-    kernels: list[KernelEvent] = field(default_factory=list)
-    numbers: set[int] = field(default_factory=set)
-    sort_indices: dict[tuple[str, str], int] = field(default_factory=dict)
-    last_flow: int = 0
+    def __init__(self, names: Collection[str]) -> None:
+        self.kernels: list[KernelEvent] = []
+        self.sort_indices: dict[tuple[str, str], int] = {}
+        self.last_flow = 0
+        self._names = frozenset(names)
+        self._known_names: dict[bytes, str | None] = {}
+        self._ids: set[bytes] = set()
 
     def free_threads(self) -> Iterator[int]:
         """Thread ids that nothing in the trace has."""
-        return (number for number in count(FIRST_OWN_THREAD) if number not in self.numbers)
-
-
-def survey_trace(file: TraceFile, names: Collection[str]) -> Survey:
-    """
-    Looks through a Chrome trace.
-
-    Raises:
-        TraceError: It cannot be read, or is no Chrome trace.
-    """
-    survey = _Surveyor(frozenset(names))
-    _, batches = events_of(file, _decode_events, _decode_loosely)
-    for batch in batches:
-        for event in batch:
-            survey.add(event)
-    return survey.finish()
-
-
-class _Surveyor:
-    """Collects a survey, event by event."""
-
-    def __init__(self, names: frozenset[str]) -> None:
-        self.survey = Survey()
-        self.names = names
-        self.known_names: dict[bytes, str | None] = {}
-        self.ids: set[bytes] = set()
+        taken = {_number(_value(text), 10) for text in self._ids}
+        return (number for number in count(FIRST_OWN_THREAD) if number not in taken)
 
     def add(self, event: _Event) -> None:
-        self.ids.add(bytes(event.tid))
-        self.ids.add(bytes(event.pid))
+        """Takes the next event."""
+        self._ids |= {bytes(event.tid), bytes(event.pid)}
         if event.ph == "X":
             if event.cat.lower() == "kernel":
                 self._add_kernel(event)
@@ -169,14 +146,14 @@ class _Surveyor:
         start, duration = _time(event.ts), _time(event.dur)
         if name is not None and start is not None and duration is not None:
             kernel = KernelEvent(name, Span(start, duration), _id_text(event.pid), _id_text(event.tid))
-            self.survey.kernels.append(kernel)
+            self.kernels.append(kernel)
 
     def _wanted_name(self, text: bytes) -> str | None:
-        if text not in self.known_names:
+        if text not in self._known_names:
             value = _value(text)
             name = value if isinstance(value, str) else ""
-            self.known_names[text] = name if name in self.names else None
-        return self.known_names[text]
+            self._known_names[text] = name if name in self._names else None
+        return self._known_names[text]
 
     def _add_metadata(self, event: _Event) -> None:
         if bytes(event.name) != b'"thread_sort_index"':
@@ -184,25 +161,27 @@ class _Surveyor:
         arguments = _value(event.args)
         index = arguments.get("sort_index") if isinstance(arguments, dict) else None
         if isinstance(index, int):
-            self.survey.sort_indices[_id_text(event.pid), _id_text(event.tid)] = index
+            self.sort_indices[_id_text(event.pid), _id_text(event.tid)] = index
 
     def _add_flow(self, event: _Event) -> None:
-        value = _value(event.id)
-        try:
-            number = int(value, 16) if isinstance(value, str) else int(value)
-        except (TypeError, ValueError, OverflowError):
-            return
-        if self.survey.last_flow < number < _MOST_FLOW_ID:
-            self.survey.last_flow = number
+        number = _number(_value(event.id), 16)
+        if number is not None and self.last_flow < number < _MOST_FLOW_ID:
+            self.last_flow = number
 
-    def finish(self) -> Survey:
-        for text in self.ids:
-            value = _value(text)
-            try:
-                self.survey.numbers.add(int(value))
-            except (TypeError, ValueError, OverflowError):
-                continue  # no number, so that no number can collide with it
-        return self.survey
+
+def survey_trace(file: TraceFile, names: Collection[str]) -> Survey:
+    """
+    Looks through a Chrome trace.
+
+    Raises:
+        TraceError: It cannot be read, or is no Chrome trace.
+    """
+    survey = Survey(names)
+    _, batches = events_of(file, _decode_events, _decode_loosely)
+    for batch in batches:
+        for event in batch:
+            survey.add(event)
+    return survey
 
 
 def annotated_pieces(file: TraceFile, added: Iterable[bytes]) -> Iterator[bytes]:
@@ -225,7 +204,7 @@ def annotated_pieces(file: TraceFile, added: Iterable[bytes]) -> Iterator[bytes]
         yield separator + event
         separator = b",\n"
     while first:
-        yield separator + _as_utf8(b",\n".join(first))
+        yield separator + as_utf8(b",\n".join(first))
         separator = b",\n"
         first = next(batches, [])
     yield b"\n" + _closing(stream, known)
@@ -269,15 +248,6 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _as_utf8(text: bytes) -> bytes:
-    """The text itself where it is UTF-8, which is all of JSON that the reader does not check."""
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return text.decode("utf-8", "replace").encode()
-    return text
-
-
 def _decode_loosely(text: bytes) -> _Event | None:
     try:
         return _decode_event(text)
@@ -290,6 +260,14 @@ def _value(text: msgspec.Raw | bytes) -> Any:
     try:
         return _decode_anything(bytes(text).decode("utf-8", "replace"))
     except _UNREADABLE:
+        return None
+
+
+def _number(value: Any, base: int) -> int | None:
+    """A number, also one in a text; None for what is none."""
+    try:
+        return int(value, base) if isinstance(value, str) else int(value)
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

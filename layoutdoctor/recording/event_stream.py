@@ -157,6 +157,11 @@ def _mended(event: bytes) -> tuple[bytes, list[str]]:
     return event, kinds
 
 
+def as_utf8(text: bytes) -> bytes:
+    """The text itself where it is UTF-8, which is all of JSON that decoding does not check everywhere."""
+    return text.decode("utf-8", "replace").encode()
+
+
 def _with_escaped_quotes(event: bytes) -> bytes:
     """A name ends at the first quote behind which a key or the end of the object stands."""
     parts: list[bytes] = []
@@ -175,7 +180,7 @@ def _with_escaped_quotes(event: bytes) -> bytes:
 
 
 _MENDERS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
-    (NOT_UTF8, lambda event: event.decode("utf-8", "replace").encode()),
+    (NOT_UTF8, as_utf8),
     (QUOTE, _with_escaped_quotes),
     (NOT_A_NUMBER, lambda event: _STRING_OR_NO_NUMBER.sub(lambda found: found["kept"] or b"null", event)),
 )
@@ -444,7 +449,7 @@ class EventStream(Generic[EventType]):
         """Events one by one, for a batch in which some field has an unusual type."""
         events: list[EventType] = []
         for text in texts:
-            if not _is_utf8(text):
+            if as_utf8(text) != text:
                 self.damage[NOT_UTF8] += 1
             event = self._decode_loosely(text)
             if event is None:
@@ -540,14 +545,6 @@ def _end_of_events(text: bytes) -> int | None:
     if not likely and text.rstrip().endswith(b"}") and ends and b'"ph"' not in text[ends[-1] :]:
         likely = ends[-1:]
     return next((end for end in likely if not save_events(text[:end]).rest.strip(b", \t\r\n")), None)
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _place_of(error: Exception) -> int | None:

@@ -153,9 +153,8 @@ def _read_information(log: OnednnLog, line: str) -> None:
         log.isa = isa[1].strip()
 
 
-_FIELDS_AFTER_EXEC = (
-    9  # engine, primitive, implementation, prop_kind, descriptors, attributes, auxiliary, problem, time
-)
+# Engine, primitive, implementation, prop_kind, descriptors, attributes, auxiliary, problem, time.
+_FIELDS_AFTER_EXEC = 9
 
 
 def _primitive(fields: list[str], number: int) -> Primitive | None:
@@ -191,20 +190,15 @@ def _duration(text: str) -> float | None:
 
 def _timestamp(fields: list[str]) -> float | None:
     """Start of a primitive, printed in milliseconds of Unix time before the word ``primitive``."""
-    for item in fields:
-        if re.fullmatch(r"[0-9]{1,16}\.[0-9]{1,12}", item):
-            return float(item) * _SECONDS_PER_MILLISECOND
-    return None
+    times = (float(item) for item in fields if re.fullmatch(r"[0-9]{1,16}\.[0-9]{1,12}", item))
+    return next((time * _SECONDS_PER_MILLISECOND for time in times), None)
 
 
 def _descriptor(text: str) -> MemoryDescriptor | None:
-    head, _, rest = text.partition(":")
-    parts = rest.split(":")
-    if "_" in head and head.split("_")[-1] in DTYPES:  # oneDNN 2.x: src_f32::blocked:abcd:f0
-        role, _, dtype = head.rpartition("_")
-        parts = [dtype, *parts]
-    else:
-        role = head
+    role, *parts = text.split(":")
+    head, _, dtype = role.rpartition("_")
+    if head and dtype in DTYPES:  # oneDNN 2.x: src_f32::blocked:abcd:f0
+        role, parts = head, [dtype, *parts]
     if len(parts) < 4:
         return None
     return MemoryDescriptor(role, parts[0], parts[3] if parts[2] == "blocked" else "")

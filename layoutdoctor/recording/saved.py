@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.records import Diagnosis, Record
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, first_problem, read_saved, reason_of
-from layoutdoctor.diagnosis.writing import replacing
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, UNREADABLE, first_problem, read_saved, reason_of
+from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
 from layoutdoctor.recording.recording import NONE, Recording
 from layoutdoctor.units import format_bytes
@@ -76,7 +76,7 @@ def load_recording(path: str | Path) -> Recording:
     unpacked = _unpacked(data, cannot)
     try:
         version = msgspec.msgpack.decode(unpacked, type=_Version).recording_version
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RecordError(f"{cannot} it is no recording; {_EXPECTED}") from error
     if version != VERSION:
         raise RecordError(
@@ -86,7 +86,7 @@ def load_recording(path: str | Path) -> Recording:
     try:
         recording: Recording = unpack(unpacked, _File).recording
         problem = next(_problems(recording), None)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RecordError(f"{cannot} {reason_of(error)}; it is damaged: record it again") from error
     if problem is not None:
         raise RecordError(f"{cannot} {problem}; it was changed after it was saved: record it again")
@@ -116,7 +116,7 @@ def pack(value: object) -> bytes:
         return _encoder.encode(value)
     except UnicodeEncodeError:
         plain = msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False, enc_hook=_packed_column)
-        return _encoder.encode(_as_text(plain))
+        return _encoder.encode(printable(plain))
 
 
 def unpack(data: bytes, kind: Any) -> Any:
@@ -127,14 +127,6 @@ def unpack(data: bytes, kind: Any) -> Any:
         msgspec.MsgspecError: They are something else.
     """
     return msgspec.msgpack.decode(data, type=kind, dec_hook=unpacked_column)
-
-
-def _as_text(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_as_text(key): _as_text(item) for key, item in value.items()}
-    return [_as_text(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _packed_column(value: object) -> bytes:

@@ -99,18 +99,9 @@ _LAYOUTS = (
 )
 """Where a file has several of these tables, the one that stands first here is read."""
 
-_NANOSECONDS = {
-    "ns": 1,
-    "nsec": 1,
-    "us": 1_000,
-    "usec": 1_000,
-    "\u00b5s": 1_000,  # the micro sign
-    "\u03bcs": 1_000,  # the Greek letter
-    "ms": 1_000_000,
-    "msec": 1_000_000,
-    "s": 1_000_000_000,
-    "sec": 1_000_000_000,
-}
+_SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_000_000), ("s sec", 1_000_000_000))
+"""Of units, with their nanoseconds; micro is written with its sign or with the Greek letter too."""
+_NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit in units.split()}
 _TIME_UNITS = {*_NANOSECONDS, "%"}
 _UNITS = {*_TIME_UNITS, "", "b", "kb", "mb", "gb", "gb/s", "mb/s"}
 _TITLE = re.compile(r"^(.*?)\s*\(([^()]*)\)(_\w+)?$")

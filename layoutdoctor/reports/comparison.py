@@ -14,8 +14,8 @@ from layoutdoctor.reports.text import DEFAULT_WIDTH, INDENT, NARROWEST, plain_ta
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.reports.sections.compared import ComparisonView, TitledTable
-    from layoutdoctor.reports.sections.rows import TableRow
+    from layoutdoctor.reports.sections.compared import ComparisonView
+    from layoutdoctor.reports.sections.rows import Table, TableRow
 
 MOST_ROWS = 10
 
@@ -63,18 +63,18 @@ def check_format(report_format: str) -> None:
 def _text(view: ComparisonView, width: int) -> str:
     sections = [wrap(" · ".join(view.title), width)]
     sections.append([*wrap(view.headline, width), *(line for text in view.lines for line in wrap(text, width))])
-    sections += [_text_table(titled, width) for titled in view.tables]
+    sections += [_text_table(table, width) for table in view.tables]
     sections.append([line for remark in view.remarks for line in wrap(remark, width)])
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 
-def _text_table(titled: TitledTable, width: int) -> list[str]:
-    table, shown = titled.table, titled.table.rows[:MOST_ROWS]
+def _text_table(table: Table, width: int) -> list[str]:
+    shown = table.rows[:MOST_ROWS]
     cells, clauses = [row.cells for row in shown], [row.clause for row in shown]
     body = plain_table(table.head, cells, width, clauses, wraps_names=table.wraps_names)
     if max(map(len, body.splitlines())) > width:
         body = "\n".join(line for row in shown for line in _stacked(table.head, row, width))
-    lines = [titled.title, body]
+    lines = [table.title, body]
     left_out = len(table.rows) - len(shown)
     return [*lines, f"and {left_out} more: --output report.json lists them"] if left_out else lines
 

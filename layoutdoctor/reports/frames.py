@@ -120,16 +120,12 @@ def _trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
             "is_recommended": recommendation.configuration == trial.name if recommendation else None,
             **_fields(measurement, "median_seconds", "compile_seconds", "peak_memory_bytes"),
             "round_count": len(measurement.round_seconds) if measurement else None,
-            **{f"ratio_{name}": value for name, value in _fields(ratio, "low", "median", "high").items()},
-            **_fields(ratio, "verdict"),
-            "kernel_count": kernels.count if kernels else None,
-            "kernel_seconds": kernels.seconds if kernels else None,
-            **_fields(kernels, "conversion_count", "conversion_seconds"),
-            "conversion_share": kernels.share if kernels else None,
+            **_fields(ratio, "verdict", ratio_low="low", ratio_median="median", ratio_high="high"),
+            **_fields(kernels, "conversion_count", "conversion_seconds", conversion_share="share"),
+            **_fields(kernels, kernel_count="count", kernel_seconds="seconds"),
             "redundant_pair_count": len(trial.redundant_pairs),
             "graph_count": len(trial.graphs),
-            "equivalence": trial.equivalence.status if trial.equivalence else None,
-            **_fields(trial.equivalence, "max_abs_error"),
+            **_fields(trial.equivalence, "max_abs_error", equivalence="status"),
         }
 
 
@@ -189,8 +185,7 @@ def _convolution_rows(diagnosis: Diagnosis) -> Iterator[Row]:
                     "stride": _sizes(convolution.stride),
                     "padding": _sizes(convolution.padding),
                     "dilation": _sizes(convolution.dilation),
-                    "layout_optimization_applied": graph.decision.applied if graph.decision else None,
-                    "decision_rule": graph.decision.rule if graph.decision else None,
+                    **_fields(graph.decision, layout_optimization_applied="applied", decision_rule="rule"),
                 }
                 yield _row(_CONVOLUTIONS, convolution, own)
 
@@ -206,8 +201,10 @@ def _row(columns: Iterable[str], record: Conversion | RedundantPair | Convolutio
     return {name: own[name] if name in own else getattr(record, name) for name in columns}
 
 
-def _fields(record: msgspec.Struct | None, *names: str) -> Row:
-    return {name: None if record is None else getattr(record, name) for name in names}
+def _fields(record: msgspec.Struct | None, *names: str, **columns: str) -> Row:
+    """Fields of a record under their own names, and under those of columns."""
+    wanted = {**dict(zip(names, names, strict=True)), **columns}
+    return {column: None if record is None else getattr(record, field) for column, field in wanted.items()}
 
 
 def _own_trials(diagnosis: Diagnosis) -> Iterator[Trial]:

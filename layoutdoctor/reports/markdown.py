@@ -32,6 +32,7 @@ from layoutdoctor.reports.sections.wording import (
     failure_clause,
     find_ratio,
     finite,
+    first_that_fits,
     is_recording,
 )
 from layoutdoctor.rules.evidence import main_trial
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.flow.scenes import Flow
     from layoutdoctor.reports.reproducer.report import Reproducer
     from layoutdoctor.reports.sections.answer import Answer
-    from layoutdoctor.reports.sections.compared import ComparisonView, TitledTable
+    from layoutdoctor.reports.sections.compared import ComparisonView
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
@@ -63,7 +64,6 @@ WHOLE = sys.maxsize
 MOST_ENTRIES = 1_500
 MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 50, 3
 FEWEST_FINDINGS = 3
-MOST_FLOWS = 3
 _LEGEND = (
     "Hexagons are layout conversions, redundant ones dashed in red; arrows name shape and memory format of a value. "
     "Blue: channels_last, orange: contiguous, violet: blocked by a library, grey: not known."
@@ -101,19 +101,15 @@ def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tu
     Returns:
         Fewer than 60,000 characters and 65,536 bytes; and None where nothing was cut.
     """
-    flows = build_flows(diagnosis, MOST_FLOWS)
+    flows = build_flows(diagnosis)
     material = _Material(diagnosis, build_view(diagnosis), flows, _reproducer_of(diagnosis))
     name = clean_name(overflow_name) if overflow_name is not None else None
     if _entry_count(diagnosis) <= MOST_ENTRIES:
         report = _joined(_parts(material, WHOLE, name))
         if _fits(report):
             return report, None
-    for most in LIST_LENGTHS:
-        report = _joined(_parts(material, most, name))
-        if _fits(report):
-            break
-    else:
-        report = _joined(_shortest(material, name))
+    shorter = [*(_parts(material, most, name) for most in LIST_LENGTHS), _shortest(material, name)]
+    report = first_that_fits(map(_joined, shorter), _fits)
     return report, _joined(_overflow(material)) if name is not None else None
 
 
@@ -207,7 +203,7 @@ def _bug(material: _Material, most: int) -> Iterator[str]:
     yield from _answer_lines(view.answer)
     yield "#### Findings"
     yield _findings_list(view.findings, max(most, FEWEST_FINDINGS))
-    flows = material.flows[: max(1, min(most, MOST_FLOWS))]
+    flows = material.flows[: max(1, most)]
     if flows:
         yield "#### Layout flow"
         for number, flow in enumerate(flows):
@@ -406,11 +402,7 @@ def _conversion_seconds(trial: Trial | None) -> float | None:
 def comparison_markdown(view: ComparisonView) -> str:
     """The report of a comparison, short enough for an issue where that can be."""
     reports = (_joined(_compared(view, most)) for most in LIST_LENGTHS)
-    shortest = ""
-    for shortest in reports:
-        if len(shortest) < MOST_CHARACTERS:
-            break
-    return shortest
+    return first_that_fits(reports, lambda report: len(report) < MOST_CHARACTERS)
 
 
 def _compared(view: ComparisonView, most: int) -> Iterator[str]:
@@ -418,21 +410,13 @@ def _compared(view: ComparisonView, most: int) -> Iterator[str]:
     yield f"**{escape(view.headline)}**"
     if view.lines:
         yield "\n".join(f"- {escape(line)}" for line in view.lines)
-    for titled in view.tables:
-        table = _compared_table(titled, most)
-        if titled.is_long:
-            yield f"<details><summary>{titled.title}: {len(titled.table.rows)}</summary>\n\n{table}\n\n</details>"
-        else:
-            yield f"### {titled.title}\n\n{table}"
+    for table in view.tables:
+        left_out = len(table.rows) - most
+        shown = table_of(replace(table, rows=table.rows[:most]))
+        shown += f"\n\n{left_out} more left out here; the JSON report has them." if left_out > 0 else ""
+        yield folded(f"{table.title}: {len(table.rows)}", shown) if table.is_long else f"### {table.title}\n\n{shown}"
     if view.remarks:
         yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)
-
-
-def _compared_table(titled: TitledTable, most: int) -> str:
-    table = titled.table
-    left_out = len(table.rows) - most
-    shown = table_of(replace(table, rows=table.rows[:most]))
-    return f"{shown}\n\n{left_out} more left out here; the JSON report has them." if left_out > 0 else shown
 
 
 # ---------------------------------------------------------------------------------- GitHub Markdown in small pieces
@@ -532,19 +516,18 @@ def folded(title: str, body: str) -> str:
 
 def render_mermaid(flow: Flow) -> str:
     """A flow as the source of a Mermaid flowchart, without a fence around it or a line break at its end."""
-    names = {node.key: f"n{number}" for number, node in enumerate(flow.nodes)}
     lines = ["flowchart TD", f"    accTitle: {_chart_title(flow)}"]
     for node in flow.nodes:
         opening, closing = _SHAPES[node.kind]
-        lines.append(f"    {names[node.key]}{opening}{_quoted(*_box_lines(node))}{closing}")
+        lines.append(f"    {node.key}{opening}{_quoted(*_box_lines(node))}{closing}")
     for edge in flow.edges:
         label = f"|{_quoted(edge.label)}|" if edge.label else ""
-        lines.append(f"    {names[edge.source]} -->{label} {names[edge.target]}")
+        lines.append(f"    {edge.source} -->{label} {edge.target}")
     for name, style in _CLASSES.items():
-        members = [names[node.key] for node in flow.nodes if node.memory_format == name]
+        members = [node.key for node in flow.nodes if node.memory_format == name]
         if members:
             lines += [f"    classDef {name} {style}", f"    class {','.join(members)} {name}"]
-    redundant = [names[node.key] for node in flow.nodes if node.is_redundant]
+    redundant = [node.key for node in flow.nodes if node.is_redundant]
     if redundant:
         lines += [f"    classDef redundant {_REDUNDANT}", f"    class {','.join(redundant)} redundant"]
     return "\n".join(lines)

@@ -7,12 +7,12 @@ notebook) show the same text, and colours are those of the page around it, light
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.html.document import page_template
 from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.sections.wording import first_that_fits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,22 +31,6 @@ MORE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How much of each list and text is shown."""
-
-    most: int
-    characters: int
-
-    def text(self, text: str) -> str:
-        return text if len(text) <= self.characters else f"{text[: self.characters - 3].rstrip()}..."
-
-    def joined(self, parts: Sequence[str]) -> str:
-        shown = [self.text(part) for part in parts[: max(self.most, 1)]]
-        left_out = len(parts) - len(shown)
-        return "; ".join([*shown, f"and {left_out} more"] if left_out else shown)
-
-
 def render_fragment(diagnosis: Diagnosis) -> str:
     """
     The short report as an HTML fragment.
@@ -56,15 +40,20 @@ def render_fragment(diagnosis: Diagnosis) -> str:
         texts are cut, and say so.
     """
     view = build_view(scrub(diagnosis))  # notebooks are passed on with their outputs
-    fragment = ""
-    for most, characters in LENGTHS:
-        fragment = _fill(view, _Cut(most, characters))
-        if len(fragment) < MOST_CHARACTERS:
-            break
-    return fragment
+    fragments = (_fill(view, most, characters) for most, characters in LENGTHS)
+    return first_that_fits(fragments, lambda fragment: len(fragment) < MOST_CHARACTERS)
 
 
-def _fill(view: View, cut: _Cut) -> str:
+def _fill(view: View, most: int, characters: int) -> str:
+    """The fragment with so many entries of each list, and so many characters of each text."""
+
+    def cut(text: str) -> str:
+        return text if len(text) <= characters else f"{text[: characters - 3].rstrip()}..."
+
+    def cut_list(parts: Sequence[str]) -> str:
+        left_out = len(parts) - max(most, 1)
+        return "; ".join([*map(cut, parts[: max(most, 1)]), *([f"and {left_out} more"] if left_out > 0 else [])])
+
     is_short = view.answer.is_short
     return page_template("fragment.html.j2").render(
         title=" · ".join(view.title),
@@ -73,10 +62,10 @@ def _fill(view: View, cut: _Cut) -> str:
         tables=() if is_short else [table for table in view.tables if table.rows],
         remarks=() if is_short else view.remarks,
         in_full=not is_short,
-        most=cut.most,
-        cut=cut.text,
-        not_understood=cut.joined(view.not_understood),
-        measurement=cut.joined(view.measurement[:1] if is_short else view.measurement),
+        most=most,
+        cut=cut,
+        not_understood=cut_list(view.not_understood),
+        measurement=cut_list(view.measurement[:1] if is_short else view.measurement),
         hint=MORE,
     )
 

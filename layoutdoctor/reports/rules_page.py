@@ -55,14 +55,22 @@ def rule_section(rule: Rule, linked: Sequence[Rule] = ()) -> str:
     """The documentation of one rule as a section; where it names one of ``linked``, the name leads to that section."""
     anchors = {other.code: rule_anchor(other) for other in linked if other is not rule}
     parts = [f"## {rule.code} {rule.name}"]
-    for paragraph in re.split(r"\n{2,}", rule.documentation.strip()):
-        first, _, rest = paragraph.partition("\n")
-        if first.removesuffix(":") in DOCUMENTATION_HEADINGS:
-            parts.append(f"### {first.removesuffix(':')}")
-            paragraph = rest
-        text = "\n".join(line.strip() for line in paragraph.splitlines())
-        parts += [_prose(text, anchors)] if text else []
+    for heading, paragraphs in passages_of(rule):
+        parts += [f"### {heading}"] if heading is not None else []
+        parts += [_prose(text, anchors) for text in paragraphs]
     return "\n\n".join(parts) + "\n"
+
+
+def passages_of(rule: Rule) -> list[tuple[str | None, list[str]]]:
+    """The parts of a rule's documentation: a heading, None for the summary, and its paragraphs."""
+    parts: list[tuple[str | None, list[str]]] = [(None, [])]
+    for paragraph in re.split(r"\n{2,}", rule.documentation.strip()):
+        first, *rest = (line.strip() for line in paragraph.splitlines())
+        if first.removesuffix(":") in DOCUMENTATION_HEADINGS:
+            parts.append((first.removesuffix(":"), ["\n".join(rest)] if rest else []))
+        else:
+            parts[-1][1].append("\n".join((first, *rest)))
+    return parts
 
 
 def rule_anchor(rule: Rule) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import (
+        Configuration,
         Conversion,
         ConversionDirection,
         CostSource,
@@ -187,6 +188,12 @@ def verified_cure(diagnosis: Diagnosis) -> Trial | None:
     if advice is None or not advice.verified or advice.configuration is None:
         return None
     return None if is_baseline(diagnosis, advice.configuration) else diagnosis.measured_trial(advice.configuration)
+
+
+def severity_by_cure(diagnosis: Diagnosis, is_this: Callable[[Configuration], bool]) -> Severity:
+    """``error`` where the cure that a rule means was measured and verified, else ``warning``."""
+    cure = verified_cure(diagnosis)
+    return "error" if cure is not None and is_this(cure.configuration) else "warning"
 
 
 def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> Trial | None:
@@ -415,7 +422,7 @@ def places_words(conversions: Iterable[Conversion]) -> str | None:
 
 def step_words(conversions: Iterable[Conversion]) -> str | None:
     """In which of the profiler's steps: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; else None."""
-    counts = _summed((conversion.step, conversion.count) for conversion in conversions)
+    counts = summed((c.step, c.count) for c in conversions if c.step is not None)
     if len(counts) < 2:
         return None
     each = set(counts.values())
@@ -433,18 +440,18 @@ def named_counts(names: Iterable[tuple[str | None, int]], most: int = 4) -> str 
     Returns:
         None without any.
     """
-    counts = _summed(names)
+    counts = summed((name, count) for name, count in names if name is not None)
     if len(counts) < 2:
         return next(iter(counts), None)
     return listing([f"{name} ({count})" for name, count in counts.most_common()], most)
 
 
-def _summed(names: Iterable[tuple[str | None, int]]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for name, count in names:
-        if name is not None:
-            counts[name] += count
-    return counts
+def summed(counts: Iterable[tuple[Found, int]]) -> Counter[Found]:
+    """The counts of things, those of one thing added up."""
+    sums: Counter[Found] = Counter()
+    for thing, count in counts:
+        sums[thing] += count
+    return sums
 
 
 def on_shapes(shapes: Iterable[Sequence[int | str] | None]) -> str | None:

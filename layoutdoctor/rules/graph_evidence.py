@@ -18,7 +18,7 @@ from layoutdoctor.rules.evidence import eager_of_same_formats
 from layoutdoctor.words import joined, line_words, shape_words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
     from layoutdoctor.diagnosis.records import (
@@ -46,7 +46,7 @@ def is_convolution(node: FxNode) -> bool:
     return node.op == "call_function" and bool(_CONVOLUTION.search(name)) and "backward" not in name
 
 
-def is_convolution_named(name: str, nodes: dict[str, FxNode]) -> bool:
+def is_convolution_named(name: str, nodes: Mapping[str, FxNode]) -> bool:
     """The same for a node by its name; judged by the name where the node was not recorded."""
     return is_convolution(nodes[name]) if name in nodes else bool(_CONVOLUTION.search(name))
 
@@ -54,6 +54,18 @@ def is_convolution_named(name: str, nodes: dict[str, FxNode]) -> bool:
 def nodes_by_name(graph: Graph) -> dict[str, FxNode]:
     """A graph's nodes by name."""
     return {node.name: node for node in graph.nodes}
+
+
+def first_input(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode | None:
+    """The node that makes a node's first input; None where there is none, or it was not recorded."""
+    return nodes.get(node.inputs[0]) if node.inputs else None
+
+
+def upstream(node: FxNode | None, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
+    """A node, what makes its first input, and so on."""
+    while node is not None:
+        yield node
+        node = first_input(node, nodes)
 
 
 def channels_last_only(layout: Layout | None) -> MemoryFormat | None:
@@ -179,13 +191,8 @@ def _last_that_changes(graph: Graph, change: OutputChange) -> FxNode | None:
     node = nodes.get(graph.output_names[change.number])
     if node is None or node.layout is None or node.layout.shape != change.returned.shape:
         return None
-    seen: set[str] = set()
-    while node is not None and node.op == "call_function" and node.name not in seen:
-        if not is_layout_agnostic(node):
-            return node
-        seen.add(node.name)
-        node = nodes.get(node.inputs[0]) if node.inputs else None
-    return None
+    made = next((n for n in upstream(node, nodes) if n.op != "call_function" or not is_layout_agnostic(n)), None)
+    return made if made is not None and made.op == "call_function" else None
 
 
 FORCED = "inductor-layout-opt-forced"

@@ -96,12 +96,10 @@ def _repeated(index: _Index) -> list[_Repeated]:
         value = _value_of(index, conversion)
         if value is not None and conversion.source is not None and conversion.target is not None:
             found.setdefault((value, conversion.source, conversion.target), []).append(conversion)
-    repeated = [(key[0], sorted(own, key=_cost, reverse=True)) for key, own in found.items() if len(own) > 1]
+    repeated = [
+        (key[0], sorted(own, key=lambda c: _sums([c]), reverse=True)) for key, own in found.items() if len(own) > 1
+    ]
     return sorted(repeated, key=lambda item: _sums(item[1][1:]), reverse=True)
-
-
-def _cost(conversion: Conversion) -> tuple[float, int]:
-    return (conversion.seconds or 0.0, conversion.bytes_moved or 0)
 
 
 def _sums(conversions: Sequence[Conversion]) -> tuple[float, int]:

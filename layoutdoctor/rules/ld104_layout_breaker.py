@@ -38,7 +38,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
-from layoutdoctor.words import count_of, distinct, joined, line_words, listing
+from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,8 +142,7 @@ def _message(
     trial: Trial, breakers: Sequence[LayoutBreaker], worst: LayoutBreaker, paid: Sequence[Conversion], cost: str | None
 ) -> str:
     lost = distinct(channels_last_only(breaker.source) for breaker in breakers)
-    verb = "is" if len(lost) == 1 else "are"
-    what = joined((f"{listing(lost)} {verb} lost at {_place_words(breakers)}", worst.reason), ": ")
+    what = joined((f"{listing(lost)} {be(len(lost))} lost at {_place_words(breakers)}", worst.reason), ": ")
     return joined((what, joined((_paid_words(paid), cost), ", ")))
 
 

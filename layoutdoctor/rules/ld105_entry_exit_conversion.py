@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_name
 from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
@@ -62,9 +63,8 @@ def _is_clean(graph: Graph) -> bool:
 
 def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
     """Whether an input is made ready for convolutions, or computed on, and not for a matrix product."""
-    targets = {node.name: node.target for node in graph.nodes}
-    readers = [targets.get(name, name) for name in conversion.required_by]
-    return not readers or any("conv" in reader for reader in readers)
+    nodes, readers = nodes_by_name(graph), conversion.required_by
+    return not readers or any(is_convolution_named(name, nodes) for name in readers)
 
 
 def _channels_last_count(graph: Graph) -> int:

@@ -39,8 +39,8 @@ from layoutdoctor.examination.costs import all_conversions_of, conversions_of, d
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import nodes_by_name
-from layoutdoctor.words import DTYPES, TENSOR_WORDS, count_of, distinct, joined, listing, plural
+from layoutdoctor.rules.graph_evidence import first_input, nodes_by_name
+from layoutdoctor.words import DTYPES, TENSOR_WORDS, be, count_of, distinct, joined, listing, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,13 +52,14 @@ _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 _SEVERAL = 2
 
 _Nodes = dict[str, "dict[str, FxNode]"]  # of each graph, by name
+_Key = tuple[str | None, str]  # a graph and a placeholder in it; no graph: a conversion of no known parameter
 
 
 @dataclass(frozen=True)
 class _Weight:
     """One parameter that is cast: the graph and name it goes by, from and to which dtype, and what converts it."""
 
-    key: tuple[str | None, str]
+    key: _Key
     dtypes: tuple[str, str]
     conversions: tuple[Conversion, ...] = ()
     cast: FxNode | None = None
@@ -82,33 +83,35 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _cast_weights(trial: Trial) -> list[_Weight]:
     """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
     nodes = {graph.name: nodes_by_name(graph) for graph in trial.graphs}
-    casts: dict[tuple[str | None, str], FxNode] = {
-        (graph.name, node.inputs[0]): node
+    casts: dict[_Key, tuple[FxNode | None, tuple[str, str] | None]] = {
+        (graph.name, node.inputs[0]): (node, dtypes)
         for graph in trial.graphs
         if graph.direction != "backward"
         for node in graph.nodes
-        if _is_cast_of_a_weight(node, nodes[graph.name])
+        if (dtypes := _dtypes_of_cast(node, nodes[graph.name])) is not None
     }
-    conversions: dict[tuple[str | None, str], list[Conversion]] = {}
+    conversions: dict[_Key, list[Conversion]] = {}
     for conversion in all_conversions_of(trial):
         if conversion.tensor == "weight":
             conversions.setdefault(_weight_of(nodes, conversion), []).append(conversion)
     found: list[_Weight] = []
     for key in dict.fromkeys((*casts, *conversions)):
-        own, cast = tuple(conversions.get(key, ())), casts.get(key)
-        dtypes = _dtypes_of_cast(nodes, key, cast) or next((pair for c in own if (pair := _dtypes(c))), None)
+        own, (cast, dtypes) = tuple(conversions.get(key, ())), casts.get(key, (None, None))
+        dtypes = dtypes or next((pair for c in own if (pair := _dtypes(c))), None)
         if dtypes is not None:
             found.append(_Weight(key, dtypes, own, cast))
     return found
 
 
-def _is_cast_of_a_weight(node: FxNode, nodes: dict[str, FxNode]) -> bool:
-    if node.op != "call_function" or node.backward or base_name(node.target) not in _CASTS or not node.inputs:
-        return False
-    source = nodes.get(node.inputs[0])
-    if source is None or source.op != "placeholder" or source.tensor != "weight":
-        return False
-    return None not in (source.dtype, node.dtype) and source.dtype != node.dtype
+def _dtypes_of_cast(node: FxNode, nodes: dict[str, FxNode]) -> tuple[str, str] | None:
+    """From and to which dtype a node casts a weight; None where it does not."""
+    source = first_input(node, nodes)
+    is_cast = node.op == "call_function" and not node.backward and base_name(node.target) in _CASTS
+    if not is_cast or source is None or source.op != "placeholder" or source.tensor != "weight":
+        return None
+    if source.dtype is None or node.dtype is None or source.dtype == node.dtype:
+        return None
+    return (source.dtype, node.dtype)
 
 
 def _dtypes(conversion: Conversion) -> tuple[str, str] | None:
@@ -119,14 +122,7 @@ def _dtypes(conversion: Conversion) -> tuple[str, str] | None:
     return (before, after) if before != after else None
 
 
-def _dtypes_of_cast(nodes: _Nodes, key: tuple[str | None, str], cast: FxNode | None) -> tuple[str, str] | None:
-    if cast is None or cast.dtype is None or key[0] is None:
-        return None
-    source = nodes[key[0]][key[1]]
-    return None if source.dtype is None else (source.dtype, cast.dtype)
-
-
-def _weight_of(graphs: _Nodes, conversion: Conversion) -> tuple[str | None, str]:
+def _weight_of(graphs: _Nodes, conversion: Conversion) -> _Key:
     """Which parameter a conversion converts; the conversion's own id where the graph leaves several."""
     for graph, nodes in graphs.items():
         if conversion.graph in (None, graph):
@@ -142,8 +138,8 @@ def _weight_of(graphs: _Nodes, conversion: Conversion) -> tuple[str | None, str]
 def _placeholder(name: str | None, nodes: dict[str, FxNode]) -> str | None:
     """The parameter of more than one dimension that a node is, or is a cast of."""
     node = nodes.get(name or "")
-    if node is not None and _is_cast_of_a_weight(node, nodes):
-        node = nodes[node.inputs[0]]
+    if node is not None and _dtypes_of_cast(node, nodes) is not None:
+        node = first_input(node, nodes)
     if node is None or node.tensor != "weight" or (node.layout is not None and len(node.layout.shape) < 2):
         return None
     return node.name
@@ -176,8 +172,7 @@ def _cast_seconds(trial: Trial, weights: list[_Weight], conversions: list[Conver
 
 def _message(trial: Trial, weights: list[_Weight], conversions: list[Conversion], seconds: float | None) -> str:
     kinds = distinct(" -> ".join(weight.dtypes) for weight in weights)
-    is_are = "is" if len(weights) == 1 else "are"
-    message = f"{count_of(len(weights), 'parameter')} {is_are} cast {listing(kinds)} on every call"
+    message = f"{count_of(len(weights), 'parameter')} {be(len(weights))} cast {listing(kinds)} on every call"
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
         message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"

@@ -44,7 +44,6 @@ Source:
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sum_known
@@ -327,10 +326,9 @@ def _wanted(conversions: Sequence[Conversion]) -> str | None:
     By number and not by time: each call converts an input and a weight, and one result back, which may be the largest.
     """
     read = [c for c in conversions if _is_at(c, "input")] or conversions
-    counts: Counter[str | None] = Counter()
-    for conversion in read:
-        wanted = "torch.channels_last" if _is_to_cnhw(conversion) else _WANTED.get(conversion.direction)
-        counts[wanted] += conversion.count
+    counts = evidence.summed(
+        ("torch.channels_last" if _is_to_cnhw(c) else _WANTED.get(c.direction), c.count) for c in read
+    )
     (first, most), *others = counts.most_common(2)
     return None if others and others[0][1] == most else first
 
@@ -344,9 +342,7 @@ def _is_one_convolution(conversions: Sequence[Conversion]) -> bool:
     modules = {c.module for c in conversions}
     if modules != {None}:
         return len(modules) == 1
-    ways: Counter[tuple[str | None, str]] = Counter()
-    for conversion in conversions:
-        ways[conversion.step, conversion.direction] += conversion.count
+    ways = evidence.summed(((c.step, c.direction), c.count) for c in conversions)
     steps = {c.step for c in conversions}
     return (
         len({c.op for c in conversions}) == 1

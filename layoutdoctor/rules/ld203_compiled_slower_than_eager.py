@@ -43,14 +43,12 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     if baseline is None or diagnosis.comparison is None or baseline.configuration.backend != "inductor":
         return
     name = diagnosis.comparison.baseline
-    eager = evidence.faster_ratio(diagnosis, "eager")
-    in_channels_last = evidence.faster_ratio(diagnosis, "eager-channels-last")
-    if eager is not None:
-        message = f"{name} is slower than eager: {evidence.speed_words(eager, name)}"
-        yield _finding(diagnosis, baseline, eager, message)
-    elif in_channels_last is not None:
-        message = f"{name} is slower than eager in channels_last: {evidence.speed_words(in_channels_last, name)}"
-        yield _finding(diagnosis, baseline, in_channels_last, message)
+    for other, words in (("eager", "eager"), ("eager-channels-last", "eager in channels_last")):
+        ratio = evidence.faster_ratio(diagnosis, other)
+        if ratio is not None:
+            message = f"{name} is slower than {words}: {evidence.speed_words(ratio, name)}"
+            yield _finding(diagnosis, baseline, ratio, message)
+            return
 
 
 def _finding(diagnosis: Diagnosis, baseline: Trial, ratio: RatioInterval, message: str) -> Finding:

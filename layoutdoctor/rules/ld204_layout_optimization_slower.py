@@ -35,7 +35,7 @@ from layoutdoctor.rules.base import document_rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, RatioInterval, Severity, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, RatioInterval, Trial
 
 _OFF = "inductor-layout-opt-off"
 
@@ -55,15 +55,10 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
                 + _caution(diagnosis)
             ),
             _suggestion(diagnosis, ratio, diagnosis.comparison.baseline),
-            severity=_severity(diagnosis),
+            severity=evidence.severity_by_cure(diagnosis, lambda cure: cure.layout_optimization == "off"),
             evidence=applied,
             seconds=evidence.seconds_lost(diagnosis, ratio.name),
         )
-
-
-def _severity(diagnosis: Diagnosis) -> Severity:
-    cure = evidence.verified_cure(diagnosis)
-    return "error" if cure is not None and cure.configuration.layout_optimization == "off" else "warning"
 
 
 def _caution(diagnosis: Diagnosis) -> str:

@@ -33,7 +33,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import conversions_of, dearest_of, sum_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.words import count_of, distinct, joined, listing, shape_words
+from layoutdoctor.words import be, count_of, distinct, joined, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         Finding,
         InputTensor,
         RatioInterval,
-        Severity,
         Trial,
     )
 
@@ -61,7 +60,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         baseline.name,
         _message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions),
         _suggestion(tensors),
-        severity=_severity(diagnosis),
+        severity=evidence.severity_by_cure(diagnosis, lambda cure: cure.input_format == "channels_last"),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=dearest_of(conversions),
         seconds=seconds,
@@ -69,17 +68,12 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     )
 
 
-def _severity(diagnosis: Diagnosis) -> Severity:
-    cure = evidence.verified_cure(diagnosis)
-    return "error" if cure is not None and cure.configuration.input_format == "channels_last" else "warning"
-
-
 def _message(
     baseline: Trial, tensors: Sequence[InputTensor], gain: RatioInterval, name: str, conversions: Sequence[Conversion]
 ) -> str:
     names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
-    verb = "is" if len(names) == 1 else "are"
-    message = f"{listing(names)} {verb} not {' or '.join(_formats(tensors))}, and {evidence.speed_words(gain, name)}"
+    wanted = " or ".join(_formats(tensors))
+    message = f"{listing(names)} {be(len(names))} not {wanted}, and {evidence.speed_words(gain, name)}"
     has = f"{baseline.name} has {count_of(len(conversions), 'conversion')} of activations"
     cost = evidence.cost_words(baseline, sum_known(c.seconds for c in conversions))
     return joined((message, joined((has, cost), ", ") if conversions else None))

@@ -37,13 +37,22 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
-from layoutdoctor.words import count_of, joined, listing
+from layoutdoctor.words import be, count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TypeGuard
 
-    from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, Finding, Graph, Severity, Trial
+    from layoutdoctor.diagnosis.records import (
+        Conversion,
+        Decision,
+        Diagnosis,
+        Finding,
+        Graph,
+        RatioInterval,
+        Severity,
+        Trial,
+    )
 
 _UNCOUNTED = "only-backward-convolutions"
 # A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision.
@@ -118,11 +127,12 @@ def _is_channels_last(diagnosis: Diagnosis, trial: Trial) -> bool:
 
 def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> Finding:
     seconds = sum_known(conversion.seconds for conversion in conversions if not conversion.fused)
+    gain = evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off"))
     return RULE.finding(
         trial.name,
         f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
-        _suggestion(diagnosis),
-        severity=_severity(diagnosis, trial, conversions, seconds),
+        _suggestion(diagnosis, gain),
+        severity="warning" if gain is not None else _severity(trial, conversions, seconds),
         evidence=[conversion.id for conversion in conversions] or [graph.name for graph in graphs],
         at=dearest_of(conversions),
         seconds=seconds,
@@ -130,12 +140,8 @@ def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conver
     )
 
 
-def _severity(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> Severity:
-    if evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off")) is not None:
-        return "warning"
-    if not conversions:
-        return "note"
-    return evidence.severity_of_cost(trial, seconds)
+def _severity(trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> Severity:
+    return evidence.severity_of_cost(trial, seconds) if conversions else "note"
 
 
 def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
@@ -147,9 +153,8 @@ def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
     if not uncounted:
         return f"{start}, by {cards[0].rule}: {cards[0].explanation}"
     count = sum(card.convolution_count for card in uncounted)
-    verb = "is" if count == 1 else "are"
     return (
-        f"{start}: Inductor counts 0 convolutions there, its {count} convolution_backward {verb} not counted "
+        f"{start}: Inductor counts 0 convolutions there, its {count} convolution_backward {be(count)} not counted "
         "(pytorch #189239)"
     )
 
@@ -157,25 +162,23 @@ def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
 def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> str:
     if not conversions:
         return "no conversion of an activation or gradient was seen to follow from it"
-    verb = "is" if len(conversions) == 1 else "are"
     written = {(c.graph, c.value or c.id): c for c in conversions}.values()
     owners = Counter(conversion.owner for conversion in written)
     parts = [f"{count} by the {owner}" for owner, count in sorted(owners.items())]
     fused = sum(conversion.fused for conversion in written)
-    inside = f", {fused} of them in kernels that compute as well" if fused else ""
-    words = f"{count_of(len(written), 'tensor')} {verb} laid out anew for them ({listing(parts)}{inside})"
+    by = listing(parts) + (f", {fused} of them in kernels that compute as well" if fused else "")
+    words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} laid out anew for them ({by})"
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
     cost = evidence.cost_words(trial, seconds, evidence.source_words(conversion.seconds_source for conversion in own))
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 
 
-def _suggestion(diagnosis: Diagnosis) -> str:
+def _suggestion(diagnosis: Diagnosis, gain: RatioInterval | None) -> str:
     advice = (
         "give the model and its input channels_last, which the backward keeps, or compile with "
         'options={"layout_optimization": False}; torch 2.15 counts backward convolutions'
     )
-    gain = evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off"))
     if gain is None or diagnosis.comparison is None:
         return advice
     return f"{advice}; {evidence.speed_words(gain, diagnosis.comparison.baseline)}"

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.words import count_of, listing
+from layoutdoctor.words import be, count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +63,8 @@ def _message(graph: Graph, decision: Decision) -> str:
     if others <= 0:
         return f"{message}; there is no other convolution"
     because = "it" if len(deciding) == 1 else "them"
-    verb = "is" if others == 1 else "are"
     other = count_of(others, "other convolution")
-    return f"{message}; {other} {verb} not made channels-last because of {because}"
+    return f"{message}; {other} {be(others)} not made channels-last because of {because}"
 
 
 RULE = document_rule("LD207", "vetoed-by-one-convolution", check, __doc__)

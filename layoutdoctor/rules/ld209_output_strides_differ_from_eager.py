@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import OutputChange, lost_at, output_changes
+from layoutdoctor.rules.graph_evidence import LosingOperation, OutputChange, lost_at, output_changes
 from layoutdoctor.words import distinct, layout_words, line_words, listing
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         place = lost_at(changes[0])
         yield RULE.finding(
             changes[0].trial.name,
-            _message(eager, expected, returned, changes),
+            _message(eager, expected, returned, changes, place),
             _suggestion(changes[0]),
             severity="warning",
             evidence=[change.trial.name for change in changes],
@@ -59,14 +59,15 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
 
 
-def _message(eager: str, expected: str, returned: str, changes: Sequence[OutputChange]) -> str:
+def _message(
+    eager: str, expected: str, returned: str, changes: Sequence[OutputChange], place: LosingOperation | None
+) -> str:
     outputs = distinct(str(change.number) for change in changes)
     names = distinct(change.trial.name for change in changes)
     configurations = listing(names, 9)
     subject = f"output {outputs[0]}" if len(outputs) == 1 else f"outputs {listing(outputs)}"
     verb = "returns" if len(names) == 1 else "return"
     message = f"{configurations} {verb} {subject} as {returned} where {eager} returns {expected}, with equal values"
-    place = lost_at(changes[0])
     if place is not None:
         message += f"; {'lost at' if place.is_proven else 'the last operation that sets a layout is'} {place.op}"
         message += f" ({line_words(place.location)})" if place.location is not None else ""

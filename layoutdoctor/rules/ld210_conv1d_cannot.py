@@ -72,8 +72,7 @@ def _copy_words(conversions: Sequence[Conversion]) -> str:
     if not conversions:
         return ""
     places = distinct(conversion.module or conversion.id for conversion in conversions)
-    copies = "the copy" if len(conversions) == 1 else "copies"
-    verb, them = ("is", "it") if len(conversions) == 1 else ("are", "them")
+    copies, verb, them = ("the copy", "is", "it") if len(conversions) == 1 else ("copies", "are", "them")
     return (
         f"; {copies} in front of {listing(places)} {verb} needed by the kernel, and eager makes {them} too: "
         "not redundant"

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.words import count_of, distinct, listing
+from layoutdoctor.words import be, count_of, distinct, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,11 +79,10 @@ def _finding(trial: Trial, strided: Sequence[_Mismatch]) -> Finding:
         for m in strided
     )
     total = count_of(len(trial.recompile_reasons), "reason")
-    verb = "is" if len(strided) == 1 else "are"
     return RULE.finding(
         trial.name,
-        f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} {verb} "
-        f"a stride mismatch, of {listing(named)}",
+        f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of {total} "
+        f"{be(len(strided))} a stride mismatch, of {listing(named)}",
         (
             "update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
             "format before the first call (pytorch #126241)"

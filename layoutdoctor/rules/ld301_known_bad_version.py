@@ -35,7 +35,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.evidence import eager_of_same_formats
-from layoutdoctor.rules.graph_evidence import output_changes
+from layoutdoctor.rules.graph_evidence import is_convolution, output_changes
 from layoutdoctor.words import count_of, layout_words
 
 if TYPE_CHECKING:
@@ -128,15 +128,11 @@ def _all_nodes(diagnosis: Diagnosis) -> list[tuple[str, Graph, FxNode]]:
     return [(trial.name, graph, node) for trial in trials for graph in trial.graphs for node in graph.nodes]
 
 
-def _is_convolution(node: FxNode) -> bool:
-    return node.op == "call_function" and "convolution" in node.target
-
-
 def half_precision_conv3d(diagnosis: Diagnosis) -> Sighting | None:
     """A 3-D convolution with a kernel larger than 1 in bfloat16 or float16."""
     for name, graph, node in _all_nodes(diagnosis):
         is_3d = node.layout is not None and len(node.layout.shape) == 5
-        if not (_is_convolution(node) and is_3d and node.dtype in _HALF):
+        if not (is_convolution(node) and is_3d and node.dtype in _HALF):
             continue
         known = {c.node: c.weight_shape for c in graph.decision.convolutions} if graph.decision is not None else {}
         weight = known.get(node.name)
@@ -158,25 +154,15 @@ def upsampling_between_convolutions(diagnosis: Diagnosis) -> Sighting | None:
 
 
 def _is_between_convolutions(node: FxNode, graph: Graph) -> bool:
-    readers: dict[str, list[str]] = {}
+    above, below = {node.name}, {node.name}
+    for other in reversed(graph.nodes):  # a node stands behind all that it reads
+        if other.name in above:
+            above.update(other.inputs)
     for other in graph.nodes:
-        for name in other.inputs:
-            readers.setdefault(name, []).append(other.name)
-    inputs = {other.name: other.inputs for other in graph.nodes}
-    convolutions = {other.name for other in graph.nodes if _is_convolution(other)}
-    before, after = _reachable(node.name, inputs), _reachable(node.name, readers)
-    return not convolutions.isdisjoint(before) and not convolutions.isdisjoint(after)
-
-
-def _reachable(start: str, steps: dict[str, list[str]] | dict[str, tuple[str, ...]]) -> set[str]:
-    seen: set[str] = set()
-    waiting: list[str] = list(steps.get(start, ()))
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting.extend(steps.get(name, ()))
-    return seen
+        if not below.isdisjoint(other.inputs):
+            below.add(other.name)
+    convolutions = {other.name for other in graph.nodes if is_convolution(other)}
+    return not convolutions.isdisjoint(above) and not convolutions.isdisjoint(below)
 
 
 def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Sighting | None:

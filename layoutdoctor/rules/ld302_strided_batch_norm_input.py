@@ -39,7 +39,7 @@ from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, is_layout_agnostic
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import nodes_by_name
+from layoutdoctor.rules.graph_evidence import first_input, nodes_by_name, upstream
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import joined, layout_words, op_words, shape_words
 
@@ -95,7 +95,7 @@ def _strided_norms(trial: Trial) -> list[_Seen]:
 def _strided_norms_of(graph: Graph) -> Iterator[_Seen]:
     nodes = nodes_by_name(graph)
     for norm in graph.nodes:
-        read = nodes.get(norm.inputs[0]) if norm.inputs else None
+        read = first_input(norm, nodes)
         is_norm = norm.op == "call_function" and base_name(norm.target) in _BATCH_NORMS
         if not is_norm or norm.backward or read is None or read.layout is None or not _is_unusual(read.layout):
             continue
@@ -113,14 +113,14 @@ def _is_unusual(layout: Layout) -> bool:
 
 def _maker(node: FxNode, nodes: Mapping[str, FxNode]) -> tuple[FxNode | None, bool]:
     """The operation that made a value, seen through views and operations that keep the layout, and whether turned."""
-    is_turned, steps = False, 0
-    here: FxNode | None = node
-    while here is not None and here.op == "call_function" and steps < len(nodes):
+    is_turned = False
+    for here in upstream(node, nodes):
         name = base_name(here.target)
+        if here.op != "call_function":
+            break
         if name not in _VIEWS and not is_layout_agnostic(here):
             return here, is_turned
-        is_turned, steps = is_turned or name in _TURNING, steps + 1
-        here = nodes.get(here.inputs[0]) if here.inputs else None
+        is_turned |= name in _TURNING
     return None, is_turned
 
 

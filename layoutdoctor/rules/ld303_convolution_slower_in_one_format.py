@@ -139,12 +139,11 @@ def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
     ratio = format_ratio(slow.seconds / fast.seconds)
     count = f"{len(slow.kernels)} calls, " if len(slow.kernels) > 1 else ""
     backward = "backward, " if kernel.backward else ""
-    groups = f"{slow.groups} groups"
     name = listing(list(modules)) if modules else "a convolution"
     problem = f", {kernel.problem}" if kernel.problem else ""
     return RULE.finding(
         slow.trial.name,
-        f"{name} ({count}{backward}{groups}{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
+        f"{name} ({count}{backward}{slow.groups} groups{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
         f"{ratio} slower, in one profiled iteration each",
         "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
         "usual cause, so convert around this layer or change its groups where the rest gains",

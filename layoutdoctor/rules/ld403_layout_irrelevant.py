@@ -27,7 +27,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import conversion_share, convolution_count, irrelevance
+from layoutdoctor.examination.costs import (
+    conversion_share,
+    convolution_count,
+    counted_conversions,
+    irrelevance,
+    sum_seconds,
+)
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of
@@ -50,16 +56,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         f"layouts do not matter to this model: {known}{reason}; nothing measured is faster than "
         f"{diagnosis.comparison.baseline}",
         f"keep {diagnosis.comparison.baseline}, and look for the time elsewhere",
-        seconds=_conversion_seconds(diagnosis),
+        seconds=None if conversion_share(baseline) is None else sum_seconds(counted_conversions(baseline)),
     )
-
-
-def _conversion_seconds(diagnosis: Diagnosis) -> float | None:
-    baseline = evidence.main_trial(diagnosis)
-    share = conversion_share(baseline)
-    if baseline is None or baseline.kernels is None or baseline.kernels.seconds is None or share is None:
-        return None
-    return share * baseline.kernels.seconds
 
 
 RULE = document_rule("LD403", "layout-irrelevant", check, __doc__)

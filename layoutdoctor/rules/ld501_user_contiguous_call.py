@@ -78,12 +78,10 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _counts(trial: Trial) -> _Counts:
-    every: Counter[TensorKind] = Counter()
-    users: Counter[TensorKind] = Counter()
-    for conversion in all_conversions_of(trial):
-        every[conversion.tensor] += conversion.count
-    for conversion in _user_conversions(trial):
-        users[conversion.tensor] += conversion.count
+    every, users = (
+        evidence.summed((c.tensor, c.count) for c in conversions)
+        for conversions in (all_conversions_of(trial), _user_conversions(trial))
+    )
     return every, users
 
 

@@ -39,6 +39,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import (
     channels_last_only,
+    first_input,
     is_contiguous_only,
     is_convolution,
     nodes_by_name,
@@ -102,7 +103,7 @@ def _first_flip(trial: Trial, graph: Graph) -> tuple[FxNode, FxNode] | None:
 
 
 def _input_layout(convolution: FxNode, nodes: dict[str, FxNode]) -> Layout | None:
-    source = nodes.get(convolution.inputs[0]) if convolution.inputs else None
+    source = first_input(convolution, nodes)
     return source.layout if source is not None else None
 
 

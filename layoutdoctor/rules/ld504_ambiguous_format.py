@@ -34,7 +34,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import is_ambiguous, is_convolution, nodes_by_name
+from layoutdoctor.rules.graph_evidence import first_input, is_ambiguous, is_convolution, nodes_by_name
 from layoutdoctor.words import listing, shape_words
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
     for graph in trial.graphs:
         nodes = nodes_by_name(graph)
         for node in graph.nodes:
-            source = nodes.get(node.inputs[0]) if node.inputs else None
+            source = first_input(node, nodes)
             if source is None or node.backward or not is_convolution(node) or source.tensor == "weight":
                 continue
             if is_ambiguous(source.layout) and (graph.name, node.name) not in converted:

@@ -28,12 +28,13 @@ Source:
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import nodes_by_name
+from layoutdoctor.rules.graph_evidence import first_input, nodes_by_name, upstream
 from layoutdoctor.words import distinct, line_words, listing, shape_words
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _calls(trial: Trial) -> list[_Found]:
         nodes = nodes_by_name(graph)
         for node in graph.nodes if graph.direction != "backward" else ():
             if node.op == "call_function" and not node.backward and _CALL in base_name(node.target):
-                source = nodes.get(node.inputs[0]) if node.inputs else None
+                source = first_input(node, nodes)
                 if _is_users(node, is_eager=is_eager) and not _is_weight(source, nodes):
                     found.append((node, source))
     return found
@@ -98,9 +99,8 @@ def _is_users(node: FxNode, *, is_eager: bool) -> bool:
 
 
 def _is_weight(node: FxNode | None, nodes: dict[str, FxNode]) -> bool:
-    while node is not None and node.op == "call_function" and node.inputs and base_name(node.target) in _VIEWS:
-        node = nodes.get(node.inputs[0])
-    return node is not None and node.tensor == "weight"
+    made = (n for n in upstream(node, nodes) if n.op != "call_function" or base_name(n.target) not in _VIEWS)
+    return any(n.tensor == "weight" for n in islice(made, 1))
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, found: list[_Found]) -> Finding:

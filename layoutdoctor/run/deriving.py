@@ -50,7 +50,7 @@ def single_cures(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configurati
     if any(trial.configuration.cures for trial in trials):
         return ()
     ready = _ready(trials)
-    if not any(trial.proposals for trial in trials) or not ready:
+    if not any(trial.memo.proposals for trial in trials) or not ready:
         return ()
     best = _fastest(ready, quick)
     if best is None:
@@ -58,7 +58,7 @@ def single_cures(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configurati
     return tuple(
         with_cures(base.configuration, (proposal.cure,))
         for base in (best, *_failed_like(best, trials))
-        for proposal in _worth_most(base.proposals)
+        for proposal in _worth_most(base.memo.proposals)
     )[:MOST_CURES]
 
 
@@ -106,7 +106,7 @@ def _change_count(configuration: Configuration) -> int:
 
 def _failed_like(best: LiveTrial, trials: Sequence[LiveTrial]) -> list[LiveTrial]:
     """The first that failed for something that a cure mends, compiled as the best one is."""
-    found = [trial for trial in trials if trial.failure is not None and trial.proposals]
+    found = [trial for trial in trials if trial.record.failure is not None and trial.memo.proposals]
     like = [trial for trial in found if trial.configuration.backend == best.configuration.backend]
     same = [t for t in like if t.configuration.inductor_options == best.configuration.inductor_options]
     return (same or like or found)[:1]
@@ -118,7 +118,7 @@ def _worth_most(proposals: Iterable[Proposal]) -> list[Proposal]:
 
 def _ready(trials: Sequence[LiveTrial]) -> list[LiveTrial]:
     """The trials that could be timed now, and recommended."""
-    eligible = eligible_names([trial.record() for trial in trials])
+    eligible = eligible_names([trial.record for trial in trials])
     return [trial for trial in trials if trial.step is not None and trial.name in eligible]
 
 

@@ -7,6 +7,7 @@ that is recorded. Examine what was recorded, let the rules look. Everything that
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -23,13 +24,13 @@ from layoutdoctor.capture.compat import notes_on_torch
 from layoutdoctor.diagnosis.configurations import choose_configurations, find_target, is_a_group
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
+from layoutdoctor.isolation.fresh import verified, with_advice
 from layoutdoctor.isolation.journal import temporary_journal
-from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS, Attempt, Request
+from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS, Listener, Request
 from layoutdoctor.isolation.processes import scratch_prefix
 from layoutdoctor.isolation.supervisor import Watch, supervise
-from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.rules import Rule, run_rules
-from layoutdoctor.run.diagnosing import Diagnosing
+from layoutdoctor.run.diagnosing import record_measured
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.static import record_for_target
 from layoutdoctor.state.dynamo import DynamoState
@@ -38,7 +39,7 @@ from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.subjects.transport import save_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Mode
     from layoutdoctor.isolation.messages import Progress
@@ -108,7 +109,28 @@ def diagnose(
             return diagnose_isolated(subject, request, rules=rules, progress=progress, timeout_seconds=timeout_seconds)
         except TransportError as error:
             subject = dataclasses.replace(subject, notes=(*subject.notes, f"not isolated: {error}"))
-    return diagnose_subject(subject, request, rules=rules, progress=progress, timer=timer)
+    recordings = record_subject(subject, request, Listener(progress), timer=timer)
+    if timer is None:
+        recordings = _verified_elsewhere(recordings, subject, request, progress)
+    return diagnose_recordings(recordings, rules)
+
+
+def _verified_elsewhere(
+    recordings: tuple[Recording, ...],
+    subject: LoadedSubject,
+    request: Request,
+    progress: Callable[[Progress], None] | None,
+) -> tuple[Recording, ...]:
+    """The recordings with what fresh processes make of the choice, where the model can be sent to them."""
+    advice = recordings[0].head.recommendation
+    if advice is None or advice.configuration is None:
+        return recordings
+    try:
+        with _saved_elsewhere(subject) as directory:
+            there = msgspec.structs.replace(request, subject_directory=directory)
+            return verified(recordings, there, progress or (lambda step: None))
+    except TransportError as error:
+        return with_advice(recordings, msgspec.structs.replace(advice, reason=f"{advice.reason}: {error}"))
 
 
 def diagnose_subject(
@@ -127,22 +149,17 @@ def diagnose_subject(
         SubjectError: The model does not run in eager mode.
         UnsupportedTorchError: This torch is older than any that layoutdoctor was checked with.
     """
-    return diagnose_recordings(record_subject(subject, request, progress=progress, timer=timer), rules)
+    return diagnose_recordings(record_subject(subject, request, Listener(progress), timer=timer), rules)
 
 
 def record_subject(
-    subject: LoadedSubject,
-    request: Request,
-    *,
-    progress: Callable[[Progress], None] | None = None,
-    timer: Timer | None = None,
-    attempt: Attempt | None = None,
+    subject: LoadedSubject, request: Request, listener: Listener | None = None, *, timer: Timer | None = None
 ) -> tuple[Recording, ...]:
     """
-    Runs and measures every configuration; nothing is examined yet.
+    Runs and measures every configuration, or lowers it for a target; nothing is examined yet.
 
     Args:
-        attempt: What other processes did of this diagnosis, and whom to tell what this one does.
+        listener: Whom to tell what is done; None for nobody.
 
     Returns:
         One recording for each configuration, in their order; without the graphs and iterations that were handed to
@@ -151,9 +168,8 @@ def record_subject(
     Raises:
         LayoutDoctorError: As ``diagnose_subject``.
     """
-    _check(request.mode, request.budget_seconds, progress, timer)
     target = None if request.lower_for is None else find_target(request.lower_for)
-    attempt, progress = attempt or Attempt(), progress or (lambda step: None)
+    listener = listener or Listener()
     # The caller's inference mode would make tensors that know no version, and that no autograd can use.
     with preserved_state(), torch.inference_mode(mode=False):
         dynamo = DynamoState()
@@ -161,13 +177,8 @@ def record_subject(
             lost = notes_on_torch(with_target=target is not None)
             subject = dataclasses.replace(subject, notes=(*subject.notes, *lost))
             if target is not None:
-                return record_for_target(subject, target, request, progress, attempt)
-            run = Diagnosing(subject, request, progress, attempt)
-            timer = timer or choose_timer(run.device)  # before anything is compiled that could not be timed
-            run.run_trials()
-            run.derive(timer)
-            run.measure(timer)
-            return run.recordings()
+                return record_for_target(subject, target, request, listener)
+            return record_measured(subject, request, listener, timer)
         finally:
             dynamo.restore()
 
@@ -187,11 +198,7 @@ def diagnose_isolated(
         TransportError: The model cannot be saved, or not be rebuilt in another process.
         SubjectError: The model does not run in eager mode, or takes the process with it.
     """
-    with _private_directory() as directory:
-        try:
-            save_subject(subject, Path(directory))
-        except SubjectError as error:
-            raise TransportError(str(error)) from error
+    with _saved_elsewhere(subject) as directory:
         request = msgspec.structs.replace(request, subject_directory=directory)
         seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
         watch = Watch() if progress is None else Watch(progress=progress)
@@ -201,6 +208,16 @@ def diagnose_isolated(
         finally:
             journal.close(is_needed=False)
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
+
+
+@contextlib.contextmanager
+def _saved_elsewhere(subject: LoadedSubject) -> Iterator[str]:
+    with _private_directory() as directory:
+        try:
+            save_subject(subject, Path(directory))
+        except SubjectError as error:
+            raise TransportError(str(error)) from error
+        yield directory
 
 
 def _private_directory() -> tempfile.TemporaryDirectory[str]:

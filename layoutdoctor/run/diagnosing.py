@@ -1,5 +1,5 @@
 """
-A diagnosis under way: what is known so far, and the steps that add to it.
+A measured diagnosis: rehearsed, every configuration run, all of them timed in turns, compared, the choice timed again.
 
 What it ends in are recordings; which configuration is faster is judged here, by times and outputs alone.
 """
@@ -7,43 +7,39 @@ What it ends in are recordings; which configuration is faster is judged here, by
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 
-from layoutdoctor._version import __version__
 from layoutdoctor.capture.compat import triton_version
 from layoutdoctor.diagnosis.records import Failure
-from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import DeviceLostError
 from layoutdoctor.examination.choice import choose_baseline, eligible_names, recommend
-from layoutdoctor.examination.ratios import COVERAGE, compare, rounds_needed
-from layoutdoctor.isolation.messages import TURNS, Lost, Progress
+from layoutdoctor.examination.ratios import compare
+from layoutdoctor.isolation.messages import TURNS, Progress
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, why_unusable
 from layoutdoctor.measure.memory import release_memory
-from layoutdoctor.measure.timing import measure_rounds, to_measurement
-from layoutdoctor.recording.recording import Head
+from layoutdoctor.measure.timing import choose_timer, measure_rounds, to_measurement
 from layoutdoctor.run.deriving import cures_together, fewest_changes_first, single_cures, under_switches
-from layoutdoctor.run.rehearsal import check_runs, compute_reference
-from layoutdoctor.run.trial import LiveTrial, run_trial, warm_up
+from layoutdoctor.run.rehearsal import compute_reference
+from layoutdoctor.run.trial import LiveTrial, head_of, rehearse, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation, Subject
-    from layoutdoctor.isolation.messages import Attempt, Request
+    from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation
+    from layoutdoctor.isolation.messages import Listener, Request
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.timing import RoundTimes, Timer
-    from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.recording.recording import Head, Recording
     from layoutdoctor.run.rehearsal import Rehearsal
     from layoutdoctor.subjects.subject import LoadedSubject
 
-CONFIRMATION_SHARE = 0.25
-"""Part of the budget kept for measuring the chosen configuration again."""
+_INTERRUPTED = "stopped before the timing rounds were over"
 
 _SHORT_ROUNDS = 5
 _SHORT_SECONDS = 2.0
@@ -61,122 +57,131 @@ def _notes_on_machine(device: str) -> tuple[str, ...]:
     return ()
 
 
-class Diagnosing:
-    """A diagnosis under way: what is known so far, and the steps that add to it."""
+def record_measured(
+    subject: LoadedSubject, request: Request, listener: Listener, timer: Timer | None = None
+) -> tuple[Recording, ...]:
+    """
+    Runs and measures every configuration of a loaded subject.
 
-    def __init__(
-        self,
-        subject: LoadedSubject,
-        request: Request,
-        progress: Callable[[Progress], None],
-        attempt: Attempt,
-    ) -> None:
-        if request.mode == "training":
-            subject = with_something_to_train(subject)
-        self.loaded, self.request, self.progress, self.attempt = subject, request, progress, attempt
-        self.configurations = request.configurations
-        self.trials: list[LiveTrial] = []
-        self.comparison: Comparison | None = None
-        self.recommendation: Recommendation | None = None
-        self.subject: Subject = describe(subject, request.mode)
-        self.device = self.subject.device or "cpu"
-        self.rehearsal: Rehearsal | None = None
-        self.reference: Reference | None = None
-        self.unusable: str | None = None
-        before = attempt.kept.recordings[0].head if attempt.kept is not None else None
-        self.bandwidth = before.environment.copy_bandwidth_bytes_per_second if before is not None else None
-        self.created_at = attempt.created_at()
-        self._done = 0
+    Raises:
+        UsageError: No timer is known for the device.
+        SubjectError: The model does not run in eager mode.
+        DeviceLostError: The device can run nothing more in this process, and another process would go on.
+    """
+    if request.mode == "training":
+        subject = with_something_to_train(subject)
+    described = describe(subject, request.mode)
+    device = described.device or "cpu"
+    timer = timer or choose_timer(device)  # before anything is compiled that could not be timed
+    step_count = len(request.configurations) + 3
+    rehearsal = rehearse(subject, request, listener, step_count)
+    before = request.kept.head
+    bandwidth = None if before is None else before.environment.copy_bandwidth_bytes_per_second
+    environment = msgspec.structs.replace(
+        describe_environment(device, triton=triton_version(), onednn=(None, None), command=request.command),
+        copy_bandwidth_bytes_per_second=bandwidth or measure_copy_bandwidth(device),
+    )
+    notes = (*described.notes, *rehearsal.notes, *_notes_on_machine(device))
+    head = head_of(request, msgspec.structs.replace(described, notes=notes), environment)
+    run = Diagnosing(subject, request, listener, rehearsal, head, step_count)
+    run.run_trials()
+    run.derive(timer)
+    run.measure(timer)
+    return run.recordings()
+
+
+@dataclass
+class Diagnosing:
+    """
+    A measured diagnosis under way.
+
+    Attributes:
+        head: What all recordings share, as far as it is known.
+        step_count: How many steps there are to tell of, and below how many were told.
+        unusable: Why nothing more can run in this process; None where it can.
+    """
+
+    loaded: LoadedSubject
+    request: Request
+    listener: Listener
+    rehearsal: Rehearsal
+    head: Head
+    step_count: int
+    steps_done: int = 1  # the rehearsal
+    trials: list[LiveTrial] = field(default_factory=list)
+    reference: Reference | None = None
+    unusable: str | None = None
 
     def _say(self, stage: str) -> None:
-        self.progress(Progress(stage, self._done, len(self.configurations) + 3))
-        self._done += 1
+        self.listener.progress(Progress(stage, self.steps_done, self.step_count))
+        self.steps_done += 1
 
     def run_trials(self) -> None:
-        """
-        Rehearses the model once in eager mode, then runs every configuration up to its timing.
+        """Runs every configuration up to its timing, unless an earlier process has done so."""
+        trials = [LiveTrial.of(one, self.request, self.listener) for one in self.request.configurations]
+        if not all(trial.was_done for trial in trials):
+            self._compute_reference()
+        elif self.request.kept.head is not None:  # what the reference had to say was said then
+            self._set_notes(*self.request.kept.head.subject.notes)
+        for trial in trials:
+            if not trial.was_done:
+                self._run_one(trial)
+                continue
+            self.trials.append(trial)
+            self._say(f"{trial.name}: done before")
+            if trial.name in self.request.lost:
+                self._hand_over(trial)
 
-        Raises:
-            SubjectError: The model does not run in eager mode.
-            DeviceLostError: The device can run nothing more in this process, and another process would go on.
-        """
-        self._say("running the model once in eager mode")
-        self.attempt.began(None, "running the model once in eager mode")
-        rehearsal = self.rehearsal = check_runs(self.loaded, self.request.mode)
-        notes = (*self.subject.notes, *rehearsal.notes, *_notes_on_machine(self.device))
-        self.subject = msgspec.structs.replace(self.subject, notes=notes)
-        earlier = [LiveTrial.earlier(configuration, self.attempt) for configuration in self.request.configurations]
-        if None in earlier:
-            self._compute_reference(rehearsal)
-        elif self.attempt.kept is not None:  # what the reference had to say was said then
-            self.subject = msgspec.structs.replace(
-                self.subject, notes=self.attempt.kept.recordings[0].head.subject.notes
-            )
-        if self.bandwidth is None:
-            self.bandwidth = measure_copy_bandwidth(self.device)
-        for configuration, trial in zip(self.request.configurations, earlier, strict=True):
-            if self.unusable is not None:
-                unrun = LiveTrial(configuration, failure=Failure(kind="prepare", message=self.unusable))
-                self.trials.append(unrun)
-            elif trial is not None:
-                self._say(f"{configuration.name}: done before")
-                self.trials.append(trial)
-                if trial.lost is not None:
-                    self._hand_over(trial)
-            else:
-                self._run_one(configuration, rehearsal)
-
-    def _compute_reference(self, rehearsal: Rehearsal) -> Reference:
-        self.attempt.began(None, "computing the float64 reference")
-        self.reference = compute_reference(self.loaded, self.request.mode, rehearsal)
-        notes = dict.fromkeys((*self.subject.notes, *self.reference.notes))
-        self.subject = msgspec.structs.replace(self.subject, notes=tuple(notes))
+    def _compute_reference(self) -> Reference:
+        self.listener.began(None, "computing the float64 reference")
+        self.reference = compute_reference(self.loaded, self.request.mode, self.rehearsal)
+        self._set_notes(*dict.fromkeys((*self.head.subject.notes, *self.reference.notes)))
         return self.reference
 
-    def _run_one(self, configuration: Configuration, rehearsal: Rehearsal) -> None:
-        reference = self.reference or self._compute_reference(rehearsal)
-        name = configuration.name
-        self._say(f"{name}: {'compiling' if configuration.backend == 'inductor' else 'running'}, profiling")
-        self.attempt.began(name, "prepare")
-        directory = self.request.trace_directory
-        trace = None if directory is None else Path(directory) / trace_name(name)
-        announce = self._announcing(name)
-        trial = run_trial(
-            self.loaded, configuration, self.request.mode, reference, self.trials, rehearsal, trace, announce
-        )
+    def _set_notes(self, *notes: str) -> None:
+        self.head = msgspec.structs.replace(self.head, subject=msgspec.structs.replace(self.head.subject, notes=notes))
+
+    def _run_one(self, trial: LiveTrial) -> None:
+        """Runs one configuration, where this process can run any."""
         self.trials.append(trial)
-        if trial.failure is not None:
-            release_memory()
-        problem = why_unusable(self.device) if trial.failure is not None else None
-        if problem is None:
-            self._hand_over(trial)
+        if self.unusable is not None:
+            trial.observe(status="failed", failure=Failure(kind="prepare", message=self.unusable))
             return
-        self._lose_device(trial, problem)
+        reference = self.reference or self._compute_reference()
+        self._say(f"{trial.name}: {'compiling' if trial.configuration.backend == 'inductor' else 'running'}, profiling")
+        self.listener.began(trial.name, "prepare")
+        run_trial(trial, self.loaded, self.request, self.rehearsal, reference, self.trials[:-1])
+        failure = trial.record.failure
+        if failure is not None:
+            release_memory()
+            problem = why_unusable(self.head.subject.device or "cpu")
+            if problem is not None:
+                self._lose_device(trial, failure, problem)
+                return
+        self._hand_over(trial)
 
-    def _announcing(self, name: str) -> Callable[[str], None]:
-        return lambda stage: self.attempt.began(name, stage, is_new=False)
-
-    def _lose_device(self, trial: LiveTrial, problem: str) -> None:
+    def _lose_device(self, trial: LiveTrial, failure: Failure, problem: str) -> None:
         """Ends the process's part: whatever ran next would fail for what this configuration did."""
-        failure = trial.failure or Failure(kind=trial.stage, message=problem)
         message = f"{failure.message}; the device could not be used in that process any more ({problem})"
-        failure = msgspec.structs.replace(failure, message=message)
-        if self.attempt.may_restart:
+        if self.listener.may_restart:
             raise DeviceLostError(trial.name, failure.kind, message, failure.log)
-        trial.lost = Lost(status="crashed", failure=failure)
+        trial.observe(status="crashed", failure=msgspec.structs.replace(failure, message=message))
         self.unusable = f"not run: {trial.name} made the device unusable in this process; diagnose it on its own"
 
     def _hand_over(self, trial: LiveTrial) -> None:
-        trial.hand_over(self.head(interrupted="stopped before the timing rounds were over"), self.attempt)
+        trial.hand_over(self._head_now(_INTERRUPTED))
 
     def _warm_up_earlier(self) -> None:
         """Makes what an earlier process ran ready to be timed in this one."""
         for trial in self.trials:
-            if trial.ran and trial.step is None and self.rehearsal is not None:
+            if trial.was_done and trial.record.status == "ok" and trial.step is None:
                 self._say(f"{trial.name}: compiling again")
-                self.attempt.began(trial.name, "prepare")
-                trial.announce = self._announcing(trial.name)
+                self.listener.began(trial.name, "prepare")
                 warm_up(trial, self.loaded, self.request.mode, self.rehearsal)
+
+    @property
+    def _configurations(self) -> tuple[Configuration, ...]:
+        return tuple(trial.configuration for trial in self.trials)
 
     def derive(self, timer: Timer) -> None:
         """
@@ -187,14 +192,14 @@ class Diagnosing:
             return
         self._warm_up_earlier()
         quick = partial(self._time_shortly, timer)
-        for choose in (single_cures, cures_together, partial(under_switches, device=self.device)):
+        device = self.head.subject.device or "cpu"
+        for choose in (single_cures, cures_together, partial(under_switches, device=device)):
             chosen = choose(self.trials, quick) if self.unusable is None else ()
             if chosen:
-                self.configurations = (*self.configurations, *chosen)
-                self.attempt.derived(chosen)
+                self.step_count += len(chosen)
+                self.listener.derived(chosen)
             for configuration in chosen:
-                if self.rehearsal is not None and self.unusable is None:
-                    self._run_one(configuration, self.rehearsal)
+                self._run_one(LiveTrial.of(configuration, self.request, self.listener))
 
     def _time_shortly(self, timer: Timer, trials: Sequence[LiveTrial]) -> dict[str, float]:
         """Seconds of some trials by a few calls in turns; one that fails is left out of all that comes."""
@@ -202,7 +207,7 @@ class Diagnosing:
         start = time.monotonic()
         for count in range(_SHORT_ROUNDS):
             for trial in trials:
-                self.attempt.began(trial.name, "measure")
+                self.listener.began(trial.name, "measure")
                 trial.stage = "measure"
                 with trial.failing():
                     if trial.step is not None:
@@ -213,34 +218,32 @@ class Diagnosing:
         return {trial.name: found[trial.name] for trial in trials if trial.step is not None}
 
     def measure(self, timer: Timer) -> None:
-        """Times all that ran in turns, compares, and measures the choice again."""
-        budget_seconds = self.request.budget_seconds
+        """Times all that ran in turns, compares and chooses."""
         self._warm_up_earlier()
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
         if not steps:
             return
-        baseline = choose_baseline(self.configurations, steps)
-        self.attempt.began(None, TURNS)
+        baseline = choose_baseline(self._configurations, steps)
+        self.listener.began(None, TURNS)
         self._say("timing all configurations in turns")
-        share = 1 - CONFIRMATION_SHARE if len(steps) > 1 else 1.0
         times = measure_rounds(
             steps,
             baseline=baseline,
-            budget_seconds=share * budget_seconds,
+            budget_seconds=self.request.budget_seconds,
             timer=timer,
             on_round=self._on_round(),
-            on_turn=self.attempt.turn,
+            on_turn=self.listener.turn,
         )
         self._keep(times)
         rounds = {name: item.round_seconds for name, item in times.items() if item.failure is None}
         if rounds and baseline not in rounds:  # it failed while it was timed: the others are compared all the same
-            baseline = choose_baseline(self.configurations, rounds)
-        eligible = eligible_names([trial.record() for trial in self.trials])
-        self.comparison = fewest_changes_first(compare(rounds, baseline, eligible=eligible), self.configurations)
-        self._recommend(steps, CONFIRMATION_SHARE * budget_seconds, timer)
+            baseline = choose_baseline(self._configurations, rounds)
+        eligible = eligible_names([trial.record for trial in self.trials])
+        comparison = fewest_changes_first(compare(rounds, baseline, eligible=eligible), self._configurations)
+        recommendation = self._recommend(comparison, rounds, baseline, eligible)
+        self.head = msgspec.structs.replace(self.head, comparison=comparison, recommendation=recommendation)
 
     def _on_round(self) -> Callable[[int, int], None]:
-        done, total = self._done - 1, len(self.configurations) + 3
         last = time.monotonic()
 
         def on_round(count: int, expected: int) -> None:
@@ -248,7 +251,7 @@ class Diagnosing:
             if time.monotonic() - last > 5:
                 last = time.monotonic()
                 stage = f"timing all configurations in turns: round {count} of up to {expected}"
-                self.progress(Progress(stage, done, total))
+                self.listener.progress(Progress(stage, self.steps_done - 1, self.step_count))
 
         return on_round
 
@@ -258,53 +261,38 @@ class Diagnosing:
             if item is None:
                 continue
             if item.failure is not None:
-                trial.failure = Failure(kind="measure", message=item.failure)
+                trial.observe(status="failed", failure=Failure(kind="measure", message=item.failure))
             if item.round_seconds:
-                trial.measurement = to_measurement(
-                    item, compile_seconds=trial.compile_seconds, peak_memory_bytes=trial.peak_memory_bytes
-                )
+                compile_seconds, peak = trial.memo.compile_seconds, trial.memo.peak_memory_bytes
+                measurement = to_measurement(item, compile_seconds=compile_seconds, peak_memory_bytes=peak)
+                trial.observe(measurement=measurement)
 
-    def _recommend(self, steps: Mapping[str, Callable[[], None]], budget_seconds: float, timer: Timer) -> None:
-        records = [trial.record() for trial in self.trials]
+    def _recommend(
+        self,
+        comparison: Comparison | None,
+        rounds: Mapping[str, Sequence[float]],
+        baseline: str,
+        eligible: frozenset[str],
+    ) -> Recommendation:
+        frozen = {trial.name for trial in self.trials if trial.configuration.freezes}
+        free = {name: seconds for name, seconds in rounds.items() if name not in frozen}
+        without_freezing = compare(free, baseline, eligible=eligible) if frozen else None
+        without_freezing = fewest_changes_first(without_freezing, self._configurations)
         ranks = (parameter_ranks(self.loaded), input_ranks(self.loaded))
-        chosen = self.comparison.fastest[0] if self.comparison and self.comparison.fastest else None
-        confirmed: Comparison | None = None
-        if self.comparison is not None and chosen is not None and chosen != self.comparison.baseline:
-            self._say(f"{chosen}: measuring the gain again")
-            baseline = self.comparison.baseline
-            pair = {baseline: steps[baseline], chosen: steps[chosen]}
-            again = measure_rounds(
-                pair,
-                baseline=baseline,
-                budget_seconds=budget_seconds,
-                timer=timer,
-                minimum_rounds=rounds_needed(COVERAGE, len(pair)),
-                seed=1,
-                on_turn=self.attempt.turn,
-            )
-            confirmed = compare({name: item.round_seconds for name, item in again.items()}, baseline)
-        self.recommendation = recommend(records, self.comparison, confirmed, ranks)
+        return recommend([trial.record for trial in self.trials], comparison, without_freezing, ranks)
 
-    def head(self, interrupted: str | None = None) -> Head:
-        """What is known of the whole so far."""
-        onednn = next((trial.onednn for trial in self.trials if trial.onednn[0] is not None), (None, None))
-        return Head(
-            layoutdoctor_version=__version__,
-            created_at=self.created_at,
-            environment=msgspec.structs.replace(
-                describe_environment(self.device, triton=triton_version(), onednn=onednn, command=self.request.command),
-                copy_bandwidth_bytes_per_second=self.bandwidth,
-            ),
-            subject=self.subject,
-            configurations=tuple(trial.name for trial in self.trials),
-            comparison=self.comparison,
-            recommendation=self.recommendation,
-            interrupted=interrupted,
+    def _head_now(self, interrupted: str | None = None) -> Head:
+        """With what its trials tell of the whole."""
+        onednn = next((trial.memo.onednn for trial in self.trials if trial.memo.onednn[0] is not None), (None, None))
+        environment = msgspec.structs.replace(self.head.environment, onednn=onednn[0], onednn_isa=onednn[1])
+        names = tuple(trial.name for trial in self.trials)
+        return msgspec.structs.replace(
+            self.head, environment=environment, configurations=names, interrupted=interrupted
         )
 
     def recordings(self) -> tuple[Recording, ...]:
         """What was seen of every trial; without the graphs and iterations that another process keeps."""
         self._say("looking for findings")
-        self.attempt.began(None, "looking for findings")
-        head = self.head()
+        self.listener.began(None, "looking for findings")
+        head = self._head_now()
         return tuple(trial.recording(head) for trial in self.trials)

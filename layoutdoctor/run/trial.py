@@ -10,23 +10,28 @@ import contextlib
 import hashlib
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
+from layoutdoctor._version import __version__
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.diagnosis.records import Failure, GradientLayout, Graph, Trial
+from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
+from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.choice import effective_options, global_options
-from layoutdoctor.isolation.messages import TrialMemo
+from layoutdoctor.isolation.messages import Progress, TrialMemo
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
-from layoutdoctor.recording.recording import Recording
+from layoutdoctor.recording.recording import Head, Recording
+from layoutdoctor.run.rehearsal import check_runs
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import propose
 from layoutdoctor.subjects.cures.cure import Seen
@@ -34,13 +39,12 @@ from layoutdoctor.subjects.prepare import formats_in_effect, prepare, same_prepa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from layoutdoctor.capture.session import CapturedGraph
-    from layoutdoctor.diagnosis.records import Configuration, Equivalence, Measurement, Mode, TrialStatus
-    from layoutdoctor.isolation.messages import Attempt, Lost, Proposal
+    from layoutdoctor.diagnosis.records import Configuration, Environment, Graph, Mode, Subject
+    from layoutdoctor.isolation.messages import Listener, Request
     from layoutdoctor.measure.equivalence import Reference
-    from layoutdoctor.recording.recording import Head, Iteration, Source
+    from layoutdoctor.recording.recording import Iteration
     from layoutdoctor.run.rehearsal import Rehearsal
     from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.step import Step
@@ -52,88 +56,63 @@ _LOG_LINES = 12
 @dataclass
 class LiveTrial:
     """
-    A trial while the diagnosis runs.
+    A trial while the diagnosis runs: its record as far as it has come, and what no record holds.
 
     Attributes:
-        step: One iteration, warm; None where the trial failed or is the same as another one.
-        stage: What was being done, for a failure's record.
-        lost: How the process ended that ran it; None where it did not end.
-        ran: Whether it came to its end, so that another configuration may turn out to be the same.
-        is_skipped: Whether its failure is that it was not to be tried.
-        proposals: The cures that what was seen of it speaks for.
+        record: What was observed; nothing is examined yet. Its status is ``ok`` for as long as nothing says otherwise.
+        memo: What another process has to know of it beside its record.
+        was_done: Whether an earlier process ran it, or was lost with it: it may be timed here, and is not run again.
+        was_profiled: Whether it came as far as its profile, or was lowered.
+        step: One iteration, warm; None where there is nothing to time.
+        stage: What is being done, in the words of ``Failure.kind``.
     """
 
-    configuration: Configuration
-    source: Source = "live"
-    step: Step | None = None
-    compile_seconds: float | None = None
-    stage: str = "prepare"
-    same_as: str | None = None
-    failure: Failure | None = None
-    graphs: tuple[Graph, ...] = ()
+    record: Trial
+    memo: TrialMemo
+    listener: Listener
+    was_done: bool
     iterations: tuple[Iteration, ...] = ()
     was_profiled: bool = False
-    equivalence: Equivalence | None = None
-    measurement: Measurement | None = None
-    peak_memory_bytes: int | None = None
-    recompile_count: int = 0
-    graph_break_reasons: tuple[str, ...] = ()
-    recompile_reasons: tuple[str, ...] = ()
-    gradient_layouts: tuple[GradientLayout, ...] = ()
-    notes: list[str] = field(default_factory=list)
-    key: str | None = None
-    code: str | None = None
-    onednn: tuple[str | None, str | None] = (None, None)
-    lost: Lost | None = None
-    ran: bool = False
-    is_skipped: bool = False
-    proposals: tuple[Proposal, ...] = ()
-    announce: Callable[[str], None] = field(default=lambda stage: None, repr=False)
+    step: Step | None = None
+    stage: str = "prepare"
 
     @classmethod
-    def earlier(cls, configuration: Configuration, attempt: Attempt, source: Source = "live") -> LiveTrial | None:
-        """
-        What an earlier process has found out about a configuration, be it that it took that process with it.
-
-        Returns:
-            The trial, to be timed here without running it again; None where it is this process's turn.
-        """
-        lost, before = attempt.lost.get(configuration.name), attempt.trial(configuration.name)
-        if lost is None and before is None:
-            return None
-        trial = before or Trial(configuration=configuration, status="ok")
-        memo = attempt.memo(configuration.name) or TrialMemo()
-        return cls(
-            configuration=trial.configuration,
-            source=source,
-            same_as=trial.same_as,
-            failure=trial.failure,
-            equivalence=trial.equivalence,
-            recompile_count=trial.recompile_count,
-            graph_break_reasons=trial.graph_break_reasons,
-            recompile_reasons=trial.recompile_reasons,
-            gradient_layouts=trial.gradient_layouts,
-            notes=list(trial.notes),
-            lost=lost,
-            ran=lost is None and trial.failure is None and trial.same_as is None,
-            is_skipped=trial.status == "skipped",
-            **msgspec.structs.asdict(memo),
-        )
+    def of(cls, configuration: Configuration, request: Request, listener: Listener) -> LiveTrial:
+        """The trial of a configuration as earlier processes left it, be it that it took one with it; a new one else."""
+        is_static = request.lower_for is not None
+        before, lost = request.kept.trial(configuration.name), request.lost.get(configuration.name)
+        record = before or Trial(configuration=configuration, status="ok", is_static=is_static)
+        if lost is not None:
+            record = msgspec.structs.replace(record, status=lost.status, failure=lost.failure, same_as=None)
+        memo = request.kept.memos.get(configuration.name, TrialMemo())
+        return cls(record, memo, listener, was_done=before is not None or lost is not None)
 
     @property
     def name(self) -> str:
         """The configuration's name."""
-        return self.configuration.name
+        return self.record.name
 
     @property
-    def memo(self) -> TrialMemo:
-        """What another process has to know of this trial beside its record."""
-        return msgspec.convert(self, TrialMemo, from_attributes=True)
+    def configuration(self) -> Configuration:
+        """What is varied."""
+        return self.record.configuration
+
+    def observe(self, **facts: Any) -> None:
+        """Adds what was observed to the record."""
+        self.record = msgspec.structs.replace(self.record, **facts)
+
+    def remember(self, **facts: Any) -> None:
+        """The same for the memo."""
+        self.memo = msgspec.structs.replace(self.memo, **facts)
+
+    def note(self, *notes: str) -> None:
+        """Adds facts that the reader should know."""
+        self.observe(notes=(*self.record.notes, *notes))
 
     def enter(self, stage: str) -> None:
-        """Says what is done from now on, in the words of ``Failure.kind``."""
+        """Says what is done from now on."""
         self.stage = stage
-        self.announce(stage)
+        self.listener.began(self.name, stage, is_new=False)
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
@@ -149,9 +128,9 @@ class LiveTrial:
         """Records why there is no result, and lets go of the model."""
         log = "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip().splitlines()
         message = str(error) if isinstance(error, LayoutDoctorError) else _in_words(error)
-        self.failure = Failure(kind=self.stage, message=message, log="\n".join(log[-_LOG_LINES:]))
+        failure = Failure(kind=self.stage, message=message, log="\n".join(log[-_LOG_LINES:]))
+        self.observe(status="failed", failure=failure)
         self.step = None
-        self.ran = False
 
     def is_same_as_one_of(self, others: Iterable[LiveTrial]) -> bool:
         """
@@ -159,55 +138,46 @@ class LiveTrial:
 
         What was recorded there holds here, and the times stay there.
         """
-        ran = [other for other in others if other.ran]
+        ran = [other for other in others if other.record.status == "ok"]
         for mine, theirs, why in (
-            (self.key, [other.key for other in ran], "the same options and formats are in effect"),
-            (self.code, [other.code for other in ran], "the generated code is the same"),
+            (self.memo.key, [other.memo.key for other in ran], "the same options and formats are in effect"),
+            (self.memo.code, [other.memo.code for other in ran], "the generated code is the same"),
         ):
             if mine is not None and mine in theirs:
-                self.same_as = ran[theirs.index(mine)].name
-                self.notes.append(why)
+                self.observe(status="same_as", same_as=ran[theirs.index(mine)].name)
+                self.note(why)
                 return True
         return False
-
-    def record(self) -> Trial:
-        """What was observed of the trial, as far as it has come; nothing is examined yet."""
-        status: TrialStatus = "ok" if self.same_as is None else "same_as"
-        if self.failure is not None:
-            status = "skipped" if self.is_skipped else "failed"
-        if self.lost is not None:
-            status = self.lost.status
-        return Trial(
-            configuration=self.configuration,
-            status=status,
-            same_as=self.same_as if self.lost is None else None,
-            failure=self.failure if self.lost is None else self.lost.failure,
-            graphs=self.graphs,
-            measurement=self.measurement,
-            equivalence=self.equivalence,
-            recompile_count=self.recompile_count,
-            graph_break_reasons=self.graph_break_reasons,
-            notes=tuple(self.notes),
-            recompile_reasons=self.recompile_reasons,
-            gradient_layouts=self.gradient_layouts,
-            is_static=self.source == "static",
-        )
 
     def recording(self, head: Head) -> Recording:
         """The trial as a recording of a diagnosis."""
         return Recording(
             head=head,
-            trial=self.record(),
-            source=self.source,
+            trial=self.record,
+            source="static" if self.record.is_static else "live",
             iterations=self.iterations,
             was_profiled=self.was_profiled,
         )
 
-    def hand_over(self, head: Head, attempt: Attempt) -> None:
+    def hand_over(self, head: Head) -> None:
         """Gives the trial to whoever keeps what is done; a process that does has its graphs and iterations then."""
-        attempt.keep(self.recording(head), self.memo)
-        if attempt.may_restart:
-            self.graphs, self.iterations, self.was_profiled = (), (), False
+        self.listener.keep(self.recording(head), self.memo)
+        if self.listener.may_restart:
+            self.observe(graphs=())
+            self.iterations, self.was_profiled = (), False
+
+
+def head_of(request: Request, subject: Subject, environment: Environment) -> Head:
+    """What all recordings of a diagnosis share, when it begins, or goes on in this process."""
+    kept = request.kept.head
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Head(
+        layoutdoctor_version=__version__,
+        created_at=now if kept is None else kept.created_at,
+        environment=environment,
+        subject=subject,
+        configurations=(),
+    )
 
 
 def _in_words(error: BaseException) -> str:
@@ -225,33 +195,65 @@ def fingerprint(value: Hashable) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
 
 
+def rehearse(subject: LoadedSubject, request: Request, listener: Listener, step_count: int) -> Rehearsal:
+    """
+    The first step of every diagnosis, measured or not.
+
+    Raises:
+        SubjectError: The model does not run in eager mode.
+    """
+    stage = "running the model once in eager mode"
+    listener.progress(Progress(stage, 0, step_count))
+    listener.began(None, stage)
+    return check_runs(subject, request.mode)
+
+
 def run_trial(
+    trial: LiveTrial,
     subject: LoadedSubject,
-    configuration: Configuration,
-    mode: Mode,
+    request: Request,
+    rehearsal: Rehearsal,
     reference: Reference,
     earlier: Sequence[LiveTrial],
-    rehearsal: Rehearsal,
-    trace_file: Path | None = None,
-    announce: Callable[[str], None] = lambda stage: None,
-) -> LiveTrial:
+) -> None:
     """
     Everything of a trial but its timing; a failure is a result.
 
     Args:
         earlier: Trials already run, which this one may turn out to be the same as.
     """
-    trial = LiveTrial(configuration, announce=announce)
     prepared: PreparedModel | None = None
     with trial.failing():
-        prepared = prepare(subject, configuration, mode, rehearsal.shared)
-        trial.notes += prepared.notes
-        trial.key = fingerprint(same_preparation_key(prepared, configuration))
-        if not trial.is_same_as_one_of(earlier):
-            _run(trial, prepared, mode, reference, earlier, rehearsal, trace_file)
+        prepared = prepare(subject, trial.configuration, request.mode, rehearsal.shared)
+        trial.note(*prepared.notes)
+        trial.remember(key=fingerprint(same_preparation_key(prepared, trial.configuration)))
+        if trial.is_same_as_one_of(earlier):
+            return
+        device = subject_device(prepared)
+        captured: list[CapturedGraph] = []
+        step = prepared.step(request.mode, fresh_inputs=rehearsal.changes_inputs)
+        if trial.configuration.backend == "inductor":
+            captured = _compile(trial, step, device)
+            trial.remember(code=code_key(prepared, trial.record))
+            if trial.is_same_as_one_of(earlier):
+                return
+        else:
+            trial.enter("run")
+            step()
+        trial.observe(
+            equivalence=check_equivalence(reference, step.results()), gradient_layouts=_gradient_layouts(prepared, step)
+        )
+        step.forget_results()
+        trial.note(*step.notes)
+        directory = request.trace_directory
+        trace_file = None if directory is None else Path(directory) / trace_name(trial.name)
+        _profile(trial, step, prepared, captured, device, trace_file)
+        trial.enter("measure")
+        step.release()  # the gradients of what was profiled
+        trial.remember(peak_memory_bytes=peak_memory(step, device))
+        trial.step = step
     if prepared is not None:
-        _look_for_cures(trial, prepared, mode)
-    return trial
+        _look_for_cures(trial, prepared, request.mode)
 
 
 def _look_for_cures(trial: LiveTrial, prepared: PreparedModel, mode: Mode) -> None:
@@ -259,10 +261,11 @@ def _look_for_cures(trial: LiveTrial, prepared: PreparedModel, mode: Mode) -> No
     if prepared.module is None or prepared.run is not prepared.module or trial.configuration.cures:
         return
     try:
-        failure = None if trial.failure is None else f"{trial.failure.message}\n{trial.failure.log}"
-        trial.proposals = propose(Seen(prepared.module, trial.graphs, mode, failure))
+        failure = trial.record.failure
+        words = None if failure is None else f"{failure.message}\n{failure.log}"
+        trial.remember(proposals=propose(Seen(prepared.module, trial.record.graphs, mode, words)))
     except Exception as error:  # the trial is what it is without
-        trial.notes.append(f"cures were not looked for: {first_line(error)}")
+        trial.note(f"cures were not looked for: {first_line(error)}")
 
 
 def warm_up(trial: LiveTrial, subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal) -> None:
@@ -289,38 +292,6 @@ def compiled(run: Callable[..., Any], configuration: Configuration) -> Callable[
     return compiled_run
 
 
-def _run(
-    trial: LiveTrial,
-    prepared: PreparedModel,
-    mode: Mode,
-    reference: Reference,
-    earlier: Sequence[LiveTrial],
-    rehearsal: Rehearsal,
-    trace_file: Path | None,
-) -> None:
-    device = subject_device(prepared)
-    captured: list[CapturedGraph] = []
-    step = prepared.step(mode, fresh_inputs=rehearsal.changes_inputs)
-    if trial.configuration.backend == "inductor":
-        captured = _compile(trial, step, device)
-        trial.code = code_key(prepared, trial)
-        if trial.is_same_as_one_of(earlier):
-            return
-    else:
-        trial.enter("run")
-        step()
-    trial.equivalence = check_equivalence(reference, step.results())
-    trial.gradient_layouts = _gradient_layouts(prepared, step)
-    step.forget_results()
-    trial.notes += step.notes
-    _profile(trial, step, prepared, captured, device, trace_file)
-    trial.enter("measure")
-    step.release()  # the gradients of what was profiled
-    trial.peak_memory_bytes = peak_memory(step, device)
-    trial.step = step
-    trial.ran = True
-
-
 def subject_device(prepared: PreparedModel) -> str:
     """Type of the device a prepared model runs on."""
     tensors = list(prepared.module.parameters()) if prepared.module is not None else []
@@ -341,7 +312,7 @@ def _gradient_layouts(prepared: PreparedModel, step: Step) -> tuple[GradientLayo
     return tuple(found)
 
 
-def code_key(prepared: PreparedModel, trial: LiveTrial) -> str | None:
+def code_key(prepared: PreparedModel, trial: Trial) -> str | None:
     """What equal generated code on equal layouts has in common; None where not all of the code is known."""
     codes = tuple(graph.code_fingerprint for graph in trial.graphs)
     if not codes or None in codes or trial.graph_break_reasons:
@@ -359,17 +330,19 @@ def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:
     with compile_settings(global_options(trial.configuration)), CompileCapture() as capture:
         start = time.perf_counter()
         step()
-        trial.compile_seconds = time.perf_counter() - start
+        trial.remember(compile_seconds=time.perf_counter() - start)
         compiled_count = len(capture.captured)
         trial.enter("run")
         step()
-    trial.recompile_count = len(capture.captured) - compiled_count
-    trial.graph_break_reasons = capture.graph_break_reasons
-    trial.recompile_reasons = capture.recompile_reasons
-    trial.graphs = capture.graphs
-    trial.notes += [f"not recorded: {failure}" for failure in capture.failures]
+    trial.observe(
+        recompile_count=len(capture.captured) - compiled_count,
+        graph_break_reasons=capture.graph_break_reasons,
+        recompile_reasons=capture.recompile_reasons,
+        graphs=capture.graphs,
+    )
+    trial.note(*(f"not recorded: {failure}" for failure in capture.failures))
     if capture.lowered_count == 0:
-        trial.notes.append("torch.compile lowered no graph: the model ran as eager code")
+        trial.note("torch.compile lowered no graph: the model ran as eager code")
     return capture.captured
 
 
@@ -402,13 +375,13 @@ def _profile(
     try:
         iterations = record_iterations(step.ready, device, captured, trace_file)
         if trial.configuration.backend == "eager":
-            trial.graphs = (_eager_graph(step, prepared),)
+            trial.observe(graphs=(_eager_graph(step, prepared),))
         trial.iterations = iterations
         logs = [iteration.log for iteration in iterations if iteration.log is not None]
         if logs:
-            trial.onednn = (logs[0].version, logs[0].isa)
+            trial.remember(onednn=(logs[0].version, logs[0].isa))
     except Exception as error:  # the configuration still has its times and outputs
-        trial.notes.append(f"the kernel list was not recorded: {first_line(error)}")
+        trial.note(f"the kernel list was not recorded: {first_line(error)}")
 
 
 def _eager_graph(step: Step, prepared: PreparedModel) -> Graph:

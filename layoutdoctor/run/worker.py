@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,18 +20,20 @@ from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import (
     DeviceLostError,
     LayoutDoctorError,
+    SubjectError,
     TransportError,
     UnsupportedTorchError,
     first_line,
     needs_torch,
 )
 from layoutdoctor.isolation.messages import (
-    Attempt,
+    LENGTH_BYTES,
     Began,
     Broken,
     Derived,
     Finished,
     KeptMore,
+    Listener,
     Refused,
     Request,
     TurnBoard,
@@ -43,6 +44,7 @@ from layoutdoctor.recording.saved import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import BinaryIO
 
     from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.isolation.messages import AnyMessage, TrialMemo
@@ -56,15 +58,23 @@ STATUS_FORKED = 70
 STATUS_MUTE = 71
 
 
-class Channel:
+class Channel(Listener):
     """
     The way to the supervisor.
 
     A copy of this process that the model forked and let run on has nothing to say and ends.
+
+    Args:
+        names: Of the requested configurations, by their position on the board.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    may_restart = True
+
+    def __init__(self, descriptor: int, board: TurnBoard, names: Sequence[str]) -> None:
+        super().__init__(progress=self.send)
         self._descriptor = _moved_up(descriptor)
+        self._board = board
+        self._names = list(names)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._kept_count = 0
@@ -84,15 +94,23 @@ class Channel:
                 os._exit(STATUS_MUTE)
 
     def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
-        """Says what begins: under which configuration, None where it concerns all."""
+        """Says what begins."""
         self.send(Began(configuration=configuration, stage=stage, is_new=is_new))
 
-    def keep(self, recording: Recording, memo: TrialMemo, board: TurnBoard | None = None) -> None:
+    def turn(self, configuration: str) -> None:
+        """Writes on the board whose turn it is."""
+        self._board.write(self._names.index(configuration))
+
+    def derived(self, configurations: tuple[Configuration, ...]) -> None:
+        """Says which configurations come next."""
+        self._names += [configuration.name for configuration in configurations]
+        self.send(Derived(configurations=configurations))
+
+    def keep(self, recording: Recording, memo: TrialMemo) -> None:
         """Hands over a trial that is done, and waits until the board says that it has been dealt with."""
         self.send(KeptMore(recording=recording, memo=memo))
         self._kept_count += 1
-        if board is not None:
-            board.wait(self._kept_count)
+        self._board.wait(self._kept_count)
 
 
 def _moved_up(descriptor: int) -> int:
@@ -122,10 +140,11 @@ def main(words: Sequence[str]) -> NoReturn:
     faulthandler.enable(all_threads=True)
     with contextlib.suppress(AttributeError, ValueError):
         faulthandler.register(signal.SIGUSR2, all_threads=True)
-    channel, board = Channel(int(words[1])), TurnBoard(int(words[3]))
-    with os.fdopen(int(words[0]), "rb") as stream:
-        request: Request = unpack(stream.read(), Request)
-    answer = _answer(request, channel, board)
+    with os.fdopen(_moved_up(int(words[0])), "rb") as stream:
+        request: Request = unpack(stream.read(int.from_bytes(stream.read(LENGTH_BYTES), "big")), Request)
+        names = [configuration.name for configuration in request.configurations]
+        channel = Channel(int(words[1]), TurnBoard(int(words[3])), names)
+        answer = _answer(request, channel, stream)
     for printed in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the model may have closed it
             printed.flush()
@@ -135,9 +154,11 @@ def main(words: Sequence[str]) -> NoReturn:
     os._exit(0)  # a thread that the model left waiting for ever keeps nobody
 
 
-def _answer(request: Request, channel: Channel, board: TurnBoard) -> AnyMessage:
+def _answer(request: Request, channel: Channel, stream: BinaryIO) -> AnyMessage:
     try:
-        return Finished(recordings=_record(request, channel, board))
+        if request.timed is not None:
+            _serve_turns(request, request.timed, channel, stream)
+        return Finished(recordings=_record(request, channel))
     except DeviceLostError as error:
         failure = Failure(kind=error.stage, message=str(error), log=error.log)
         return Broken(configuration=error.configuration, failure=failure)
@@ -145,7 +166,19 @@ def _answer(request: Request, channel: Channel, board: TurnBoard) -> AnyMessage:
         return Refused(kind=type(error).__name__, message=str(error))
 
 
-def _record(request: Request, channel: Channel, board: TurnBoard) -> tuple[Recording, ...]:
+def _serve_turns(request: Request, configuration: Configuration, channel: Channel, stream: BinaryIO) -> NoReturn:
+    """Until the supervisor closes its end; a model that fails now is the end of it as well."""
+    from layoutdoctor.run.fresh import serve_turns
+
+    orders = (int.from_bytes(word, "big") for word in iter(lambda: stream.read(LENGTH_BYTES), b""))
+    try:
+        serve_turns(lambda: _load(request), configuration, request.mode, orders, channel.send)
+    except Exception as error:
+        raise SubjectError(f"{configuration.name}: {first_line(error)}") from error
+    os._exit(0)
+
+
+def _record(request: Request, channel: Channel) -> tuple[Recording, ...]:
     try:
         with needs_torch():
             from layoutdoctor.run.diagnose import record_subject
@@ -156,26 +189,7 @@ def _record(request: Request, channel: Channel, board: TurnBoard) -> tuple[Recor
             f"cannot import torch: {first_line(error)}; see what `python -c 'import torch._inductor'` says"
         ) from error
     channel.began(None, "load")
-    names = [configuration.name for configuration in request.configurations]
-
-    def derived(configurations: tuple[Configuration, ...]) -> None:
-        names.extend(configuration.name for configuration in configurations)
-        channel.send(Derived(configurations=configurations))
-
-    return record_subject(
-        _load(request),
-        request,
-        progress=channel.send,
-        attempt=Attempt(
-            kept=request.kept,
-            lost=request.lost,
-            began=channel.began,
-            turn=lambda name: board.write(names.index(name)),
-            keep=partial(channel.keep, board=board),
-            derived=derived,
-            may_restart=True,
-        ),
-    )
+    return record_subject(_load(request), request, channel)
 
 
 def _load(request: Request) -> LoadedSubject:

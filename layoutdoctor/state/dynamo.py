@@ -25,13 +25,16 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import MutableSet
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from layoutdoctor.state.switches import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, ModuleType
 
-    Restore = Callable[[], None]
+    from layoutdoctor.state.switches import Restore
 
 # Each row says what it is in a process that has not compiled yet, for a module that the diagnosis is first to import.
 # Names as in torch 2.13; one that another torch lacks is passed over.
@@ -119,47 +122,33 @@ class DynamoState:
                 restore()
 
 
-def _keep_values() -> Restore:
-    before = [(path, name, _loaded(path, name, initial)) for path, name, initial in _VALUES]
+def _keep_value(path: str, name: str, initial: Any) -> Restore:
+    value = _loaded(path, name, initial)
 
     def restore() -> None:
-        for path, name, value in before:
-            if value is not ... and _loaded(path, name, ...) is not ...:
-                with contextlib.suppress(Exception):
-                    _set(path, name, value)
+        if value is not ... and _loaded(path, name, ...) is not ...:
+            _set(path, name, value)
 
     return restore
 
 
-def _keep_containers() -> Restore:
-    restores: list[Restore] = []
-    later: list[tuple[str, str]] = []
-    for path, name in _CONTAINERS:
-        if path not in sys.modules:
-            later.append((path, name))
-            continue
-        with contextlib.suppress(Exception):
-            kept = _keep_contents(_loaded(path, name, None))
-            if kept is not None:
-                restores.append(kept)
+def _keep_container(path: str, name: str) -> Restore:
+    if path in sys.modules:
+        return _keep_contents(_loaded(path, name, None))
 
     def restore() -> None:
-        for kept in restores:
-            with contextlib.suppress(Exception):
-                kept()
-        for path, name in later:
-            container = _loaded(path, name, None)
-            if hasattr(container, "clear"):
-                container.clear()
+        container = _loaded(path, name, None)
+        if hasattr(container, "clear"):
+            container.clear()
 
     return restore
 
 
-def _keep_contents(value: Any) -> Restore | None:
-    """What puts the contents of a container back in place, of those within it too; None for anything else."""
+def _keep_contents(value: Any) -> Restore:
+    """What puts the contents of a container back in place, of those within it too; nothing for anything else."""
     if isinstance(value, dict):
         items = dict(value.items())
-        inner = [kept for kept in map(_keep_contents, items.values()) if kept is not None]
+        inner = [_keep_contents(item) for item in items.values()]
 
         def refill() -> None:
             value.clear()
@@ -168,7 +157,7 @@ def _keep_contents(value: Any) -> Restore | None:
 
     elif isinstance(value, (list, deque, MutableSet)):
         held = list(value)
-        inner = [kept for kept in map(_keep_contents, held) if kept is not None]
+        inner = [_keep_contents(item) for item in held]
 
         def refill() -> None:
             value.clear()
@@ -177,7 +166,7 @@ def _keep_contents(value: Any) -> Restore | None:
     elif _is_changeable_record(value):
         return _keep_contents(vars(value))
     else:
-        return None
+        return nothing
 
     def restore() -> None:
         refill()
@@ -193,13 +182,12 @@ def _is_changeable_record(value: Any) -> bool:
     return is_instance and hasattr(value, "__dict__") and not getattr(parameters, "frozen", True)
 
 
-def _keep_counts() -> Restore:
-    before = [(path, name, _peek(path, name)) for path, name in _COUNTS]
+def _keep_count(path: str, name: str) -> Restore:
+    number = _peek(path, name)
 
     def restore() -> None:
-        for path, name, number in before:
-            if number is not None and _peek(path, name) not in (None, number):
-                _set(path, name, itertools.count(number))
+        if number is not None and _peek(path, name) not in (None, number):
+            _set(path, name, itertools.count(number))
 
     return restore
 
@@ -212,14 +200,13 @@ def _peek(path: str, name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _keep_entries_by_code() -> Restore:
-    before = {(path, name): set(getattr(_loaded(path, name, None), "values", ())) for path, name in _BY_CODE}
+def _keep_entries_by_code(path: str, name: str) -> Restore:
+    known = set(getattr(_loaded(path, name, None), "values", ()))
 
     def restore() -> None:
-        for (path, name), known in before.items():
-            entries = _loaded(path, name, None)
-            for key in set(getattr(entries, "values", ())) - known:
-                entries._remove_id(key)
+        entries = _loaded(path, name, None)
+        for key in set(getattr(entries, "values", ())) - known:
+            entries._remove_id(key)
 
     return restore
 
@@ -241,8 +228,7 @@ def _keep_metrics() -> Restore:
             if type(value) is int:
                 setattr(module, key, value)
         for kept in lists:
-            if kept is not None:
-                kept()
+            kept()
 
     return restore
 
@@ -489,12 +475,12 @@ _KEEPERS: tuple[Callable[[], Restore], ...] = (
     _keep_cache_entries,
     _keep_guard_finalizers,
     _keep_installed_names,
-    _keep_containers,
-    _keep_counts,
-    _keep_entries_by_code,
+    *(partial(_keep_container, *row) for row in _CONTAINERS),
+    *(partial(_keep_count, *row) for row in _COUNTS),
+    *(partial(_keep_entries_by_code, *row) for row in _BY_CODE),
     _keep_metrics,
     _keep_generated_modules,
     _keep_generated_sources,
     _keep_module_class,
-    _keep_values,
+    *(partial(_keep_value, *row) for row in _VALUES),
 )

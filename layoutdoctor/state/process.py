@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,12 +201,16 @@ def _keep_random_state() -> Restore:
     Those of a device that is used for the first time meanwhile, and numpy's where numpy is imported meanwhile, get what
     they would have got without the block: the seed that was waiting for them, or one that nobody can foresee.
     """
-    return together([_keep_python(), _keep_numpy(), _keep_cpu(), _keep_mps(), *map(_keep_device, _LAZY_DEVICES)])
-
-
-def _keep_python() -> Restore:
-    state = random.getstate()
-    return lambda: random.setstate(state)
+    # The generator itself, not torch.get_rng_state: a default device would send the state's tensor elsewhere.
+    generator = torch.default_generator
+    restores: list[Restore] = [
+        partial(random.setstate, random.getstate()),
+        _keep_numpy(),
+        partial(generator.set_state, generator.get_state()),
+    ]
+    if torch.backends.mps.is_available():
+        restores.append(partial(torch.mps.set_rng_state, torch.mps.get_rng_state()))
+    return together([*restores, *map(_keep_device, _LAZY_DEVICES)])
 
 
 def _keep_numpy() -> Restore:
@@ -225,19 +230,6 @@ def _keep_numpy() -> Restore:
     return restore
 
 
-def _keep_cpu() -> Restore:
-    # The generator itself, not torch.get_rng_state: a default device would send the state's tensor elsewhere.
-    state = torch.default_generator.get_state()
-    return lambda: torch.default_generator.set_state(state)
-
-
-def _keep_mps() -> Restore:
-    if not torch.backends.mps.is_available():
-        return nothing
-    state = torch.mps.get_rng_state()
-    return lambda: torch.mps.set_rng_state(state)
-
-
 def _keep_device(name: str) -> Restore:
     """
     The generators of all devices of one kind.
@@ -251,8 +243,7 @@ def _keep_device(name: str) -> Restore:
     if is_initialized is None:
         return nothing
     if is_initialized() and hasattr(device, "get_rng_state_all"):
-        states = device.get_rng_state_all()
-        return lambda: device.set_rng_state_all(states)
+        return partial(device.set_rng_state_all, device.get_rng_state_all())
     tracker = getattr(device, "_lazy_seed_tracker", None)
     waiting = dict(vars(tracker)) if tracker is not None else {}
 

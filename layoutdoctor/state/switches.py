@@ -30,7 +30,7 @@ Settings = dict[str, Any]
 MISSING = object()
 """What a switch is set to that this torch lacks, or refuses to tell."""
 
-DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
+_DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
 """Where autocast may be on."""
 
 # Pairs ``torch._C._get_NAME`` and ``torch._C._set_NAME``, the getters without arguments (torch 2.7 to 2.13). They are
@@ -139,39 +139,6 @@ def nothing() -> None:
     """What there is to put back where nothing can have changed."""
 
 
-def keep_switches() -> Restore:
-    """
-    Switches of the whole process: threads, determinism, precision, cuDNN, oneDNN, cuBLAS, attention kernels, printing.
-
-    Source:
-        ``torch/backends``, ``torch/__init__.py``, ``torch.utils.deterministic``; torch 2.7 to 2.13.
-    """
-    printing = vars(torch._tensor_str.PRINT_OPTS)
-    return keep_each(
-        (
-            (torch.get_default_dtype, torch.set_default_dtype),
-            (torch.get_num_threads, torch.set_num_threads),
-            (determinism, lambda asked: torch.use_deterministic_algorithms(asked[0], warn_only=asked[1])),
-            *named_switches().values(),
-            (
-                lambda: torch.backends.cudnn.benchmark_limit,
-                lambda limit: setattr(torch.backends.cudnn, "benchmark_limit", limit),
-            ),
-            # Torch cannot be asked whether this thread's arithmetic takes the smallest numbers for 0.
-            (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal),
-            (lambda: dict(printing), printing.update),
-        )
-    )
-
-
-def determinism() -> tuple[bool, bool]:
-    """Whether deterministic algorithms are asked for, and whether their lack is a warning only."""
-    return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-
-
 def read_switch(get: Callable[[], Any]) -> Any:
     """What a getter says; ``MISSING`` where this torch lacks it, or refuses (old and new precision settings mixed)."""
     try:
@@ -180,12 +147,41 @@ def read_switch(get: Callable[[], Any]) -> Any:
         return MISSING
 
 
-def named_switches() -> dict[str, Switch]:
-    """How each switch behind torch.backends is read and set, by its name, as far as this torch has it."""
+def keep_switches() -> Restore:
+    """Switches of the whole process: threads, determinism, precision, libraries, attention kernels, printing."""
+    return keep_each(_switches().values())
+
+
+def _switches() -> dict[str, Switch]:
+    """
+    How each switch of the whole process is read and set, by its name, as far as this torch has it.
+
+    Source:
+        ``torch/backends``, ``torch/__init__.py``, ``torch.utils.deterministic``; torch 2.7 to 2.13.
+    """
     names = [(f"_get_{name}", f"_set_{name}") for name in _SWITCHES]
     found = {g: (getattr(torch._C, g, None), getattr(torch._C, s, None)) for g, s in (*names, *_OTHER_SWITCHES)}
     known = {name: (get, _spread(set_)) for name, (get, set_) in found.items() if get is not None and set_ is not None}
-    return {**known, **_precision_switches()}
+    cudnn, printing = torch.backends.cudnn, vars(torch._tensor_str.PRINT_OPTS)
+    return {
+        "dtype": (torch.get_default_dtype, torch.set_default_dtype),
+        "threads": (torch.get_num_threads, torch.set_num_threads),
+        "determinism": (_determinism, lambda asked: torch.use_deterministic_algorithms(asked[0], warn_only=asked[1])),
+        **known,
+        **_precision_switches(),
+        "benchmark limit": (lambda: cudnn.benchmark_limit, lambda limit: setattr(cudnn, "benchmark_limit", limit)),
+        # Torch cannot be asked whether this thread's arithmetic takes the smallest numbers for 0.
+        "denormals": (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal),
+        "printing": (lambda: dict(printing), printing.update),
+    }
+
+
+def _determinism() -> tuple[bool, bool]:
+    """Whether deterministic algorithms are asked for, and whether their lack is a warning only."""
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 def _spread(set_: Callable[..., None]) -> Callable[[Any], None]:
@@ -229,15 +225,24 @@ def keep_modes() -> Restore:
             lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
             lambda how: torch.set_anomaly_enabled(*how),
         ),
-        (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-        (_autocast_depth, _set_autocast_depth),
+        *_autocast().values(),
     ]
-    for device in DEVICE_TYPES:
-        pairs.append((partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device)))
-        pairs.append((partial(torch.get_autocast_dtype, device), partial(torch.set_autocast_dtype, device)))
     if torch.cuda.is_initialized():
         pairs.append((torch.cuda.current_device, torch.cuda.set_device))
     return together([keep_each(pairs), _keep_function_modes()])
+
+
+def _autocast() -> dict[str, Switch]:
+    found: dict[str, Switch] = {
+        "autocast cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+        "autocast depth": (_autocast_depth, _set_autocast_depth),
+    }
+    enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
+    dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
+    for device in _DEVICE_TYPES:
+        for what, (get, set_) in (("enabled", enabled), ("dtype", dtype)):
+            found[f"autocast {device} {what}"] = partial(get, device), partial(set_, device)
+    return found
 
 
 def _autocast_depth() -> int:
@@ -316,7 +321,7 @@ def config_modules() -> dict[str, Any]:
 
 def current_settings() -> Settings:
     """
-    What this process and thread has set: threads, dtype, device, determinism, autocast, switches, compilers' settings.
+    What this process and thread has set: the default device, autocast, switches, compilers' settings.
 
     Of the settings of Inductor, dynamo and AOTAutograd those that differ from their defaults; modes other than a
     default device and autocast, such as a user's own ``TorchFunctionMode``, stay behind.
@@ -326,18 +331,10 @@ def current_settings() -> Settings:
     """
     return {
         "recursion limit": sys.getrecursionlimit(),
-        "threads": torch.get_num_threads(),
-        "dtype": torch.get_default_dtype(),
         "device": torch.get_default_device(),
-        "determinism": determinism(),
-        "autocast": [
-            (name, torch.get_autocast_dtype(name), torch.is_autocast_cache_enabled())
-            for name in DEVICE_TYPES
-            if read_switch(partial(torch.is_autocast_enabled, name)) is True
-        ],
         "switches": {
             name: value
-            for name, (get, _) in named_switches().items()
+            for name, (get, _) in {**_switches(), **_autocast()}.items()
             if (value := read_switch(get)) is not MISSING and value is not None
         },
         "compilers": {
@@ -354,19 +351,9 @@ def current_settings() -> Settings:
 def apply_settings(settings: Settings) -> None:
     """Sets this process, which must be one of our own, as another one with the same torch was."""
     sys.setrecursionlimit(max(settings["recursion limit"], sys.getrecursionlimit()))
-    torch.set_num_threads(settings["threads"])
-    torch.set_default_dtype(settings["dtype"])
     if settings["device"] != torch.get_default_device():
         torch.set_default_device(settings["device"])
-    is_deterministic, warns_only = settings["determinism"]
-    if is_deterministic:
-        torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
-    for name, dtype, is_cached in settings["autocast"]:
-        torch.set_autocast_dtype(name, dtype)
-        torch.set_autocast_enabled(name, True)
-        torch.set_autocast_cache_enabled(is_cached)
-        torch.autocast_increment_nesting()
-    switches = named_switches()
+    switches = {**_switches(), **_autocast()}
     for name, value in settings["switches"].items():
         get, set_ = switches[name]
         if read_switch(get) != value:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import types
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.errors import SubjectError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from layoutdoctor.diagnosis.records import FormatChoice, Mode
 
@@ -225,22 +226,34 @@ def _held(value: Any, path: str, met: dict[int, Any]) -> Iterator[tuple[str, tor
     if id(value) in met:
         return
     parts: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, nn.Module):
-        named = (*value._parameters.items(), *value._buffers.items(), *value._modules.items(), *vars(value).items())
-        parts = ((f".{name}", part) for name, part in named)
-    elif isinstance(value, dict):
-        parts = ((f"[{key!r}]" if isinstance(key, str) else "[...]", part) for key, part in value.items())
-    elif isinstance(value, (list, tuple)):
-        parts = ((f"[{index}]", part) for index, part in enumerate(value))
-    elif hasattr(type(value), "__deepcopy__") and not isinstance(value, torch.Tensor):
-        parts = ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
-    elif not isinstance(value, torch.Tensor):
+    if isinstance(value, (nn.Module, dict, list, tuple)):
+        parts = parts_of(value, path)
+    elif isinstance(value, torch.Tensor):
+        pass
+    elif hasattr(type(value), "__deepcopy__"):
+        parts = ((f"{path}.{name}", part) for name, part in getattr(value, "__dict__", {}).items())
+    else:
         return
     met[id(value)] = value
     for name, part in parts:
-        yield from _held(part, path + name, met)
+        yield from _held(part, name, met)
     if isinstance(value, (torch.Tensor, nn.Module)):
         yield path, value
+
+
+def parts_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """What a module, mapping or collection holds, each with the way to it; nothing of anything else."""
+    if isinstance(value, nn.Module):
+        for name, attribute in vars(value).items():
+            if name in ("_modules", "_parameters", "_buffers"):
+                yield from ((f"{path}.{key}", part) for key, part in attribute.items())
+            else:
+                yield f"{path}.{name}", attribute
+    elif isinstance(value, Mapping):
+        named = ((repr(key) if isinstance(key, (str, int)) else "...", part) for key, part in value.items())
+        yield from ((f"{path}[{key}]", part) for key, part in named)
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        yield from ((f"{path}[{number}]", part) for number, part in enumerate(value))
 
 
 def _memory_of(part: torch.Tensor | nn.Module) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Mode
 
-CONVOLUTION_CLASSES = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -85,35 +78,28 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...]]:
         SubjectError: It is TorchScript, which cannot be compiled again.
     """
     notes: list[str] = []
-    while True:
-        inner = _inside(model)
-        if inner is None:
-            break
-        notes.append(_note_on(model))
-        model = inner
+    while (found := _inside(model)) is not None:
+        model, note = found
+        notes.append(note)
     if getattr(model, "_compiled_call_impl", None) is not None:
         notes.append("model.compile() had been called: the copies that are diagnosed are compiled anew")
     _check_callable(model)
     return model, tuple(notes)
 
 
-def _inside(model: Any) -> Any | None:
+def _inside(model: Any) -> tuple[Any, str] | None:
+    """What a wrapper is around, and the note on it; None where it is none."""
     if isinstance(model, _WRAPPERS):
-        return model.module
+        return model.module, f"was wrapped in {type(model).__name__}: the module inside was diagnosed, on one device"
     if isinstance(model, torch.export.ExportedProgram):
-        return model.module()
+        return model.module(), "was an exported program: its module was diagnosed, in the mode it was exported in"
     # Both names are where torch.compile keeps the original (torch/_dynamo/eval_frame.py, torch 2.7 to 2.13).
     if isinstance(model, nn.Module):
-        return dict(model.named_children()).get("_orig_mod")
-    return getattr(model, "_torchdynamo_orig_callable", None)
-
-
-def _note_on(model: Any) -> str:
-    if isinstance(model, _WRAPPERS):
-        return f"was wrapped in {type(model).__name__}: the module inside was diagnosed, on one device"
-    if isinstance(model, torch.export.ExportedProgram):
-        return "was an exported program: its module was diagnosed, in the mode it was exported in"
-    return "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options"
+        inner = dict(model.named_children()).get("_orig_mod")
+    else:
+        inner = getattr(model, "_torchdynamo_orig_callable", None)
+    note = "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options"
+    return None if inner is None else (inner, note)
 
 
 def _check_callable(model: Any) -> None:
@@ -182,7 +168,7 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
         inputs=_describe_inputs(subject),
         model=type(subject.model).__name__ if is_module else None,
         parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
-        convolution_module_count=sum(isinstance(part, CONVOLUTION_CLASSES) for part in module.modules())
+        convolution_module_count=sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
         if module is not None
         else None,
         parameter_formats=_count_formats(parameters),
@@ -263,9 +249,5 @@ def _input_name(path: tuple[Any, ...]) -> str | None:
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for parameter in parameters:
-        if parameter.dim() in CHANNELS_LAST_BY_RANK and not nn.parameter.is_lazy(parameter):
-            for memory_format in layout_of(parameter).memory_formats:
-                counts[memory_format] = counts.get(memory_format, 0) + 1
-    return counts
+    known = [p for p in parameters if p.dim() in CHANNELS_LAST_BY_RANK and not nn.parameter.is_lazy(p)]
+    return dict(Counter(name for parameter in known for name in layout_of(parameter).memory_formats))

@@ -32,7 +32,7 @@ from torch.nn.utils import parametrize
 from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.state.process import preserved_random_state
 from layoutdoctor.state.switches import apply_settings, current_settings
-from layoutdoctor.subjects.copies import global_names
+from layoutdoctor.subjects.copies import global_names, parts_of
 from layoutdoctor.subjects.subject import LoadedSubject
 from layoutdoctor.units import format_bytes
 
@@ -564,16 +564,8 @@ def _find_culprit(
 
 def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     """What an object is made of as pickle sees it, each with the way to it."""
-    if isinstance(value, nn.Module):
-        for name, attribute in vars(value).items():
-            if name in ("_modules", "_parameters", "_buffers"):
-                yield from ((f"{place}.{key}", part) for key, part in attribute.items())
-            else:
-                yield f"{place}.{name}", attribute
-    elif isinstance(value, Mapping):
-        yield from ((f"{place}[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, (tuple, list, set, frozenset)):
-        yield from ((f"{place}[{number}]", part) for number, part in enumerate(value))
+    if isinstance(value, (nn.Module, Mapping, tuple, list, set, frozenset)):
+        yield from parts_of(value, place)
     elif isinstance(value, functools.partial):
         yield from ((f"{place}.{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif isinstance(value, types.MethodType):

@@ -46,6 +46,10 @@ SECONDS_TO_OPEN = 5.0
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: no chromium or google-chrome on the PATH")
 
 
+def also_slow(*stories: str) -> list[object]:
+    return [pytest.param(story, marks=pytest.mark.slow) for story in stories]
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with playwright.sync_playwright() as running:
@@ -121,7 +125,9 @@ def test_every_story_opens_without_a_word_and_fits_a_phone(visit: Any, story: st
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-@pytest.mark.parametrize("story", ["reproducible_round_trips", "gain_with_findings", "trace_with_round_trips"])
+@pytest.mark.parametrize(
+    "story", ["gain_with_findings", *also_slow("reproducible_round_trips", "trace_with_round_trips")]
+)
 def test_axe_finds_no_violation_that_is_serious(visit: Any, story: str, viewport: dict[str, int], scheme: str) -> None:
     page = visit(STORIES[story](), viewport=viewport, color_scheme=scheme).page
     page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
@@ -132,7 +138,7 @@ def test_axe_finds_no_violation_that_is_serious(visit: Any, story: str, viewport
 
 
 @pytest.mark.parametrize("name", PLANTED, ids=range(len(PLANTED)))
-@pytest.mark.parametrize("story", ["reproducible_round_trips", "trace_with_round_trips"])
+@pytest.mark.parametrize("story", ["trace_with_round_trips", *also_slow("reproducible_round_trips")])
 def test_a_planted_name_is_shown_and_does_nothing(visit: Any, story: str, name: str) -> None:
     page = visit(hostile_diagnosis(story, name)).page
     page.mouse.move(600, 400)

@@ -56,6 +56,7 @@ def test_what_the_model_and_its_children_print_stays_off_standard_output(model: 
     assert {"PRINTED", "WRITTEN", "SHOUTED"} <= set(result.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_closed_standard_error_puts_nothing_else_into_the_report(model: Callable[..., str]) -> None:
     result = layoutdoctor(model(), *EAGER, "--format", "json", shell_tail="2>&-")
 

@@ -73,10 +73,8 @@ def diagnosed(model: nn.Module, census: Census, mode: Mode, *, is_ours: bool = F
     )
 
 
-@pytest.mark.parametrize(
-    ("mode", "is_ours", "most"),
-    [pytest.param("inference", False, 3, marks=pytest.mark.slow), ("training", True, 2)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "is_ours", "most"), [("inference", False, 3), ("training", True, 2)])
 def test_all_configurations_live_on_two_copies_of_the_weights(mode: Mode, is_ours: bool, most: int) -> None:
     model = Net()
     before = {name: (p.detach().flatten().clone(), p.stride(), p.data_ptr()) for name, p in model.named_parameters()}
@@ -144,6 +142,7 @@ def test_a_format_whose_weights_do_not_fit_costs_its_configurations_only(monkeyp
     assert asked == ["preserve", "channels_last", "channels_last"]
 
 
+@pytest.mark.slow
 def test_a_model_of_5_gb_is_refused_where_there_is_no_room_for_a_copy() -> None:
     code = (
         "import resource, sys, torch, layoutdoctor\n"

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
+from live_trials import diagnosed, trial_of
 from torch import nn
 from torch.nn import functional
-
-from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.isolation.messages import Request
-from layoutdoctor.run.diagnose import diagnose_subject
-from layoutdoctor.subjects.subject import subject_from_python
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis, Mode, Trial
 
 pytestmark = pytest.mark.compile
 
@@ -72,20 +63,6 @@ class MeanOfNormed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(self.conv(x)).mean(dim=[1, 2, 3, 4])
-
-
-def diagnosed(model: nn.Module, x: torch.Tensor, configurations: str, mode: Mode = "inference") -> Diagnosis:
-    return diagnose_subject(
-        subject_from_python(model, x),
-        Request(mode=mode, configurations=choose_configurations(configurations), budget_seconds=0.1),
-    )
-
-
-def trial_of(diagnosis: Diagnosis, name: str) -> Trial:
-    trial = diagnosis.trial(name)
-    assert trial is not None
-    assert trial.status == "ok", trial.failure
-    return trial
 
 
 def test_a_pooled_output_in_training_costs_no_graph_its_buffers() -> None:

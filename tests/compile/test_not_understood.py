@@ -6,16 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-
-from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.isolation.messages import Request
-from layoutdoctor.run.diagnose import diagnose_subject
-from layoutdoctor.subjects.subject import subject_from_python
+from live_trials import diagnosed, trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Trial
 
 pytestmark = pytest.mark.compile
 
@@ -76,20 +71,6 @@ def times_sparse(x: torch.Tensor) -> torch.Tensor:
     return torch.sparse.mm(eye, flat.t()).t().reshape(x.shape)
 
 
-def diagnosed(model: torch.nn.Module, *inputs: torch.Tensor, configurations: str = "inductor") -> Diagnosis:
-    return diagnose_subject(
-        subject_from_python(model, inputs),
-        Request(configurations=choose_configurations(configurations), budget_seconds=0.1),
-    )
-
-
-def trial_of(diagnosis: Diagnosis, name: str = "inductor") -> Trial:
-    trial = diagnosis.trial(name)
-    assert trial is not None
-    assert trial.status == "ok", trial.failure
-    return trial
-
-
 def image() -> torch.Tensor:
     return torch.randn(2, 4, 16, 16)
 
@@ -107,7 +88,7 @@ def image() -> torch.Tensor:
 )
 def test_what_cannot_be_followed_is_named_in_the_record_and_in_the_report(middle: Any, what: str) -> None:
     # torch 2.13 itself compiles a cond between channels-last convolutions to code that raises, so it is off here.
-    diagnosis = diagnosed(Around(middle), image(), configurations="inductor-layout-opt-off")
+    diagnosis = diagnosed(Around(middle), image(), "inductor-layout-opt-off")
     trial = trial_of(diagnosis, "inductor-layout-opt-off")
 
     named = [line for graph in trial.graphs for line in graph.not_understood]
@@ -119,7 +100,7 @@ def test_what_cannot_be_followed_is_named_in_the_record_and_in_the_report(middle
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_a_quantised_or_sparse_tensor_between_convolutions_ends_in_a_report() -> None:
     for middle in (through_quantised, times_sparse):
-        diagnosis = diagnosed(Around(middle), image(), configurations="eager,inductor")
+        diagnosis = diagnosed(Around(middle), image(), "eager,inductor")
 
         assert trial_of(diagnosis).redundant_pairs == ()
         text = str(diagnosis)
@@ -157,8 +138,6 @@ def test_symbolic_sizes_claim_nothing_but_what_is_known() -> None:
 
 @pytest.mark.smoke
 def test_a_region_through_a_custom_operation_is_no_round_trip() -> None:
-    trial = trial_of(
-        diagnosed(Around(doubled), image(), configurations="inductor-layout-opt-off"), "inductor-layout-opt-off"
-    )
+    trial = trial_of(diagnosed(Around(doubled), image(), "inductor-layout-opt-off"), "inductor-layout-opt-off")
 
     assert trial.redundant_pairs == ()

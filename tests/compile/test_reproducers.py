@@ -55,7 +55,6 @@ class Case:
         finding: Code of a finding that the diagnosis holds, so that the cases show different ones.
         mode: ``inference`` or ``training``.
         is_cut: Whether the script holds a part of the model only.
-        is_smoke: Whether it runs in ``make test``.
         configurations: Names, separated by commas.
     """
 
@@ -63,13 +62,12 @@ class Case:
     finding: str
     mode: Mode = "inference"
     is_cut: bool = False
-    is_smoke: bool = False
     configurations: str = CONFIGURATIONS
 
 
 CASES = (
     Case("examples/conv_bn_relu.py", "LD101"),
-    Case("examples/conv3d_stack.py", "LD101", is_smoke=True),
+    Case("examples/conv3d_stack.py", "LD101"),
     Case("examples/unfold_conv_batch_norm.py", "LD302"),
     Case("examples/conv2d_vs_conv3d.py:conv3d", "LD503", "training"),
     Case("tests/casebook/04_mps_training_convnet.py", "LD101", "training"),
@@ -115,15 +113,7 @@ def output_of(reproducer: Reproducer, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            case, id=f"{Path(case.target).stem}-{case.mode}", marks=[pytest.mark.smoke] if case.is_smoke else []
-        )
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{Path(case.target).stem}-{case.mode}")
 def test_the_reproducer_shows_what_was_recorded(case: Case, tmp_path: Path) -> None:
     diagnosis = diagnosed(case)
     reproducer = build_reproducer(diagnosis)

@@ -257,7 +257,7 @@ def test_a_graph_that_cannot_be_lowered_costs_its_trial_only(monkeypatch: pytest
 
 
 def test_a_torch_without_a_private_name_fails_the_trial_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch._C, "_conv_determine_backend_memory_format")
+    monkeypatch.delattr(torch._C, "_select_conv_backend")
     with pytest.raises(retarget_convolution.UnsupportedTorchError) as raised, retarget_convolution.cudnn_formats():
         pass
 

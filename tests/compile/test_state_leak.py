@@ -106,6 +106,18 @@ def callers() -> tuple[Net, torch.Tensor]:
     return model, x
 
 
+def diagnose_in_eager(model: Any, x: torch.Tensor, **options: Any) -> Diagnosis:
+    return layoutdoctor.diagnose(model, x, **{"configurations": "eager", "timer": at_once, **options})
+
+
+def diagnose_while(act: Callable[[], object], at: int) -> None:
+    """A diagnosis of a model that does this at one of its calls; afterwards nothing is another."""
+    model, x = callers()
+    TRIPWIRE.calls, TRIPWIRE.at, TRIPWIRE.act = 0, at, act
+    with nothing_changes(model, x), contextlib.suppress(LayoutDoctorError, KeyboardInterrupt):
+        diagnose_in_eager(model, x)
+
+
 def at_once(step: Callable[[], None], calls: int) -> tuple[float, ...]:
     """A timer that calls once and makes up the rest: the rounds are soon over."""
     step()
@@ -177,8 +189,9 @@ def test_compiled_configurations_leave_everything_as_it_was(mode: Mode) -> None:
     assert [trial.status for trial in diagnosis.trials] == ["ok"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_compiled_before")
-@pytest.mark.parametrize("mode", ["inference", pytest.param("training", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", MODES)
 def test_lowering_for_a_gpu_that_is_not_there_leaves_everything_as_it_was(mode: Mode) -> None:
     diagnosis = diagnose(mode, "inductor inductor-channels-last", target="cuda:90")
 
@@ -230,7 +243,7 @@ def raising(error: type[BaseException]) -> Callable[..., Any]:
 @pytest.mark.parametrize(("error", "mode"), [(RuntimeError, "training"), (KeyboardInterrupt, "inference")])
 def test_a_model_that_raises_at_any_of_its_calls(error: type[BaseException], mode: Mode) -> None:
     model, x = callers()
-    run = functools.partial(layoutdoctor.diagnose, model, x, mode=mode, configurations="eager", timer=at_once)
+    run = functools.partial(diagnose_in_eager, model, x, mode=mode)
     TRIPWIRE.calls = 0
     run()
     count = min(TRIPWIRE.calls, 14)  # rehearsal, reference, run, profile, eager graph, memory, warm-up, rounds
@@ -270,7 +283,7 @@ def test_a_timer_that_raises(error: type[BaseException]) -> None:
     model, x = callers()
     expected = pytest.raises(error) if error is KeyboardInterrupt else contextlib.nullcontext()
     with nothing_changes(model, x), expected:
-        layoutdoctor.diagnose(model, x, configurations="eager", timer=raising(error))
+        diagnose_in_eager(model, x, timer=raising(error))
 
 
 @for_each("error", [RuntimeError, KeyboardInterrupt])
@@ -280,12 +293,10 @@ def test_a_rule_that_raises(error: type[BaseException]) -> None:
         diagnose("inference", "eager", rules=[rule])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_compiled_before")
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize(
-    "where",
-    ["codegen", *(pytest.param(name, marks=pytest.mark.slow) for name in ("run", "compile_to_module"))],
-)
+@pytest.mark.parametrize("where", ["codegen", "run", "compile_to_module"])
 def test_a_compile_that_raises(monkeypatch: pytest.MonkeyPatch, where: str, error: type[BaseException]) -> None:
     monkeypatch.setattr(GraphLowering, where, raising(error))
     expected = pytest.raises(error) if error is KeyboardInterrupt else contextlib.nullcontext()
@@ -379,10 +390,7 @@ def test_a_model_that_changes_everything_in_reach(error: type[BaseException] | N
         if error is not None:
             raise error
 
-    model, x = Net(), torch.randn(2, 4, 8, 8)
-    TRIPWIRE.calls, TRIPWIRE.at, TRIPWIRE.act = 0, 1, change
-    with nothing_changes(model, x), contextlib.suppress(LayoutDoctorError, KeyboardInterrupt):
-        layoutdoctor.diagnose(model, x, configurations="eager", timer=at_once)
+    diagnose_while(change, at=1)
 
     assert len(changed) > 55, "the table does not see what was changed"
 
@@ -392,20 +400,14 @@ def test_a_model_that_sets_the_default_dtype_and_device() -> None:
         torch.set_default_dtype(torch.float64)
         torch.set_default_device("meta")
 
-    model, x = callers()
-    TRIPWIRE.calls, TRIPWIRE.at, TRIPWIRE.act = 0, 1, change
-    with nothing_changes(model, x), contextlib.suppress(LayoutDoctorError):
-        layoutdoctor.diagnose(model, x, configurations="eager", timer=at_once)
+    diagnose_while(change, at=1)
 
     assert torch.ones(1).device.type == "cpu"
 
 
 @for_each("number", [0, 1, 2])
 def test_a_model_that_closes_a_standard_stream(number: int) -> None:
-    model, x = callers()
-    TRIPWIRE.calls, TRIPWIRE.at, TRIPWIRE.act = 0, 2, lambda: os.close(number)
-    with nothing_changes(model, x), contextlib.suppress(LayoutDoctorError):
-        layoutdoctor.diagnose(model, x, configurations="eager", timer=at_once)
+    diagnose_while(lambda: os.close(number), at=2)
 
 
 def test_the_callers_modes_hold_while_it_works_and_afterwards() -> None:
@@ -413,7 +415,7 @@ def test_the_callers_modes_hold_while_it_works_and_afterwards() -> None:
     with torch.autocast("cpu"), torch.inference_mode(), torch.device("cpu"), warnings.catch_warnings():
         warnings.simplefilter("always")
         with nothing_changes(model, x):
-            layoutdoctor.diagnose(model, x, configurations="eager", timer=at_once)
+            diagnose_in_eager(model, x)
         assert torch.is_inference_mode_enabled()
 
 
@@ -422,7 +424,7 @@ def test_the_callers_profiler_goes_on() -> None:
     with torch.profiler.profile() as profiler:
         torch.cos(x)
         with nothing_changes(model, x):
-            diagnosis = layoutdoctor.diagnose(model, x, configurations="eager", timer=at_once)
+            diagnosis = diagnose_in_eager(model, x)
         torch.sin(x)
 
     assert [trial.status for trial in diagnosis.trials] == ["ok"]

@@ -6,14 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-
-from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.isolation.messages import Request
-from layoutdoctor.run.diagnose import diagnose_subject
-from layoutdoctor.subjects.subject import subject_from_python
+from live_trials import diagnosed, trial_of
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis, Mode, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 pytestmark = pytest.mark.compile
 
@@ -65,22 +61,6 @@ class Autocast(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return self.second(torch.relu(self.first(x)))
-
-
-def diagnosed(
-    model: torch.nn.Module, x: torch.Tensor, configurations: str = "inductor", mode: Mode = "inference"
-) -> Diagnosis:
-    return diagnose_subject(
-        subject_from_python(model, x),
-        Request(mode=mode, configurations=choose_configurations(configurations), budget_seconds=0.1),
-    )
-
-
-def trial_of(diagnosis: Diagnosis, name: str = "inductor") -> Trial:
-    trial = diagnosis.trial(name)
-    assert trial is not None
-    assert trial.status == "ok", trial.failure
-    return trial
 
 
 def codes(diagnosis: Diagnosis) -> set[str]:

@@ -31,7 +31,6 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 WITH_TORCH = ("01_first_diagnosis.ipynb", "04_questions_from_the_forum.ipynb")
-MARKS = {WITH_TORCH[0]: [pytest.mark.compile, pytest.mark.smoke], WITH_TORCH[1]: [pytest.mark.compile]}
 MOST_BYTES = 300_000
 # With other versions the tables may look different, or Inductor decide differently: the notebooks must run there too.
 STORED_WITH = {"pandas": "3.", "torch": "2.13."}
@@ -156,7 +155,9 @@ def test_the_list_names_every_notebook() -> None:
     assert [name for name in NOTEBOOKS if f"({name})" not in text] == []
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in NOTEBOOKS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.compile] * (name in WITH_TORCH)) for name in NOTEBOOKS]
+)
 def test_a_notebook_runs_and_prints_what_is_stored(name: str, checkout: Path) -> None:
     stored = code_cells(read(name))
 

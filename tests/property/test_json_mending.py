@@ -1,19 +1,17 @@
-"""Damaged events against what was written: random events, one damage of a known kind, or any bytes at all."""
+"""What can be saved of damaged events: random ones, one damage of a known kind, a missing end, any bytes at all."""
 
 from __future__ import annotations
 
 import json
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutdoctor.recording.event_stream import save_events
-
-if TYPE_CHECKING:
-    import pytest
+from layoutdoctor.recording.event_stream import Saved, save_events
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.sampled_from(
     ("aten::conv2d", '{"ph": "X"}', '", "pid": 1', "}, {", '\\"', "C:\\dir\\", "[1, 2]", "a\nb", "x: y", "[", '"]')
@@ -59,45 +57,112 @@ def test_events_that_are_not_damaged_come_out_verbatim_in_one_part_or_two(
 
 
 # What stands in the place of a name or of 77, and what may be read from it.
-NAMES = {
+QUOTED = {
     b'"foo "bar" baz"': 'foo "bar" baz',
     b'"5" pipe"': '5" pipe',
     b'"f("a", "b")"': 'f("a", "b")',
-    b'"caf\xe9 \xff"': "caf\ufffd \ufffd",
+    b'""bar""': '"bar"',
+    b'"a "b" \\"c\\" \\\\"': 'a "b" "c" \\',
 }
+NO_UTF8 = {b'"caf\xe9 \xff"': "caf\ufffd \ufffd"}
 LOST_NAMES = [rb'"\ud800x"', b'"a\nb"', rb'"C:\Users\x"', b"'a'", b"None", b'"a', b""]
-NULLS = [b"NaN", b"-inf", b"Infinity", b"-nan"]
+NULLS = [b"NaN", b"nan", b"-nan", b"-nan(ind)", b"Infinity", b"-Infinity", b"inf", b"-inf", b"+Inf"]
 LOST_NUMBERS = [b"01", b"+1", b".5", b"1.", b"0x10", b"", b"12abc", b"1 2", b"'1'"]
+DAMAGES = [
+    *((key, "@name", new, {"an unescaped quote": 1}, QUOTED[new]) for new in QUOTED for key in ("name", "kernel")),
+    *(("name", "@name", new, {"bytes that are no UTF-8": 1}, value) for new, value in NO_UTF8.items()),
+    *(("name", "@name", new, {}, None) for new in LOST_NAMES),
+    *(("dur", 77, new, {"NaN or Infinity": 1}, None) for new in NULLS),
+    *(("dur", 77, new, {}, None) for new in LOST_NUMBERS),
+]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(written(), min_size=1, max_size=4), BETWEEN, st.integers(0, 3), st.data())
 def test_one_damaged_value_harms_nothing_else(
     events: list[bytes], between: bytes, place: int, data: st.DataObject
 ) -> None:
-    fields: dict[str, Any] = {"ph": "X", "cat": "cpu_op", "ts": 1.5, "args": {"b": [1, [2]], "c": 'x "y"'}}
-    where = data.draw(st.sampled_from((fields, fields["args"])))
-    key, marker, mended, lost = data.draw(
-        st.sampled_from(
-            (("name", "@name", NAMES, LOST_NAMES), ("dur", 77, dict.fromkeys(NULLS, None), LOST_NUMBERS)),
-        )
-    )
-    where[key] = marker
-    order = data.draw(st.permutations(sorted(fields)))
-    text = json.dumps({key: fields[key] for key in order}, indent=data.draw(st.sampled_from((None, 2)))).encode()
-    new = data.draw(st.sampled_from([*mended, *lost]))
-    damaged = text.replace(json.dumps(marker).encode(), new)
     place = min(place, len(events) - 1)  # some damage shows only by what follows the event
+    for key, marker, new, kinds, value in DAMAGES:
+        fields: dict[str, Any] = {"ph": "X", "cat": "nan, [inf]", "ts": 1.5, "args": {"b": [1, [2]], "c": 'x "y"'}}
+        where = data.draw(st.sampled_from((fields, fields["args"])))
+        where[key] = marker
+        order = data.draw(st.permutations(sorted(fields)))
+        text = json.dumps({key: fields[key] for key in order}, indent=data.draw(st.sampled_from((None, 2)))).encode()
+        damaged = text.replace(json.dumps(marker).encode(), new)
 
-    saved = save_events(between.join((*events[:place], damaged, *events[place:])))
+        saved = save_events(between.join((*events[:place], damaged, *events[place:])))
 
-    others = [*saved.events[:place], *saved.events[len(saved.events) - len(events) + place :]]
-    assert others == events
-    assert saved.rest == b""
-    assert saved.lost_count == (new in lost)
-    if new in mended:
-        where[key] = mended[new]
-        assert json.loads(saved.events[place]) == fields
+        assert [*saved.events[:place], *saved.events[len(saved.events) - len(events) + place :]] == events
+        assert (saved.rest, saved.lost_count, saved.kinds) == (b"", not kinds, kinds), new
+        if kinds:
+            where[key] = value
+            assert json.loads(saved.events[place]) == fields
+
+
+SEPARATOR = b",\n  "
+GOOD = b'{"ph": "X", "cat": "kernel", "name": "good", "pid": 0, "ts": 1.5, "dur": 2, "args": {"stream": 7}}'
+BEFORE = b'{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "python"}}'
+
+
+def between(damaged: bytes) -> Saved:
+    """Puts the text between two good events, which have to come out verbatim."""
+    saved = save_events(BEFORE + SEPARATOR + damaged + SEPARATOR + GOOD)
+    assert (saved.events[0], saved.events[-1], saved.rest) == (BEFORE, GOOD, b"")
+    return saved
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b'{"ph": "X", "name": "foo, "pid": 1, "cat": "x", "dur": 3}',
+        b'{"ph": "X", "name": "a", "args": {"a": ["x "y", "z"]}}',
+        b'{"ph": "X", "name": "{"b": 1, "c": 2}", "d": 2}',
+        b'{"ph": "X",, "pid": 1}',
+        b'{"ph": "X" "pid": 1}',
+        b"{\"ph\": 'X'}",
+        b'{"ph": "X", "name": "a\0\0b", "ts": 1}',
+        b'{"ph": "X", "args": {"a": [1, 2}}',
+        b'{"ph": "X", "ts": ' + b"9" * 5000 + b"}",
+        b'{"ph": "X", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"ph": "X", "name": "a"}, "dur": 5}',
+        b'{"ph": "X", "args": {"a": 1}, "b": 2}}, "dur": 5}',
+    ],
+)
+def test_any_other_damaged_event_is_lost_alone(damaged: bytes) -> None:
+    assert between(damaged) == ([BEFORE, GOOD], 1, {}, b"")
+
+
+def test_an_event_of_which_the_start_or_the_end_is_missing_harms_no_other() -> None:
+    whole = b'{"ph": "X", "cat": "cpu_op", "name": "aten::conv2d", "ts": 1.25, "args": {"Input Dims": [[2, 3], []]}}'
+    for cut in range(1, len(whole)):
+        for separator in (b"", b"\n", SEPARATOR):
+            saved = save_events(BEFORE + SEPARATOR + whole[:cut] + separator + GOOD + SEPARATOR + BEFORE)
+            assert (saved.events, saved.rest) == ([BEFORE, GOOD, BEFORE], b"")
+            assert saved.lost_count == 1
+
+        saved = save_events(whole[cut:] + SEPARATOR + GOOD)
+        assert (saved.events, saved.rest) == ([GOOD], b"")
+
+        assert save_events(GOOD + SEPARATOR + whole[:cut]) == ([GOOD], 0, {}, whole[:cut])
+
+
+def test_a_damaged_event_is_mended_the_same_wherever_the_stretch_was_cut() -> None:
+    damaged = b'{"ph": "X", "name": "a "b" c", "dur": nan, "args": {"g": "\xff"}, "ts": 3}'
+    text = GOOD + b", " + damaged + b", " + GOOD
+    whole = save_events(text)
+    for cut in range(len(GOOD), len(GOOD) + len(damaged) + 4):
+        first = save_events(text[:cut])
+        second = save_events(first.rest + text[cut:])
+
+        assert first.events + second.events == whole.events
+        assert first.lost_count == second.lost_count == 0
+
+
+def test_thousands_of_unreadable_events_hide_no_good_one() -> None:
+    saved = save_events(b'{"ph": abc},' * 6_000 + GOOD + b"," + BEFORE + b', {"ph": NaN}')
+
+    assert saved == ([GOOD, BEFORE, b'{"ph": null}'], 6_000, {"NaN or Infinity": 1}, b"")
 
 
 TOKENS = b'{ } [ ] " , : \\ \\" \n \0 \xff 0 1 - . e NaN null "ph": "name":" {"ph": }, {"ts":1,'.split(b" ")
@@ -138,6 +203,7 @@ UGLY = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_text_takes_time_out_of_proportion() -> None:
     """A walk that goes back and forth takes minutes for this size; one in proportion takes less than a second."""
     for start, unit in UGLY:

@@ -56,12 +56,15 @@ def test_a_finding_is_known_again_where_its_line_moved() -> None:
 
     assert (acceptance.count, acceptance.gone) == (1, ())
 
-
-def test_folders_and_white_space_do_not_matter() -> None:
+    # Folders and white space do not matter.
     accepted = accept_all(found(a_finding()))
     elsewhere = moved(a_finding(), 9, file="C:\\work\\model.py", code="\tx  = self.body(x) ")
-
     assert accept(found(elsewhere), accepted, DAY).count == 1
+
+    # Without the text of the line its number counts.
+    accepted = accept_all(found(a_finding(location=a_location(9, "model.py"))))
+    assert accept(found(a_finding(location=a_location(9, "model.py"))), accepted, DAY).count == 1
+    assert accept(found(a_finding(location=a_location(10, "model.py"))), accepted, DAY).count == 0
 
 
 @for_each(
@@ -87,20 +90,12 @@ def test_another_finding_is_not_accepted(changes: dict[str, Any]) -> None:
     assert [entry.module for entry in acceptance.gone] == ["body.1"]
 
 
-def test_without_the_text_of_the_line_its_number_counts() -> None:
-    accepted = accept_all(found(a_finding(location=a_location(9, "model.py"))))
-
-    assert accept(found(a_finding(location=a_location(9, "model.py"))), accepted, DAY).count == 1
-    assert accept(found(a_finding(location=a_location(10, "model.py"))), accepted, DAY).count == 0
-
-
 def test_the_fingerprint_is_what_the_documentation_says() -> None:
     # sha256 of "LD101\0inductor\0body.1\0model.py\0x = self.body(x)", made with another tool
     assert fingerprint_of(a_finding()) == "bab9ef09ad1617e77e444cd59b530fe1"
     assert fingerprint("LD401", None, Place()) != fingerprint("LD401", "", Place(module="x"))
 
-
-def test_the_reason_is_what_marks_a_finding() -> None:
+    # The reason is what marks a finding.
     accepted = accept_all(found(a_finding()))
     told = msgspec.structs.replace(accepted.accepted[0], reason="waits for torch 2.14")
 
@@ -110,15 +105,12 @@ def test_the_reason_is_what_marks_a_finding() -> None:
     assert [finding.accepted for finding in accept(marked, AcceptedFile(), DAY).diagnosis.findings] == [None]
 
 
-@pytest.mark.parametrize(("until", "count"), [(DAY, 1), (DAY - datetime.timedelta(days=1), 0), (None, 1)])
-def test_the_last_day_is_the_last_one_that_counts(until: datetime.date | None, count: int) -> None:
-    entry = msgspec.structs.replace(accept_all(found(a_finding())).accepted[0], until=until)
+def test_the_last_day_is_the_last_one_that_counts() -> None:
+    for until, count in ((DAY, 1), (DAY - datetime.timedelta(days=1), 0), (None, 1)):
+        entry = msgspec.structs.replace(accept_all(found(a_finding())).accepted[0], until=until)
+        acceptance = accept(found(a_finding()), AcceptedFile(accepted=(entry,)), DAY)
 
-    acceptance = accept(found(a_finding()), AcceptedFile(accepted=(entry,)), DAY)
-
-    assert acceptance.count == count
-    assert acceptance.expired == (() if count else (entry,))
-    assert acceptance.gone == ()
+        assert (acceptance.count, acceptance.expired, acceptance.gone) == (count, () if count else (entry,), ())
 
 
 def test_a_finding_that_has_grown_counts_again() -> None:
@@ -130,6 +122,13 @@ def test_a_finding_that_has_grown_counts_again() -> None:
     assert (acceptance.count, acceptance.gone, acceptance.outgrown) == (0, (), accepted.accepted)
     assert accept(found(a_finding(evidence=())), accepted, DAY).count == 1
 
+    # Two findings of one place are one entry that covers both.
+    small, large = a_finding(evidence=("reorder 0",)), a_finding()
+    for order in ((small, large), (large, small)):
+        accepted = accept_all(found(*order))
+        assert [entry.evidence_count for entry in accepted.accepted] == [2]
+        assert accept(found(*order), accepted, DAY).count == 2
+
 
 def test_the_costliest_of_several_places_may_be_another_one_next_time() -> None:
     pairs = (
@@ -140,10 +139,7 @@ def test_the_costliest_of_several_places_may_be_another_one_next_time() -> None:
     evidence = ("reorder 0", "reorder 1", "reorder 2", "reorder 3")
     trial = a_trial("inductor", redundant_pairs=pairs, kernels=kernels(conversion))
     first = a_diagnosis(trial, findings=(a_finding(evidence=evidence),))
-    places = [
-        ("body.2", a_location(11, "model.py", "x = self.head(x)")),
-        ("stem", a_location(3, "model.py", "x = self.stem(x)")),
-    ]
+    places = [(pairs[1].module, pairs[1].location), (conversion.module, conversion.location)]
 
     accepted = accept_all(first)
 
@@ -154,34 +150,28 @@ def test_the_costliest_of_several_places_may_be_another_one_next_time() -> None:
     assert accept(a_diagnosis(trial, findings=(other,)), accepted, DAY).count == 0
 
 
-@pytest.mark.parametrize(
-    "diagnosis",
-    [
+def test_only_a_diagnosis_that_could_find_it_says_that_a_finding_is_gone() -> None:
+    accepted = accept_all(found(a_finding()))
+
+    assert accept(found(), accepted, DAY).gone == accepted.accepted
+    for diagnosis in (
         found(subject=a_subject(name="other.py")),
         found(interrupted="interrupted from the keyboard"),
         a_diagnosis(a_trial("eager")),
         a_diagnosis(a_failed_trial("inductor")),
-    ],
-)
-def test_only_a_diagnosis_that_could_find_it_says_that_a_finding_is_gone(diagnosis: Diagnosis) -> None:
-    accepted = accept_all(found(a_finding()))
-
-    assert accept(found(), accepted, DAY).gone == accepted.accepted
-    assert accept(diagnosis, accepted, DAY).gone == ()
+    ):
+        assert accept(diagnosis, accepted, DAY).gone == ()
 
 
-@pytest.mark.parametrize("configuration", [None, "a plugin's own"])
-def test_a_finding_about_no_trial_is_accepted_by_its_place_alone(configuration: str | None) -> None:
-    accepted = accept_all(found(a_finding(configuration=configuration)))
+def test_a_finding_about_no_trial_is_accepted_by_its_place_alone_and_gone_wherever_it_is_not_found_again() -> None:
+    for configuration in (None, "a plugin's own"):
+        accepted = accept_all(found(a_finding(configuration=configuration)))
 
-    assert [entry.also for entry in accepted.accepted] == [()]
-    assert accept(found(a_finding(configuration=configuration)), accepted, DAY).count == 1
+        assert [entry.also for entry in accepted.accepted] == [()]
+        assert accept(found(a_finding(configuration=configuration)), accepted, DAY).count == 1
 
-
-def test_a_finding_about_the_whole_diagnosis_is_gone_wherever_it_is_not_found_again() -> None:
-    accepted = accept_all(found(a_finding(configuration=None)))
-
-    assert accept(a_diagnosis(a_failed_trial("inductor")), accepted, DAY).gone == accepted.accepted
+    whole = accept_all(found(a_finding(configuration=None)))
+    assert accept(a_diagnosis(a_failed_trial("inductor")), whole, DAY).gone == whole.accepted
 
 
 def test_a_file_brought_up_to_date_keeps_reasons_and_what_it_cannot_judge() -> None:
@@ -198,15 +188,6 @@ def test_a_file_brought_up_to_date_keeps_reasons_and_what_it_cannot_judge() -> N
     ]
 
 
-def test_two_findings_of_one_place_are_one_entry_that_covers_both() -> None:
-    small, large = a_finding(evidence=("reorder 0",)), a_finding()
-    for order in ((small, large), (large, small)):
-        accepted = accept_all(found(*order))
-
-        assert [entry.evidence_count for entry in accepted.accepted] == [2]
-        assert accept(found(*order), accepted, DAY).count == 2
-
-
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     strange = a_finding(module="b\udc80dy", message="ends\x1b[31m \ud800", location=a_location(9, "mödel.py", "\udcff"))
     accepted = accept_all(found(a_finding(), strange))
@@ -218,8 +199,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert accept(found(a_finding(), strange), loaded, DAY).count == 2
     assert (tmp_path / "accepted.json").read_bytes().endswith(b"}\n")
 
-
-def test_an_entry_written_by_hand_needs_its_rule_only(tmp_path: Path) -> None:
+    # An entry written by hand needs its rule only.
     (tmp_path / "a.json").write_text('{"schema_version": 1, "accepted": [{"code": "LD401", "reason": "busy machine"}]}')
     finding = a_finding(code="LD401", configuration=None, location=None, module=None, evidence=("1", "2"))
 

@@ -23,6 +23,7 @@ from builders import (
     contiguous,
 )
 from golden.stories import STORIES
+from hostile_records import mutate
 from loops import for_each
 
 from layoutdoctor import compare
@@ -160,23 +161,11 @@ CONTRADICTIONS: list[tuple[str, object, str] | tuple[str, object, str, str]] = [
     ("recommendation.configuration", "x", "$.recommendation.configuration is 'x', expected the name of a trial"),
     ("recommendation.speedup.high", 1.0, "$.recommendation.speedup has low 1.25, median 1.28, high 1.0, expected"),
     ("findings.1.configuration", "x", "$.findings[1].configuration is 'x', expected the name of a trial"),
-    (
-        "trials.3.redundant_pairs.2.second",
-        "z",
-        "$.trials[3].redundant_pairs[2].second is 'z', expected the id",
-    ),
+    ("trials.3.redundant_pairs.2.second", "z", "$.trials[3].redundant_pairs[2].second is 'z', expected the id"),
     ("trials.3.redundant_pairs.0.also", ["z"], "$.trials[3].redundant_pairs[0].also is 'z', expected the id of"),
-    (
-        "trials.3.kernels.conversions.0.id",
-        "reorder 1",
-        "$.trials[3], conversions: id is 'reorder 1' more than once",
-    ),
+    ("trials.3.kernels.conversions.0.id", "reorder 1", "$.trials[3], conversions: id is 'reorder 1' more than once"),
     ("trials.3.kernels.conversions.0.target.stride", [1], "$.trials[3].kernels.conversions[0].target has strides in 1"),
-    (
-        "trials.3.kernels.conversions.0.source.shape",
-        [2**62, 4],
-        "$.trials[3].kernels.conversions[0].source.shape",
-    ),
+    ("trials.3.kernels.conversions.0.source.shape", [2**62, 4], "$.trials[3].kernels.conversions[0].source.shape"),
     ("subject.inputs.0.stride", [1], "$.subject.inputs[0] has strides in 1 and sizes in 4 dimensions", "tie"),
     (
         "trials.0.equivalence.output_layouts.0.shape",
@@ -268,9 +257,25 @@ def test_what_is_no_plain_file_is_refused_at_once(odd_file: str) -> None:
     assert str(caught.value).startswith(f"cannot read {odd_file!r}: ")
 
 
-def test_a_file_without_an_end_is_refused_after_its_limit() -> None:
+def test_a_file_without_an_end_is_refused_after_its_limit(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"it has more than 1\.00 MiB, which is the limit"):
         load("/dev/zero", max_bytes=1 << 20)
+
+    # Two hundred megabytes are refused before they are decoded.
+    path = tmp_path / "large.json"
+    with path.open("wb") as stream:
+        stream.truncate(200_000_000)  # a sparse file: it takes no room
+    start = time.process_time()
+
+    with pytest.raises(RecordError) as caught:
+        load(path)
+
+    assert str(caught.value) == (
+        f"cannot read {str(path)!r}: it has more than 128 MiB, which is the limit of a saved diagnosis; if it is one "
+        "all the same, raise the limit: layoutdoctor.load(path, max_bytes=...)"
+    )
+    assert DEFAULT_MOST_SAVED_BYTES == 128 << 20
+    assert time.process_time() - start < 5
 
 
 def test_a_system_without_reads_that_never_wait_reads_files_all_the_same(
@@ -292,23 +297,6 @@ def test_a_pipe_with_a_writer_is_read() -> None:
         assert load(f"/dev/fd/{read}") == a_diagnosis()
     finally:
         os.close(read)
-
-
-def test_two_hundred_megabytes_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
-    path = tmp_path / "large.json"
-    with path.open("wb") as stream:
-        stream.truncate(200_000_000)  # a sparse file: it takes no room
-    start = time.process_time()
-
-    with pytest.raises(RecordError) as caught:
-        load(path)
-
-    assert str(caught.value) == (
-        f"cannot read {str(path)!r}: it has more than 128 MiB, which is the limit of a saved diagnosis; if it is one "
-        "all the same, raise the limit: layoutdoctor.load(path, max_bytes=...)"
-    )
-    assert DEFAULT_MOST_SAVED_BYTES == 128 << 20
-    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("words", [["render"], ["compare", "{good}"]], ids=["render", "compare"])
@@ -364,7 +352,7 @@ def test_a_mutated_diagnosis_is_refused_or_rendered_and_nothing_else() -> None:
         name = chance.choice(sorted(saved))
         record = json.loads(saved[name])
         for _ in range(chance.choice((1, 1, 1, 2, 4))):
-            mutate(record, chance)
+            mutate(record, chance, VALUES)
         data = json.dumps(record).encode()
         try:
             diagnosis = from_json(data)
@@ -387,30 +375,3 @@ def uses_of(diagnosis: Diagnosis, other: Diagnosis) -> Iterator[Callable[[], obj
     yield lambda: run_rules(diagnosis)
     yield lambda: render_comparison(compare(other, diagnosis), "markdown")
     yield lambda: render_comparison(compare(diagnosis, other), "text")
-
-
-def mutate(record: object, chance: random.Random) -> None:
-    containers = list(containers_of(record))
-    container = chance.choice(containers)
-    key = key_of(container, chance)
-    kind = chance.random()
-    if kind < 0.15:
-        del container[key]
-    elif kind < 0.3 and isinstance(container, list):
-        container.append(container[key])
-    elif kind < 0.45:
-        source = chance.choice(containers)
-        container[key] = json.loads(json.dumps(source[key_of(source, chance)]))
-    else:
-        container[key] = chance.choice(VALUES)
-
-
-def key_of(container: Any, chance: random.Random) -> Any:
-    return chance.choice(list(container)) if isinstance(container, dict) else chance.randrange(len(container))
-
-
-def containers_of(value: object) -> Iterator[Any]:
-    if isinstance(value, (dict, list)) and value:
-        yield value
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from containers_of(part)

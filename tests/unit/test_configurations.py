@@ -24,47 +24,35 @@ def test_the_names_are_unique_and_the_baseline_is_torch_compiles_default() -> No
     assert (baseline.backend, baseline.layout_optimization, baseline.inductor_options) == ("inductor", "default", {})
     assert (baseline.model_format, baseline.input_format) == ("preserve", "preserve")
 
-
-def test_eager_configurations_have_no_layout_optimization_and_inductor_ones_have() -> None:
     assert all((c.layout_optimization is None) == (c.backend == "eager") for c in BUILTIN_CONFIGURATIONS)
 
 
-def test_default_and_all_stand_for_the_built_in_ones() -> None:
+def test_default_and_all_stand_for_the_built_in_ones_that_fit_the_mode() -> None:
     assert names("default") == [c.name for c in DEFAULT_CONFIGURATIONS]
     assert names("all") == [c.name for c in BUILTIN_CONFIGURATIONS]
 
-
-def test_freezing_is_for_inference_only() -> None:
     assert "inductor-freezing" in names("all")
     assert "inductor-freezing" not in names("all", mode="training")
     assert "inductor-layout-opt-forced" in names("all", mode="training")
 
 
-def test_names_come_in_the_order_asked_for_and_once() -> None:
+def test_names_and_ones_own_come_in_the_order_asked_for_and_once() -> None:
     assert names("inductor, eager,,inductor") == ["inductor", "eager"]
     assert names(["eager", "inductor"]) == ["eager", "inductor"]
     assert names("eager,default")[0] == "eager"
     assert len(names("eager,default")) == len(DEFAULT_CONFIGURATIONS)
 
-
-def test_a_configuration_of_ones_own_may_be_given_alone_or_among_others() -> None:
     own = a_configuration("own", inductor_options={"max_autotune": True})
-
     assert choose_configurations(own) == (own,)
     assert [c.name for c in choose_configurations(["inductor", own])] == ["inductor", "own"]
 
 
-def test_one_name_for_two_configurations_is_an_error() -> None:
+def test_one_name_for_two_and_an_unknown_name_are_errors() -> None:
     with pytest.raises(UsageError, match="two different configurations under the name 'eager'"):
         choose_configurations(["eager", a_configuration("eager", inductor_options={"x": 1})])
 
-
-def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(UnknownConfigurationError, match="'nhwc': expected one of eager, eager-channels-last"):
         choose_configurations("nhwc")
-
-
-@pytest.mark.parametrize("choice", ["", " , ", []])
-def test_nothing_chosen_is_an_error(choice: object) -> None:
-    with pytest.raises(UsageError, match="expected at least one name"):
-        choose_configurations(choice)  # type: ignore[arg-type]
+    for nothing in ("", " , ", []):
+        with pytest.raises(UsageError, match="expected at least one name"):
+            choose_configurations(nothing)

@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 RECORDS = Path(__file__).parents[1] / "records"
 SAVED = sorted(RECORDS.glob("*.json"))
 
-each_record = for_each("path", SAVED)
 
-
-@each_record
-def test_it_is_named_in_the_table(path: Path) -> None:
-    assert f"| `{path.name}` |" in (RECORDS / "README.md").read_text(encoding="utf-8")
-
-
-@each_record
-def test_no_value_of_it_is_lost(path: Path) -> None:
+@for_each("path", SAVED)
+def test_it_is_in_the_table_loses_no_value_and_is_rendered_and_compared(path: Path) -> None:
     """A field that went would be ignored in silence."""
-    lost = list(differences(json.loads(path.read_text(encoding="utf-8")), json.loads(to_json(load(path))), "$"))
+    diagnosis = load(path)
+    lost = list(differences(json.loads(path.read_text(encoding="utf-8")), json.loads(to_json(diagnosis)), "$"))
 
     assert lost == []
+    assert f"| `{path.name}` |" in (RECORDS / "README.md").read_text(encoding="utf-8")
+    assert compare(diagnosis, diagnosis).is_same
+    for report_format in RENDERERS:
+        assert render(diagnosis, report_format).strip(), report_format
 
 
 def differences(old: object, new: object, place: str) -> list[str]:
@@ -48,18 +46,7 @@ def differences(old: object, new: object, place: str) -> list[str]:
     return [] if old == new else [place]
 
 
-@each_record
-@for_each("report_format", RENDERERS)
-def test_it_is_rendered(path: Path, report_format: str) -> None:
-    assert render(load(path), report_format).strip()
-
-
-@each_record
-def test_it_is_the_same_as_itself(path: Path) -> None:
-    assert compare(load(path), load(path)).is_same
-
-
-@each_record
+@for_each("path", SAVED)
 def test_the_command_renders_it_with_todays_rules(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", str(path), "--recheck"]) == 0
     assert capsys.readouterr().out.startswith(f"layoutdoctor 0.1.0 · {load(path).subject.name}")

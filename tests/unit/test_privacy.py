@@ -267,20 +267,21 @@ def test_settings_keep_known_words_and_numbers() -> None:
         diagnosis = a_diagnosis(a_trial("eager"), environment=an_environment(settings={"KMP_AFFINITY": value}))
         assert scrub(diagnosis, HERE).environment.settings == {"KMP_AFFINITY": value if value in kept else "<set>"}
 
-
-def test_settings_whose_names_become_equal_are_all_kept() -> None:
+    # Settings whose names become equal are all kept.
     values = {"/home/a/x.py": "1", "/home/b/x.py": "2", "<path-2>/x.py": "3"}
     diagnosis = a_diagnosis(a_trial("eager"), environment=an_environment(settings=values))
-
     assert sorted(scrub(diagnosis, HERE).environment.settings.values()) == ["1", "2", "3"]
 
 
 @for_each("story", STORIES)
-def test_a_story_is_unchanged_but_for_settings(story: str) -> None:
-    for (place, old), (_, new) in zip(
-        strings_of(STORIES[story]()), strings_of(scrub(STORIES[story](), HERE)), strict=True
-    ):
+def test_a_story_is_unchanged_but_for_settings_readable_and_has_the_same_findings(story: str) -> None:
+    diagnosis = STORIES[story]()
+    scrubbed_one = scrub(diagnosis, HERE)
+    for (place, old), (_, new) in zip(strings_of(diagnosis), strings_of(scrubbed_one), strict=True):
         assert new == old or (place == "Environment.settings" and new == "<set>")
+    for result in (scrubbed_one, privacy.redact(diagnosis, HERE)):
+        assert findings_of(result) == findings_of(diagnosis)
+        assert from_json(to_json(result)) == result
 
 
 @pytest.mark.thorough
@@ -304,18 +305,13 @@ def test_no_format_shows_what_was_planted(report_format: str, story: str) -> Non
 
 
 @pytest.mark.usefixtures("here")
-def test_a_saved_diagnosis_is_the_scrubbed_one(tmp_path: Path) -> None:
+def test_what_is_saved_and_what_python_shows_is_scrubbed(tmp_path: Path) -> None:
     diagnosis = planted(STORIES["unfinished_comparison"]())
     diagnosis.save(tmp_path / "d.json")
-
     assert load(tmp_path / "d.json") == scrub(diagnosis, HERE)
     assert secrets_in((tmp_path / "d.json").read_text(encoding="utf-8")) == []
 
-
-@pytest.mark.usefixtures("here")
-def test_what_python_shows_is_scrubbed() -> None:
     diagnosis = a_diagnosis(a_trial("eager"), subject=a_subject(name=f"{HOME}/x/net.py", notes=("by quinella",)))
-
     for shown in (str(diagnosis), diagnosis.to_markdown(), diagnosis.to_html(), diagnosis._repr_html_()):
         assert "quinella" not in shown
 
@@ -333,8 +329,7 @@ def test_every_field_that_can_hold_text_is_walked() -> None:
     } <= text_types
     assert not {"Finding.severity", "Subject.mode", "Finding.seconds", "Layout.memory_formats"} & text_types
 
-
-def test_a_field_with_a_description_is_walked_like_any_other() -> None:
+    # A field with a description is walked like any other.
     class Described(msgspec.Struct, frozen=True):
         text: Annotated[str, msgspec.Meta(description="anything")]
         count: Annotated[int, msgspec.Meta(description="how many")] = 3
@@ -367,14 +362,6 @@ def test_a_cleaned_trace_is_readable_and_has_the_same_findings(clean: Callable[.
     assert findings_of(result) == findings_of(diagnosis)
     assert from_json(to_json(result)) == result
     assert not re.search(r"/home/|/Users/|/root/|\byangu\b", repr(result))
-
-
-@for_each("story", STORIES)
-def test_a_cleaned_story_is_readable_and_has_the_same_findings(story: str) -> None:
-    diagnosis = STORIES[story]()
-    for result in (scrub(diagnosis, HERE), privacy.redact(diagnosis, HERE)):
-        assert findings_of(result) == findings_of(diagnosis)
-        assert from_json(to_json(result)) == result
 
 
 def findings_of(diagnosis: Diagnosis) -> list[tuple[str, str, str | None]]:

@@ -260,7 +260,7 @@ def test_training(layout_diagnosis):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("capture", [pytest.param("fd", marks=pytest.mark.smoke), "sys"])
+@pytest.mark.parametrize("capture", ["fd", "sys"])
 def test_models_are_checked(capture: str, project: pytest.Pytester) -> None:
     result = run_alone(project, HEAD + REAL, f"--capture={capture}", "--layoutdoctor-report", "out")
 

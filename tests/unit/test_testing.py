@@ -77,7 +77,7 @@ def test_the_message_says_how_many_where_what_and_what_to_do() -> None:
     ]
 
 
-def test_one_pair_is_no_pairs_and_an_unknown_time_is_said() -> None:
+def test_one_pair_is_no_pairs_many_are_counted_and_an_unknown_time_is_said() -> None:
     pair = a_pair(first="a", second="b", seconds=None, bytes_moved=None, location=None, module=None)
 
     lines = message_of(a_diagnosis(an_examined_trial(pair))).splitlines()
@@ -85,8 +85,6 @@ def test_one_pair_is_no_pairs_and_an_unknown_time_is_said() -> None:
     assert lines[0] == "1 redundant conversion pair in model.py (inference, cpu, inductor): time not recorded"
     assert lines[1] == "  place not recorded: a layout and back around relu; time not recorded"
 
-
-def test_many_pairs_are_counted() -> None:
     pairs = [a_pair(f"{number}", f"{number}'") for number in range(30)]
 
     text = message_of(a_diagnosis(an_examined_trial(*pairs)))
@@ -164,7 +162,7 @@ def test_a_gap_is_no_pass_unless_it_is_allowed() -> None:
     assert_no_redundant_conversions(lacking, allow_gaps=True)
 
 
-def test_what_was_found_fails_also_where_something_was_not_examined() -> None:
+def test_what_was_found_in_what_was_named_fails_also_where_something_was_not_examined() -> None:
     diagnosis = a_diagnosis(an_examined_trial(FIRST, name="eager"), a_failed_trial("inductor"))
 
     message_of(diagnosis, configurations=("eager", "inductor"))
@@ -173,8 +171,6 @@ def test_what_was_found_fails_also_where_something_was_not_examined() -> None:
     with pytest.raises(InconclusiveError):
         assert_no_redundant_conversions(diagnosis)
 
-
-def test_only_the_configurations_that_were_named_are_checked() -> None:
     diagnosis = a_diagnosis(an_examined_trial(FIRST, name="eager"), an_examined_trial())
 
     assert_no_redundant_conversions(diagnosis)

@@ -29,17 +29,23 @@ def test_a_duration_has_three_digits_and_the_unit_that_fits(seconds: float, text
     assert format_seconds(seconds) == text
 
 
+BELOW_A_UNIT = (((1 << 20) - 1, "1.00 MiB"), ((1 << 40) - 1, "1.00 TiB"))
+
+
 @for_each(
     ("count", "text"),
-    [(0, "0 B"), (12, "12 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1_605_632, "1.53 MiB"), (3 << 30, "3.00 GiB")],
+    [
+        (0, "0 B"),
+        (12, "12 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1_605_632, "1.53 MiB"),
+        (3 << 30, "3.00 GiB"),
+        *BELOW_A_UNIT,
+    ],
 )
 def test_a_size_has_a_binary_unit(count: int, text: str) -> None:
     assert format_bytes(count) == text
-
-
-def test_a_size_just_below_a_unit_is_shown_in_the_larger_one() -> None:
-    assert format_bytes((1 << 20) - 1) == "1.00 MiB"
-    assert format_bytes((1 << 40) - 1) == "1.00 TiB"
 
 
 @for_each(

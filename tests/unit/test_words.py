@@ -19,9 +19,17 @@ def test_a_list_names_the_first_parts_and_counts_the_rest() -> None:
     assert words.listing(["a", "b", "c", "d"]) == "a, b, c and d"
     assert words.listing(["a", "b", "c", "d", "e"]) == "a, b, c, d and 1 more"
 
+    assert words.listing([]) == ""
+    assert words.listing("abcdef", None) == "a, b, c, d, e and f"
+    assert words.listing("abcd", 3) == "a, b, c and 1 more"
+
 
 def test_a_count_has_its_noun_in_the_right_number() -> None:
     assert [words.count_of(n, "round trip") for n in (0, 1, 2)] == ["0 round trips", "1 round trip", "2 round trips"]
+
+    assert words.plural("conversion") == "conversions"
+    assert words.count_of(2, words.TENSOR_WORDS["unknown"]) == "2 tensors of unknown kind"
+    assert words.count_of(2, "is", "are") == "2 are"
 
 
 def test_a_layout_is_called_by_every_format_it_satisfies_else_by_its_strides() -> None:
@@ -34,7 +42,7 @@ def test_a_layout_is_called_by_every_format_it_satisfies_else_by_its_strides() -
     assert words.layout_words(Layout((4, 8), None, ())) == "a layout not recorded"
 
 
-def test_an_operator_is_named_without_its_namespace_and_default_overload() -> None:
+def test_an_operator_and_a_line_are_named_without_what_stands_around_them() -> None:
     assert [words.op_words(op) for op in ("aten.relu.default", "aten::relu", "aten.add.Tensor", "mine.op")] == [
         "relu",
         "relu",
@@ -42,22 +50,8 @@ def test_an_operator_is_named_without_its_namespace_and_default_overload() -> No
         "mine.op",
     ]
 
-
-def test_a_line_is_named_without_the_folders_of_its_file() -> None:
     assert words.line_words(a_location(15, "/home/me/model.py")) == "model.py:15"
     assert words.line_words(a_location(15, "C:\\me\\model.py")) == "model.py:15"
-
-
-def test_a_list_may_be_empty_or_whole() -> None:
-    assert words.listing([]) == ""
-    assert words.listing("abcdef", None) == "a, b, c, d, e and f"
-    assert words.listing("abcd", 3) == "a, b, c and 1 more"
-
-
-def test_a_noun_knows_its_plural() -> None:
-    assert words.plural("conversion") == "conversions"
-    assert words.count_of(2, words.TENSOR_WORDS["unknown"]) == "2 tensors of unknown kind"
-    assert words.count_of(2, "is", "are") == "2 are"
 
 
 def test_what_is_said_twice_or_not_at_all_is_left_out() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from kept_recordings import REORDERS, diagnosed, kept, reorders, the_finding, trial_of
+from kept_recordings import REORDERS, diagnosed, kept, reorders, trial_of
 
 import layoutdoctor
 from layoutdoctor.privacy import scrub
@@ -55,28 +55,6 @@ def test_the_round_trips_of_the_conv_chain_name_both_conversions_the_operations_
     assert (pair.kind, pair.between) == ("through", ("aten.native_batch_norm.default", "aten.relu.default"))
     assert (pair.module, pair.tensor_shape) == ("body.1.0", (4, 64, 56, 56))
     assert pair.bytes_moved == 4 * (4 * 64 * 56 * 56 * 4)  # two conversions, each read and written once, 4 bytes each
-
-
-def test_conv3d_is_applied_to_none_of_four_convolutions_and_on_and_off_give_the_same_code() -> None:
-    diagnosis = diagnosed("07_conv3d_chain.inference")
-    decision = trial_of(diagnosis, "inductor").graphs[0].decision
-    off = diagnosis.trial("inductor-layout-opt-off")
-
-    assert decision is not None
-    assert (decision.applied, decision.convolution_count, decision.channels_last_convolution_count) == (True, 4, 0)
-    assert off is not None
-    assert (off.status, off.same_as) == ("same_as", "inductor")
-    assert the_finding(diagnosis, "LD201", "inductor").evidence != ()
-
-
-def test_the_backward_graph_lost_layout_optimization_because_it_has_no_forward_convolution() -> None:
-    trial = trial_of(diagnosed("06_backward_without_conv_nodes.training"), "inductor")
-    decisions = [graph.decision for graph in trial.graphs]
-
-    assert [(d.applied, d.rule) for d in decisions if d is not None] == [
-        (True, "cpu-onednn"),
-        (False, "only-backward-convolutions"),
-    ]
 
 
 def test_a_diagnosis_survives_saving_and_loading(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_01_gradients_of_1x1_weights_are_told_as_a_note_at_most() -> None:
 # 2, 3, 4
 
 
-def test_02_one_conversion_in_and_one_out_are_a_note() -> None:
+def test_02_and_03_one_conversion_in_is_a_note_and_the_way_back_to_eagers_strides_has_its_reason() -> None:
     diagnosis = diagnosed("false_alarms.TwoConvolutions.inference", "inductor")
     activations = [c for c in converted(diagnosis) if c.tensor == "activation"]
 
@@ -155,9 +155,6 @@ def test_02_one_conversion_in_and_one_out_are_a_note() -> None:
     assert [f.severity for f in diagnosis.findings if f.code == "LD105"] == ["note"]
     assert above_note(diagnosis) == []
 
-
-def test_03_the_way_back_to_eagers_output_strides_has_its_reason_and_is_no_loss() -> None:
-    diagnosis = diagnosed("false_alarms.TwoConvolutions.inference", "inductor")
     (exit_,) = [c for c in converted(diagnosis) if c.role == "exit"]
     trial = trial_of(diagnosis, "inductor")
 
@@ -276,14 +273,12 @@ def test_06_transposes_around_a_solver_that_has_one_layout_only_are_no_round_tri
 # 7
 
 
-def test_07_moves_have_kernels_and_keep_channels_last() -> None:
+def test_07_moves_keep_channels_last_and_a_copy_into_another_order_is_seen() -> None:
     assert len(trial_of(of("MovesOnly"), "inductor").graphs[0].kernel_names) >= 1
     for trial in of("MovesOnlyThatKeepChannelsLast").trials:
         assert trial.equivalence is not None
         assert {layout.memory_formats for layout in trial.equivalence.output_layouts} == {("channels_last",)}
 
-
-def test_07_a_copy_that_changes_the_order_of_the_dimensions_is_seen() -> None:
     diagnosis = of("Transposes")
 
     assert [len(in_graphs(trial_of(diagnosis, name))) for name in ("eager", "inductor")] == [1, 1]
@@ -324,15 +319,13 @@ def test_10_the_copy_of_a_sequence_for_conv1d_is_needed() -> None:
 # 12
 
 
-def test_12_a_fallback_convolution_is_no_conversion() -> None:
+def test_12_a_fallback_convolution_is_no_conversion_however_long_it_takes() -> None:
     eager = trial_of(of("SlowConvolution"), "eager")
 
     assert eager.kernels is not None
     assert [k.name for k in eager.kernels.kernels if k.library == "onednn"] == []  # it really is the fallback
     assert eager.kernels.conversion_count == 0
 
-
-def test_12_however_long_it_takes() -> None:
     fallbacks = tuple(a_kernel("slow_conv3d_forward", seconds, library="aten") for seconds in (0.99, 0.01))
     trial = a_trial(kernels=kernels(seconds=1.0, kernels=fallbacks, count=2))
 
@@ -345,7 +338,7 @@ def test_12_however_long_it_takes() -> None:
 # 13
 
 
-def test_13_small_differences_between_formats_are_no_fault() -> None:
+def test_13_small_differences_between_formats_are_no_fault_and_large_ones_are() -> None:
     diagnosis = diagnosed("false_alarms.TwoConvolutions.inference", "eager eager-channels-last")
     checked = [trial.equivalence for trial in diagnosis.trials]
 
@@ -353,8 +346,6 @@ def test_13_small_differences_between_formats_are_no_fault() -> None:
     assert all(c is not None and c.max_abs_error is not None and c.max_abs_error > 0 for c in checked)
     assert [f for f in diagnosis.findings if f.code == "LD402"] == []
 
-
-def test_13_large_ones_are() -> None:
     different = Equivalence(status="different", max_abs_error=0.5, tolerance=1e-4, reference="float64")
 
     assert judged(a_trial(equivalence=different))["LD402"] in ("warning", "error")

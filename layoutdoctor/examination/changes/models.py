@@ -26,7 +26,8 @@ from layoutdoctor.examination.changes.conversions import (
     round_trip_changes,
 )
 from layoutdoctor.examination.changes.regressions import model_regression, trial_regression
-from layoutdoctor.examination.changes.times import environment_changes, has_another_device, time_changes
+from layoutdoctor.examination.changes.times import WITH_RESULT, environment_changes, has_another_device, time_changes
+from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.units import format_significant
 
 if TYPE_CHECKING:
@@ -191,8 +192,8 @@ def _change_of(key: _Key, old: Sequence[Finding], new: Sequence[Finding]) -> Fin
         place=str(first.location) if first.location is not None else None,
         old_severity=before,
         new_severity=after,
-        old_seconds=_sum_known(old),
-        new_seconds=_sum_known(new),
+        old_seconds=known_sum(*(finding.seconds for finding in old)),
+        new_seconds=known_sum(*(finding.seconds for finding in new)),
         suggestion=first.suggestion,
         is_accepted=bool(new) and all(finding.accepted is not None for finding in new),
     )
@@ -200,15 +201,6 @@ def _change_of(key: _Key, old: Sequence[Finding], new: Sequence[Finding]) -> Fin
 
 def _most_severe(findings: Sequence[Finding]) -> Severity | None:
     return min((finding.severity for finding in findings), key=SEVERITY_ORDER.index, default=None)
-
-
-def _sum_known(findings: Sequence[Finding]) -> float | None:
-    seconds = [finding.seconds for finding in findings]
-    known = [second for second in seconds if second is not None]
-    return sum(known) if known and len(known) == len(seconds) else None
-
-
-_WITH_RESULT = ("ok", "same_as")
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
@@ -226,7 +218,7 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
         old=subjects[0],
         new=subjects[1],
         is_same=is_same and different_subject is None,
-        is_empty=not any(trial.old_status in _WITH_RESULT and trial.new_status in _WITH_RESULT for trial in trials),
+        is_empty=not any(trial.old_status in WITH_RESULT and trial.new_status in WITH_RESULT for trial in trials),
         different_subject=different_subject,
         environment=environment,
         trials=trials,
@@ -338,14 +330,14 @@ def _failure_of(trial: Trial | None) -> str | None:
 
 
 def _graph_breaks(trial: Trial | None) -> int | None:
-    if trial is None or trial.status not in _WITH_RESULT:
+    if trial is None or trial.status not in WITH_RESULT:
         return None
     # Every graph carries the number of the whole model.
     return max((graph.graph_breaks for graph in trial.graphs), default=len(trial.graph_break_reasons))
 
 
 def _recompiles(trial: Trial | None) -> int | None:
-    return trial.recompile_count if trial is not None and trial.status in _WITH_RESULT else None
+    return trial.recompile_count if trial is not None and trial.status in WITH_RESULT else None
 
 
 def _notes(old: Diagnosis, new: Diagnosis, times: TimeSummary) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.comparison import Regression
 from layoutdoctor.diagnosis.records import SLOWER
 from layoutdoctor.examination.changes.conversions import recorded_by_one
+from layoutdoctor.examination.changes.times import WITH_RESULT
 from layoutdoctor.units import format_ratio, format_seconds, format_significant
 
 if TYPE_CHECKING:
@@ -83,7 +84,6 @@ def format_count(count: float) -> str:
 RESTS_ON_TIMES = frozenset({"LD203", "LD204", "LD205", "LD303", "LD401", "LD403"})
 """Findings that come and go with measured times: a gain that was sure in one run may be too unsure in the other."""
 
-_WITH_RESULT = ("ok", "same_as")
 _WITHOUT_RESULT = {"failed": "failed", "crashed": "crashed", "timed_out": "ran out of time"}
 _SERIOUS = ("error", "warning")
 
@@ -97,10 +97,10 @@ def trial_regression(trial: ComparedTrial, old: Diagnosis, new: Diagnosis, not_c
     """
     if not_comparable is not None:
         return Regression(not_judged=not_comparable)
-    if trial.old_status in _WITH_RESULT and trial.new_status in _WITHOUT_RESULT:
+    if trial.old_status in WITH_RESULT and trial.new_status in _WITHOUT_RESULT:
         why = f": {trial.new_failure}" if trial.new_failure else ""
         return Regression(losses=(f"{_WITHOUT_RESULT[trial.new_status]}, had a result before{why}",))
-    if trial.old_status not in _WITH_RESULT or trial.new_status not in _WITH_RESULT:
+    if trial.old_status not in WITH_RESULT or trial.new_status not in WITH_RESULT:
         return Regression(not_judged="it has no result in both")
     return Regression(losses=tuple(_model_losses(trial, old, new)))
 
@@ -120,7 +120,7 @@ def model_regression(
     """
     if not_comparable is not None:
         return Regression(not_judged=not_comparable)
-    shared = {trial.name: trial for trial in trials if {trial.old_status, trial.new_status} <= {*_WITH_RESULT}}
+    shared = {trial.name: trial for trial in trials if {trial.old_status, trial.new_status} <= {*WITH_RESULT}}
     told = [trial for trial in trials if not _is_same_in_both(trial, shared)]
     losses = [f"{trial.name}: {loss}" for trial in told for loss in trial.regression.losses]
     losses += [

@@ -186,7 +186,7 @@ DRIFT_RESOLUTION = 0.01
 UNSTABLE = "LD401"
 """The finding that says that times scatter or drift too much; its evidence names the configurations."""
 
-_WITH_RESULT = ("ok", "same_as")
+WITH_RESULT = ("ok", "same_as")
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 1e-10, 1e7  # no clock is finer, nobody waits longer
 
 
@@ -361,7 +361,7 @@ def _measured_in_both(old: Diagnosis, new: Diagnosis) -> dict[str, tuple[Measure
 
 def _measurement_of(diagnosis: Diagnosis, name: str) -> Measurement | None:
     trial = diagnosis.trial(name)
-    if trial is None or trial.status not in _WITH_RESULT:
+    if trial is None or trial.status not in WITH_RESULT:
         return None
     measured = diagnosis.measured_trial(name)
     measurement = measured.measurement if measured is not None else None

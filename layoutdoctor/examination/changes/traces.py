@@ -28,7 +28,7 @@ from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.comparison import Basis, Match
     from layoutdoctor.diagnosis.records import Diagnosis, Total, TotalKind, Trial
@@ -73,8 +73,19 @@ def match_kernel_names(old: Collection[str], new: Collection[str]) -> tuple[Name
     """
     shifted = {_kind_of(name) for name in set(old) ^ set(new)} - {None}
     exact = {name for name in set(old) & set(new) if _kind_of(name) not in shifted}
+    return _matches(old, new, exact, loose_name)
+
+
+def match_exact_names(old: Collection[str], new: Collection[str]) -> tuple[NameMatch, ...]:
+    """The operations or modules of two runs, by equal names only."""
+    return _matches(old, new, set(old) & set(new), str)
+
+
+def _matches(
+    old: Collection[str], new: Collection[str], exact: Collection[str], name_of: Callable[[str], str]
+) -> tuple[NameMatch, ...]:
     matches = [NameMatch(name, "exact", (name,), (name,)) for name in old if name in exact]
-    old_left, new_left = _by_loose_name(old, exact), _by_loose_name(new, exact)
+    old_left, new_left = (_by_name(names, exact, name_of) for names in (old, new))
     for loose in dict.fromkeys((*old_left, *new_left)):
         before, after = tuple(old_left.get(loose, ())), tuple(new_left.get(loose, ()))
         if before and after:
@@ -82,15 +93,6 @@ def match_kernel_names(old: Collection[str], new: Collection[str]) -> tuple[Name
         else:
             matches += [NameMatch(name, None, (name,), ()) for name in before]
             matches += [NameMatch(name, None, (), (name,)) for name in after]
-    return tuple(matches)
-
-
-def match_exact_names(old: Collection[str], new: Collection[str]) -> tuple[NameMatch, ...]:
-    """The operations or modules of two runs, by equal names only."""
-    both = set(old) & set(new)
-    matches = [NameMatch(name, "exact", (name,), (name,)) for name in old if name in both]
-    matches += [NameMatch(name, None, (name,), ()) for name in old if name not in both]
-    matches += [NameMatch(name, None, (), (name,)) for name in new if name not in both]
     return tuple(matches)
 
 
@@ -147,11 +149,11 @@ def _kind_of(name: str) -> str | None:
     return numbered.group(1) if numbered is not None else None
 
 
-def _by_loose_name(names: Iterable[str], left_out: Collection[str]) -> dict[str, list[str]]:
+def _by_name(names: Iterable[str], left_out: Collection[str], name_of: Callable[[str], str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = defaultdict(list)
     for name in names:
         if name not in left_out:
-            groups[loose_name(name)].append(name)
+            groups[name_of(name)].append(name)
     return groups
 
 

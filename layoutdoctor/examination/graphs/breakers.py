@@ -19,7 +19,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Buffer, Conversion, FxNode, Graph, RedundantPair
@@ -89,34 +89,35 @@ def _ends_above(flow: BufferGraph, name: str | None) -> Iterator[tuple[Buffer, L
 
 def _read_by_convolutions(flow: BufferGraph) -> set[str]:
     """Buffers that a convolution reads, at once or through contiguous ones computed from them."""
-    found = {
-        name for name in flow.buffers if any(is_convolution(flow.nodes[node].target) for node in flow.required_by(name))
-    }
-    pending = list(found)
-    while pending:
-        buffer = flow.buffers[pending.pop()]
-        if buffer.is_extern or not is_only_contiguous(buffer.layout):
-            continue
-        for other in buffer.reads:
-            if other in flow.buffers and other not in found:
-                found.add(other)
-                pending.append(other)
-    return found
+
+    def above(name: str) -> list[str]:
+        buffer = flow.buffers[name]
+        is_followed = not buffer.is_extern and is_only_contiguous(buffer.layout)
+        return [other for other in buffer.reads if other in flow.buffers] if is_followed else []
+
+    read = (n for n in flow.buffers if any(is_convolution(flow.nodes[node].target) for node in flow.required_by(n)))
+    return _reached(read, above)
 
 
 def _made_by_convolutions(flow: BufferGraph) -> set[str]:
     """Buffers that hold a convolution's result, or are computed from one through channels-last ones."""
+
+    def below(name: str) -> list[str]:
+        is_followed = is_only_channels_last(flow.layout_of(name))
+        return [reader for reader in flow.readers[name] if not flow.buffers[reader].is_extern] if is_followed else []
+
     calls = [(buffer.name, flow.extern_node(buffer)) for buffer in flow.buffers.values() if buffer.is_extern]
-    found = {name for name, node in calls if node is not None and is_convolution(node.target)}
+    return _reached((name for name, node in calls if node is not None and is_convolution(node.target)), below)
+
+
+def _reached(starts: Iterable[str], further: Callable[[str], Iterable[str]]) -> set[str]:
+    """Some values and all that are reached from them."""
+    found = set(starts)
     pending = list(found)
     while pending:
-        name = pending.pop()
-        if not is_only_channels_last(flow.layout_of(name)):
-            continue
-        for reader in flow.readers[name]:
-            if reader not in found and not flow.buffers[reader].is_extern:
-                found.add(reader)
-                pending.append(reader)
+        ahead = set(further(pending.pop())) - found
+        found |= ahead
+        pending += ahead
     return found
 
 
@@ -245,8 +246,8 @@ def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
         breakers.append(
             msgspec.structs.replace(
                 breaker,
-                seconds=known_sum(*(part.seconds for part in parts)) if parts else None,
-                bytes_moved=known_sum(*(part.bytes_moved for part in parts)) if parts else None,
+                seconds=known_sum(*(part.seconds for part in parts)),
+                bytes_moved=known_sum(*(part.bytes_moved for part in parts)),
             )
         )
     return msgspec.structs.replace(graph, breakers=tuple(breakers))

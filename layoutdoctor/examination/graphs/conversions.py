@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.layout import stride_order, strided_layout
 from layoutdoctor.diagnosis.records import Conversion
 from layoutdoctor.examination.graphs.breakers import compiled_breakers, eager_breakers
 from layoutdoctor.examination.graphs.buffers import BufferGraph, densified
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.host import is_backward, outermost_name
-from layoutdoctor.examination.kernels.primitives import conversion_direction
+from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
+from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy
 from layoutdoctor.words import item_bytes
 
 if TYPE_CHECKING:
@@ -97,18 +97,9 @@ def layout_change(source: Layout, target: Layout) -> ConversionDirection:
     before, after = densified(source), densified(target)
     if set(before.memory_formats) & set(after.memory_formats):
         return "none"
-    if any(_has_broadcast(layout) or _order(layout) is None for layout in (source, target)):
+    if any(is_expanded(layout) or stride_order_of(layout) is None for layout in (source, target)):
         return "none"
     return conversion_direction(before, after)
-
-
-def _has_broadcast(layout: Layout) -> bool:
-    strides = layout.stride or ()
-    return any(size != 1 and step == 0 for size, step in zip(layout.shape, strides, strict=False))
-
-
-def _order(layout: Layout) -> tuple[int, ...] | None:
-    return None if layout.stride is None else stride_order(layout.shape, layout.stride)
 
 
 def _conversion(
@@ -282,9 +273,6 @@ def _listed(names: Sequence[str]) -> str:
     )
 
 
-_COPY = "aten::copy_"
-
-
 def with_eager_conversions(
     graph: Graph,
     tree: Sequence[HostOperation],
@@ -301,7 +289,7 @@ def with_eager_conversions(
     nodes = {node.name: node for node in graph.nodes}
     found: list[Conversion] = []
     for entry in tree:
-        if entry.name != _COPY:
+        if entry.name != COPY:
             continue
         conversion = _eager_conversion(entry, graph, nodes, len(found), device_seconds)
         if conversion is not None:
@@ -324,7 +312,7 @@ def with_copies_in_calls(graph: Graph, tree: Sequence[HostOperation], device_sec
     nodes = {node.name: msgspec.structs.replace(node, backward=is_backward_graph) for node in graph.nodes}
     found: list[Conversion] = []
     for entry in tree:
-        joined = entry.joined() if entry.name == _COPY else None
+        joined = entry.joined() if entry.name == COPY else None
         if joined is None or joined.graph != graph.name:
             continue
         conversion = _eager_conversion(entry, graph, nodes, len(found), device_seconds)
@@ -342,7 +330,7 @@ def _eager_conversion(
     number: int,
     device_seconds: Mapping[int, float] | None,
 ) -> Conversion | None:
-    layouts = _copied_layouts(entry)
+    layouts = layouts_of_copy(entry.operation.shapes, entry.operation.strides)
     if layouts is None:
         return None
     source, target = layouts
@@ -384,46 +372,27 @@ def _eager_conversion(
     )
 
 
-def _copied_layouts(entry: HostOperation) -> tuple[Layout, Layout] | None:
-    """Layouts of what is copied and of where to; None where they are not both recorded, or of different sizes."""
-    shapes, strides = entry.operation.shapes, entry.operation.strides
-    if len(shapes) < 2 or len(strides) < 2 or shapes[0] != shapes[1] or len(shapes[0]) < 2:
-        return None
-    if len(strides[0]) != len(shapes[0]) or len(strides[1]) != len(shapes[1]):
-        return None
-    return strided_layout(shapes[1], strides[1]), strided_layout(shapes[0], strides[0])
-
-
 def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -> float | None:
     if device_seconds is None:
         return entry.operation.seconds
     return device_seconds.get(entry.operation.external_id) if entry.operation.external_id is not None else None
 
 
-def _port(node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout) -> str | None:
-    """Which tensor of an operation other than a convolution was copied: a copy's own result, an argument, a result."""
-    if is_copy(node):
-        return "output 0"
-    for position, name in enumerate(node.inputs):
-        if name in nodes and _fits(nodes[name].layout, source):
-            return f"input {position}"
-    return "output 0" if _fits(node.layout, target) else None
-
-
 def _port_and_kind(
     node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
     """Which tensor of an operation was copied, and of what kind it is; None and ``unknown`` where several fit."""
-    inputs = [nodes[name] for name in node.inputs if name in nodes]
-    if not is_convolution(node.target):
-        made_of = inputs[0] if inputs else None
-        kind: TensorKind = "weight" if made_of is not None and made_of.tensor == "weight" else "activation"
-        return _port(node, nodes, source, target), "gradient" if node.backward and kind == "activation" else kind
     fitting = [
         position for position, name in enumerate(node.inputs) if name in nodes and _fits(nodes[name].layout, source)
     ]
-    if not fitting and _fits(node.layout, target):
-        return "output 0", "gradient" if node.backward else "activation"
+    is_result = not fitting and _fits(node.layout, target)
+    made_here: TensorKind = "gradient" if node.backward else "activation"
+    if not is_convolution(node.target):
+        made_of = next((nodes[name] for name in node.inputs if name in nodes), None)
+        port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
+        return port, "weight" if made_of is not None and made_of.tensor == "weight" else made_here
+    if is_result:
+        return "output 0", made_here
     if not fitting and node.backward:
         return None, "gradient"  # a gradient that it returns, put into another layout
     if len(fitting) != 1:

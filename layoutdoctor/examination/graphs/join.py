@@ -128,17 +128,8 @@ def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], gr
 
 
 def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
-    return [entry for entry in entries if entry.name in _CONVOLUTIONS and not _is_inside_same(entry)]
-
-
-def _is_inside_same(entry: HostOperation) -> bool:
-    """Whether an operation was called by another one that is counted already (``aten::convolution`` calls the rest)."""
-    here = entry.parent
-    while here is not None:
-        if here.name in _CONVOLUTIONS:
-            return True
-        here = here.parent
-    return False
+    """Those that no other one of them called: ``aten::convolution`` calls the rest."""
+    return [entry for entry in entries if [one for one in entry.around() if one.name in _CONVOLUTIONS] == [entry]]
 
 
 def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[int | str, ...]]) -> bool:

@@ -148,11 +148,7 @@ def same_format(one: Layout, other: Layout) -> bool:
     return bool(set(first.memory_formats) & set(second.memory_formats)) or first == second
 
 
-def known_sum(first: _Number | None, *others: _Number | None) -> _Number | None:
-    """A sum; None where one of its terms is not known."""
-    total = first
-    for value in others:
-        if total is None or value is None:
-            return None
-        total += value
-    return total
+def known_sum(*values: _Number | None) -> _Number | None:
+    """A sum; None where one of its terms is not known, or there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None

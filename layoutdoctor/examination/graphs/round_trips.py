@@ -213,7 +213,7 @@ def _buffer_pair(
     place = next((node for node in reversed([flow.node_of(flow.buffers[n]) for n in way]) if node is not None), None)
     # What rides along in a loop that computes has no time of its own: what goes with the pair is what only moves.
     moving = [part for part in parts if _moves(flow, part)]
-    seconds = known_sum(*(part.seconds for part in moving)) if moving else None
+    seconds = known_sum(*(part.seconds for part in moving))
     sources = {part.seconds_source for part in moving}
     return _as_pair(
         parts,

@@ -8,22 +8,22 @@ correlation once more, and by nesting in time otherwise.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from layoutdoctor.diagnosis.records import SourceLocation
 from layoutdoctor.recording.chrome import FRAME, MODULE_PREFIX, is_module_call, is_user_function
-from layoutdoctor.recording.recording import NONE
+from layoutdoctor.recording.recording import NONE, OperationArguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.recording.recording import Column, FrameEvents, OperationEvents, RecordedTrace
+    from layoutdoctor.recording.recording import Column, FrameEvents, LaunchEvents, OperationEvents, RecordedTrace
 
 STEP_PREFIX = "ProfilerStep#"
 
@@ -46,6 +46,7 @@ class Attribution:
     Where each kernel of a trace comes from; one entry per kernel or operation, ``NONE`` where it is not known.
 
     Attributes:
+        trace: What was recorded.
         launch: Of each kernel: row of the runtime call that launched it.
         operation: Of each kernel: row of the innermost operation around that call; not known for what a graph replays,
             since the call then stands for all of its kernels.
@@ -60,6 +61,7 @@ class Attribution:
         unlaunched_count: Kernels without a launch in the trace.
     """
 
+    trace: RecordedTrace
     launch: Column
     operation: Column
     convolution: Column
@@ -70,6 +72,15 @@ class Attribution:
     outermost: Column
     replayed_count: int
     unlaunched_count: int
+
+    def name_of(self, operation: int) -> str:
+        """Name of an operation."""
+        return self.trace.names[int(self.trace.operations.name[operation])]
+
+    def arguments_of(self, operation: int) -> OperationArguments:
+        """Arguments of an operation; empty where they were not recorded, or it is not known."""
+        row = int(self.trace.operations.arguments[operation]) if operation != NONE else NONE
+        return self.trace.arguments[row] if row != NONE else OperationArguments()
 
 
 def is_convolution(name: str) -> bool:
@@ -84,13 +95,16 @@ def attribute(trace: RecordedTrace) -> Attribution:
     operation = _by_external(trace)
     wanted = np.flatnonzero((operation == NONE) & (launch != NONE))
     rows = launch[wanted]
-    operation[wanted] = innermost(trace.operations, parent, trace.launches.thread[rows], trace.launches.start[rows])
+    everything = np.arange(len(trace.operations))
+    threads, moments = trace.launches.thread[rows], trace.launches.start[rows]
+    operation[wanted] = innermost(trace.operations, everything, threads, moments)
     operation[is_replayed] = NONE
     convolution = np.full(len(trace.kernels), NONE, np.int64)
     known = operation != NONE
     convolution[known] = convolution_of[operation[known]]
     step, names = _steps(trace, launch)
     return Attribution(
+        trace=trace,
         launch=launch,
         operation=operation,
         convolution=convolution,
@@ -107,26 +121,21 @@ def attribute(trace: RecordedTrace) -> Attribution:
 def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
     """Parent, outermost convolution and outermost operator of each operation, which are sorted parents first."""
     operations = trace.operations
-    parents: list[int] = []
+    parents = np.full(len(operations), NONE, np.int64)
+    for thread in np.unique(operations.thread):
+        rows = np.flatnonzero(operations.thread == thread)
+        around = _parents(operations, rows)
+        parents[rows] = np.where(around == NONE, NONE, rows[around])
     convolutions: list[int] = []
     outermost: list[int] = []
-    open_by_thread: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     is_convolution_name = [is_convolution(name) for name in trace.names]
     is_operator_name = [_OPERATOR.match(name) is not None for name in trace.names]
-    ends = operations.start + operations.duration
     names = operations.name.tolist()
-    columns = (names, operations.thread.tolist(), operations.start.tolist(), ends.tolist())
-    for row, (name, thread, start, end) in enumerate(zip(*columns, strict=True)):
-        stack = open_by_thread[thread]
-        while stack and stack[-1][0] <= start:
-            stack.pop()
-        parent = stack[-1][1] if stack else NONE
-        parents.append(parent)
-        outer, around = (convolutions[parent], outermost[parent]) if stack else (NONE, NONE)
+    for row, (name, parent) in enumerate(zip(names, parents.tolist(), strict=True)):
+        outer, over = (convolutions[parent], outermost[parent]) if parent != NONE else (NONE, NONE)
         convolutions.append(row if outer == NONE and is_convolution_name[name] else outer)
-        outermost.append(row if around == NONE or not is_operator_name[names[around]] else around)
-        stack.append((end, row))
-    return np.array(parents, np.int64), np.array(convolutions, np.int64), np.array(outermost, np.int64)
+        outermost.append(row if over == NONE or not is_operator_name[names[over]] else over)
+    return parents, np.array(convolutions, np.int64), np.array(outermost, np.int64)
 
 
 def _launches(trace: RecordedTrace) -> tuple[Column, NDArray[np.bool_]]:
@@ -178,22 +187,6 @@ def _by_external(trace: RecordedTrace) -> Column:
     return _lookup(operations.external, np.where(is_id, external, NONE))
 
 
-def innermost(operations: OperationEvents, parent: Column, threads: Column, moments: Column) -> Column:
-    """
-    The innermost operation that was running on a thread at a moment.
-
-    Args:
-        threads: Thread index of each question.
-        moments: Nanoseconds since the trace's base.
-    """
-
-    def parents_of(rows: Column) -> Column:
-        own = parent[rows]
-        return np.where(own == NONE, NONE, np.searchsorted(rows, own))
-
-    return _innermost_range(operations, np.arange(len(operations)), threads, moments, parents_of)
-
-
 def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...]]:
     """The profiler's step in which each kernel was launched; where no launch is known, in which it started."""
     is_step = np.array([name.startswith(STEP_PREFIX) for name in trace.names] or [False])
@@ -226,16 +219,16 @@ class Places:
         has_frames: Whether the trace holds Python frames or call stacks at all.
     """
 
-    def __init__(self, trace: RecordedTrace, attribution: Attribution) -> None:
+    def __init__(self, attribution: Attribution) -> None:
+        trace = attribution.trace
         self.trace, self.attribution = trace, attribution
         self.has_frames = trace.has_stack or len(trace.frames) > 0 or any(a.call_stack for a in trace.arguments)
         self._is_user_name = np.array([is_user_function(name) for name in trace.names] or [False])
         self._is_module_name = np.array([is_module_call(name) for name in trace.names] or [False])
-        self._forward = _ForwardOperations(trace)
+        self._forward = cache(_ForwardOperations(trace).of)
+        self._backward = cache(self._find_backward)
         self._forward_thread: list[int] = trace.operations.forward_thread.tolist()
         self._parent: list[int] = attribution.parent.tolist()
-        self._backwards: dict[int, int] = {}
-        self._forwards: dict[int, int] = {}
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
         """The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``."""
@@ -271,52 +264,37 @@ class Places:
             return np.full(len(rows), NONE, np.int64)
         threads, moments, begins = self._launch_moments(rows)
         own_nearby = own[_holds_any(frames, own, threads, moments)]
-        found = _innermost_range(frames, own_nearby, threads, moments)
+        found = innermost(frames, own_nearby, threads, moments)
         is_outside = (found != NONE) & (frames.start[found] < begins)
         found[is_outside] = NONE
         missing = np.flatnonzero((found == NONE) & (begins != _ALWAYS))
         threads, moments = self._forward_moments([rows[place] for place in missing.tolist()])
         own_nearby = own[_holds_any(frames, own, threads, moments)]
-        found[missing] = _innermost_range(frames, own_nearby, threads, moments)
+        found[missing] = innermost(frames, own_nearby, threads, moments)
         return found
 
     def _launch_moments(self, rows: Sequence[int]) -> tuple[Column, Column, Column]:
         """Thread and time of each launch, and when the backward operation around it began."""
-        operations, launches = self.trace.operations, self.trace.launches
+        operations = self.trace.operations
         chosen = np.fromiter(rows, np.int64, len(rows))
         launch, operation = self.attribution.launch[chosen], self.attribution.operation[chosen]
-        threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
-        by_operation = (launch == NONE) & (operation != NONE)
-        threads[by_operation] = operations.thread[operation[by_operation]]
-        moments[by_operation] = operations.start[operation[by_operation]]
-        threads[launch != NONE] = launches.thread[launch[launch != NONE]]
-        moments[launch != NONE] = launches.start[launch[launch != NONE]]
-        begins = np.full(len(rows), _ALWAYS, np.int64)
-        for place, row in enumerate(operation.tolist()):
-            backward = self._backward(row)
-            if backward != NONE:
-                begins[place] = operations.start[backward]
-        return threads, moments, begins
+        is_launched = launch != NONE
+        ways = zip(_moments(self.trace.launches, launch), _moments(operations, operation), strict=True)
+        threads, moments = (np.where(is_launched, launched, called) for launched, called in ways)
+        backward = np.array([self._backward(row) for row in operation.tolist()], np.int64)
+        _, began = _moments(operations, backward)
+        return threads, moments, np.where(backward == NONE, _ALWAYS, began)
 
     def _forward_moments(self, rows: Sequence[int]) -> tuple[Column, Column]:
         """Thread and time of the forward operation of each kernel; ``NONE`` where there is none."""
-        operations = self.trace.operations
         forward = np.array([self.forward_of(int(self.attribution.operation[row])) for row in rows], np.int64)
-        threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
-        known = forward != NONE
-        threads[known], moments[known] = operations.thread[forward[known]], operations.start[forward[known]]
-        return threads, moments
+        return _moments(self.trace.operations, forward)
 
-    def _backward(self, operation: int) -> int:
+    def _find_backward(self, operation: int) -> int:
         """The innermost backward operation around one, or itself; ``NONE`` for what runs in the forward."""
-        if operation == NONE:
-            return NONE
-        if operation not in self._backwards:
-            found = operation
-            while found != NONE and self._forward_thread[found] <= 0:
-                found = self._parent[found]
-            self._backwards[operation] = found
-        return self._backwards[operation]
+        while operation != NONE and self._forward_thread[operation] <= 0:
+            operation = self._parent[operation]
+        return operation
 
     def forward_of(self, operation: int) -> int:
         """
@@ -329,19 +307,14 @@ class Places:
             Its row; ``NONE`` where there is none, or it is not in the trace.
         """
         backward = self._backward(operation)
-        if backward == NONE:
-            return NONE
-        if backward not in self._forwards:
-            self._forwards[backward] = self._forward.of(backward)
-        return self._forwards[backward]
+        return self._forward(backward) if backward != NONE else NONE
 
     def _from_call_stack(self, row: int) -> SourceLocation | None:
         """The same from the call stack that torch 1.9 to 1.13 wrote into the operation, or into its forward one."""
         own = int(self.attribution.operation[row])
         for operation in (own, self.forward_of(own)):
             while operation != NONE:
-                arguments = int(self.trace.operations.arguments[operation])
-                stack = self.trace.arguments[arguments].call_stack if arguments != NONE else ""
+                stack = self.attribution.arguments_of(operation).call_stack
                 frame = next((part for part in stack.split(";") if is_user_function(part)), None)
                 if frame is not None:
                     return _location(frame)
@@ -355,7 +328,7 @@ class _ForwardOperations:
     def __init__(self, trace: RecordedTrace) -> None:
         self.operations = trace.operations
         self.processes = [process for process, _ in trace.threads]
-        self.homes: dict[tuple[int, str], int] = {}
+        self._home = cache(self._find_home)
         operations = trace.operations
         rows = np.flatnonzero((operations.sequence != NONE) & (operations.forward_thread <= 0))
         order = np.lexsort((operations.start[rows], operations.sequence[rows]))
@@ -369,31 +342,33 @@ class _ForwardOperations:
         first, end = (np.searchsorted(self.sequences, sequence, side) for side in ("left", "right"))
         earlier = self.rows[first:end]
         earlier = earlier[operations.start[earlier] < start]
-        home = self._home(operation)
+        thread = int(operations.thread[operation])
+        home = self._home(int(operations.forward_thread[operation]), self.processes[thread])
         if home != NONE:
             earlier = earlier[operations.thread[earlier] == home]
         return int(earlier[-1]) if len(earlier) else NONE
 
-    def _home(self, operation: int) -> int:
+    def _find_home(self, number: int, process: str) -> int:
         """
         The thread that a backward operation's forward ran on; ``NONE`` where several may be it.
 
         The number that it gives is none of those that the trace calls threads by, so it is the thread on which most of
         the backward operations with that number find their forward. A recomputed forward runs on another one.
         """
-        number = int(self.operations.forward_thread[operation])
-        key = (number, self.processes[int(self.operations.thread[operation])])
-        if key not in self.homes:
-            self.homes[key] = self._find_home(*key)
-        return self.homes[key]
-
-    def _find_home(self, number: int, process: str) -> int:
         operations, threads = self.operations, self.operations.thread[self.rows]
         own = [thread for thread in sorted(set(threads.tolist())) if self.processes[thread] == process]
         is_asking = (operations.forward_thread == number) & (operations.sequence != NONE)
         asking = np.unique(operations.sequence[is_asking])
         counts = [int(np.isin(asking, self.sequences[threads == thread]).sum()) for thread in own]
         return own[counts.index(max(counts))] if counts and counts.count(max(counts)) == 1 else NONE
+
+
+def _moments(events: OperationEvents | LaunchEvents, rows: Column) -> tuple[Column, Column]:
+    """Threads and starts of some events; ``NONE`` and 0 where there is none."""
+    threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
+    known = rows != NONE
+    threads[known], moments[known] = events.thread[rows[known]], events.start[rows[known]]
+    return threads, moments
 
 
 def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Column) -> NDArray[np.bool_]:
@@ -403,14 +378,16 @@ def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Colum
     return np.searchsorted(asked, ends, "right") > np.searchsorted(asked, frames.start[own], "left")
 
 
-def _innermost_range(
-    ranges: FrameEvents | OperationEvents,
-    own: Column,
-    threads: Column,
-    moments: Column,
-    parents_of: Callable[[Column], Column] | None = None,
-) -> Column:
-    """The innermost of some ranges around each moment of a thread; they are sorted by start, longer ones first."""
+def innermost(ranges: FrameEvents | OperationEvents, own: Column, threads: Column, moments: Column) -> Column:
+    """
+    The innermost of some ranges around each moment of a thread.
+
+    Args:
+        ranges: Sorted by start, longer ones first.
+        own: Rows of those that are asked for.
+        threads: Thread index of each question.
+        moments: Nanoseconds since the trace's base.
+    """
     found = np.full(len(moments), NONE, np.int64)
     for thread in sorted(set(threads.tolist())):
         rows = own[ranges.thread[own] == thread]
@@ -418,7 +395,7 @@ def _innermost_range(
         if thread == NONE or not len(rows):
             continue
         starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
-        parents = parents_of(rows) if parents_of is not None else _parents(starts.tolist(), ends.tolist())
+        parents = _parents(ranges, rows)
         place = np.searchsorted(starts, moments[asked], side="right") - 1
         over = (place >= 0) & (ends[np.maximum(place, 0)] < moments[asked])
         while over.any():
@@ -428,10 +405,12 @@ def _innermost_range(
     return found
 
 
-def _parents(starts: Sequence[int], ends: Sequence[int]) -> Column:
+def _parents(ranges: FrameEvents | OperationEvents, rows: Column) -> Column:
+    """Of each of some ranges of one thread, the place of the innermost other one of them around it."""
+    ends: list[int] = (ranges.start[rows] + ranges.duration[rows]).tolist()
     parents: list[int] = []
     stack: list[int] = []
-    for place, start in enumerate(starts):
+    for place, start in enumerate(ranges.start[rows].tolist()):
         while stack and ends[stack[-1]] <= start:
             stack.pop()
         parents.append(stack[-1] if stack else NONE)

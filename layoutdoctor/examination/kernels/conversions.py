@@ -11,8 +11,9 @@ import numpy as np
 from layoutdoctor.diagnosis.layout import Layout, dense_stride, strided_layout
 from layoutdoctor.diagnosis.records import Conversion, KernelSummary, RedundantPair
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
+from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
-from layoutdoctor.examination.kernels.convolutions import classify, groups_of, library_conversions
+from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.copies import find_copies
 from layoutdoctor.examination.kernels.names import dtypes_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
@@ -27,11 +28,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import KernelClass, LibraryConversion
+    from layoutdoctor.examination.kernels.convolutions import LibraryConversion
     from layoutdoctor.examination.kernels.copies import TraceCopy
     from layoutdoctor.examination.kernels.pairs import TracePair
-    from layoutdoctor.examination.kernels.shapes import Role, Shape
+    from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.recording import Column, RecordedTrace
 
 
@@ -53,9 +53,9 @@ def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tu
         starts = np.concatenate([kernels.start[others], transfers.start[beside]])
         ends = starts + np.concatenate([kernels.duration[others], transfers.duration[beside]])
         busy = _union(starts, ends)
-        mine = _union(kernels.start[asked], kernels.start[asked] + kernels.duration[asked])
-        total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
         start, end = kernels.start[asked], kernels.start[asked] + kernels.duration[asked]
+        mine = _union(start, end)
+        total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
         exposed[asked] = end - start - _covered(start, end, *busy)
     return total, exposed
 
@@ -110,15 +110,14 @@ _BY_NSIGHT = _Recording(
 )
 
 
-def describe_lacks(
-    trace: RecordedTrace, attribution: Attribution, places: Places, is_possible: NDArray[np.bool_]
-) -> Iterator[str]:
+def describe_lacks(places: Places, is_possible: NDArray[np.bool_]) -> Iterator[str]:
     """
     What the trace lacks, as sentences that a report can list.
 
     Args:
         is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
     """
+    trace, attribution = places.trace, places.attribution
     how = _BY_NSIGHT if trace.source.startswith("Nsight") else _BY_TORCH
     if not len(trace.kernels):
         yield f"device kernels were not recorded ({how.kernels}), so nothing can be said of conversions"
@@ -127,7 +126,7 @@ def describe_lacks(
     if not len(trace.operations):
         yield f"operations were not recorded ({how.operations}), so kernels belong to no operation, module or line"
     else:
-        yield from _about_operations(trace, places, how)
+        yield from _about_operations(places, how)
     if attribution.replayed_count:
         yield (
             f"{attribution.replayed_count} of {count} kernels were launched by graph replays, "
@@ -151,13 +150,13 @@ def describe_lacks(
         yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
 
 
-def _about_operations(trace: RecordedTrace, places: Places, how: _Recording) -> Iterator[str]:
-    if not any(recorded.shapes for recorded in trace.arguments):
+def _about_operations(places: Places, how: _Recording) -> Iterator[str]:
+    if not any(recorded.shapes for recorded in places.trace.arguments):
         yield (
             "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid "
             "or the order of kernels"
         )
-    elif not any(recorded.strides for recorded in trace.arguments):
+    elif not any(recorded.strides for recorded in places.trace.arguments):
         yield f"strides were not recorded ({how.strides}), so eager copies between layouts cannot be told"
     if not places.has_frames:
         yield f"the Python stack was not recorded ({how.stack}), so no module and no line is named"
@@ -193,18 +192,15 @@ class TraceFacts:
 
 def examine_recorded(trace: RecordedTrace) -> TraceFacts:
     """Everything that a trace proves about layouts."""
-    attribution, classes = attribute(trace), classify(trace)
-    groups = groups_of(trace, attribution, classes)
-    found = library_conversions(trace, attribution, classes, groups)
-    pairs = find_pairs(trace, attribution, classes, groups, found)
-    copies = find_copies(trace, attribution, classes)
-    records = Records(trace, attribution, classes, found, Places(trace, attribution), copies)
-    conversions = [records.library(number, conversion) for number, conversion in enumerate(found)]
+    evidence = Evidence(attribute(trace))
+    copies = find_copies(evidence)
+    records = Records(evidence, Places(evidence.attribution), copies)
+    conversions = [records.library(number, found) for number, found in enumerate(evidence.conversions)]
     padded = [records.padded(number, row) for number, row in enumerate(records.padding)]
     return TraceFacts(
-        kernels=records.summary(conversions, padded, groups),
+        kernels=records.summary(conversions, padded),
         conversions=tuple(records.copy(number, copy) for number, copy in enumerate(copies)),
-        pairs=tuple(records.pair(pair, conversions) for pair in pairs),
+        pairs=tuple(records.pair(pair, conversions) for pair in find_pairs(evidence)),
     )
 
 
@@ -213,19 +209,16 @@ class Records:
     Turns rows of a trace into records.
 
     Attributes:
+        origin: Nanoseconds since the trace's base, which starts count from.
         padding: Rows of the kernels that only pad channels.
     """
 
     def __init__(
-        self,
-        trace: RecordedTrace,
-        attribution: Attribution,
-        classes: Sequence[KernelClass],
-        found: Sequence[LibraryConversion],
-        places: Places,
-        copies: Sequence[TraceCopy] = (),
+        self, evidence: Evidence, places: Places, copies: Sequence[TraceCopy] = (), *, origin: int = 0
     ) -> None:
-        self.trace, self.attribution, self.classes, self.places = trace, attribution, classes, places
+        self.evidence, self.places, self.origin = evidence, places, origin
+        trace, found = evidence.trace, evidence.conversions
+        self.trace, self.attribution = trace, evidence.attribution
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
         is_copy = np.zeros(len(trace.kernels), bool)
@@ -237,15 +230,13 @@ class Records:
         self.locations = dict(zip(rows, self.places.locations(rows), strict=True))
         self.modules = self.places.modules(range(len(trace.kernels)))
 
-    def summary(
-        self, conversions: Sequence[Conversion], padded: Sequence[Conversion], groups: Sequence[int]
-    ) -> KernelSummary:
+    def summary(self, conversions: Sequence[Conversion], padded: Sequence[Conversion]) -> KernelSummary:
         """The kernel list, its conversions in the order of their starts."""
         trace = self.trace
         listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
         whole = int(trace.kernels.duration.sum())
         spent = int(trace.kernels.duration[self.is_library].sum())
-        count, seconds = convolution_sums(trace, groups)
+        count, seconds = convolution_sums(trace, self.evidence.groups)
         possible = self._has_role("possible")
         lost = sum(problem.count for problem in trace.problems if problem.is_loss)
         return KernelSummary(
@@ -256,18 +247,18 @@ class Records:
             share=spent / whole if whole else None,
             conversions=tuple(listed),
             not_understood_count=lost + int(possible.sum()),
-            kernels=kernel_records(trace, self.attribution),
+            kernels=kernel_records(self.attribution, self.origin),
             sources=(trace.source,),
-            lacks=tuple(describe_lacks(trace, self.attribution, self.places, possible)),
+            lacks=tuple(describe_lacks(self.places, possible)),
             exposed_conversion_seconds=self.exposed_total * SECONDS_PER_NANOSECOND,
             convolution_count=count,
             convolution_seconds=seconds * SECONDS_PER_NANOSECOND if seconds is not None else None,
-            totals=totals_of(trace, self.attribution, self.modules, self.is_library),
+            totals=totals_of(self.attribution, self.modules, self.is_library),
         )
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:
         """Of each kernel, whether the dictionary gives it a role."""
-        has: NDArray[np.bool_] = np.array([own.role == role for own in self.classes] or [False])
+        has: NDArray[np.bool_] = np.array([own.role == role for own in self.evidence.classes] or [False])
         return has[self.trace.kernels.name]
 
     def _common(self, row: int, *, is_copy: bool = False, is_counted: bool = True) -> dict[str, object]:
@@ -276,14 +267,14 @@ class Records:
         step = int(attribution.step[row])
         exposed = int(self.exposed_copies[row] if is_copy else self.exposed[row])
         return {
-            "kernel": trace.names[int(trace.kernels.name[row])],
+            "kernel": self.evidence.name_of(row),
             "node": None,
             "op": self._operation_name(int(attribution.operation[row]), outermost=is_copy),
             "location": self.locations.get(row),
             "module": self.modules[row],
             "seconds": int(trace.kernels.duration[row]) * SECONDS_PER_NANOSECOND,
             "stream": int(trace.kernels.stream[row]),
-            "start_seconds": int(trace.kernels.start[row]) * SECONDS_PER_NANOSECOND,
+            "start_seconds": (int(trace.kernels.start[row]) - self.origin) * SECONDS_PER_NANOSECOND,
             "seconds_source": "measured",
             "exposed_seconds": exposed * SECONDS_PER_NANOSECOND if is_counted else None,
             "step": attribution.step_names[step] if step != NONE else None,
@@ -292,8 +283,7 @@ class Records:
     def _operation_name(self, operation: int, *, outermost: bool) -> str | None:
         if operation == NONE:
             return None
-        row = int(self.attribution.outermost[operation]) if outermost else operation
-        return self.trace.names[int(self.trace.operations.name[row])]
+        return self.attribution.name_of(int(self.attribution.outermost[operation]) if outermost else operation)
 
     def library(self, number: int, found: LibraryConversion) -> Conversion:
         """A conversion of a library."""
@@ -322,7 +312,7 @@ class Records:
 
     def _dtypes(self, found: LibraryConversion) -> tuple[str | None, str | None, tuple[int, int] | None]:
         """Element types before and after, and their bytes, from the kernel's name or the operation's arguments."""
-        named = dtypes_of(self.trace.names[int(self.trace.kernels.name[found.row])])
+        named = dtypes_of(self.evidence.name_of(found.row))
         if named is not None:
             sizes = (item_bytes(named[0]), item_bytes(named[1]))
             return named[0], named[1], (sizes[0], sizes[1]) if sizes[0] and sizes[1] else None
@@ -334,22 +324,16 @@ class Records:
         if found.tensor is None or found.confidence != "shapes" or found.group < 0 or found.tensor.role in _WRITTEN:
             return None
         role, convolution = found.tensor.role, found.group
-        name = self.trace.names[int(self.trace.operations.name[convolution])]
-        if "backward" in name and role in ("input", "weight"):
+        if "backward" in self.attribution.name_of(convolution) and role in ("input", "weight"):
             forward = self.places.forward_of(convolution)
             convolution = int(self.attribution.convolution_of[forward]) if forward != NONE else NONE
-            if convolution == NONE or self._shape_of(convolution, role) != found.tensor.shape:
+            if convolution == NONE:
                 return None
-            name = self.trace.names[int(self.trace.operations.name[convolution])]
-        return f"{role} of {name} ({convolution})"
-
-    def _shape_of(self, convolution: int, role: Role) -> Shape | None:
-        """Sizes of a tensor of a convolution, as its operation recorded them."""
-        arguments = int(self.trace.operations.arguments[convolution])
-        name = self.trace.names[int(self.trace.operations.name[convolution])]
-        tensors = convolution_tensors(name, self.trace.arguments[arguments]) if arguments != NONE else None
-        tensor = tensors.of_role(role) if tensors is not None else None
-        return tensor.shape if tensor is not None else None
+            arguments = self.attribution.arguments_of(convolution)
+            tensors = convolution_tensors(self.attribution.name_of(convolution), arguments)
+            if tensors is None or tensors.shape_of(role) != found.tensor.shape:
+                return None
+        return f"{role} of {self.attribution.name_of(convolution)} ({convolution})"
 
     def padded(self, number: int, row: int) -> Conversion:
         """A kernel that only pads channels."""
@@ -395,31 +379,25 @@ class Records:
         """A round trip."""
         first, second = conversions[pair.first], conversions[pair.second]
         place = second if second.location or second.module else first
-        moved = [conversion.bytes_moved for conversion in (first, second)]
-        known = [count for count in moved if count is not None]
         return RedundantPair(
             kind="through" if pair.between else "adjacent",
             evidence="kernels",
             first=first.id,
             second=second.id,
             between=tuple(_short(name) for name in pair.between),
-            seconds=_sum(first.seconds, second.seconds),
-            bytes_moved=sum(known) if len(known) == len(moved) else None,
+            seconds=known_sum(first.seconds, second.seconds),
+            bytes_moved=known_sum(first.bytes_moved, second.bytes_moved),
             location=place.location or first.location,
             module=place.module,
             proof=_PROOFS[pair.confidence] + _contiguous_norm_words(pair.between),
             tensor_shape=pair.shape,
             seconds_source="measured",
             confidence=pair.confidence,
-            exposed_seconds=_sum(first.exposed_seconds, second.exposed_seconds),
+            exposed_seconds=known_sum(first.exposed_seconds, second.exposed_seconds),
         )
 
 
 _WRITTEN = ("output", "grad_input", "grad_weight")
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second
 
 
 def _contiguous_norm_words(between: Sequence[str]) -> str:

@@ -18,12 +18,11 @@ from layoutdoctor.examination.kernels.shapes import convolution_tensors, cudnn_g
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.records import Confidence, ConversionDirection
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.shapes import ConvolutionTensors, Role, Shape, Tensor
-    from layoutdoctor.recording.recording import RecordedTrace
 
 _ZERO_FILL = "SubTensorOpWithScalar"
 _HELPER = "SubTensorOp"
@@ -79,10 +78,46 @@ class LibraryConversion:
     input_shape: Shape | None = None
 
 
-def classify(trace: RecordedTrace) -> list[KernelClass]:
-    """What the dictionary says of each kernel's name, by index into ``RecordedTrace.names``."""
-    used = set(trace.kernels.name.tolist())
-    return [_class_of(name) if index in used else KernelClass() for index, name in enumerate(trace.names)]
+class Evidence:
+    """
+    What is known of each kernel of a trace; all conclusions rest on it.
+
+    Attributes:
+        trace: What was recorded.
+        attribution: Where each kernel comes from.
+        names: Of each kernel: index of its name.
+        classes: What the dictionary says of each name, by index into ``RecordedTrace.names``.
+        groups: Of each kernel, which convolution it ran for: that one's row, or a number below ``NONE`` for a run of
+            kernels without operations; ``NONE`` for others.
+        conversions: Every conversion kernel of a library, in order.
+    """
+
+    def __init__(self, attribution: Attribution) -> None:
+        trace = attribution.trace
+        self.trace, self.attribution = trace, attribution
+        self.names: list[int] = trace.kernels.name.tolist()
+        used = set(self.names)
+        self.classes = [_class_of(name) if index in used else KernelClass() for index, name in enumerate(trace.names)]
+        self.groups = _groups_of(self)
+        self.conversions = _library_conversions(self)
+
+    def name_of(self, row: int) -> str:
+        """Name of a kernel."""
+        return self.trace.names[self.names[row]]
+
+    def class_of(self, row: int) -> KernelClass:
+        """What the dictionary says of a kernel's name."""
+        return self.classes[self.names[row]]
+
+    def grid_of(self, row: int) -> tuple[int, int, int] | None:
+        """Launch grid of a kernel; None where it was not recorded."""
+        index = int(self.trace.kernels.grid[row])
+        return self.trace.grids[index] if index != NONE else None
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Process, device and stream of each kernel."""
+        kernels = self.trace.kernels
+        return zip(kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist(), strict=True)
 
 
 def _class_of(name: str) -> KernelClass:
@@ -95,25 +130,19 @@ def _class_of(name: str) -> KernelClass:
     return KernelClass(is_conversion, is_main, is_helper, entry.direction, entry.library, entry.role)
 
 
-def groups_of(trace: RecordedTrace, attribution: Attribution, classes: Sequence[KernelClass]) -> list[int]:
+def _groups_of(evidence: Evidence) -> list[int]:
     """
-    Of each kernel, which convolution it ran for.
+    A kernel whose operation is known belongs to that.
 
-    A kernel whose operation is known belongs to that; unknown ones that follow one another on a stream and are all of
-    convolutions belong together.
-
-    Returns:
-        The convolution's row, or a number below ``NONE`` for a run of kernels without operations; ``NONE`` for others.
+    Unknown ones that follow one another on a stream and are all of convolutions belong together.
     """
-    groups: list[int] = attribution.convolution.tolist()
-    kernels = trace.kernels
+    groups: list[int] = evidence.attribution.convolution.tolist()
     last: dict[tuple[int, int, int], int] = {}
     next_group = NONE - 1
-    places = zip(kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist(), strict=True)
-    columns = (kernels.name.tolist(), attribution.operation.tolist(), places)
-    for row, (name, operation, place) in enumerate(zip(*columns, strict=True)):
-        is_own = classes[name].is_conversion or classes[name].is_main or classes[name].is_helper
-        if operation != NONE or not is_own:
+    operations = evidence.attribution.operation.tolist()
+    for row, (operation, place) in enumerate(zip(operations, evidence.places(), strict=True)):
+        known = evidence.class_of(row)
+        if operation != NONE or not (known.is_conversion or known.is_main or known.is_helper):
             last.pop(place, None)
             continue
         if place not in last:
@@ -123,24 +152,18 @@ def groups_of(trace: RecordedTrace, attribution: Attribution, classes: Sequence[
     return groups
 
 
-def library_conversions(
-    trace: RecordedTrace, attribution: Attribution, classes: Sequence[KernelClass], groups: Sequence[int]
-) -> list[LibraryConversion]:
-    """Every conversion kernel of a library, in order."""
-    names = trace.kernels.name.tolist()
+def _library_conversions(evidence: Evidence) -> list[LibraryConversion]:
+    rows = [row for row in range(len(evidence.names)) if evidence.class_of(row).is_conversion]
+    converting = {evidence.groups[row] for row in rows} - {NONE}
     members: dict[int, list[int]] = {}
-    for row, group in enumerate(groups):
-        if group != NONE:
+    for row, group in enumerate(evidence.groups):
+        if group in converting:
             members.setdefault(group, []).append(row)
-    found: list[LibraryConversion] = []
-    for group, rows in members.items():
-        if any(classes[names[row]].is_conversion for row in rows):
-            found += _Group(trace, attribution, classes, group, rows).conversions()
-    in_groups = {conversion.row for conversion in found}
+    found = [c for group, own in members.items() for c in _Group(evidence, group, own).conversions()]
     found += [
-        LibraryConversion(row, NONE, classes[name].direction, None, None)
-        for row, name in enumerate(names)
-        if classes[name].is_conversion and row not in in_groups
+        LibraryConversion(row, NONE, evidence.class_of(row).direction, None, None)
+        for row in rows
+        if evidence.groups[row] == NONE
     ]
     return sorted(found, key=lambda conversion: conversion.row)
 
@@ -148,38 +171,31 @@ def library_conversions(
 class _Group:
     """The kernels of one convolution, in order."""
 
-    def __init__(
-        self,
-        trace: RecordedTrace,
-        attribution: Attribution,
-        classes: Sequence[KernelClass],
-        group: int,
-        rows: list[int],
-    ) -> None:
-        self.trace, self.attribution, self.classes, self.group, self.rows = trace, attribution, classes, group, rows
-        self.names = [int(trace.kernels.name[row]) for row in rows]
-        self.is_conversion = [classes[name].is_conversion for name in self.names]
+    def __init__(self, evidence: Evidence, group: int, rows: list[int]) -> None:
+        self.evidence, self.group, self.rows = evidence, group, rows
+        self.names = [evidence.name_of(row) for row in rows]
+        self.classes = [evidence.class_of(row) for row in rows]
         self.mains = self._mains()
 
     def _mains(self) -> list[int]:
         """Places of the kernels that compute; where no name says so, the longest of the others."""
-        mains = [place for place, name in enumerate(self.names) if self.classes[name].is_main]
+        mains = [place for place, known in enumerate(self.classes) if known.is_main]
         others = [
             place
-            for place, name in enumerate(self.names)
-            if not self.is_conversion[place] and not self.classes[name].is_helper and not self.classes[name].role
+            for place, known in enumerate(self.classes)
+            if not known.is_conversion and not known.is_helper and not known.role
         ]
         if mains or not others or self.group < NONE:
             return mains
-        return [max(others, key=lambda place: int(self.trace.kernels.duration[self.rows[place]]))]
+        return [max(others, key=lambda place: int(self.evidence.trace.kernels.duration[self.rows[place]]))]
 
     def conversions(self) -> Iterator[LibraryConversion]:
         """The conversions of this convolution."""
         taken: set[tuple[int, str]] = set()
         for place, row in enumerate(self.rows):
-            if not self.is_conversion[place]:
+            if not self.classes[place].is_conversion:
                 continue
-            named = self.classes[self.names[place]].direction
+            named = self.classes[place].direction
             is_result = self._is_result(place)
             direction = self._direction(place, is_result=is_result) if named == "other" else named
             conversion = LibraryConversion(
@@ -188,14 +204,13 @@ class _Group:
             yield self._with_tensor(conversion, place, taken)
 
     def _confidence(self, place: int, named: ConversionDirection) -> Confidence | None:
-        has_grid = self.trace.kernels.grid[self.rows[place]] != NONE
         if named == "other":
             return "order" if self.mains else None
-        return "grid" if has_grid else "order"
+        return "grid" if self.evidence.grid_of(self.rows[place]) is not None else "order"
 
     def _direction(self, place: int, *, is_result: bool | None) -> ConversionDirection:
         """What a kernel without a direction in its name does, by its place; CNHW is neither of the two formats."""
-        if is_result is None or not self.trace.names[self.names[place]].startswith("batched_transpose"):
+        if is_result is None or not self.names[place].startswith("batched_transpose"):
             return "other"
         return "to_contiguous" if is_result else "to_channels_last"
 
@@ -207,13 +222,13 @@ class _Group:
             return None
         if not before or not after:
             return bool(before)
-        named = self.classes[self.names[place]].direction
+        named = self.classes[place].direction
         return self._is_next_to(before[-1], place) if named == "other" else named != self._reading_direction()
 
     def _reading_direction(self) -> ConversionDirection:
         """Which way this convolution converts what it reads: a channels_last model may run a contiguous one."""
         first = next(iter(self.mains), 0)
-        reads = [self.classes[self.names[i]].direction for i in range(first) if self.is_conversion[i]]
+        reads = [known.direction for known in self.classes[:first] if known.is_conversion]
         return reads[0] if reads else "to_channels_last"
 
     def _is_next_to(self, main: int, place: int) -> bool:
@@ -224,9 +239,9 @@ class _Group:
         operation begins with a fill or with a call in between.
         """
         between = range(main + 1, place)
-        if any(self.is_conversion[i] or self.trace.names[self.names[i]].startswith(_ZERO_FILL) for i in between):
+        if any(self.classes[i].is_conversion or self.names[i].startswith(_ZERO_FILL) for i in between):
             return False
-        correlations = [int(self.trace.kernels.correlation[self.rows[i]]) for i in range(main, place + 1)]
+        correlations = self.evidence.trace.kernels.correlation[self.rows[main : place + 1]].tolist()
         if NONE in correlations:
             return True
         return all(later - earlier <= 1 for earlier, later in pairwise(correlations))
@@ -235,16 +250,16 @@ class _Group:
         """The conversion with the tensor that its grid and its place leave, where that is one."""
         if conversion.direction not in ("to_channels_last", "to_contiguous"):
             return conversion
-        tensors = self._tensors(int(self.attribution.operation[conversion.row]))
+        tensors = self._tensors(int(self.evidence.attribution.operation[conversion.row]))
         if tensors is None:
             return conversion
-        conversion = replace(conversion, dtype=tensors.dtype, input_shape=_shape_of(tensors, "input"))
+        conversion = replace(conversion, dtype=tensors.dtype, input_shape=tensors.shape_of("input"))
         part = sum(main < place for main in self.mains)
-        is_miopen = self.classes[self.names[place]].library == "miopen"
+        is_miopen = self.classes[place].library == "miopen"
         roles = self._roles(tensors, conversion, place, is_miopen=is_miopen)
         candidates = [tensors.of_role(role) for role in roles if (part, role) not in taken]
         to_channels_last = conversion.direction == "to_channels_last"
-        fitting = [t for t in candidates if t and self._fits(conversion.row, t, to_channels_last=to_channels_last)]
+        fitting = [t for t in candidates if t and self._fits(place, t, to_channels_last=to_channels_last)]
         if not fitting:
             return conversion
         if len(fitting) > 1 and not is_miopen:
@@ -278,7 +293,7 @@ class _Group:
         if not tensors.is_backward:
             return ("input", "weight"), ("output",)
         mains = [main for main in self.mains if (main > place if is_read else main < place)]
-        name = self.trace.names[self.names[mains[0] if is_read else mains[-1]]] if mains else ""
+        name = self.names[mains[0] if is_read else mains[-1]] if mains else ""
         if _WEIGHT_GRADIENT.search(name):
             return ("input", "grad_output"), ("grad_weight",)
         if _DATA_GRADIENT.search(name):
@@ -287,33 +302,23 @@ class _Group:
 
     def _tensors(self, operation: int) -> ConvolutionTensors | None:
         """The tensors of the innermost operation around a kernel that says most of them."""
-        operations = self.trace.operations
+        attribution = self.evidence.attribution
         best: ConvolutionTensors | None = None
         while operation != NONE:
-            arguments = int(operations.arguments[operation])
-            if arguments != NONE:
-                name = self.trace.names[int(operations.name[operation])]
-                found = convolution_tensors(name, self.trace.arguments[arguments])
-                if found is not None and found.written:
-                    return found
-                best = best or found
-            operation = int(self.attribution.parent[operation])
+            found = convolution_tensors(attribution.name_of(operation), attribution.arguments_of(operation))
+            if found is not None and found.written:
+                return found
+            best = best or found
+            operation = int(attribution.parent[operation])
         return best
 
-    def _fits(self, row: int, tensor: Tensor, *, to_channels_last: bool) -> bool:
+    def _fits(self, place: int, tensor: Tensor, *, to_channels_last: bool) -> bool:
         """Whether a tensor can be converted and has the launch grid, as far as one was recorded and is understood."""
         if len(tensor.shape) < 3 or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1:
             return False  # it satisfies both formats as it is
-        index = int(self.trace.kernels.grid[row])
-        if index == NONE:
+        grid = self.evidence.grid_of(self.rows[place])
+        if grid is None:
             return True
-        grid = self.trace.grids[index]
-        name = self.trace.names[int(self.trace.kernels.name[row])]
-        if self.classes[int(self.trace.kernels.name[row])].library == "cudnn":
+        if self.classes[place].library == "cudnn":
             return cudnn_grid(tensor.shape) == grid
-        return miopen_fits(name, tensor.shape, grid, to_channels_last=to_channels_last) is not False
-
-
-def _shape_of(tensors: ConvolutionTensors, role: Role) -> Shape | None:
-    tensor = tensors.of_role(role)
-    return tensor.shape if tensor is not None else None
+        return miopen_fits(self.names[place], tensor.shape, grid, to_channels_last=to_channels_last) is not False

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Literal
 
-from layoutdoctor.diagnosis.layout import Layout, stride_order, strided_layout
-from layoutdoctor.examination.kernels.shapes import parse_shapes
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.examination.kernels.primitives import is_expanded, stride_order_of
+from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy, parse_shapes
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
@@ -20,13 +22,11 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import ConversionDirection
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import KernelClass
-    from layoutdoctor.recording.recording import RecordedTrace
+    from layoutdoctor.examination.kernels.convolutions import Evidence
+    from layoutdoctor.recording.recording import OperationArguments
 
 CopyKind = Literal["converted", "permuted", "generated"]
 
-_COPY = re.compile(r"^aten::(?:copy_|clone|contiguous|_to_copy|to)$")
-_DESTINATION_FIRST = "aten::copy_"
 _TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
 _GENERATED = re.compile(r"^triton_(?:poi|red|per|for)_")
 
@@ -51,12 +51,7 @@ class TraceCopy:
     direction: ConversionDirection
 
 
-def stride_order_of(layout: Layout) -> tuple[int, ...] | None:
-    """The dimensions larger than one, slowest first."""
-    return stride_order(layout.shape, layout.stride) if layout.stride is not None else None
-
-
-def copied_layouts(trace: RecordedTrace, operation: int) -> tuple[Layout, Layout] | None:
+def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, Layout] | None:
     """
     Layouts before and after an eager copy.
 
@@ -66,36 +61,25 @@ def copied_layouts(trace: RecordedTrace, operation: int) -> tuple[Layout, Layout
     Returns:
         None where it is another operation, its strides were not recorded, or its sizes are broadcast.
     """
-    operations = trace.operations
-    arguments = int(operations.arguments[operation])
-    if arguments == NONE or trace.names[int(operations.name[operation])] != _DESTINATION_FIRST:
+    if attribution.name_of(operation) != COPY:
         return None
-    shapes = parse_shapes(trace.arguments[arguments].shapes)[:2]
-    strides = parse_shapes(trace.arguments[arguments].strides)[:2]
-    if len(shapes) < 2 or len(strides) < 2 or shapes[0] != shapes[1] or not shapes[0]:
-        return None
-    if len(strides[0]) != len(shapes[0]) or len(strides[1]) != len(shapes[1]):
-        return None
-    target, source = strided_layout(shapes[0], strides[0]), strided_layout(shapes[1], strides[1])
-    return source, target
+    arguments = attribution.arguments_of(operation)
+    return layouts_of_copy(parse_shapes(arguments.shapes), parse_shapes(arguments.strides))
 
 
-def find_copies(trace: RecordedTrace, attribution: Attribution, classes: Sequence[KernelClass]) -> list[TraceCopy]:
+def find_copies(evidence: Evidence) -> list[TraceCopy]:
     """Every copy that changes strides, and every generated copy in two dimensions, in order."""
     found: list[TraceCopy] = []
-    known: dict[int, tuple[Layout, Layout] | None] = {}
-    operations = attribution.operation.tolist()
-    arguments = trace.operations.arguments.tolist()
-    is_generated = [_GENERATED.match(name) is not None for name in trace.names]
-    for row, (name, operation) in enumerate(zip(trace.kernels.name.tolist(), operations, strict=True)):
+    attribution = evidence.attribution
+    layouts = cache(partial(copied_layouts, attribution))
+    is_generated = [_GENERATED.match(name) is not None for name in evidence.trace.names]
+    for row, operation in enumerate(attribution.operation.tolist()):
         if operation == NONE:
             continue
-        if is_generated[name]:
-            copy = _generated(trace, row, arguments[operation])
-        elif classes[name].role == "strided_copy":
-            if operation not in known:
-                known[operation] = copied_layouts(trace, operation)
-            copy = _eager(row, known[operation])
+        if is_generated[evidence.names[row]]:
+            copy = _generated(attribution.arguments_of(operation), row)
+        elif evidence.class_of(row).role == "strided_copy":
+            copy = _eager(row, layouts(operation))
         else:
             continue
         if copy is not None:
@@ -108,15 +92,10 @@ def _eager(row: int, layouts: tuple[Layout, Layout] | None) -> TraceCopy | None:
         return None
     source, target = layouts
     before, after = stride_order_of(source), stride_order_of(target)
-    if before is None or before == after or _is_expanded(source):
+    if before is None or before == after or is_expanded(source):
         return None
     direction = format_change(source, target)
     return TraceCopy(row, "permuted" if direction == "none" else "converted", source, target, direction)
-
-
-def _is_expanded(layout: Layout) -> bool:
-    pairs = zip(layout.shape, layout.stride or (), strict=False)
-    return any(stride == 0 and isinstance(size, int) and size > 1 for size, stride in pairs)
 
 
 def format_change(source: Layout, target: Layout) -> ConversionDirection:
@@ -132,11 +111,8 @@ def format_change(source: Layout, target: Layout) -> ConversionDirection:
     return "none"
 
 
-def _generated(trace: RecordedTrace, row: int, arguments: int) -> TraceCopy | None:
+def _generated(recorded: OperationArguments, row: int) -> TraceCopy | None:
     """A generated kernel that walks two dimensions apart, as one that reads and writes in different orders does."""
-    if arguments == NONE:
-        return None
-    recorded = trace.arguments[arguments]
     block = _TWO_DIMENSIONAL.search(recorded.kernel_options)
     if block is None or int(block[1][:9]) < 2:
         return None

@@ -19,7 +19,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.regions import same_format
 from layoutdoctor.examination.kernels.attribution import Places
 from layoutdoctor.examination.kernels.conversions import Records
-from layoutdoctor.examination.kernels.convolutions import classify, groups_of, library_conversions
+from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.host import is_backward
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import SECONDS_PER_NANOSECOND
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.kernels.convolutions import LibraryConversion
     from layoutdoctor.examination.kernels.host import HostOperation, Operation
     from layoutdoctor.examination.kernels.shapes import Role
-    from layoutdoctor.recording.recording import RecordedTrace
 
 _EAGER = "eager"  # the name of the graph whose nodes are the operations that really ran
 _SEVERAL_RESULTS = "convolution_backward"
@@ -100,11 +99,7 @@ _PORTS: dict[str, dict[Role, str]] = {
 
 
 def summarize_device(
-    trace: RecordedTrace,
-    attribution: Attribution,
-    tree: Sequence[HostOperation],
-    graphs: Sequence[Graph],
-    lacks: Sequence[str],
+    attribution: Attribution, tree: Sequence[HostOperation], graphs: Sequence[Graph], lacks: Sequence[str]
 ) -> KernelSummary:
     """
     The kernel list of an iteration on a GPU.
@@ -114,35 +109,29 @@ def summarize_device(
     """
     by_row = {entry.operation.row: entry for entry in tree if entry.operation.row is not None}
     entries = [by_row.get(row) for row in attribution.operation.tolist()]  # that launched each kernel
-    classes = classify(trace)
-    groups = groups_of(trace, attribution, classes)
-    found = library_conversions(trace, attribution, classes, groups)
-    records = Records(trace, attribution, classes, found, _GraphPlaces(trace, attribution, entries))
+    evidence = Evidence(attribution)
+    starts = attribution.trace.kernels.start
+    origin = int(starts[0]) if len(starts) else 0
+    records = Records(evidence, _GraphPlaces(attribution, entries), origin=origin)
     layouts = {graph.name: GraphLayouts(graph) for graph in graphs}
     conversions = [
         _with_port(_with_node(records.library(number, item), entries[item.row]), item, entries[item.row], layouts)
-        for number, item in enumerate(found)
+        for number, item in enumerate(evidence.conversions)
     ]
     padded = [_with_node(records.padded(number, row), entries[row]) for number, row in enumerate(records.padding)]
-    summary = records.summary(conversions, padded, groups)
-    origin = int(trace.kernels.start[0]) * SECONDS_PER_NANOSECOND if len(trace.kernels) else 0.0
+    summary = records.summary(conversions, padded)
     return msgspec.structs.replace(
         summary,
-        conversions=tuple(
-            msgspec.structs.replace(conversion, start_seconds=_since(conversion.start_seconds, origin))
-            for conversion in summary.conversions
-        ),
-        kernels=tuple(
-            _kernel(kernel, entry, origin)
-            for kernel, entry in zip(summary.kernels, entries, strict=False)  # a list of very many is cut
-        ),
+        # A list of very many is cut.
+        kernels=tuple(_kernel(kernel, entry) for kernel, entry in zip(summary.kernels, entries, strict=False)),
         sources=("torch.profiler",),
         lacks=(*lacks, *summary.lacks),
     )
 
 
-def device_seconds(trace: RecordedTrace, attribution: Attribution) -> dict[int, float]:
+def device_seconds(attribution: Attribution) -> dict[int, float]:
     """Time of the kernels that each operation launched itself, by its external id."""
+    trace = attribution.trace
     seconds: dict[int, float] = {}
     columns = (attribution.operation.tolist(), trace.kernels.duration.tolist())
     for operation, duration in zip(*columns, strict=True):
@@ -155,8 +144,8 @@ def device_seconds(trace: RecordedTrace, attribution: Attribution) -> dict[int, 
 class _GraphPlaces(Places):
     """Where kernels come from by the nodes that their operations ran, which no stack has to be recorded for."""
 
-    def __init__(self, trace: RecordedTrace, attribution: Attribution, entries: Sequence[HostOperation | None]) -> None:
-        super().__init__(trace, attribution)
+    def __init__(self, attribution: Attribution, entries: Sequence[HostOperation | None]) -> None:
+        super().__init__(attribution)
         self.has_frames = True
         self._nodes = [_node(entry) for entry in entries]
 
@@ -174,11 +163,10 @@ def _node(entry: HostOperation | None) -> FxNode | None:
     return joined.node if joined is not None else None
 
 
-def _kernel(kernel: Kernel, entry: HostOperation | None, origin: float) -> Kernel:
+def _kernel(kernel: Kernel, entry: HostOperation | None) -> Kernel:
     node = _node(entry)
     return msgspec.structs.replace(
         kernel,
-        start_seconds=_since(kernel.start_seconds, origin),
         op=kernel.op if kernel.library != "inductor" else None,  # it is launched in an operation of its own name
         backward=entry is not None and is_backward(entry),
         node=node.name if node is not None else None,
@@ -225,7 +213,3 @@ def _with_port(
         return conversion
     value = joined.node.inputs[index] if is_read else None
     return msgspec.structs.replace(conversion, port=port, source_value=value)
-
-
-def _since(moment: float | None, origin: float) -> float | None:
-    return None if moment is None else moment - origin

@@ -349,7 +349,6 @@ def summarize_host(
         add_primitive(kernels, conversions, describe_primitive(primitive), None, profile.base_seconds + origin)
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     not_understood = profile.not_understood_count + (len(log.not_understood) if log is not None else 0)
-    not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
     sources = ("torch.profiler",) + (("oneDNN verbose log",) if log is not None else ())
     return summarize(kernels, conversions, not_understood, sources, lacks)
 
@@ -366,7 +365,9 @@ def summarize(
 
     Args:
         conversions: The conversions among them, those without a change of layout included.
+        not_understood: What else could not be read; conversions of unknown layouts are counted here.
     """
+    not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
     real = [conversion for conversion in conversions if conversion.direction != "none"]
     seconds = sum(kernel.seconds for kernel in kernels)
     spent = sum(conversion.seconds or 0.0 for conversion in real)

@@ -17,7 +17,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.graphs.layout_agnostic import PER_CHANNEL, POINTWISE, base_name
-from layoutdoctor.examination.kernels.copies import copied_layouts, stride_order_of
+from layoutdoctor.examination.kernels.copies import copied_layouts
+from layoutdoctor.examination.kernels.primitives import stride_order_of
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.recording.recording import NONE
 
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.records import Confidence, ConversionDirection
-    from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import KernelClass, LibraryConversion
+    from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion
     from layoutdoctor.examination.kernels.shapes import Shape
-    from layoutdoctor.recording.recording import RecordedTrace
 
 # Operations outside ATen that return each element where they read it; add one here.
 OTHER_OPERATIONS = frozenset({"aiter::_groupnorm_run", "apex::group_norm", "aiter::_groupnorm"})
@@ -87,24 +86,12 @@ class TracePair:
     shape: Shape | None
 
 
-def find_pairs(
-    trace: RecordedTrace,
-    attribution: Attribution,
-    classes: Sequence[KernelClass],
-    groups: Sequence[int],
-    conversions: Sequence[LibraryConversion],
-) -> list[TracePair]:
+def find_pairs(evidence: Evidence) -> list[TracePair]:
     """Every round trip between two convolutions of one stream."""
     walks: defaultdict[tuple[int, int, int], _Walk] = defaultdict(_Walk)
-    walker = _Walker(trace, attribution, classes, groups, conversions)
-    kernels = trace.kernels
-    found: list[TracePair] = []
-    columns = (kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist())
-    for row, place in enumerate(zip(*columns, strict=True)):
-        pair = walker.step(walks[place], row)
-        if pair is not None:
-            found.append(pair)
-    return sorted(found, key=lambda pair: conversions[pair.first].row)
+    walker = _Walker(evidence)
+    steps = (walker.step(walks[place], row) for row, place in enumerate(evidence.places()))
+    return sorted((pair for pair in steps if pair is not None), key=lambda pair: pair.first)
 
 
 @dataclass(slots=True)
@@ -126,28 +113,19 @@ class _Walk:
 class _Walker:
     """Follows a stream from kernel to kernel."""
 
-    def __init__(
-        self,
-        trace: RecordedTrace,
-        attribution: Attribution,
-        classes: Sequence[KernelClass],
-        groups: Sequence[int],
-        conversions: Sequence[LibraryConversion],
-    ) -> None:
-        self.trace, self.attribution, self.groups, self.conversions = trace, attribution, groups, conversions
-        self.classes = classes
-        self.by_row = {conversion.row: index for index, conversion in enumerate(conversions)}
-        self.operation_names = attribution.operation.tolist()
-        self.kernel_names = trace.kernels.name.tolist()
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence, self.attribution, self.conversions = evidence, evidence.attribution, evidence.conversions
+        self.by_row = {conversion.row: index for index, conversion in enumerate(self.conversions)}
+        self.operations: list[int] = self.attribution.operation.tolist()
         self.backward_groups = {
             group
-            for group, name in zip(groups, self.kernel_names, strict=True)
-            if group < NONE and classes[name].is_main and _GRADIENT.search(trace.names[name])
+            for row, group in enumerate(evidence.groups)
+            if group < NONE and evidence.class_of(row).is_main and _GRADIENT.search(evidence.name_of(row))
         }
 
     def step(self, walk: _Walk, row: int) -> TracePair | None:
         """Takes one kernel in; returns the pair that it completes."""
-        group = self.groups[row]
+        group = self.evidence.groups[row]
         index = self.by_row.get(row)
         conversion = self.conversions[index] if index is not None else None
         if walk.first is not None and group not in (NONE, self.conversions[walk.first].group):
@@ -170,7 +148,7 @@ class _Walker:
 
     def _prepares(self, row: int) -> bool:
         """Whether a kernel of a convolution comes before it computes: a fill, or the cast of a weight or an input."""
-        return self.classes[self.kernel_names[row]].is_helper or self._agnostic(row) is not None
+        return self.evidence.class_of(row).is_helper or self._agnostic(row) is not None
 
     def _is_result(self, conversion: LibraryConversion) -> bool:
         """
@@ -189,18 +167,18 @@ class _Walker:
 
     def _is_forward(self, group: int) -> bool:
         if group >= 0:
-            return "backward" not in self.trace.names[int(self.trace.operations.name[group])]
+            return "backward" not in self.attribution.name_of(group)
         return group not in self.backward_groups
 
     def _agnostic(self, row: int) -> str | None:
         """The operation's or kernel's name where it works in either format; None where it does not, or is not known."""
-        operation = self.operation_names[row]
+        operation = self.operations[row]
         if operation == NONE:
-            name = self.trace.names[self.kernel_names[row]]
+            name = self.evidence.name_of(row)
             return name if _is_agnostic_kernel(name) else None
-        name = self.trace.names[int(self.trace.operations.name[operation])]
+        name = self.attribution.name_of(operation)
         if base_name_of(name) in _COPIES:  # that keeps the layout, as its recorded strides say
-            copied = copied_layouts(self.trace, operation)
+            copied = copied_layouts(self.attribution, operation)
             if copied is not None and stride_order_of(copied[0]) == stride_order_of(copied[1]):
                 return name
         return name if is_agnostic_operation(name) else None
@@ -233,7 +211,8 @@ class _Walker:
             return "shapes", second.tensor.shape
         shape = second.tensor.shape if second.tensor is not None else first.tensor.shape if first.tensor else None
         if first.confidence == second.confidence == "grid":
-            return ("grid" if self._grid(first.row) == self._grid(second.row) else None), shape
+            grids = [self.evidence.grid_of(conversion.row) for conversion in (first, second)]
+            return ("grid" if grids[0] == grids[1] else None), shape
         return "order", shape
 
     def _is_one_step(self, first: LibraryConversion, second: LibraryConversion) -> bool:
@@ -257,28 +236,23 @@ class _Walker:
         reads = self._reads.get(first.group, [])
         if first.confidence != "grid" or not reads:
             return True
-        return any(self._grid(conversion.row) == self._grid(second.row) for conversion in reads)
+        grid = self.evidence.grid_of(second.row)
+        return any(self.evidence.grid_of(conversion.row) == grid for conversion in reads)
 
     def _takes(self, row: int, shape: Shape | None) -> bool:
         """Whether an operation between takes the value; unknown sizes do not speak against it."""
-        operation = self.operation_names[row]
-        arguments = int(self.trace.operations.arguments[operation]) if operation != NONE else NONE
-        shapes = parse_shapes(self.trace.arguments[arguments].shapes) if arguments != NONE else ()
+        shapes = parse_shapes(self.attribution.arguments_of(self.operations[row]).shapes)
         return shape is None or not shapes or shape in shapes
 
     def _is_norm(self, row: int) -> bool:
         """Whether a kernel is of a norm, or only counts for one."""
-        operation, kernel = self.operation_names[row], self.trace.names[self.kernel_names[row]]
+        operation, kernel = self.operations[row], self.evidence.name_of(row)
         if _COUNTING_KERNEL.search(kernel):
             return True
         if operation == NONE:
             return _NORM_KERNEL.search(kernel) is not None
-        name = self.trace.names[int(self.trace.operations.name[operation])]
+        name = self.attribution.name_of(operation)
         return name in OTHER_OPERATIONS or base_name_of(name) in _NORMS
-
-    def _grid(self, row: int) -> tuple[int, int, int] | None:
-        index = int(self.trace.kernels.grid[row])
-        return self.trace.grids[index] if index != NONE else None
 
 
 @lru_cache(maxsize=4096)

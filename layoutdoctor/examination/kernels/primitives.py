@@ -56,6 +56,17 @@ class _Place:
     port: str | None
 
 
+def stride_order_of(layout: Layout) -> tuple[int, ...] | None:
+    """The dimensions larger than one, slowest first; None where they are not known or have no order."""
+    return stride_order(layout.shape, layout.stride) if layout.stride is not None else None
+
+
+def is_expanded(layout: Layout) -> bool:
+    """Whether elements of a layout share memory along a dimension."""
+    pairs = zip(layout.shape, layout.stride or (), strict=False)
+    return any(size != 1 and step == 0 for size, step in pairs)
+
+
 def conversion_direction(source: Layout | None, target: Layout | None) -> ConversionDirection:
     """
     What kind of change leads from one layout to another.
@@ -73,7 +84,7 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
         return "from_blocked"
     if source.stride is None or target.stride is None:
         return "other"
-    before, after = stride_order(source.shape, source.stride), stride_order(target.shape, target.stride)
+    before, after = stride_order_of(source), stride_order_of(target)
     if before is not None and before == after:
         return "none"
     last = [name for name in target.memory_formats if name != "contiguous_format"]

@@ -1,5 +1,5 @@
 """
-The tensors of a recorded convolution: sizes of what it reads and writes, and which of them a launch grid fits.
+The tensors of a recorded convolution or copy: sizes of what it reads and writes, and which a launch grid fits.
 
 Everything comes from the arguments that the profiler recorded with the operation; what was not recorded stays unknown.
 """
@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from layoutdoctor.diagnosis.layout import strided_layout
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import TensorKind
     from layoutdoctor.recording.recording import OperationArguments
 
@@ -133,6 +136,11 @@ class ConvolutionTensors:
         """The tensor of a role; None where its sizes are not known."""
         return next((tensor for tensor in (*self.read, *self.written) if tensor.role == role), None)
 
+    def shape_of(self, role: Role) -> Shape | None:
+        """Its sizes."""
+        tensor = self.of_role(role)
+        return tensor.shape if tensor is not None else None
+
 
 def parse_shapes(text: bytes) -> tuple[Shape, ...]:
     """
@@ -142,6 +150,18 @@ def parse_shapes(text: bytes) -> tuple[Shape, ...]:
         Empty where the text is no such list.
     """
     return tuple(_shape(item) for item in _list(text))
+
+
+COPY = "aten::copy_"
+
+
+def layouts_of_copy(shapes: Sequence[Shape], strides: Sequence[Shape]) -> tuple[Layout, Layout] | None:
+    """Layouts before and after ``aten::copy_`` by its arguments, target first; None where not known or not alike."""
+    if len(shapes) < 2 or len(strides) < 2 or shapes[0] != shapes[1] or not shapes[0]:
+        return None
+    if len(strides[0]) != len(shapes[0]) or len(strides[1]) != len(shapes[1]):
+        return None
+    return strided_layout(shapes[1], strides[1]), strided_layout(shapes[0], strides[0])
 
 
 def _list(text: bytes) -> list[object]:

@@ -9,7 +9,7 @@ what it was for.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,20 +62,22 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
     conversions = [_with_confidence(conversion) for conversion in conversions]
     if log.has_timestamps:
         kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
-    not_understood = len(log.not_understood)
-    not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
     own = [primitive for primitive, is_own in zip(log.primitives, of_convolutions, strict=True) if is_own]
     unplaced = sum(conversion.tensor == "unknown" and conversion.direction != "none" for conversion in conversions)
-    summary = summarize(kernels, conversions, not_understood, ("oneDNN verbose log",), _logged_lacks(log, unplaced))
-    named = [
-        _Share(kind, 1, item.primitive.seconds, kind == "reorder" and item.direction != "none")
-        for kind, item in sorted(((item.primitive.kind, item) for item in annotated), key=lambda found: found[0])
-    ]
+    lacks = _logged_lacks(log, unplaced)
+    summary = summarize(kernels, conversions, len(log.not_understood), ("oneDNN verbose log",), lacks)
+    by_kind = sorted(annotated, key=lambda item: item.primitive.kind)
+    spent = _Spent(
+        np.ones(len(by_kind), np.int64),
+        np.array([item.primitive.seconds for item in by_kind], np.float64),
+        np.array([item.primitive.kind == "reorder" and item.direction != "none" for item in by_kind], bool),
+    )
+    totals = _totals("kernel", *_numbered(item.primitive.kind for item in by_kind), spent)
     return msgspec.structs.replace(
         summary,
         convolution_count=len(own),
         convolution_seconds=sum(primitive.seconds for primitive in own),
-        totals=tuple(_sums("kernel", named, library="onednn")),
+        totals=tuple(msgspec.structs.replace(total, library="onednn") for total in totals),
     )
 
 
@@ -153,28 +155,34 @@ _LACKS = (
 def summarize_table(table: KernelTotals) -> KernelSummary:
     """The kernel list of a table of totals; each conversion in it stands for all launches of one row."""
     rows = table.rows
-    conversions = [(row, conversion) for number, row in enumerate(rows) if (conversion := _conversion(number, row))]
-    real = [conversion for _, conversion in conversions if conversion.direction != "none"]
-    whole = sum(row.nanoseconds for row in rows)
-    spent = sum(row.nanoseconds for row, conversion in conversions if conversion.direction != "none")
+    conversions = [_conversion(number, row) for number, row in enumerate(rows)]
+    converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
+    real = [row for row, does in zip(rows, converts, strict=True) if does]
+    whole, spent = (sum(row.nanoseconds for row in counted) for counted in (rows, real))
+    columns = _Spent(
+        np.array([row.count for row in rows], object),  # no sum of what a damaged table says runs over
+        np.array([row.nanoseconds for row in rows], object),
+        np.array(converts, bool),
+        SECONDS_PER_NANOSECOND,
+    )
     own = [row for row in rows if _is_of_a_convolution(row)]
     unclear = [row for row in rows if _is_unclear(row)]
     lost = sum(problem.count for problem in table.problems if problem.is_loss)
     return KernelSummary(
         count=sum(row.count for row in rows),
         seconds=whole * SECONDS_PER_NANOSECOND,
-        conversion_count=sum(conversion.count for conversion in real),
+        conversion_count=sum(row.count for row in real),
         conversion_seconds=spent * SECONDS_PER_NANOSECOND,
         share=spent / whole if whole else None,
-        conversions=tuple(conversion for _, conversion in conversions),
+        conversions=tuple(conversion for conversion in conversions if conversion is not None),
         not_understood_count=lost + sum(row.count for row in unclear),
         sources=("table of kernel totals", table.source),
         lacks=tuple(_lacks(table, unclear)),
         convolution_count=sum(row.count for row in own),
         convolution_seconds=sum(row.nanoseconds for row in own) * SECONDS_PER_NANOSECOND,
         totals=(
-            *_sums("kernel", [_share(row.name, row) for row in rows], SECONDS_PER_NANOSECOND),
-            *_sums("operation", [_share(row.operation, row) for row in rows], SECONDS_PER_NANOSECOND),
+            *_totals("kernel", *_numbered(row.name for row in rows), columns),
+            *_totals("operation", *_numbered(row.operation for row in rows), columns),
         ),
     )
 
@@ -235,43 +243,6 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]
         yield f"{cut} names are cut short, so kernels are known by their beginning only"
 
 
-class _Share(NamedTuple):
-    """What one line adds to the total of its name; None where it has no such name."""
-
-    name: str | None
-    launches: int
-    time: float
-    converts: bool
-
-
-def _share(name: str | None, row: KernelTotal) -> _Share:
-    conversion = _conversion(0, row)
-    return _Share(name, row.count, row.nanoseconds, conversion is not None and conversion.direction != "none")
-
-
-def _sums(
-    kind: TotalKind, shares: Sequence[_Share], unit_seconds: float = 1.0, library: str | None = None
-) -> list[Total]:
-    """Sums by name, longest first."""
-    groups: dict[str, list[_Share]] = {}
-    for share in shares:
-        if share.name is not None:
-            groups.setdefault(share.name, []).append(share)
-    found = [
-        Total(
-            kind=kind,
-            name=name,
-            count=sum(share.launches for share in own),
-            seconds=sum(share.time for share in own) * unit_seconds,
-            conversion_count=sum(share.launches for share in own if share.converts),
-            conversion_seconds=sum(share.time for share in own if share.converts) * unit_seconds,
-            library=library or (library_of(name) if kind == "kernel" else None),
-        )
-        for name, own in groups.items()
-    ]
-    return sorted(found, key=lambda total: -total.seconds)
-
-
 MOST_KERNELS_LISTED = 20_000
 """A longer list would only make the saved diagnosis large; sums and conversions are complete all the same."""
 
@@ -284,8 +255,14 @@ def convolution_sums(trace: RecordedTrace, groups: Sequence[int]) -> tuple[int |
     return int(is_own.sum()), int(trace.kernels.duration[is_own].sum())
 
 
-def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kernel, ...]:
-    """The kernel list, cut to a length that a saved diagnosis can hold."""
+def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, ...]:
+    """
+    The kernel list, cut to a length that a saved diagnosis can hold.
+
+    Args:
+        origin: Nanoseconds since the trace's base, which starts count from.
+    """
+    trace = attribution.trace
     kernels, names = trace.kernels, trace.names
     libraries = {index: library_of(names[index]) for index in sorted(set(kernels.name.tolist()))}
     most = MOST_KERNELS_LISTED
@@ -295,7 +272,7 @@ def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kern
         Kernel(
             name=names[name],
             seconds=duration * SECONDS_PER_NANOSECOND,
-            start_seconds=start * SECONDS_PER_NANOSECOND,
+            start_seconds=(start - origin) * SECONDS_PER_NANOSECOND,
             op=names[operation_names[operation]] if operation != NONE else None,
             library=libraries[name],
             stream=stream,
@@ -305,10 +282,7 @@ def kernel_records(trace: RecordedTrace, attribution: Attribution) -> tuple[Kern
 
 
 def totals_of(
-    trace: RecordedTrace,
-    attribution: Attribution,
-    modules: Sequence[str | None],
-    is_conversion: NDArray[np.bool_],
+    attribution: Attribution, modules: Sequence[str | None], is_conversion: NDArray[np.bool_]
 ) -> tuple[Total, ...]:
     """
     Sums by kernel name, outermost operation, module and step; longest first within each kind.
@@ -317,46 +291,60 @@ def totals_of(
         modules: Of each kernel; None where not known.
         is_conversion: Of each kernel, whether a library converts a layout in it.
     """
+    trace = attribution.trace
     operations = np.full(len(trace.kernels), NONE, np.int64)
     known = attribution.operation != NONE
     operations[known] = trace.operations.name[attribution.outermost[attribution.operation[known]]]
+    spent = _Spent(np.ones(len(trace.kernels), np.int64), trace.kernels.duration, is_conversion, SECONDS_PER_NANOSECOND)
+    return (
+        *_totals("kernel", trace.kernels.name, trace.names, spent),
+        *_totals("operation", operations, trace.names, spent),
+        *_totals("module", *_numbered(modules), spent),
+        *_totals("step", attribution.step, attribution.step_names, spent),
+    )
+
+
+class _Spent(NamedTuple):
+    """What kernels, rows of a table or lines of a log took, by columns: launches, time, and whether they convert."""
+
+    launches: NDArray[Any]
+    times: NDArray[Any]
+    converts: NDArray[np.bool_]
+    unit_seconds: float = 1.0
+
+
+def _numbered(names: Iterable[str | None]) -> tuple[Column, Sequence[str]]:
+    """Numbers in place of names, ``NONE`` for none; and the names by number."""
     numbers: dict[str, int] = {}
-    module = np.array([NONE if m is None else numbers.setdefault(m, len(numbers)) for m in modules], np.int64)
-    kinds: tuple[tuple[TotalKind, Column, Sequence[str]], ...] = (
-        ("kernel", trace.kernels.name, trace.names),
-        ("operation", operations, trace.names),
-        ("module", module, list(numbers)),
-        ("step", attribution.step, attribution.step_names),
-    )
-    return tuple(
-        total
-        for kind, keys, names in kinds
-        for total in _totals(kind, keys, names, trace.kernels.duration, is_conversion)
-    )
+    keys = [NONE if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+    return np.array(keys, np.int64), list(numbers)
 
 
-def _totals(
-    kind: TotalKind, keys: Column, names: Sequence[str], duration: Column, is_conversion: NDArray[np.bool_]
-) -> list[Total]:
-    known = keys != NONE
-    keys, duration, is_conversion = keys[known], duration[known], is_conversion[known]
-    size = len(names)
-    counts = np.bincount(keys, minlength=size)
-    spent = np.zeros(size, np.int64)
-    np.add.at(spent, keys, duration)
-    conversions = np.bincount(keys[is_conversion], minlength=size)
-    in_conversions = np.zeros(size, np.int64)
-    np.add.at(in_conversions, keys[is_conversion], duration[is_conversion])
+def _totals(kind: TotalKind, keys: Column, names: Sequence[str], spent: _Spent) -> list[Total]:
+    """Sums by name, longest first."""
+
+    def added(values: NDArray[Any], where: NDArray[np.bool_]) -> NDArray[Any]:
+        sums = np.zeros(len(names), values.dtype)
+        np.add.at(sums, keys[where], values[where])
+        return sums
+
+    whole = keys != NONE
+    converting = whole & spent.converts
+    times = added(spent.times, whole)
+    columns = [times, added(spent.launches, whole), added(spent.times, converting), added(spent.launches, converting)]
+    is_there = np.isin(np.arange(len(names)), keys)
+    order = [key for key in np.argsort(-times, kind="stable").tolist() if is_there[key]]
     return [
         Total(
             kind=kind,
             name=names[key],
-            count=int(counts[key]),
-            seconds=int(spent[key]) * SECONDS_PER_NANOSECOND,
-            conversion_count=int(conversions[key]),
-            conversion_seconds=int(in_conversions[key]) * SECONDS_PER_NANOSECOND,
+            count=count,
+            seconds=time * spent.unit_seconds,
+            conversion_count=conversion_count,
+            conversion_seconds=conversion_time * spent.unit_seconds,
             library=library_of(names[key]) if kind == "kernel" else None,
         )
-        for key in np.argsort(-spent, kind="stable").tolist()
-        if counts[key]
+        for key, time, count, conversion_time, conversion_count in zip(
+            order, *(column[order].tolist() for column in columns), strict=True
+        )
     ]

@@ -38,11 +38,9 @@ def render_junit(diagnosis: Diagnosis) -> str:
     suite = ET.Element("testsuite")
     _add_properties(suite, diagnosis)
     cases = [_configuration_case(trial) for trial in diagnosis.trials]
-    codes = [rule.code for rule in ALL_RULES]
-    for rule in ALL_RULES:
-        cases.append(_rule_case(diagnosis, rule.code, rule.name))
-    for code, name in dict.fromkeys((f.code, f.rule) for f in diagnosis.findings if f.code not in codes):
-        cases.append(_rule_case(diagnosis, code, name))
+    known = {rule.code: rule.name for rule in ALL_RULES}
+    others = dict.fromkeys((f.code, f.rule) for f in diagnosis.findings if f.code not in known)
+    cases += [_rule_case(diagnosis, code, name) for code, name in (*known.items(), *others)]
     if diagnosis.interrupted is not None:
         cases.append(_case("configurations", "ran to its end", None))
         _add(cases[-1], "error", clean(f"not finished: {diagnosis.interrupted}"), "interrupted")

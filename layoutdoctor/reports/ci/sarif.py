@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from layoutdoctor.diagnosis.accepted import fingerprint_of
-from layoutdoctor.reports.rules_page import rule_section
+from layoutdoctor.reports.rules_page import passages_of, rule_section
 from layoutdoctor.reports.sections.wording import (
     clean,
     clean_if_known,
@@ -80,21 +80,17 @@ def _rules_of(diagnosis: Diagnosis) -> list[Rule]:
 
 
 def _rule(rule: Rule) -> JsonObject:
+    what_it_finds = dict(passages_of(rule)).get("What it finds") or [rule.summary]
     return {
         "id": rule.code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
-        "fullDescription": {"text": _what_it_finds(rule)},
+        "fullDescription": {"text": clean(what_it_finds[0], _DESCRIPTION_LENGTH).replace("``", "")},
         "help": {"text": rule.documentation, "markdown": rule_section(rule)},
         # What a finding weighs is judged anew each time, so every result carries its own level.
         "defaultConfiguration": {"level": "warning"},
         "properties": {"tags": ["performance", "memory-layout"], "precision": "high"},
     }
-
-
-def _what_it_finds(rule: Rule) -> str:
-    section = re.search(r"What it finds:\n(.*?)(?:\n\n|\Z)", rule.documentation, re.DOTALL)
-    return clean(section[1] if section else rule.summary, _DESCRIPTION_LENGTH).replace("``", "")
 
 
 def _result(finding: Finding, location: JsonObject, rule_index: int | None) -> JsonObject:

@@ -194,9 +194,7 @@ def value_graph(trial: Trial, graph: Graph, wanted: frozenset[str]) -> ValueGrap
         port = conversion.port or ("output 0" if conversion.node in copies else None)
         if port is not None and conversion.direction != "none":
             by_port.setdefault((str(conversion.node), port), conversion)
-    redundant = redundant_ids(trial)
-    build = _Buffers if graph.buffers else _Operations
-    values = build(trial, graph, by_port, redundant).built()
+    values = (_Buffers if graph.buffers else _Operations)(trial, graph, by_port).built()
     for (source, _), layout in values.values.items():
         box = values.nodes[source]
         if box.kind == "convolution" and format_of(layout) == "blocked":  # what it makes, before that is converted
@@ -207,10 +205,8 @@ def value_graph(trial: Trial, graph: Graph, wanted: frozenset[str]) -> ValueGrap
 class _Builder:
     """What both ways to build the boxes and edges of a graph have in common."""
 
-    def __init__(
-        self, trial: Trial, graph: Graph, by_port: Mapping[tuple[str, str], Conversion], redundant: frozenset[str]
-    ) -> None:
-        self.graph, self.by_port, self.redundant = graph, by_port, redundant
+    def __init__(self, trial: Trial, graph: Graph, by_port: Mapping[tuple[str, str], Conversion]) -> None:
+        self.graph, self.by_port, self.redundant = graph, by_port, redundant_ids(trial)
         self.seconds = _node_seconds(trial, graph)
         self.nodes = {node.name: node for node in graph.nodes}
         self.values = ValueGraph()
@@ -293,10 +289,8 @@ class _Operations(_Builder):
 class _Buffers(_Builder):
     """Inductor's buffers, by what reads what from memory."""
 
-    def __init__(
-        self, trial: Trial, graph: Graph, by_port: Mapping[tuple[str, str], Conversion], redundant: frozenset[str]
-    ) -> None:
-        super().__init__(trial, graph, by_port, redundant)
+    def __init__(self, trial: Trial, graph: Graph, by_port: Mapping[tuple[str, str], Conversion]) -> None:
+        super().__init__(trial, graph, by_port)
         self.flow = BufferGraph(graph)
         self.made: dict[str, list[Conversion]] = defaultdict(list)
         for conversion in graph.conversions:

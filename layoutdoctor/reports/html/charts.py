@@ -26,17 +26,12 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Kernel, Measurement, Trial
     from layoutdoctor.reports.flow.scenes import Flow
 
-COVERAGE_SHARE = LEAST_COVERAGE
-"""How often the interval of a time bar covers the true median, at least."""
-
 MOST_KERNELS = 20_000
 MOST_TIMELINE_PAIRS = 2_000
 _NAME_LENGTH = 160
 _NANOSECONDS = 1e9
 _LONGEST_SECONDS = 1e9
 """Three decades: a time beyond has no place on an axis, whatever a record claims."""
-
-MOST_FLOWS = 3
 
 
 Drawn = dict[str, Any]
@@ -89,7 +84,7 @@ def _is_drawable(measurement: Measurement | None) -> TypeGuard[Measurement]:
 
 
 def _bar(diagnosis: Diagnosis, trial: Trial, measurement: Measurement) -> TimeBar:
-    interval = median_interval(measurement.round_seconds or (measurement.median_seconds,), COVERAGE_SHARE)
+    interval = median_interval(measurement.round_seconds or (measurement.median_seconds,), LEAST_COVERAGE)
     recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
     is_baseline = diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline
     return TimeBar(
@@ -308,7 +303,7 @@ def build_placed_flows(diagnosis: Diagnosis) -> tuple[Drawn, ...]:
     """
     from layoutdoctor.reports.flow.scenes import build_flows  # late: needed for pages with a graph only
 
-    return tuple(_place(flow) for flow in build_flows(diagnosis, most=MOST_FLOWS) if flow.nodes)
+    return tuple(_place(flow) for flow in build_flows(diagnosis) if flow.nodes)
 
 
 def _place(flow: Flow) -> Drawn:

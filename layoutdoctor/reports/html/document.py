@@ -14,22 +14,23 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor.examination.costs import sum_seconds
+from layoutdoctor.examination.ratios import LEAST_COVERAGE
 from layoutdoctor.reports.html.charts import (
-    COVERAGE_SHARE,
     build_bars,
     build_placed_flows,
     build_rounds,
     build_timelines,
 )
 from layoutdoctor.reports.reproducer.report import build_reproducer
-from layoutdoctor.reports.sections.details import UNKNOWN, build_details, bytes_cell, seconds_cell, where_cell
-from layoutdoctor.reports.sections.rows import TableRow
+from layoutdoctor.reports.rules_page import passages_of
+from layoutdoctor.reports.sections.details import build_details, bytes_cell, seconds_cell, where_cell
+from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
@@ -37,10 +38,10 @@ from layoutdoctor.reports.sections.wording import (
     clean_log,
     clean_name,
     direction_words,
+    first_that_fits,
     listed_conversions,
 )
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import count_of
 
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
     from layoutdoctor.reports.html.charts import Drawn, Rounds, TimeBar, Timeline
     from layoutdoctor.reports.sections.details import Detail
-    from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
     from layoutdoctor.rules import Rule
 
@@ -63,30 +63,8 @@ MOST_EVIDENCE = 8
 MOST_NAMED = 100
 MOST_FINDINGS = 500
 
-_NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _CODE = re.compile(r"``(.+?)``", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class PageTable:
-    """
-    A table of the page.
-
-    Attributes:
-        rows: The rows; a clause stands for all cells after the first.
-    """
-
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[TableRow, ...]
-    left_out: int = 0
-
-    @property
-    def is_number(self) -> list[bool]:
-        """Of each column, whether its cells are numbers."""
-        ordinary = [row.cells for row in self.rows if row.clause is None]
-        return [_is_number([cells[place] for cells in ordinary]) for place in range(len(self.head))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +80,15 @@ class FindingCard:
     entry: FindingEntry
     costs: tuple[str, ...]
     code: str | None
-    evidence: PageTable | None
+    evidence: Table | None
     further: tuple[str, ...]
     rule: bool
 
 
 def build_folds(diagnosis: Diagnosis) -> list[dict[str, object]]:
     """All long lists, as long as the page can carry them."""
-    details: tuple[Detail, ...] = ()
-    for most in LIST_LENGTHS:
-        details = build_details(diagnosis, most)
-        if sum(len(detail.rows) for detail in details) <= MOST_ROWS:
-            break
+    lengths = (build_details(diagnosis, most) for most in LIST_LENGTHS)
+    details = first_that_fits(lengths, lambda details: sum(len(detail.rows) for detail in details) <= MOST_ROWS)
     return [_fold(detail) for detail in details]
 
 
@@ -123,35 +98,19 @@ def _fold(detail: Detail) -> dict[str, object]:
     return {
         "title": detail.title,
         "text": detail.text,
-        "table": PageTable(detail.title, detail.head, rows, detail.left_out) if rows else None,
+        "table": Table(detail.head, rows, title=detail.title, left_out=detail.left_out) if rows else None,
         "log": clean_log(detail.log) if detail.log else None,
     }
 
 
-def build_view_tables(view: View) -> tuple[PageTable, ...]:
-    """The tables of the shared view."""
-    return tuple(PageTable(_caption(table), table.head, table.rows) for table in view.tables if table.rows)
-
-
-def _caption(table: Table) -> str:
-    if table.head[0] == "configuration":
-        return "Configurations, fastest first"
-    return "Steps" if table.head[0] == "step" else f"Conversions by {table.head[0]}, costliest first"
-
-
-def _is_number(cells: Sequence[str]) -> bool:
-    known = [cell for cell in cells if cell not in (UNKNOWN, "")]
-    return bool(known) and all(_NUMBER.fullmatch(cell) for cell in known)
-
-
-def build_round_table(rounds: Sequence[Rounds]) -> PageTable | None:
+def build_round_table(rounds: Sequence[Rounds]) -> Table | None:
     """The round times as a table, one column per configuration: what the chart of rounds draws."""
     if not rounds:
         return None
     columns = [[format_seconds(seconds) for seconds in one.seconds] for one in rounds]
     rows = enumerate(zip_longest(*columns, fillvalue=UNKNOWN), 1)
     head = ("round", *(one.name for one in rounds))
-    return PageTable("Round times", head, tuple(TableRow((str(number), *cells)) for number, cells in rows))
+    return Table(head, tuple(TableRow((str(number), *cells)) for number, cells in rows), title="Round times")
 
 
 def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
@@ -184,7 +143,7 @@ def _card(
     )
 
 
-def _evidence(named: Sequence[Conversion]) -> PageTable:
+def _evidence(named: Sequence[Conversion]) -> Table:
     costliest = sorted(named, key=lambda conversion: -(conversion.seconds or 0.0))
     shown = costliest[:MOST_EVIDENCE]
     rows = tuple(TableRow(_evidence_row(conversion)) for conversion in shown)
@@ -194,7 +153,7 @@ def _evidence(named: Sequence[Conversion]) -> PageTable:
         f"; the {len(shown)} costliest" if len(shown) < len(named) else ""
     )
     head = ("conversion", "kernel", "change", "tensor", "time", "bytes", "where")
-    return PageTable(caption, head, rows, len(named) - len(shown))
+    return Table(head, rows, title=caption, left_out=len(named) - len(shown))
 
 
 def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
@@ -213,28 +172,23 @@ def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
 
 def _drawn_together(names: Sequence[str]) -> tuple[str, ...]:
     """``reorder 2``, ``reorder 3``, ``reorder 4`` as ``reorder 2 to 4``; the order stays."""
-    runs: list[tuple[str, str, int | None, int]] = []
-    for name in dict.fromkeys(names):
-        match = _NUMBERED.fullmatch(name)
-        stem, number = (match[1], int(match[2])) if match else (name, None)
-        if runs and number is not None and runs[-1][1] == stem and runs[-1][3] + 1 == number:
-            runs[-1] = (*runs[-1][:3], number)
-        else:
-            runs.append((name, stem, number, number if number is not None else -2))
-    named = [clean_name(name) + (f" to {last}" if last not in (first, -2) else "") for name, _, first, last in runs]
+    named = []
+    for (_, start, _), run in groupby(enumerate(dict.fromkeys(names)), _run_of):
+        (_, first), *others = run
+        named.append(clean_name(first) + (f" to {start + others[-1][0]}" if others else ""))
     return tuple(named if len(named) <= MOST_NAMED else [*named[:MOST_NAMED], f"{len(named) - MOST_NAMED} more"])
 
 
-def passages_of(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
-    """The parts of a rule's documentation: a heading, None for the summary, and paragraphs of text and code in turn."""
-    parts: list[tuple[str | None, list[str]]] = [(None, [])]
-    for line in rule.documentation.strip().splitlines():
-        if line.removesuffix(":") in DOCUMENTATION_HEADINGS:
-            parts.append((line.removesuffix(":"), []))
-        else:
-            parts[-1][1].append(line.strip())
-    texts = [(heading, re.split(r"\n{2,}", "\n".join(lines).strip())) for heading, lines in parts]
-    return [(heading, [_CODE.split(text) for text in paragraphs if text]) for heading, paragraphs in texts]
+def _run_of(entry: tuple[int, str]) -> tuple[str, int, bool]:
+    """Equal for names that differ by their numbers as by their places."""
+    place, name = entry
+    match = _NUMBERED.fullmatch(name)
+    return (match[1], int(match[2]) - place, True) if match else (name, 0, False)
+
+
+def _passages(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
+    """The parts of a rule's documentation, each paragraph as text and code in turn."""
+    return [(heading, [_CODE.split(text) for text in paragraphs]) for heading, paragraphs in passages_of(rule)]
 
 
 LIBRARY_FILE = "echarts/echarts.min.js"
@@ -266,7 +220,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     view = build_view(diagnosis)
     rounds = build_rounds(diagnosis)
     data = ChartData(
-        COVERAGE_SHARE, build_bars(diagnosis), rounds, build_timelines(diagnosis), build_placed_flows(diagnosis)
+        LEAST_COVERAGE, build_bars(diagnosis), rounds, build_timelines(diagnosis), build_placed_flows(diagnosis)
     )
     *folds, environment = build_folds(diagnosis)
     cards = build_cards(diagnosis, view)
@@ -276,14 +230,14 @@ def render_html(diagnosis: Diagnosis) -> str:
         view=view,
         data=data,
         json=json_for_script(data),
-        tables=build_view_tables(view),
+        tables=[table for table in view.tables if table.rows],
         round_table=build_round_table(rounds),
         folds=folds,
         environment=environment,
         cards=cards,
         cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
         rules=[rule for rule in ALL_RULES if any(rule.code == card.entry.code for card in cards)],
-        passages_of=passages_of,
+        passages_of=_passages,
         reproducer=build_reproducer(diagnosis),
         style=style,
         scripts=scripts,

@@ -8,15 +8,16 @@ loop.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, contiguous_stride, dense_stride
-from layoutdoctor.reports.reproducer.layers import steps_of, written
+from layoutdoctor.reports.reproducer.layers import free_placeholders, steps_of, written
 from layoutdoctor.reports.reproducer.program import CannotWriteError, sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.records import FxNode
     from layoutdoctor.reports.reproducer.layers import Step
@@ -47,7 +48,6 @@ class ModelCode:
     inputs: tuple[str, ...]
     input_ranks: frozenset[int]
     weight_ranks: frozenset[int]
-    uses_functional: bool
     output_count: int
 
 
@@ -62,24 +62,15 @@ def model_code(program: Program, inputs: Sequence[str], *, is_training: bool, de
     Raises:
         CannotWriteError: Something in it cannot be written down.
     """
-    steps = steps_of(program)
-    if not steps:
-        raise CannotWriteError("the model runs no operation")
-    outputs = _outputs(program, steps)
-    owned = {node.name for step in steps for node in step.weights}
-    loose = [node for name, node in program.placeholders.items() if name not in owned and name not in inputs]
-    loose = [node for node in loose if any(node.name in step.inputs for step in steps) or node.name in outputs]
-    writer = _ModelWriter(steps, tuple(inputs), outputs, loose, is_training=is_training, device=device)
+    writer = _ModelWriter(program, tuple(inputs), is_training=is_training, device=device)
     lines = writer.lines()
     placed = [program.placeholders[name] for name in inputs]
-    weights = [node for step in steps for node in step.weights] + loose
     return ModelCode(
         lines=tuple(lines),
         inputs=tuple(tensor_code(node, device) for node in placed),
         input_ranks=frozenset(_rank(node) for node in placed),
-        weight_ranks=frozenset(_rank(node) for node in weights),
-        uses_functional=any("F." in line for line in lines),
-        output_count=len(outputs),
+        weight_ranks=frozenset(_rank(node) for node in writer.weights),
+        output_count=len(writer.outputs),
     )
 
 
@@ -124,8 +115,7 @@ def tensor_code(node: FxNode, device: str = "cpu", *, is_parameter: bool = False
         code = f"torch.randint(0, 2, {written(shape)}, dtype=torch.{node.dtype}{options})"
     if is_parameter:
         code = f"0.05 * {code}"
-    made = contiguous_stride(shape)
-    if all(size == 1 or one == two for size, one, two in zip(shape, stride, made, strict=True)):
+    if _is_contiguous(shape, stride):
         return code
     if stride == _channels_last_stride(shape):
         return f"{_in_brackets(code)}.to(memory_format=torch.{CHANNELS_LAST_BY_RANK[len(shape)]})"
@@ -138,6 +128,11 @@ def _in_brackets(code: str) -> str:
     return f"({code})" if code.startswith("0.05") else code
 
 
+def _is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether it is, but for strides that mean nothing."""
+    return all(size == 1 or one == two for size, one, two in zip(shape, stride, contiguous_stride(shape), strict=True))
+
+
 def _channels_last_stride(shape: Sequence[int]) -> tuple[int, ...] | None:
     if len(shape) not in CHANNELS_LAST_BY_RANK:
         return None
@@ -147,35 +142,26 @@ def _channels_last_stride(shape: Sequence[int]) -> tuple[int, ...] | None:
 class _ModelWriter:
     """Writes one model."""
 
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        loose: Sequence[FxNode],
-        *,
-        is_training: bool,
-        device: str,
-    ) -> None:
-        self.steps, self.inputs, self.outputs, self.loose = steps, inputs, outputs, loose
-        self.device = device
+    def __init__(self, program: Program, inputs: tuple[str, ...], *, is_training: bool, device: str) -> None:
+        self.steps, self.inputs, self.device = steps_of(program), inputs, device
+        if not self.steps:
+            raise CannotWriteError("the model runs no operation")
+        self.outputs = _outputs(program, self.steps)
+        self.loose = [node for node in free_placeholders(program, self.steps) if node.name not in inputs]
+        self.weights = [node for step in self.steps for node in step.weights] + self.loose
+        steps = self.steps
         normalizing = [step.is_evaluated for step in steps if step.is_evaluated is not None]
         self.is_evaluated = not is_training and False not in normalizing
-        self.uses: dict[str, int] = {}
-        for name in (*(name for step in steps for name in step.inputs), *outputs):
-            self.uses[name] = self.uses.get(name, 0) + 1
+        self.uses = Counter([*(name for step in steps for name in step.inputs), *self.outputs])
         self.is_chain = self._is_chain()
-        weights = [node for step in steps for node in step.weights] + list(loose)
-        dtypes = {node.dtype for node in weights if node.dtype in _FLOATS}
+        dtypes = {node.dtype for node in self.weights if node.dtype in _FLOATS}
         self.dtype = dtypes.pop() if len(dtypes) == 1 else None
         self.numbers: dict[tuple[str, ...], int] = {}
         self.layers: list[Step] = []
         for step in steps:
-            if self.is_chain or step.owns_weights:
-                key = (str(step.layer), *(node.name for node in step.weights)) if step.weights else (step.result,)
-                if key not in self.numbers:
-                    self.numbers[key] = len(self.layers)
-                    self.layers.append(step)
+            if (self.is_chain or step.owns_weights) and step.key not in self.numbers:
+                self.numbers[step.key] = len(self.layers)
+                self.layers.append(step)
 
     def _is_chain(self) -> bool:
         if self.loose or len(self.inputs) != 1 or self.outputs != (self.steps[-1].result,):
@@ -215,33 +201,29 @@ class _ModelWriter:
 
     def _layouts(self) -> tuple[str, list[str]]:
         """What gives the weights their recorded layout: one call for all, else lines for those that need it."""
-        formats: dict[str, list[int]] = {}
-        odd: list[str] = []
-        count = 0
-        ambiguous = 0
         where = "model" if self.is_chain else "model.m"
+        layouts: dict[str | None, list[int]] = {}  # the numbers of the layers by the format of their weights
+        odd: list[str] = []
         for number, step in enumerate(self.layers):
-            for node in step.weights[:1]:
-                if node.layout is None or _rank(node) not in CHANNELS_LAST_BY_RANK:
-                    continue
-                shape, stride = sizes(node.layout.shape), sizes(node.layout.stride)
-                count += 1
-                if stride == contiguous_stride(shape):
-                    continue
-                if stride == _channels_last_stride(shape):
-                    formats.setdefault(CHANNELS_LAST_BY_RANK[len(shape)], []).append(number)
-                    continue
-                if all(s == 1 or a == b for s, a, b in zip(shape, stride, contiguous_stride(shape), strict=True)):
-                    ambiguous += 1
-                    continue
+            layout = step.weights[0].layout if step.weights else None
+            if layout is None or len(layout.shape) not in CHANNELS_LAST_BY_RANK:
+                continue
+            shape, stride = sizes(layout.shape), sizes(layout.stride)
+            if stride == _channels_last_stride(shape) != contiguous_stride(shape):
+                layouts.setdefault(CHANNELS_LAST_BY_RANK[len(shape)], []).append(number)
+            elif stride == contiguous_stride(shape):
+                layouts.setdefault(None, []).append(number)
+            elif not _is_contiguous(shape, stride):
                 text = f"torch.empty_strided({written(shape)}, {written(stride)})"
                 odd.append(f"{where}[{number}].weight.data = {text}.copy_({where}[{number}].weight.data)")
-        if not odd and len(formats) == 1 and sum(map(len, formats.values())) + ambiguous == count:
-            return f".to(memory_format=torch.{next(iter(formats))})", []
+        (first, *others) = layouts or {None: []}
+        if first is not None and not others and not odd:
+            return f".to(memory_format=torch.{first})", []
         lines = []
-        for name, numbers in formats.items():
-            lines.append(f"for i in {written(tuple(numbers))}:")
-            lines.append(f"    {where}[i].weight.data = {where}[i].weight.data.to(memory_format=torch.{name})")
+        for name, numbers in layouts.items():
+            if name is not None:
+                lines.append(f"for i in {written(tuple(numbers))}:")
+                lines.append(f"    {where}[i].weight.data = {where}[i].weight.data.to(memory_format=torch.{name})")
         return "", lines + odd
 
     def _listed(self, opening: str, closing: str, indent: str) -> list[str]:
@@ -302,9 +284,8 @@ class _ModelWriter:
                 statements.append(self._assigned(pending, names, last, index - 1))
                 pending = None
             pending = self._expression(step, names, pending)
-            following = self.steps[index + 1] if index + 1 < len(self.steps) else None
-            is_free = self.uses.get(step.result) == 1 and following is not None and step.result in following.inputs
-            if not is_free:
+            following = self.steps[index + 1 : index + 2]
+            if self.uses[step.result] != 1 or not any(step.result in other.inputs for other in following):
                 statements.append(self._assigned(pending, names, last, index))
                 pending = None
         return statements
@@ -315,8 +296,7 @@ class _ModelWriter:
         texts = [pending[1] if pending is not None and name == pending[0] else names[name] for name in step.inputs]
         numbers = pending[2] if pending is not None else ()
         if step.owns_weights:
-            key = (str(step.layer), *(node.name for node in step.weights)) if step.weights else (step.result,)
-            return step.result, f"m[@]({texts[0]})", (self.numbers[key], *numbers)
+            return step.result, f"m[@]({texts[0]})", (self.numbers[step.key], *numbers)
         is_operator = _OPERATOR.match(step.call) is not None
         if is_operator or step.call.startswith("{0}"):
             texts = [f"({text})" if _is_operation(text) else text for text in texts]
@@ -358,6 +338,10 @@ class Statement:
     text: str
     numbers: tuple[int, ...]
 
+    def repeats(self, other: Statement, shift: int) -> bool:
+        """Whether it is the same line for layers so much later."""
+        return self.text == other.text and self.numbers == tuple(number + shift for number in other.numbers)
+
 
 def packed(items: Sequence[str], indent: str) -> list[str]:
     """Items of a list, as many on a line as fit."""
@@ -381,17 +365,16 @@ def item_text(block: Sequence[str], count: int) -> str:
 
 def folded_items(items: list[str]) -> list[tuple[list[str], int]]:
     """Items of a list with how often each comes in a row: single ones, and blocks that repeat."""
-
-    def found(position: int) -> tuple[int, int]:
-        return _repetition(position, len(items), lambda one, two, _: items[one] == items[two])
-
+    statements = [Statement(item, ()) for item in items]
     folded: list[tuple[list[str], int]] = []
     position = 0
     while position < len(items):
-        block, count = found(position)
+        block, count = _repetition(statements, position)
         # People write a block with its convolution first; the same repetition is found from every one of its layers.
         starts = [p for p in range(position + 1, position + block) if items[p].startswith("nn.Conv")]
-        is_better = not items[position].startswith("nn.Conv") and any(found(p) == (block, count) for p in starts)
+        is_better = not items[position].startswith("nn.Conv") and any(
+            _repetition(statements, start) == (block, count) for start in starts
+        )
         if count * block <= block + 1 or is_better:
             block, count = 1, 1
         folded.append((items[position : position + block], count))
@@ -404,16 +387,11 @@ def looped(statements: Sequence[Statement]) -> list[str]:
     lines: list[str] = []
     position = 0
     while position < len(statements):
-
-        def is_same(one: int, two: int, shift: int) -> bool:
-            a, b = statements[one], statements[two]
-            return a.text == b.text and b.numbers == tuple(number + shift for number in a.numbers)
-
-        block, count = _repetition(position, len(statements), is_same, statements)
+        block, count = _repetition(statements, position, is_counted=True)
+        first = statements[position : position + block]
         if count > 1:
-            first = statements[position : position + block]
-            start = min((number for s in first for number in s.numbers), default=0)
             shift = _shift(statements, position, block)
+            start = min(number for s in first for number in s.numbers)
             end = start + shift * count
             counted = f"{start}, {end}, {shift}" if shift > 1 else f"{start}, {end}" if start else str(end)
             lines.append(f"for i in range({counted}):")
@@ -442,23 +420,22 @@ def _shift(statements: Sequence[Statement], position: int, block: int) -> int:
     return 0
 
 
-def _repetition(
-    position: int,
-    length: int,
-    is_same: Callable[[int, int, int], bool],
-    statements: Sequence[Statement] | None = None,
-) -> tuple[int, int]:
-    """Length and count of the block that repeats from here and covers most; (1, 1) where none does."""
+def _repetition(statements: Sequence[Statement], position: int, *, is_counted: bool = False) -> tuple[int, int]:
+    """
+    Length and count of the block that repeats from here and covers most; (1, 1) where none does.
+
+    Args:
+        is_counted: Whether its layers must be others each time, as in a loop that counts them.
+    """
     best = (1, 1)
-    for block in range(1, min((length - position) // 2, 24) + 1):
-        shift = _shift(statements, position, block) if statements is not None else 0
-        if statements is not None and shift <= 0:
+    for block in range(1, min((len(statements) - position) // 2, 24) + 1):
+        shift, count, at = _shift(statements, position, block), 1, position + block
+        if is_counted and shift <= 0:
             continue
-        count = 1
-        while position + (count + 1) * block <= length and all(
-            is_same(position + offset, position + count * block + offset, shift * count) for offset in range(block)
+        while at + block <= len(statements) and all(
+            statements[at + offset].repeats(statements[position + offset], shift * count) for offset in range(block)
         ):
-            count += 1
+            at, count = at + block, count + 1
         if count > 1 and block * (count - 1) > best[0] * (best[1] - 1):
             best = (block, count)
     return best

@@ -99,12 +99,8 @@ class _Writer:
         self.absorbed: set[str] = set()
 
     def write(self) -> list[Step]:
-        steps: list[Step] = []
-        for position, operation in enumerate(self.operations):
-            step = self._step(operation)
-            if step is not None:
-                inputs = tuple(self.same.get(name, name) for name in step.inputs)
-                steps.append(replace(step, inputs=inputs, position=position))
+        steps = [step for step in map(self._step, self.operations) if step is not None]
+        steps = [replace(step, inputs=tuple(self.same.get(name, name) for name in step.inputs)) for step in steps]
         return [step for step in steps if step.result not in self.absorbed]
 
     def _step(self, operation: Operation) -> Step | None:
@@ -121,14 +117,13 @@ class _Writer:
             return Step(operation.name, (source,), f"{{0}}[{index}]")
         if not self._first_result_only(operation):
             return operator_step(operation)
-        writer = _LAYERS.get(operation.target)
-        if writer is not None:
-            step = writer(self, operation)
-            if step is not None:
-                if operation.target in _WITH_RESULTS:
-                    self.same[operation.name] = operation.name
-                return step
-        return function_step(operation)
+        writer = _LAYERS.get(operation.target) if not operation.kwargs else None
+        step = (writer(self, operation) if writer is not None else None) or function_step(operation)
+        if step is None:
+            return operator_step(operation)
+        if operation.target in _WITH_RESULTS:
+            self.same[operation.name] = operation.name
+        return step
 
     def _first_result_only(self, operation: Operation) -> bool:
         """Whether nothing reads more than the first result of an operation with several."""
@@ -150,141 +145,134 @@ class _Writer:
         """Sizes of an argument; empty where they are not known."""
         if not isinstance(value, Ref):
             return ()
-        operation, placeholder = self.made.get(value.name), self.placeholders.get(value.name)
-        layout = operation.node.layout if operation is not None else placeholder.layout if placeholder else None
-        return sizes(layout.shape) if layout is not None else ()
+        node = self.made[value.name].node if value.name in self.made else self.placeholders.get(value.name)
+        return sizes(node.layout.shape) if node is not None and node.layout is not None else ()
 
-    def owned(self, *values: Value) -> tuple[FxNode, ...] | None:
-        """The placeholders a layer owns; None where one is no placeholder, or where they differ in dtype."""
-        nodes = [self.parameter(value) for value in values if value is not None]
+    def layer(
+        self,
+        operation: Operation,
+        x: str,
+        name: str,
+        arguments: Sequence[object],
+        *owned: Value,
+        is_evaluated: bool | None = None,
+    ) -> Step | None:
+        """The step of a layer; None where what it would own is no placeholder, or differs in dtype."""
+        nodes = [self.parameter(value) for value in owned if value is not None]
         found = tuple(node for node in nodes if node is not None)
-        return found if len(found) == len(nodes) and len({node.dtype for node in found}) <= 1 else None
+        if len(found) < len(nodes) or len({node.dtype for node in found}) > 1:
+            return None
+        return Step(operation.name, (x,), "", f"nn.{name}({', '.join(map(str, arguments))})", found, is_evaluated)
 
 
 def _convolution(writer: _Writer, operation: Operation) -> Step | None:
-    if len(operation.args) != 9 or operation.kwargs:
-        return None
-    x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = operation.args
-    owned = writer.owned(weight, bias)
-    shape = writer.shape_of(weight)
+    match operation.args:
+        case (Ref(x), weight, bias, *numbers, bool(turned), more, int(groups)) if len(numbers) == 3:
+            shape, (stride, padding, dilation) = writer.shape_of(weight), numbers
+        case _:
+            return None
     rank = len(shape) - 2
-    numbers = [stride, padding, dilation, output_padding]
-    if owned is None or not owned or rank not in (1, 2, 3) or type(groups) is not int or not isinstance(x, Ref):
-        return None
-    if not all(isinstance(value, tuple) and len(value) in (1, rank) for value in numbers):
-        return None
-    if transposed is True:
-        channels = f"{shape[0]}, {shape[1] * groups}"
-    elif transposed is False:
-        channels = f"{shape[1] * groups}, {shape[0]}"
-    else:
+    is_whole = all(isinstance(value, tuple) and len(value) in (1, rank) for value in (*numbers, more))
+    if rank not in (1, 2, 3) or not is_whole:
         return None
     options = _options(
-        stride=(stride, 1), padding=(padding, 0), output_padding=(output_padding, 0), groups=(groups, 1),
-        dilation=(dilation, 1),
+        stride=(stride, 1), padding=(padding, 0), output_padding=(more, 0), groups=(groups, 1), dilation=(dilation, 1),
+        bias=(bias is not None, True),
     )  # fmt: skip
-    options += ["bias=False"] if bias is None else []
-    name = f"nn.{'ConvTranspose' if transposed else 'Conv'}{rank}d"
-    layer = f"{name}({', '.join([channels, _short(shape[2:]), *options])})"
-    return Step(operation.name, (x.name,), "", layer, owned)
+    ends = (shape[1] * groups, shape[0])
+    name = f"Conv{'Transpose' if turned else ''}{rank}d"
+    arguments = [*(ends[::-1] if turned else ends), _short(shape[2:]), *options]
+    return writer.layer(operation, x, name, arguments, weight, bias)
 
 
 def _batch_norm(writer: _Writer, operation: Operation) -> Step | None:
-    if len(operation.args) != 8 or operation.kwargs:
-        return None
-    x, weight, bias, mean, variance, training, momentum, eps = operation.args
-    folded = _instance_norm(writer, operation) if mean is None else None
-    if folded is not None:
+    match operation.args:
+        case (Ref() as x, weight, bias, mean, variance, bool(training), momentum, eps) if _both(weight, bias):
+            options = _options(eps=(eps, 1e-5), momentum=(momentum, 0.1))
+        case _:
+            return None
+    folded = _instance_norm(writer, operation, x, (weight, bias), options) if mean is None and training else None
+    shape = writer.shape_of(x)
+    if folded is not None or len(shape) not in (2, 3, 4, 5) or not _both(mean, variance):
         return folded
-    owned = writer.owned(weight, bias, mean, variance)
-    kind = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}.get(len(writer.shape_of(x)))
-    whole = (weight is None) == (bias is None) and (mean is None) == (variance is None)
-    if owned is None or kind is None or not whole or not isinstance(x, Ref) or type(training) is not bool:
-        return None
     if mean is None and not training:
         return None
-    options = _options(eps=(eps, 1e-5), momentum=(momentum, 0.1))
-    options += ["affine=False"] if weight is None else []
-    options += ["track_running_stats=False"] if mean is None else []
-    layer = f"nn.BatchNorm{kind}({', '.join([str(writer.shape_of(x)[1]), *options])})"
-    return Step(operation.name, (x.name,), "", layer, owned, None if mean is None else not training)
+    options += _options(affine=(weight is not None, True), track_running_stats=(mean is not None, True))
+    name, is_evaluated = f"BatchNorm{max(len(shape) - 2, 1)}d", None if mean is None else not training
+    owned = (weight, bias, mean, variance)
+    return writer.layer(operation, x.name, name, [shape[1], *options], *owned, is_evaluated=is_evaluated)
 
 
-def _instance_norm(writer: _Writer, operation: Operation) -> Step | None:
+def _instance_norm(
+    writer: _Writer, operation: Operation, x: Ref, affine: tuple[Value, Value], options: Sequence[str]
+) -> Step | None:
     """The layer for what an instance norm runs: a batch norm over images times channels, on a contiguous copy."""
-    x, weight, bias, _mean, _variance, training, momentum, eps = operation.args
-    view = writer.made.get(x.name) if isinstance(x, Ref) else None
+    view = writer.made.get(x.name)
     items = [item for item in writer.readers.get(operation.name, ()) if writer.is_read_once(item.name)]
     back = [reader for item in items for reader in writer.readers[item.name]]
-    if training is not True or view is None or view.target != RESHAPE or len(back) != 1 or back[0].target != RESHAPE:
+    if view is None or view.target != RESHAPE or len(back) != 1 or back[0].target != RESHAPE:
         return None
+    inner = [view]
     copy = writer.made.get(view.inputs[0])
-    is_copied = copy is not None and copy.target == CONTIGUOUS and writer.is_read_once(copy.name)
-    source = Ref(copy.inputs[0] if copy is not None and is_copied else view.inputs[0])
-    shape = writer.shape_of(source)
+    if copy is not None and copy.target == CONTIGUOUS and writer.is_read_once(copy.name):
+        inner.append(copy)
+    source = inner[-1].inputs[0]
+    shape = writer.shape_of(Ref(source))
     if len(shape) not in (3, 4, 5) or writer.shape_of(x) != (1, shape[0] * shape[1], *shape[2:]):
         return None
-    if back[0].shape != shape or not writer.is_read_once(view.name):
+    repeats = [writer.made[value.name] for value in affine if isinstance(value, Ref) and value.name in writer.made]
+    if any(r.target != "aten.repeat.default" or r.args[1] != (shape[0],) for r in repeats):
         return None
-    repeats = [writer.made.get(value.name) for value in (weight, bias) if isinstance(value, Ref)]
-    if (weight is None) != (bias is None) or any(r is None or r.target != "aten.repeat.default" for r in repeats):
+    inner += repeats
+    if (
+        back[0].shape != shape
+        or len(repeats) != 2 * (affine[0] is not None)
+        or not all(writer.is_read_once(part.name) for part in inner)
+    ):
         return None
-    repeated = [repeat for repeat in repeats if repeat is not None]
-    owned = writer.owned(*(repeat.args[0] for repeat in repeated))
-    if owned is None or any(r.args[1] != (shape[0],) or not writer.is_read_once(r.name) for r in repeated):
-        return None
-    writer.absorbed.update((view.name, *(repeat.name for repeat in repeated)))
-    if copy is not None and is_copied:
-        writer.absorbed.add(copy.name)
-    writer.same[back[0].name] = operation.name
-    options = _options(eps=(eps, 1e-5), momentum=(momentum, 0.1)) + (["affine=True"] if owned else [])
-    layer = f"nn.InstanceNorm{len(shape) - 2}d({', '.join([str(shape[1]), *options])})"
-    return Step(operation.name, (source.name,), "", layer, owned)
+    arguments = [shape[1], *options, *_options(affine=(bool(repeats), False))]
+    step = writer.layer(
+        operation, source, f"InstanceNorm{len(shape) - 2}d", arguments, *(repeat.args[0] for repeat in repeats)
+    )
+    if step is not None:
+        writer.absorbed.update(part.name for part in inner)
+        writer.same[back[0].name] = operation.name
+    return step
 
 
 def _group_norm(writer: _Writer, operation: Operation) -> Step | None:
-    if len(operation.args) != 8 or operation.kwargs:
-        return None
-    x, weight, bias, _n, channels, _size, groups, eps = operation.args
-    owned = writer.owned(weight, bias)
-    if owned is None or (weight is None) != (bias is None) or not isinstance(x, Ref):
-        return None
-    if type(channels) is not int or type(groups) is not int:
-        return None
-    options = _options(eps=(eps, 1e-5)) + (["affine=False"] if weight is None else [])
-    return Step(operation.name, (x.name,), "", f"nn.GroupNorm({', '.join([f'{groups}, {channels}', *options])})", owned)
+    match operation.args:
+        case (Ref(x), weight, bias, _, int(channels), _, int(groups), eps) if _both(weight, bias):
+            options = _options(eps=(eps, 1e-5), affine=(weight is not None, True))
+            return writer.layer(operation, x, "GroupNorm", [groups, channels, *options], weight, bias)
+    return None
 
 
 def _layer_norm(writer: _Writer, operation: Operation) -> Step | None:
-    if len(operation.args) != 5 or operation.kwargs:
-        return None
-    x, shape, weight, bias, eps = operation.args
-    owned = writer.owned(weight, bias)
-    if owned is None or not isinstance(x, Ref) or not isinstance(shape, tuple) or (weight is None and bias):
-        return None
-    if weight is not None and bias is None:
-        return None
-    options = _options(eps=(eps, 1e-5)) + (["elementwise_affine=False"] if weight is None else [])
-    return Step(operation.name, (x.name,), "", f"nn.LayerNorm({', '.join([_short(shape), *options])})", owned)
+    match operation.args:
+        case (Ref(x), tuple(shape), weight, bias, eps) if _both(weight, bias):
+            options = _options(eps=(eps, 1e-5), elementwise_affine=(weight is not None, True))
+            return writer.layer(operation, x, "LayerNorm", [_short(shape), *options], weight, bias)
+    return None
 
 
 def _linear(writer: _Writer, operation: Operation) -> Step | None:
     """``addmm`` or ``mm`` with a transposed weight, which is what a linear layer runs on a matrix."""
-    if operation.kwargs or len(operation.args) not in (2, 3):
-        return None
-    bias, x, second = operation.args if len(operation.args) == 3 else (None, *operation.args)
-    turned = writer.made.get(second.name) if isinstance(second, Ref) else None
+    match (None, *operation.args)[-3:]:
+        case (bias, Ref() as x, Ref(second)) if len(writer.shape_of(x)) == 2:
+            turned = writer.made.get(second)
+        case _:
+            return None
     if turned is None or turned.target != "aten.t.default" or not writer.is_read_once(turned.name):
         return None
-    owned = writer.owned(turned.args[0], bias)
-    if not owned or owned[0].tensor != "weight" or not isinstance(x, Ref) or len(writer.shape_of(x)) != 2:
-        return None
+    weight = writer.parameter(turned.args[0])
     shape = writer.shape_of(turned.args[0])
-    if bias is not None and writer.shape_of(bias) != shape[:1]:
+    if weight is None or weight.tensor != "weight" or (bias is not None and writer.shape_of(bias) != shape[:1]):
         return None
-    writer.absorbed.add(turned.name)
-    layer = f"nn.Linear({shape[1]}, {shape[0]}{', bias=False' if bias is None else ''})"
-    return Step(operation.name, (x.name,), "", layer, owned)
+    arguments = [shape[1], shape[0], *_options(bias=(bias is not None, True))]
+    step = writer.layer(operation, x.name, "Linear", arguments, turned.args[0], bias)
+    writer.absorbed.update([turned.name] if step is not None else [])
+    return step
 
 
 def _reshape(writer: _Writer, operation: Operation) -> Step | None:
@@ -299,16 +287,11 @@ def _interpolate(_writer: _Writer, operation: Operation) -> Step | None:
     """``F.interpolate`` with scale factors that reach the recorded size, else with that size."""
     mode = operation.target.removeprefix("aten.upsample_").removesuffix(".default")
     kind, rank = mode[:-2], int(mode[-2])
-    rest = list(operation.args[2:])
-    x, size = operation.args[0], operation.args[1]
-    if operation.kwargs or not isinstance(x, Ref) or not isinstance(size, tuple):
+    x, size, *scales = operation.args
+    aligned = scales.pop(0) if kind != "nearest" and scales else None
+    if not isinstance(x, Ref) or not isinstance(size, tuple) or isinstance(aligned, bool) != (kind != "nearest"):
         return None
-    corners = ""
-    if kind != "nearest":
-        if not rest or type(rest[0]) is not bool:
-            return None
-        corners = f", align_corners={rest.pop(0)}"
-    scales = tuple(rest)
+    corners = "" if aligned is None else f", align_corners={aligned}"
     if len(scales) == rank and all(isinstance(scale, float) for scale in scales):
         how = f"scale_factor={_short(scales)}"
     elif all(scale is None for scale in scales):
@@ -320,29 +303,29 @@ def _interpolate(_writer: _Writer, operation: Operation) -> Step | None:
 
 
 def _pad(_writer: _Writer, operation: Operation) -> Step | None:
-    x, pad = operation.args[0], operation.args[1]
-    if operation.kwargs or not isinstance(x, Ref) or not isinstance(pad, tuple) or len(operation.args) != 2:
+    mode, name = ("reflect", "Reflection") if "reflection" in operation.target else ("replicate", "Replication")
+    x, pad = operation.args
+    if not isinstance(x, Ref) or not isinstance(pad, tuple):
         return None
-    mode = "reflect" if "reflection" in operation.target else "replicate"
-    name = "Reflection" if mode == "reflect" else "Replication"
     layer = f"nn.{name}Pad{len(pad) // 2}d({_short(pad)})"
     return Step(operation.name, (x.name,), f'F.pad({{0}}, {written(pad)}, mode="{mode}")', layer)
 
 
 def _clamped(_writer: _Writer, operation: Operation) -> Step | None:
-    x = operation.args[0]
-    if operation.kwargs or operation.args[1:] not in ((0, 6), (0.0, 6.0)) or not isinstance(x, Ref):
-        return None
     inplace = "inplace=True" if operation.target == "aten.hardtanh_.default" else ""
+    x, *bounds = operation.args
+    if not isinstance(x, Ref) or bounds != [0, 6]:
+        return None
     return Step(operation.name, (x.name,), f"F.relu6({{0}}{inplace and ', '}{inplace})", f"nn.ReLU6({inplace})")
-
-
-def _pool(_writer: _Writer, operation: Operation) -> Step | None:
-    return function_step(operation)
 
 
 def _pool_to_one(_writer: _Writer, operation: Operation) -> Step | None:
     return Step(operation.name, operation.inputs, "F.adaptive_avg_pool2d({0}, 1)", "nn.AdaptiveAvgPool2d(1)")
+
+
+def _both(one: Value, other: Value) -> bool:
+    """Whether both are given, or neither, as layers have it."""
+    return (one is None) == (other is None)
 
 
 _LAYERS: Mapping[str, Callable[[_Writer, Operation], Step | None]] = MappingProxyType(
@@ -360,7 +343,6 @@ _LAYERS: Mapping[str, Callable[[_Writer, Operation], Step | None]] = MappingProx
                 (_linear, "addmm mm"),
                 (_pad, "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d"),
                 (_clamped, "hardtanh hardtanh_"),
-                (_pool, "max_pool2d_with_indices max_pool3d_with_indices"),
             )
             for name in names.split()
         },
@@ -384,14 +366,8 @@ def _options(**options: tuple[Value, float]) -> list[str]:
     return found
 
 
-def free_placeholders(program: Program) -> list[FxNode]:
-    """
-    What a program reads that no layer of it owns: the model's inputs, and parameters that it uses on its own.
-
-    Raises:
-        CannotWriteError: An operation has no line.
-    """
-    steps = steps_of(program)
+def free_placeholders(program: Program, steps: Sequence[Step]) -> list[FxNode]:
+    """What a program reads that no layer of it owns: the model's inputs, and parameters that it uses on its own."""
     read = {name for step in steps for name in step.inputs} | set(program.outputs)
     owned = {node.name for step in steps for node in step.weights}
     return [node for name, node in program.placeholders.items() if name in read and name not in owned]
@@ -408,7 +384,6 @@ class Step:
         call: How a function writes it, ``{0}``, ``{1}`` being the inputs; empty for a layer with weights.
         layer: How ``torch.nn`` makes it; None where there is no such layer.
         weights: The parameters and buffers that the layer owns, its weight first.
-        position: Number of its operation in the program.
     """
 
     result: str
@@ -417,7 +392,11 @@ class Step:
     layer: str | None = None
     weights: tuple[FxNode, ...] = ()
     is_evaluated: bool | None = None
-    position: int = 0
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for two calls of one layer."""
+        return (str(self.layer), *(node.name for node in self.weights)) if self.weights else (self.result,)
 
     @property
     def owns_weights(self) -> bool:
@@ -425,8 +404,8 @@ class Step:
         return not self.call
 
 
-def function_step(operation: Operation) -> Step:
-    """The line of an operation as a function: of torch where one takes the same arguments, else of ``torch.ops``."""
+def function_step(operation: Operation) -> Step | None:
+    """The line of an operation as a function of torch that takes the same arguments; None where there is none."""
     inputs, args = operation.inputs, _arguments(operation)
     target = operation.target.removeprefix("aten.")
     layer = None
@@ -446,7 +425,7 @@ def function_step(operation: Operation) -> Step:
         layer = layer.replace("(...)", f"({rest})") if layer is not None else None
         layer = layer if layer is not None and len(inputs) == 1 and args[0] == "{0}" else None
     else:
-        return operator_step(operation)
+        return None
     return Step(operation.name, inputs, call, layer)
 
 

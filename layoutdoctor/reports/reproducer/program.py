@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 from keyword import iskeyword
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import Finding, FxNode, Graph
 
@@ -86,6 +86,11 @@ class Operation:
         """Names of the values it reads, repeated where read twice."""
         return tuple(refs_in((*self.args, *(value for _, value in self.kwargs))))
 
+    def with_names(self, name_of: Callable[[str], str]) -> Operation:
+        """The same operation on other values."""
+        kwargs = tuple((key, renamed(value, name_of)) for key, value in self.kwargs)
+        return replace(self, args=tuple(renamed(value, name_of) for value in self.args), kwargs=kwargs)
+
     @property
     def shape(self) -> tuple[int, ...] | None:
         """Sizes of its first result."""
@@ -107,13 +112,6 @@ class Program:
     placeholders: Mapping[str, FxNode]
     outputs: tuple[str, ...]
 
-    def uses(self) -> dict[str, int]:
-        """How often each value is read, outputs included."""
-        counts: dict[str, int] = {}
-        for name in (*(name for operation in self.operations for name in operation.inputs), *self.outputs):
-            counts[name] = counts.get(name, 0) + 1
-        return counts
-
 
 def refs_in(values: Iterable[Value]) -> Iterator[str]:
     """The names that arguments hold, in order."""
@@ -122,6 +120,13 @@ def refs_in(values: Iterable[Value]) -> Iterator[str]:
             yield value.name
         elif isinstance(value, tuple):
             yield from refs_in(value)
+
+
+def renamed(value: Value, name_of: Callable[[str], str]) -> Value:
+    """An argument with other names in place of those it holds."""
+    if isinstance(value, Ref):
+        return Ref(name_of(value.name))
+    return tuple(renamed(part, name_of) for part in value) if isinstance(value, tuple) else value
 
 
 def sizes(values: Sequence[int | str] | None) -> tuple[int, ...]:
@@ -258,29 +263,28 @@ def simplified(program: Program) -> Program:
     A reshape is a view or a copy, ``contiguous`` a copy or nothing, and a pooling to one element sets the strides of
     its result in channels_last only: written as what was called, each means the same in every configuration.
     """
-    uses = program.uses()
+    uses = Counter([*(name for operation in program.operations for name in operation.inputs), *program.outputs])
     made = {operation.name: operation for operation in program.operations}
     same: dict[str, str] = {}
     operations: dict[str, Operation] = {}
     for operation in program.operations:
         source = made.get(operation.inputs[0]) if operation.inputs else None
-        kwargs = tuple((name, _renamed(value, same)) for name, value in operation.kwargs)
-        renamed = replace(operation, args=tuple(_renamed(value, same) for value in operation.args), kwargs=kwargs)
+        written = operation.with_names(lambda name: same.get(name, name))
         if _is_copy(operation):
-            renamed = replace(renamed, target=CONTIGUOUS)
+            written = replace(written, target=CONTIGUOUS)
         elif operation.target in ("aten.view.default", "aten._unsafe_view.default"):
-            renamed = replace(renamed, target=RESHAPE)
+            written = replace(written, target=RESHAPE)
             if source is not None and operation.target.startswith("aten._") and _is_copy(source):
                 copy = operations[source.name]
                 if uses[source.name] == 1 and copy.kwargs == _TO_CONTIGUOUS:
                     del operations[source.name]
-                    renamed = replace(renamed, args=(copy.args[0], *renamed.args[1:]))
+                    written = replace(written, args=(copy.args[0], *written.args[1:]))
         elif operation.target == "aten.mean.dim" and operation.args[1:] == ((-1, -2), True):
-            renamed = replace(renamed, target=POOL_TO_ONE, args=renamed.args[:1])
+            written = replace(written, target=POOL_TO_ONE, args=written.args[:1])
         elif operation.target == "aten.as_strided_.default" and source is not None and source.target == "aten.mean.dim":
             same[operation.name] = source.name
             continue
-        operations[operation.name] = renamed
+        operations[operation.name] = written
     outputs = tuple(same.get(name, name) for name in program.outputs)
     return replace(program, operations=tuple(operations.values()), outputs=outputs)
 
@@ -294,12 +298,6 @@ def _is_copy(operation: Operation) -> bool:
         return False
     chosen = operation.kwargs[0][1]
     return isinstance(chosen, Word) and chosen.text in _FORMATS
-
-
-def _renamed(value: Value, names: Mapping[str, str]) -> Value:
-    if isinstance(value, Ref):
-        return Ref(names.get(value.name, value.name))
-    return tuple(_renamed(part, names) for part in value) if isinstance(value, tuple) else value
 
 
 def aligned(program: Program, other: Program) -> Program:
@@ -348,27 +346,12 @@ def _joined(
     one: Operation, two: Operation, here: dict[str, str], there: dict[str, str], source_of: dict[str, str]
 ) -> Operation:
     named = [value for _, value in (*one.kwargs, *two.kwargs)]
-    if any(refs_in(named)) or one.kwargs != two.kwargs or _without_names(one.args) != _without_names(two.args):
+    alike = renamed(one.args, lambda _: "") == renamed(two.args, lambda _: "")
+    if any(refs_in(named)) or one.kwargs != two.kwargs or not alike:
         raise _different()
-    chosen = iter(
-        [
-            _later(here.get(a, a), there.get(b, b), source_of)
-            for a, b in zip(refs_in(one.args), refs_in(two.args), strict=True)
-        ]
-    )
-
-    def renamed(value: Value) -> Value:
-        if isinstance(value, Ref):
-            return Ref(next(chosen))
-        return tuple(renamed(part) for part in value) if isinstance(value, tuple) else value
-
-    return replace(one, args=tuple(renamed(value) for value in one.args))
-
-
-def _without_names(value: Value) -> Value:
-    if isinstance(value, Ref):
-        return Ref("")
-    return tuple(_without_names(part) for part in value) if isinstance(value, tuple) else value
+    read = zip(refs_in(one.args), refs_in(two.args), strict=True)
+    chosen = iter([_later(here.get(a, a), there.get(b, b), source_of) for a, b in read])
+    return replace(one, args=tuple(renamed(value, lambda _: next(chosen)) for value in one.args))
 
 
 def _later(one: str, two: str, source_of: dict[str, str]) -> str:

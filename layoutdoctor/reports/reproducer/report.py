@@ -17,15 +17,13 @@ from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.examination.choice import effective_options, global_options
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.reports.reproducer.code import WIDTH, model_code
-from layoutdoctor.reports.reproducer.layers import free_placeholders
+from layoutdoctor.reports.reproducer.layers import free_placeholders, steps_of
 from layoutdoctor.reports.reproducer.program import CannotWriteError, aligned, cut, read_program, region_of, simplified
 from layoutdoctor.reports.sections.wording import find_ratio, is_recording
 from layoutdoctor.units import format_seconds
 from layoutdoctor.words import ONEDNN_LOG, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from layoutdoctor.diagnosis.records import (
         Configuration,
         Diagnosis,
@@ -101,56 +99,33 @@ def _reproducer(diagnosis: Diagnosis) -> Reproducer:
     finding = _finding_of(diagnosis, base, other)
     program = _program(diagnosis)
     inputs = _inputs_of(diagnosis, program)
-    names = _names(base, other)
-    title = f"{names[1]} against {names[0]}"
+    sides = (_side(base, "first configuration", subject.device), _side(other, "second configuration", subject.device))
+    title = f"{sides[1].name} against {sides[0].name}"
     if finding is not None:
         title = f"{finding.code} {finding.rule}: {title}"
-    text = _script(diagnosis, (base, other), title, program, inputs, None)
+    ratio = _recorded_ratio(diagnosis, base, other)
+
+    def written(part: Program, inputs: tuple[str, ...], what: str, *, is_cut: bool) -> str:
+        model = model_code(part, inputs, is_training=subject.mode == "training", device=subject.device or "cpu")
+        return script_text(Script(diagnosis, title, what, model, sides, ratio, is_cut))
+
+    count = len(program.operations)
+    text = written(program, inputs, f"The whole model ({count_of(count, 'operation')})", is_cut=False)
     if code_line_count(text) > MOST_CODE_LINES:
         first, last = region_of(program, finding)
         part, new = cut(program, first, last)
         inputs = tuple(name for name in part.placeholders if name in inputs or name in new)
-        text = _script(diagnosis, (base, other), title, part, inputs, (first, last, len(program.operations)))
+        text = written(part, inputs, f"Operations {first + 1} to {last + 1} of the model's {count}", is_cut=True)
     if code_line_count(text) > MOST_CODE_LINES:
         raise CannotWriteError("the part of the model around the worst finding is too long")
     return Reproducer(text, True, title)
 
 
-def _script(
-    diagnosis: Diagnosis,
-    trials: tuple[Trial, Trial],
-    title: str,
-    program: Program,
-    inputs: tuple[str, ...],
-    region: tuple[int, int, int] | None,
-) -> str:
-    """The script of a program: the whole model, or the part between two of so many operations."""
-    subject, threads = diagnosis.subject, diagnosis.environment.thread_count
-    is_training, device = subject.mode == "training", subject.device or "cpu"
-    what = f"The whole model ({count_of(len(program.operations), 'operation')})"
-    if region is not None:
-        what = f"Operations {region[0] + 1} to {region[1] + 1} of the model's {region[2]}"
-    first, second = (
-        Side(name, trial.configuration, _counts(trial, device))
-        for trial, name in zip(trials, _names(*trials), strict=True)
-    )
-    return script_text(
-        Script(
-            header=_header(diagnosis, title, what, trials),
-            model=model_code(program, inputs, is_training=is_training, device=device),
-            sides=(first, second),
-            ratio=_recorded_ratio(diagnosis, *trials),
-            device=device,
-            thread_count=threads if threads is not None and 0 < threads < 10_000 else None,
-            is_training=is_training,
-            is_cut=region is not None,
-            is_long=any(_seconds(trial) > LONG_SECONDS for trial in trials),
-        )
-    )
-
-
-def _seconds(trial: Trial) -> float:
-    return trial.measurement.median_seconds if trial.measurement is not None else 0.0
+def _side(trial: Trial, own_name: str, device: str | None) -> Side:
+    """One of the configurations; one that a user named is not passed on by its name."""
+    name = trial.name if _BUILTIN.get(trial.name) == trial.configuration else own_name
+    seconds = trial.measurement.median_seconds if trial.measurement is not None else None
+    return Side(name, trial.configuration, _counts(trial, device), seconds)
 
 
 def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
@@ -160,8 +135,8 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
     That is what is recommended; else what runs without the baseline's redundant pairs, the fewest conversions first;
     else the worst finding's configuration; else the next best.
     """
-    usable = {trial.name: trial for trial in diagnosis.trials if trial.status == "ok" and not trial.is_static}
-    usable = {name: trial for name, trial in usable.items() if trial.configuration.backend in ("eager", "inductor")}
+    ran = [trial for trial in diagnosis.trials if trial.status == "ok" and not trial.is_static]
+    usable = {trial.name: trial for trial in ran if trial.configuration.backend in ("eager", "inductor")}
     if len(usable) < 2:
         raise CannotWriteError("fewer than two configurations ran")
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
@@ -178,12 +153,6 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
         if trial is not None and trial.name in usable and trial.name != base.name:
             return base, usable[trial.name]
     raise CannotWriteError("fewer than two configurations ran")
-
-
-def _names(base: Trial, other: Trial) -> tuple[str, str]:
-    """Names of configurations as the script calls them; one that a user named is not passed on."""
-    first = base.name if _BUILTIN.get(base.name) == base.configuration else "first configuration"
-    return first, other.name if _BUILTIN.get(other.name) == other.configuration else "second configuration"
 
 
 def _finding_of(diagnosis: Diagnosis, base: Trial, other: Trial) -> Finding | None:
@@ -217,7 +186,7 @@ def _eager_graph(diagnosis: Diagnosis, name: str) -> Graph | None:
 
 def _inputs_of(diagnosis: Diagnosis, program: Program) -> tuple[str, ...]:
     """The placeholders that are the model's inputs: of the shape and dtype of each, in order."""
-    free = free_placeholders(program)
+    free = free_placeholders(program, steps_of(program))
     found: list[str] = []
     for given in diagnosis.subject.inputs:
         same = [n for n in free if n.layout is not None and (n.layout.shape, n.dtype) == (given.shape, given.dtype)]
@@ -251,23 +220,22 @@ def _recorded_ratio(diagnosis: Diagnosis, base: Trial, other: Trial) -> RatioInt
     return ratio if is_sound and ratio is not None and ratio.verdict in (FASTER, SLOWER, NO_DIFFERENCE) else None
 
 
-def _header(diagnosis: Diagnosis, title: str, what: str, trials: tuple[Trial, Trial]) -> tuple[str, ...]:
+def _header(script: Script) -> list[str]:
+    diagnosis = script.diagnosis
     torch, ours = _version(diagnosis.environment.torch), _version(diagnosis.layoutdoctor_version)
-    device = "a CPU" if diagnosis.subject.device == "cpu" else "a GPU"
-    step = "forward and backward" if diagnosis.subject.mode == "training" else "inference"
-    times = [
-        f"{name} {format_seconds(float(_seconds(trial)))}"
-        for trial, name in zip(trials, _names(*trials), strict=True)
-        if trial.measurement is not None
-    ]
-    return (
-        f"{title}.",
+    device = "a CPU" if script.device == "cpu" else "a GPU"
+    step = "forward and backward" if script.is_training else "inference"
+    known = [(side.name, side.seconds) for side in script.sides if side.seconds is not None]
+    times = ", ".join(f"{name} {format_seconds(float(seconds))}" for name, seconds in known)
+    return [
+        f'"""{script.title}.',
         "",
-        f"{what}, with random weights; {step} on {device}.",
-        f"Recorded by layoutdoctor {ours} with torch {torch}: {', '.join(times) or 'no times'};",
-        f"{_names(*trials)[1]} is: {recorded_verdict(_recorded_ratio(diagnosis, *trials))}.",
+        f"{script.what}, with random weights; {step} on {device}.",
+        f"Recorded by layoutdoctor {ours} with torch {torch}: {times or 'no times'};",
+        f"{script.sides[1].name} is: {recorded_verdict(script.ratio)}.",
         'Prints a line for each configuration and, where conversions and times are as recorded, "verdict: reproduced".',
-    )
+        '"""',
+    ]
 
 
 def _version(text: str | None) -> str:
@@ -281,11 +249,13 @@ class Side:
 
     Attributes:
         counts: Recorded conversions, in the order of the script's own; None where they were not recorded.
+        seconds: Median of a step; None where not measured.
     """
 
     name: str
     configuration: Configuration
     counts: tuple[int, ...] | None
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,23 +264,30 @@ class Script:
     What a script is made of.
 
     Attributes:
+        title: What it shows, in one line.
+        what: Which part of the model it runs.
         sides: The two configurations, the baseline first.
         ratio: The recorded ratio of the two; None where there is none.
-        thread_count: Threads to use on a CPU; None leaves torch's own.
-        is_training: Whether a step runs the backward as well.
         is_cut: Whether the model is a part of the one recorded, so that its counts are others.
-        is_long: Whether a step takes so long that fewer rounds have to do.
     """
 
-    header: tuple[str, ...]
+    diagnosis: Diagnosis
+    title: str
+    what: str
     model: ModelCode
     sides: tuple[Side, Side]
     ratio: RatioInterval | None
-    device: str
-    thread_count: int | None
-    is_training: bool
     is_cut: bool
-    is_long: bool
+
+    @property
+    def device(self) -> str:
+        """Where it runs: ``cpu`` or ``cuda``."""
+        return self.diagnosis.subject.device or "cpu"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a step runs the backward as well."""
+        return self.diagnosis.subject.mode == "training"
 
 
 def script_text(script: Script) -> str:
@@ -320,13 +297,8 @@ def script_text(script: Script) -> str:
     Raises:
         CannotWriteError: A configuration cannot be written down.
     """
-    parts: list[Sequence[str]] = [
-        ['"""' + script.header[0], *script.header[1:], '"""'],
-        _imports(script),
-        _settings(script),
-    ]
-    parts += [script.model.lines, _run(script), _conversions(script)]
-    parts += [[*_steps(script), *_timing(script), *_printing(script)]]
+    parts = [_header(script), _imports(script), _settings(script), script.model.lines, _run(script)]
+    parts += [_conversions(script), [*_steps(script), *_timing(script), *_printing(script)]]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -342,15 +314,16 @@ def _imports(script: Script) -> list[str]:
     lines += ["from copy import deepcopy", "from functools import partial", "", "import torch"]
     if any(global_options(side.configuration) for side in script.sides):
         lines.append("import torch._inductor.config")
-    if script.model.uses_functional:
+    if any("F." in line for line in script.model.lines):
         lines.append("import torch.nn.functional as F")
     return [*lines, *(["from torch import nn"] if any("nn." in line for line in script.model.lines) else [])]
 
 
 def _settings(script: Script) -> list[str]:
     lines = ["torch.manual_seed(0)"]
-    if script.device == "cpu" and script.thread_count is not None:
-        lines.append(f"torch.set_num_threads({script.thread_count})")
+    threads = script.diagnosis.environment.thread_count
+    if script.device == "cpu" and threads is not None and 0 < threads < 10_000:
+        lines.append(f"torch.set_num_threads({threads})")
     return lines if script.is_training else [*lines, "torch.set_grad_enabled(False)"]
 
 
@@ -416,13 +389,7 @@ def _steps(script: Script) -> list[str]:
 
 def _prepared(configuration: Configuration, script: Script) -> tuple[str, bool]:
     """The model of one configuration, and whether its first call has to happen under freezing."""
-    code = "deepcopy(model)"
-    ranks = sorted(script.model.weight_ranks & _FORMATS.keys())
-    if configuration.model_format not in (None, "preserve") and ranks:
-        if len(ranks) > 1:
-            raise CannotWriteError("the model has weights of four and of five dimensions")
-        contiguous = configuration.model_format == "contiguous"
-        code += f".to(memory_format={'torch.contiguous_format' if contiguous else _FORMATS[ranks[0]]})"
+    code = "deepcopy(model)" + _converted(configuration.model_format, script.model.weight_ranks, "weights")
     if configuration.backend == "eager":
         return code, False
     # Freezing has no effect as an option of the call, but keeps dynamo from taking the code of the other configuration.
@@ -442,21 +409,29 @@ def _options(options: dict[str, OptionValue]) -> str:
 
 def _given(configuration: Configuration, script: Script, given: str) -> str:
     """The inputs of one configuration."""
-    ranks = sorted(script.model.input_ranks & _FORMATS.keys())
-    if configuration.input_format in (None, "preserve") or not ranks:
+    call = _converted(configuration.input_format, script.model.input_ranks, "inputs")
+    if not call:
         return given
-    if len(ranks) > 1:
-        raise CannotWriteError("the model has inputs of four and of five dimensions")
-    contiguous = configuration.input_format == "contiguous"
-    call = f".to(memory_format={'torch.contiguous_format' if contiguous else _FORMATS[ranks[0]]})"
     call += ".detach().requires_grad_()" if script.is_training and script.is_cut else ""
     if given == "x":
         return f"x{call}"
-    return f"*(x{call} if x.dim() == {ranks[0]} else x for x in inputs)"
+    (rank,) = script.model.input_ranks & _FORMATS.keys()
+    return f"*(x{call} if x.dim() == {rank} else x for x in inputs)"
+
+
+def _converted(wanted: str | None, ranks: frozenset[int], what: str) -> str:
+    """The call that gives tensors of so many dimensions a memory format; empty where they stay as they are."""
+    known = [name for rank, name in _FORMATS.items() if rank in ranks]
+    if wanted in (None, "preserve") or not known:
+        return ""
+    if len(known) > 1:
+        raise CannotWriteError(f"the model has {what} of four and of five dimensions")
+    return f".to(memory_format={'torch.contiguous_format' if wanted == 'contiguous' else known[0]})"
 
 
 def _timing(script: Script) -> list[str]:
-    rounds, calls, left_out = (18, 1, 2) if script.is_long else (35, 4, 8)
+    is_long = any((side.seconds or 0.0) > LONG_SECONDS for side in script.sides)
+    rounds, calls, left_out = (18, 1, 2) if is_long else (35, 4, 8)
     kept = rounds - 2
     timed = f"min(timeit.repeat(steps[name], number=1, repeat={calls}))"
     # An interval from the third smallest to the third largest of 16 ratios, or from the 9th to the 9th of 33, covers

@@ -20,6 +20,7 @@ from layoutdoctor.examination.costs import (
     launch_count,
     sum_seconds,
 )
+from layoutdoctor.examination.ratios import COVERAGE_OF_STARTS
 from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
 from layoutdoctor.reports.sections.wording import (
     alone_clause,
@@ -32,15 +33,16 @@ from layoutdoctor.reports.sections.wording import (
     exposed_seconds,
     failure_clause,
     find_ratio,
-    format_error,
+    interval_clause,
     is_recording,
+    outputs_clause,
     precise_share,
     recorded_trial,
     share_of,
     terms_of,
     waste_of,
 )
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds
 from layoutdoctor.words import (
     OWNER_WORDS,
     PROOF_WORDS,
@@ -167,13 +169,8 @@ def _against(diagnosis: Diagnosis, comparison: Comparison, name: str) -> str:
     ratio = find_ratio(diagnosis, name)
     if ratio is None or ratio.verdict != FASTER:
         return ""
-    interval = _interval(ratio.low, ratio.high, ratio.coverage)
+    interval = interval_clause(ratio.low, ratio.high, ratio.coverage)
     return f", {format_ratio(ratio.median)} faster than {baseline_phrase(comparison.baseline)} ({interval})"
-
-
-def _interval(low: float, high: float, coverage: float | None) -> str:
-    name = "range" if coverage is None else f"{format_significant(100 * coverage, 2)} % interval"
-    return f"{name} {low:.2f} to {high:.2f}"
 
 
 def _layout_is_irrelevant(diagnosis: Diagnosis, comparison: Comparison, reason: str) -> Answer:
@@ -265,7 +262,7 @@ def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recomm
     name = recommendation.configuration or ""
     ties = [clean_name(other) for other in comparison.fastest if other != name]
     how = tuple(clean_line(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
-    lines = [_certainty(diagnosis, recommendation)]
+    lines = [_certainty(diagnosis, recommendation), *_freezing_lines(comparison, recommendation)]
     if ties:
         lines.append(f"Tie: {listing(ties, MOST_NAMED)} {'is' if len(ties) == 1 else 'are'} not measurably slower")
     lines += [*_without_result(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline)]
@@ -274,17 +271,19 @@ def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recomm
 
 def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recommendation) -> str:
     name = recommendation.configuration or ""
-    ratio = find_ratio(diagnosis, name)
-    speedup = recommendation.speedup
+    ratio, speedup = find_ratio(diagnosis, name), recommendation.speedup
     against = baseline_phrase(comparison.baseline)
     tie = f"Tie: {clean_name(name)} is not measurably faster than {against}"
     if speedup is not None:
-        interval = _interval(speedup.low, speedup.high, ratio.coverage if ratio else None)
+        fresh, in_rounds = recommendation.fresh_processes, ratio.coverage if ratio else None
+        interval = interval_clause(speedup.low, speedup.high, in_rounds if fresh is None else COVERAGE_OF_STARTS)
+        if fresh is not None:
+            interval += f" over {count_of(fresh.starts, 'start')} of fresh processes"
         if speedup.low > 1:
             return f"Fastest: {clean_name(name)}, {format_ratio(speedup.median)} faster than {against} ({interval})"
         return f"{tie}, {format_ratio(speedup.median)} ({interval})"
     if ratio is not None and ratio.verdict != FASTER:
-        interval = _interval(ratio.low, ratio.high, ratio.coverage)
+        interval = interval_clause(ratio.low, ratio.high, ratio.coverage)
         return f"{tie}, {format_ratio(ratio.median)} ({interval})"
     return f"Fastest: {clean_name(name)}{_against(diagnosis, comparison, name) or _median_text(diagnosis, name)}"
 
@@ -295,9 +294,22 @@ def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
     equivalence = trial.equivalence if trial and trial.equivalence else Equivalence(status="not_checked")
     missing = _missing(recommendation, equivalence)
     if recommendation.verified and not missing:
-        return f"Verified: the gain was measured again after the choice; {_outputs_text(equivalence)}"
+        where = "after the choice" if recommendation.fresh_processes is None else "in fresh processes"
+        return f"Verified: the gain was measured again {where}; {outputs_clause(equivalence)}"
     reason = clean(recommendation.reason) if recommendation.reason else "the second measurement did not confirm it"
     return f"Not verified: {listing(missing or [reason], None)}"
+
+
+def _freezing_lines(comparison: Comparison, recommendation: Recommendation) -> tuple[str, ...]:
+    """What frozen weights demand, and what is best for whom that is too much."""
+    free = recommendation.without_freezing
+    if free is None:
+        return ()
+    best = f"nothing is faster than {baseline_phrase(comparison.baseline)}"
+    if free.speedup is not None:
+        interval = f"{free.speedup.low:.2f} to {free.speedup.high:.2f}"
+        best = f"{clean_name(free.configuration)}, {format_ratio(free.speedup.median)} ({interval})"
+    return ("Freezing: weights must not change afterwards, and no gradients can be had", f"Without freezing: {best}")
 
 
 def _missing(recommendation: Recommendation, equivalence: Equivalence) -> list[str]:
@@ -310,13 +322,6 @@ def _missing(recommendation: Recommendation, equivalence: Equivalence) -> list[s
         detail = f" ({clean(equivalence.detail, 200)})" if equivalence.detail else ""
         missing.append(f"the outputs were not compared{detail}")
     return missing
-
-
-def _outputs_text(equivalence: Equivalence) -> str:
-    what = "outputs and gradients equal" if equivalence.gradients_checked else "outputs equal"
-    reference = f"{clean_name(equivalence.reference)} reference" if equivalence.reference else "reference not named"
-    error = "" if equivalence.max_abs_error is None else f", largest error {format_error(equivalence.max_abs_error)}"
-    return f"{what} ({reference}{error})"
 
 
 def _cost_lines(diagnosis: Diagnosis, baseline: str) -> tuple[str, ...]:

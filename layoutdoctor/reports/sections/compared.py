@@ -40,28 +40,13 @@ _CHANGE_WORDS: dict[Change, str] = {"went": "Went", "came": "Came", "fewer": "Fe
 
 
 @dataclass(frozen=True, slots=True)
-class TitledTable:
-    """
-    A table of a comparison with its title, rows with the largest difference first.
-
-    Attributes:
-        table: The table, whole; a format may show its first rows only.
-        is_long: Whether it lists everything both runs have, so that a format may fold it away.
-    """
-
-    title: str
-    table: Table
-    is_long: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ComparisonView:
-    """A comparison before it is laid out."""
+    """A comparison before it is laid out; tables with the largest difference first, of which a format may show some."""
 
     title: tuple[str, ...]
     headline: str
     lines: tuple[str, ...]
-    tables: tuple[TitledTable, ...]
+    tables: tuple[Table, ...]
     remarks: tuple[str, ...]
 
 
@@ -308,15 +293,15 @@ def _time_in_common(overlap: Overlap) -> str:
     return f", {old} of the old and {new} of the new kernel time"
 
 
-def _tables(comparison: TraceComparison) -> Iterator[TitledTable]:
+def _tables(comparison: TraceComparison) -> Iterator[Table]:
     conversions = [TableRow(conversion_cells(change)) for change in comparison.conversions if _is_shown(change)]
     if conversions:
         head = ("conversion", "where", *AMOUNT_HEADS)
-        yield TitledTable("Conversions", Table(head, tuple(conversions), wraps_names=True))
+        yield Table(head, tuple(conversions), title="Conversions", wraps_names=True)
     trips = [TableRow(round_trip_cells(change)) for change in comparison.round_trips if _is_shown(change)]
     if trips:
         head = ("round trip", "module", *AMOUNT_HEADS)
-        yield TitledTable("Round trips", Table(head, tuple(trips), wraps_names=True))
+        yield Table(head, tuple(trips), title="Round trips", wraps_names=True)
     yield from _totals_table("operation", comparison.operations)
     yield from _totals_table("module", comparison.modules)
     yield from _totals_table("kernel", comparison.kernels)
@@ -326,13 +311,13 @@ def _is_shown(change: ConversionChange | RoundTripChange) -> bool:
     return change.change != "same" or is_difference(change.seconds_difference)
 
 
-def _totals_table(kind: str, entries: Iterable[ComparedTotal]) -> Iterator[TitledTable]:
+def _totals_table(kind: str, entries: Iterable[ComparedTotal]) -> Iterator[Table]:
     changed = [entry for entry in entries if is_difference(entry.seconds_difference) or entry.match is None]
     if not changed:
         return
     rows = tuple(TableRow((_shown_name(entry), *amount_cells(entry), _conversions_of(entry))) for entry in changed)
     head = (kind, *AMOUNT_HEADS, "conversions")
-    yield TitledTable(plural(kind).capitalize(), Table(head, rows, wraps_names=True), is_long=True)
+    yield Table(head, rows, title=plural(kind).capitalize(), wraps_names=True, is_long=True)
 
 
 def _conversions_of(entry: ComparedTotal) -> str:

@@ -10,7 +10,6 @@ from layoutdoctor.reports.sections.compared import (
     AMOUNT_HEADS,
     MOST_NAMED,
     ComparisonView,
-    TitledTable,
     change_lines,
     conversion_cells,
     environment_line,
@@ -116,9 +115,9 @@ def _remarks(comparison: ModelComparison) -> Iterator[str]:
         yield f"Note: {clean(note)}"
 
 
-def _tables(comparison: ModelComparison) -> Iterator[TitledTable]:
+def _tables(comparison: ModelComparison) -> Iterator[Table]:
     head = ("configuration", "old", "new", "old / new", "own change", "conversions", "round trips")
-    yield TitledTable("Configurations", Table(head, tuple(_trial_row(trial) for trial in comparison.trials)))
+    yield Table(head, tuple(map(_trial_row, comparison.trials)), title="Configurations")
     if comparison.is_same:
         return
     reworded = tuple(finding for finding in comparison.stayed if finding.old_severity != finding.new_severity)
@@ -128,7 +127,7 @@ def _tables(comparison: ModelComparison) -> Iterator[TitledTable]:
     yield from _layout_tables(comparison)
 
 
-def _findings_table(title: str, findings: tuple[FindingChange, ...], *, is_long: bool) -> Iterator[TitledTable]:
+def _findings_table(title: str, findings: tuple[FindingChange, ...], *, is_long: bool) -> Iterator[Table]:
     if not findings:
         return
     rows = tuple(
@@ -145,7 +144,7 @@ def _findings_table(title: str, findings: tuple[FindingChange, ...], *, is_long:
         for finding in findings
     )
     heads = ("finding", "change", "severity", "configuration", "module", "cost")
-    yield TitledTable(title, Table(heads, rows), is_long=is_long)
+    yield Table(heads, rows, title=title, is_long=is_long)
 
 
 def _before_and_now(old: str | None, new: str | None) -> str:
@@ -163,7 +162,7 @@ def _cost(finding: FindingChange) -> str:
     return ABSENT if seconds is None else format_seconds(seconds)
 
 
-def _layout_tables(comparison: ModelComparison) -> Iterator[TitledTable]:
+def _layout_tables(comparison: ModelComparison) -> Iterator[Table]:
     """What came and went in each configuration: conversions, round trips, convolutions."""
     conversions, round_trips, convolutions = [], [], []
     for trial in filter(has_both, comparison.trials):
@@ -186,7 +185,7 @@ def _layout_tables(comparison: ModelComparison) -> Iterator[TitledTable]:
     )
     for title, head, rows in tables:
         if rows:
-            yield TitledTable(title, Table(head, tuple(rows)), is_long=True)
+            yield Table(head, tuple(rows), title=title, is_long=True)
 
 
 def _trial_row(trial: ComparedTrial) -> TableRow:
@@ -215,9 +214,11 @@ def _trial_row(trial: ComparedTrial) -> TableRow:
 
 
 def _absolute(trial: ComparedTrial) -> str:
-    if trial.time is not None and trial.time.absolute is not None:
-        return _bounds(trial.time.absolute)
-    return format_ratio(trial.median_ratio) if trial.median_ratio is not None else ABSENT
+    bounds = trial.time.absolute if trial.time is not None else None
+    if bounds is None:
+        return ABSENT if trial.median_ratio is None else format_ratio(trial.median_ratio)
+    ends = "" if bounds.coverage is None else f"  {bounds.low:.2f}..{bounds.high:.2f}"
+    return format_ratio(bounds.median) + ends
 
 
 def _own_change(trial: ComparedTrial) -> str:
@@ -227,12 +228,6 @@ def _own_change(trial: ComparedTrial) -> str:
     if time.verdict in (FASTER, SLOWER) and time.change is not None:
         return f"{time.verdict}  {format_ratio(time.change.median)}"
     return "none"
-
-
-def _bounds(bounds: RatioBounds) -> str:
-    if bounds.coverage is None:
-        return format_ratio(bounds.median)
-    return f"{format_ratio(bounds.median)}  {bounds.low:.2f}..{bounds.high:.2f}"
 
 
 def _median(seconds: float | None) -> str:

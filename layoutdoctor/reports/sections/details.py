@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
-from layoutdoctor.reports.sections.rows import total_cells, total_heads, total_name
+from layoutdoctor.reports.sections.rows import UNKNOWN, total_cells, total_heads, total_name
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     clean,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 LOG_LENGTH = 1500
 _STACK_HEAD = re.compile(r"(Current t|T)hread 0x[0-9a-f]+")  # as faulthandler writes it
-UNKNOWN = "-"
 _ALONE = "Costliest first; alone: the part of the time in which nothing else ran on the device."
 _KINDS: tuple[TotalKind, ...] = ("operation", "module", "step", "kernel")
 _Entry = TypeVar("_Entry")

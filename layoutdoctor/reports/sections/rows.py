@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Diagnosis, Graph, KernelSummary, RatioInterval, TotalKind, Trial
 
+UNKNOWN = "-"
+_NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
 MOST_PLACES = 8
 WORTH_A_MODULE = 0.5
 """Modules are shown in place of operations where they hold at least this part of the operations' conversion time."""
@@ -59,12 +61,24 @@ class Table:
     Attributes:
         clause_column: Where a format that cannot let a clause span the other columns puts it.
         wraps_names: Whether names in the first column may be broken over several lines where they are long.
+        is_long: Whether it lists everything there is, so that a format may fold it away.
+        left_out: How many rows it was cut by.
     """
 
     head: tuple[str, ...]
     rows: tuple[TableRow, ...]
     clause_column: int = 1
     wraps_names: bool = False
+    title: str = ""
+    is_long: bool = False
+    left_out: int = 0
+
+    @property
+    def is_number(self) -> list[bool]:
+        """Of each column, whether its cells are numbers."""
+        columns = zip(*(row.cells for row in self.rows if row.clause is None), strict=True)
+        known = [[cell for cell in column if cell not in (UNKNOWN, "")] for column in columns] or [[]] * len(self.head)
+        return [bool(cells) and all(map(_NUMBER.fullmatch, cells)) for cells in known]
 
 
 def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
@@ -94,7 +108,7 @@ def _configurations(diagnosis: Diagnosis) -> Table:
             cells = (median, _ratio_cell(diagnosis, trial), *cells)
         rows.append(TableRow((name, *cells), clause, recommended is not None and name == clean_name(recommended)))
     # A clause stands under "vs default" in a table of times, as the first cell else.
-    return Table(head, tuple(rows), clause_column=2 if is_timed else 1)
+    return Table(head, tuple(rows), clause_column=2 if is_timed else 1, title="Configurations, fastest first")
 
 
 def _place_in_table(trial: Trial) -> tuple[int, float]:
@@ -224,7 +238,8 @@ def _totals_table(kernels: KernelSummary, kind: TotalKind, totals: Sequence[Tota
     if rest:
         rows.append(TableRow((f"{len(rest)} more", *total_cells(_sum(kind, rest)))))
     rows += _unplaced(kernels, kind, totals)
-    return Table((kind, *total_heads(kind)), tuple(rows), wraps_names=True)
+    title = "Steps" if kind == "step" else f"Conversions by {kind}, costliest first"
+    return Table((kind, *total_heads(kind)), tuple(rows), wraps_names=True, title=title)
 
 
 def total_heads(kind: TotalKind) -> tuple[str, ...]:

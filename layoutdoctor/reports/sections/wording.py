@@ -13,18 +13,19 @@ import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import counted_conversions, sum_seconds
-from layoutdoctor.units import format_seconds, format_share
+from layoutdoctor.examination.costs import Number, counted_conversions, sum_known, sum_seconds
+from layoutdoctor.units import format_seconds, format_share, format_significant
 from layoutdoctor.words import DIRECTION_WORDS, ONEDNN_LOG, STATUS_WORDS, TOTALS_TABLE, distinct, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RatioInterval, SourceLocation, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Equivalence, RatioInterval, SourceLocation, Trial
 
+_Report = TypeVar("_Report")
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
 KERNEL_LENGTH = 60
@@ -71,6 +72,14 @@ def _printable(character: str) -> str:
     if unicodedata.category(character) not in _UNPRINTABLE_CATEGORIES:
         return character
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def first_that_fits(reports: Iterable[_Report], fits: Callable[[_Report], bool]) -> _Report:
+    """Of reports with ever shorter lists the first that fits; the last one, whatever its length, where none does."""
+    for report in reports:
+        if fits(report):
+            break
+    return report
 
 
 def place_of(location: SourceLocation | None, module: str | None) -> str | None:
@@ -229,6 +238,20 @@ def failure_clause(trial: Trial) -> str:
     return f"{word}{stage}: {clean(trial.failure.message, CLAUSE_LENGTH)}"
 
 
+def interval_clause(low: float, high: float, coverage: float | None) -> str:
+    """An interval of ratios with how often such a one holds; None where that is not known."""
+    name = "range" if coverage is None else f"{format_significant(100 * coverage, 2)} % interval"
+    return f"{name} {low:.2f} to {high:.2f}"
+
+
+def outputs_clause(equivalence: Equivalence) -> str:
+    """What outputs were found equal to, and how nearly."""
+    what = "outputs and gradients equal" if equivalence.gradients_checked else "outputs equal"
+    reference = f"{clean_name(equivalence.reference)} reference" if equivalence.reference else "reference not named"
+    error = "" if equivalence.max_abs_error is None else f", largest error {format_error(equivalence.max_abs_error)}"
+    return f"{what} ({reference}{error})"
+
+
 def direction_words(conversion: Conversion) -> str:
     """Which way a conversion goes; a kernel's name alone may not say."""
     is_known = conversion.direction != "other" or conversion.source or conversion.target
@@ -260,20 +283,19 @@ def waste_of(trial: Trial) -> Waste | None:
     ids = dict.fromkeys(id_ for pair in trial.redundant_pairs for id_ in (pair.first, pair.second))
     parts = [known[id_] for id_ in ids if id_ in known]
     complete = len(parts) == len(ids)
-    moved = [part.bytes_moved for part in parts]
-    exposed = [part.exposed_seconds for part in parts]
     return Waste(
         pair_count=len(trial.redundant_pairs),
-        seconds=sum_seconds(parts) if complete else _sum_of_pairs(trial),
-        bytes_moved=sum(m for m in moved if m is not None) if complete and None not in moved else None,
+        seconds=sum_seconds(parts) if complete else _sum_of_all(pair.seconds for pair in trial.redundant_pairs),
+        bytes_moved=_sum_of_all(part.bytes_moved for part in parts) if complete else None,
         owners=tuple(sorted({part.owner for part in parts})),
-        exposed_seconds=sum(e for e in exposed if e is not None) if complete and None not in exposed else None,
+        exposed_seconds=_sum_of_all(part.exposed_seconds for part in parts) if complete else None,
     )
 
 
-def _sum_of_pairs(trial: Trial) -> float | None:
-    seconds = [pair.seconds for pair in trial.redundant_pairs]
-    return None if None in seconds else sum(s for s in seconds if s is not None)
+def _sum_of_all(values: Iterable[Number | None]) -> Number | None:
+    """What they add up to; None where one of them is not known."""
+    listed = list(values)
+    return None if None in listed else sum_known(listed)
 
 
 def exposed_seconds(trial: Trial) -> float | None:
@@ -286,5 +308,4 @@ def exposed_seconds(trial: Trial) -> float | None:
     parts = [conversion.exposed_seconds for conversion in counted if conversion.owner != "library"]
     if trial.kernels is not None and any(conversion.owner == "library" for conversion in counted):
         parts.append(trial.kernels.exposed_conversion_seconds)
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
+    return _sum_of_all(parts)

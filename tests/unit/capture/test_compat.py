@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from loops import for_each
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseScheduling
@@ -28,7 +30,6 @@ from layoutdoctor.capture.compat import (
     compile_settings,
     distinct_options,
     inductor_config,
-    lost_names,
     missing_cpp_compiler,
     notes_on_torch,
 )
@@ -78,6 +79,11 @@ def compiled_under_capture(function: Callable[..., Any] = tiny, *inputs: Any, **
     return capture
 
 
+def decided() -> bool:
+    """Torch's decision about a graph without a convolution."""
+    return GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
+
+
 def take_away(monkeypatch: pytest.MonkeyPatch, path: str, error: Exception) -> None:
     """Lets our own look-up of one private name fail, as in a torch that has none, or another thing in its place."""
     look_up = compat._look_up
@@ -88,9 +94,6 @@ def take_away(monkeypatch: pytest.MonkeyPatch, path: str, error: Exception) -> N
         return look_up(known)
 
     monkeypatch.setattr(compat, "_look_up", without)
-
-
-# ------------------------------------------------------------------------------------------- a torch nobody has seen
 
 
 @pytest.mark.compile
@@ -113,53 +116,42 @@ def test_without_a_private_name_the_compile_goes_on_and_the_loss_is_named(
     assert any(known.path in failure for failure in capture.failures), capture.failures
 
 
-def test_every_private_name_is_there_in_the_torch_that_runs_the_tests() -> None:
-    assert lost_names(with_target=True) == []
+def test_a_version_is_checked_or_newer_or_none_of_them_or_refused() -> None:
+    for version in ("2.7.1+cu126", "2.13.0", "2.13.0+cpu", "2.15.0a0+gitabc123", "2.15.1"):
+        assert notes_on_torch(version, with_target=True) == ()  # so that every private name is there
+    for version, how in (
+        ("2.16.0", "newer than"),
+        ("2.16.0.dev20260101+cu132", "newer than"),
+        ("3.0.0", "newer than"),
+        ("built-by-hand", "none of"),
+    ):
+        assert notes_on_torch(version) == (
+            f"torch {version} is {how} the versions layoutdoctor was checked with (2.7 to 2.15): every private name "
+            "that can be looked up beforehand is there, but why Inductor decides as it does is told by the rules of "
+            "torch 2.15",
+        )
+    for version in ("1.13.1", "2.6.0+cu124", "2.6.0a0+df5bbc09d1.nv24.12"):
+        with pytest.raises(UnsupportedTorchError) as raised:
+            notes_on_torch(version)
+        assert str(raised.value) == (
+            f"cannot diagnose with torch {version}: expected 2.7 or newer, the oldest that layoutdoctor was checked "
+            "with; upgrade torch, or record a trace with torch.profiler and run `layoutdoctor trace` on it"
+        )
 
 
-@pytest.mark.parametrize("version", ["2.7.1+cu126", "2.13.0", "2.13.0+cpu", "2.15.0a0+gitabc123", "2.15.1"])
-def test_there_is_no_note_on_a_version_in_the_checked_range(version: str) -> None:
-    assert notes_on_torch(version, with_target=True) == ()
-
-
-@pytest.mark.parametrize("version", ["2.16.0", "2.16.0.dev20260101+cu132", "3.0.0"])
-def test_a_newer_version_that_has_everything_is_said_to_be_newer(version: str) -> None:
-    assert notes_on_torch(version) == (
-        f"torch {version} is newer than the versions layoutdoctor was checked with (2.7 to 2.15): every private name "
-        "that can be looked up beforehand is there, but why Inductor decides as it does is told by the rules of torch "
-        "2.15",
-    )
-
-
-@pytest.mark.parametrize("version", ["1.13.1", "2.6.0+cu124", "2.6.0a0+df5bbc09d1.nv24.12"])
-def test_an_older_version_is_refused_with_a_way_out(version: str) -> None:
-    with pytest.raises(UnsupportedTorchError) as raised:
-        notes_on_torch(version)
-
-    assert str(raised.value) == (
-        f"cannot diagnose with torch {version}: expected 2.7 or newer, the oldest that layoutdoctor was checked with; "
-        "upgrade torch, or record a trace with torch.profiler and run `layoutdoctor trace` on it"
-    )
-
-
-def test_a_checked_version_that_was_changed_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_lost_or_another_thing_or_not_in_the_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    other_arguments = staticmethod(lambda graph, *, training: False)
+    for found, said in ((other_arguments, "takes no gm, is_inference"), (True, "is no function")):
+        with monkeypatch.context() as patches:
+            patches.setattr(GraphLowering, "decide_layout_opt", found)
+            assert f"GraphLowering.decide_layout_opt {said}" in notes_on_torch("2.16.0")[0]
     take_away(monkeypatch, "torch._dynamo.utils.counters", AttributeError())
-
     assert notes_on_torch("2.13.0") == (
         "torch 2.13.0 lacks private names that are read; lost: graph breaks and their reasons "
         "(torch._dynamo.utils.counters is missing)",
     )
-
-
-def test_a_function_with_other_arguments_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(lambda graph, *, training: False))
-
-    (note,) = notes_on_torch("2.16.0")
-
-    assert "GraphLowering.decide_layout_opt takes no gm, is_inference" in note
-
-
-# ------------------------------------------------------------------------------------- functions of another signature
+    with pytest.raises(KeyError):
+        compat.private("torch._inductor.graph.GraphLowering.no_such_name")
 
 
 def test_a_name_that_is_no_function_is_not_wrapped_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,30 +166,33 @@ def test_a_name_that_is_no_function_is_not_wrapped_and_said(monkeypatch: pytest.
     assert hooks.lowered_count is None
 
 
-def test_an_exception_of_torchs_own_function_passes_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_torchs_own_function_passes_as_it_is_and_the_hooks_are_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
         raise ZeroDivisionError("torch's own")
 
     monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
+    before = GraphLowering.decide_layout_opt, GraphLowering.compile_to_module
     with (
-        InductorHooks(lambda *_: None, lambda *_: None) as hooks,
         pytest.raises(ZeroDivisionError, match="torch's own"),
+        InductorHooks(lambda *_: None, lambda *_: None) as hooks,
     ):
         GraphLowering.decide_layout_opt(None, is_inference=True)
 
     assert hooks.failures == []
+    assert (GraphLowering.decide_layout_opt, GraphLowering.compile_to_module) == before
 
 
-def test_the_same_failure_many_times_is_one_line() -> None:
-    hooks = InductorHooks(lambda *_: None, lambda *_: None)
-    for _ in range(3):
-        with hooks.guard("a generated kernel"):
-            raise ValueError("odd")
+def test_a_hook_that_raises_many_times_is_one_line_and_the_decision_stands() -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("boom")
 
-    assert hooks.failures == ["a generated kernel: ValueError: odd (3 times)"]
+    with InductorHooks(failing, lambda *_: None) as hooks:
+        results = [decided() for _ in range(3)]
 
-
-# ------------------------------------------------------------------------------------------------ what torch logs
+    assert results == [False] * 3
+    assert hooks.failures == ["a layout decision: RuntimeError: boom (3 times)"]
 
 
 def test_a_user_who_asked_for_torchs_log_still_gets_it(
@@ -205,10 +200,13 @@ def test_a_user_who_asked_for_torchs_log_still_gets_it(
 ) -> None:
     logger = logging.getLogger("torch._inductor.graph")
     original = GraphLowering.decide_layout_opt
+    seen: list[list[str]] = []
 
     @functools.wraps(original)
     def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
         logger.debug("why not")
+        if level == logging.WARNING:
+            logger.debug("%d flops", "many")  # which cannot be formatted, and breaks nothing
         return original(gm, is_inference=is_inference)
 
     monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
@@ -219,31 +217,29 @@ def test_a_user_who_asked_for_torchs_log_still_gets_it(
         before = logger.level
         logger.setLevel(level)
         try:
-            with InductorHooks(lambda *_: None, lambda *_: None):
-                GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
+            with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None) as hooks:
+                decided()
         finally:
             logger.setLevel(before)
             logger.removeHandler(caplog.handler)
+        assert (seen.pop(), hooks.failures) == (["why not"], [])
         assert list(dict.fromkeys(record.getMessage() for record in caplog.records)) == passed
 
 
-# --------------------------------------------------------------------------------------- graphs nobody has seen
+class Changed:
+    """An object of torch's with some attributes replaced; one that is an exception is raised."""
 
-
-class Damaged:
-    """An object of torch's with one attribute that is missing, raises, or is something else."""
-
-    def __init__(self, inner: Any, attribute: str, damage: str) -> None:
-        self.__dict__.update(_inner=inner, _attribute=attribute, _damage=damage)
+    def __init__(self, inner: Any, **changes: Any) -> None:
+        self.__dict__.update(_inner=inner, _changes=changes)
 
     def __getattr__(self, name: str) -> Any:
-        if name == self._attribute:
-            if self._damage == "missing":
-                raise AttributeError(f"no attribute {name!r}")
-            if self._damage == "raises":
-                raise RuntimeError(f"{name} is not for you")
-            return object()
-        return getattr(self._inner, name)
+        found = self._changes[name] if name in self._changes else getattr(self._inner, name)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+DAMAGES = {"missing": AttributeError("no attribute"), "raises": RuntimeError("not for you"), "something else": object()}
 
 
 @pytest.fixture(scope="module")
@@ -267,53 +263,43 @@ def record_of(lowering: Any, lowered: tuple[Any, Any, list[Any]]) -> Graph:
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("damage", ["missing", "raises", "something else"])
-@pytest.mark.parametrize(
-    ("attribute", "part"),
-    [
-        ("module", None),  # orig_gm is there
-        ("layout_opt", "decision"),
-        ("num_channels_last_conv", "decision"),
-        ("is_inference", "direction"),
-        ("scheduler", "buffers"),
-        ("graph_outputs", "buffers"),
-        ("removed_buffers", "buffers"),
-        ("inplaced_to_remove", "buffers"),
-        ("orig_gm", "any"),
-    ],
-)
-def test_a_lowering_without_an_attribute_costs_the_part_that_needs_it(
-    lowered: tuple[Any, Any, list[Any]], attribute: str, part: str | None, damage: str
-) -> None:
-    graph = record_of(Damaged(lowered[0], attribute, damage), lowered)
+def test_a_lowering_without_an_attribute_costs_the_part_that_needs_it(lowered: tuple[Any, Any, list[Any]]) -> None:
+    parts = {
+        "module": None,  # orig_gm is there
+        "orig_gm": "",  # any part
+        "layout_opt": "decision: ",
+        "num_channels_last_conv": "decision: ",
+        "is_inference": "direction: ",
+        **dict.fromkeys(("scheduler", "graph_outputs", "removed_buffers", "inplaced_to_remove"), "buffers: "),
+    }
+    # Any object counts as true, as it does for torch; without orig_gm the graph that is left tells the same.
+    harmless = (("layout_opt", "something else"), ("is_inference", "something else"), ("orig_gm", "missing"))
+    for (attribute, part), (damage, value) in itertools.product(parts.items(), DAMAGES.items()):
+        graph = record_of(Changed(lowered[0], **{attribute: value}), lowered)
 
-    if part is None:
-        assert graph.hook_failure is None
-    elif attribute == "orig_gm" and damage == "missing":
-        assert graph.hook_failure is None  # the graph that is left tells the same
-        assert graph.nodes
-    elif (attribute, damage) in (("layout_opt", "something else"), ("is_inference", "something else")):
-        pass  # any object counts as true, as it does for torch
-    else:
-        assert graph.hook_failure is not None
-        assert part == "any" or f"{part}: " in graph.hook_failure
-        assert part != "decision" or graph.decision is None
-        assert part != "buffers" or graph.buffers == ()
+        if part is None or (attribute, damage) in harmless:
+            assert graph.hook_failure is None, (attribute, damage)
+            assert graph.nodes
+        else:
+            assert graph.hook_failure is not None, (attribute, damage)
+            assert part in graph.hook_failure
+            assert part != "decision: " or graph.decision is None
+            assert part != "buffers: " or graph.buffers == ()
 
 
-def damaged_scheduler(lowering: Any, place: str, attribute: str, damage: str) -> Any:
+def damaged_scheduler(lowering: Any, place: str, change: dict[str, Any]) -> Any:
     """The same lowering, with one attribute of every scheduler node, buffer or IR node damaged."""
 
     def damaged_output(output: Any) -> Any:
         if place == "buffer":
-            return Damaged(output, attribute, damage)
-        return Changed(output, node=Damaged(output.node, attribute, damage)) if place == "ir" else output
+            return Changed(output, **change)
+        return Changed(output, node=Changed(output.node, **change)) if place == "ir" else output
 
     def damaged_node(node: Any) -> Any:
         if place == "node":
-            return Damaged(node, attribute, damage)
+            return Changed(node, **change)
         outputs = [damaged_output(output) for output in node.get_outputs()]
-        inner = Damaged(node.node, attribute, damage) if place == "ir" else node.node
+        inner = Changed(node.node, **change) if place == "ir" else node.node
         return Changed(node, node=inner, get_outputs=lambda: outputs)
 
     nodes = [
@@ -323,49 +309,28 @@ def damaged_scheduler(lowering: Any, place: str, attribute: str, damage: str) ->
     return Changed(lowering, scheduler=SimpleNamespace(nodes=nodes))
 
 
-class Changed:
-    """An object of torch's with some attributes replaced."""
-
-    def __init__(self, inner: Any, **changes: Any) -> None:
-        self.__dict__.update(_inner=inner, **changes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
 @pytest.mark.compile
-@pytest.mark.parametrize("damage", ["missing", "raises", "something else"])
-@pytest.mark.parametrize(
+@for_each(
     ("place", "attribute"),
     [
-        ("node", "is_extern"),
-        ("node", "read_writes"),
-        ("node", "get_name"),
-        ("node", "get_outputs"),
-        ("node", "is_reduction"),
-        ("buffer", "get_name"),
-        ("buffer", "node"),
-        ("buffer", "get_aliases"),
-        ("buffer", "get_mutations"),
-        ("ir", "origins"),
-        ("ir", "get_layout"),
+        *(("node", name) for name in ("is_extern", "read_writes", "get_name", "get_outputs", "is_reduction")),
+        *(("buffer", name) for name in ("get_name", "node", "get_aliases", "get_mutations")),
+        *(("ir", name) for name in ("origins", "get_layout")),
     ],
 )
 def test_a_scheduler_node_that_is_not_known_is_named_and_claims_nothing(
-    lowered: tuple[Any, Any, list[Any]], place: str, attribute: str, damage: str
+    lowered: tuple[Any, Any, list[Any]], place: str, attribute: str
 ) -> None:
-    graph = record_of(damaged_scheduler(lowered[0], place, attribute, damage), lowered)
+    for value in DAMAGES.values():
+        graph = record_of(damaged_scheduler(lowered[0], place, {attribute: value}), lowered)
 
-    if attribute == "get_layout":  # an IR class says it otherwise, in its attribute
-        assert graph.hook_failure is None
-    elif (place, attribute) == ("buffer", "node"):
-        assert graph.hook_failure is not None or all(buffer.layout is None for buffer in graph.buffers)
-    else:
-        assert graph.hook_failure is not None or graph.not_understood
-        assert graph.buffers == () or any(buffer.problem is not None for buffer in graph.buffers)
-
-
-# ------------------------------------------------------------------------------------------------------ FX nodes
+        if attribute == "get_layout":  # an IR class says it otherwise, in its attribute
+            assert graph.hook_failure is None
+        elif (place, attribute) == ("buffer", "node"):
+            assert graph.hook_failure is not None or all(buffer.layout is None for buffer in graph.buffers)
+        else:
+            assert graph.hook_failure is not None or graph.not_understood
+            assert graph.buffers == () or any(buffer.problem is not None for buffer in graph.buffers)
 
 
 def traced(function: Any, *shapes: tuple[int, ...]) -> Any:
@@ -373,28 +338,26 @@ def traced(function: Any, *shapes: tuple[int, ...]) -> Any:
         return make_fx(function, tracing_mode="fake")(*(torch.empty(shape) for shape in shapes))
 
 
-@pytest.mark.parametrize(
-    ("key", "what"),
-    [
-        ("stack_trace", "source line"),
-        ("nn_module_stack", "module"),
-        ("source_fn_stack", "name of what was called"),
-    ],
-)
-@pytest.mark.parametrize("value", [object(), 3, {"a": 1}, [(1,)]], ids=["object", "number", "dictionary", "list"])
-def test_meta_that_is_written_otherwise_costs_its_field_of_that_node(key: str, what: str, value: Any) -> None:
-    graph_module = traced(lambda x: x.relu() + 1, (2, 3))
-    node = next(node for node in graph_module.graph.nodes if node.op == "call_function")
-    node.meta[key] = value
-    lost: dict[str, list[str]] = {}
+def test_meta_that_is_written_otherwise_costs_its_field_of_that_node() -> None:
+    keys = {"stack_trace": "source line", "nn_module_stack": "module", "source_fn_stack": "name of what was called"}
+    for (key, what), value in itertools.product(keys.items(), (object(), 3, {"a": 1}, [(1,)])):
+        graph_module = traced(lambda x: x.relu() + 1, (2, 3))
+        node = next(node for node in graph_module.graph.nodes if node.op == "call_function")
+        node.meta[key] = value
+        lost: dict[str, list[str]] = {}
 
-    nodes = fx_nodes(graph_module, lost=lost)
+        nodes = fx_nodes(graph_module, lost=lost)
 
-    assert len(nodes) == len(list(graph_module.graph.nodes))
-    read = {node.name: (node.location, node.module, node.called) for node in nodes}
-    named = [name for problem, names in lost.items() if problem.startswith(what) for name in names]
-    assert node.name in named or None in read[node.name]
-    assert all(set(names) == {node.name} for names in lost.values())
+        assert len(nodes) == len(list(graph_module.graph.nodes))
+        read = {node.name: (node.location, node.module, node.called) for node in nodes}
+        named = [name for problem, names in lost.items() if problem.startswith(what) for name in names]
+        assert node.name in named or None in read[node.name]
+        assert all(set(names) == {node.name} for names in lost.values())
+    for node in graph_module.graph.nodes:
+        node.meta.clear()
+    lost = {}
+    assert all(node.layout is None for node in fx_nodes(graph_module, lost=lost))
+    assert list(lost) == ['layouts (no node has meta["val"])']
 
 
 def damaged_convolution(damage: str) -> Any:
@@ -415,63 +378,62 @@ def damaged_convolution(damage: str) -> Any:
     return graph_module
 
 
-@pytest.mark.parametrize(
-    "rule", ["dynamic shape", "grouped convolution", "smaller out_channel", "channels are too small"]
-)
-@pytest.mark.parametrize("damage", ["no values", "odd values", "few arguments", "keywords", "odd arguments"])
-def test_a_convolution_that_is_not_known_gets_a_decision_card_without_its_sizes(damage: str, rule: str) -> None:
-    raw = record_decision(False, [rule], False)
+def test_a_convolution_that_is_not_known_gets_a_decision_card_without_its_sizes() -> None:
+    for damage in ("no values", "odd values", "few arguments", "keywords", "odd arguments"):
+        for rule in ("dynamic shape", "grouped convolution", "smaller out_channel", "channels are too small"):
+            decision = describe_decision(damaged_convolution(damage), record_decision(False, [rule], False), False, 0)
 
-    decision = describe_decision(damaged_convolution(damage), raw, False, 0)
-
-    assert decision.applied is False
-    assert decision.convolution_count == 1
-
-
-def test_a_torch_that_does_not_count_channels_last_convolutions_gets_no_card_instead_of_a_wrong_one() -> None:
-    raw = record_decision(True, [], False)
-
+            assert (decision.applied, decision.convolution_count) == (False, 1), (damage, rule)
+    raw = record_decision(True, [], False)  # no card instead of a wrong one, where torch does not count them
     with pytest.raises(UnsupportedTorchError, match="does not count the convolutions made channels-last"):
         describe_decision(damaged_convolution("none"), raw, True, None)
-
-
-# ------------------------------------------------------------------------------------- sub-graphs and symbolic sizes
 
 
 def conditional(x: torch.Tensor) -> torch.Tensor:
     return torch.cond(x.sum() > 0, lambda x: x.relu() + 1, lambda x: x.sin() - 1, (x,))
 
 
+IN_A_REGION = getattr(torch.compiler, "nested_compile_region", lambda function: function)(lambda x: x.relu() + 1)
+
+
+def region(x: torch.Tensor) -> torch.Tensor:
+    return IN_A_REGION(IN_A_REGION(x))
+
+
 @pytest.mark.compile
-def test_a_sub_graph_of_control_flow_is_named_and_the_result_is_right() -> None:
+@pytest.mark.parametrize("function", [conditional, region])
+def test_a_sub_graph_is_named_and_the_result_is_right(function: Any) -> None:
+    if function is region and not hasattr(torch.compiler, "nested_compile_region"):
+        pytest.skip("this torch has no nested regions")
     with torch.no_grad():
-        capture = compiled_under_capture(conditional, torch.ones(4, 3))
+        capture = compiled_under_capture(function, torch.ones(4, 3))
 
     assert capture.failures == ()
-    (graph,) = capture.graphs
-    assert graph.hook_failure is None
-    assert any(line.startswith("sub-graph (") for line in graph.not_understood)
+    assert {graph.hook_failure for graph in capture.graphs} == {None}
+    assert any("sub-graph (" in line for graph in capture.graphs for line in graph.not_understood)
 
 
-# --------------------------------------------------------------------------------------- eager, counters, compiler
-
-
-@pytest.mark.parametrize("path", ["torch._C._current_autograd_node", "torch.autograd._get_sequence_nr"])
-def test_an_eager_iteration_runs_without_a_private_name_and_names_it(
-    monkeypatch: pytest.MonkeyPatch, path: str
+def test_an_eager_iteration_runs_without_a_private_name_or_a_layout_and_names_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    take_away(monkeypatch, path, AttributeError("gone"))
-    results: list[torch.Tensor] = []
-    x = torch.ones(3)
+    def failing(value: Any) -> Any:
+        raise RuntimeError("no layout for you")
 
-    graph = record_eager_iteration(lambda: results.append(x.relu() + 1), None, lambda: results)
+    def failure() -> str | None:
+        results: list[torch.Tensor] = []
+        graph = record_eager_iteration(lambda: results.append(torch.ones(3).relu()), None, lambda: results)
+        assert torch.equal(results[0], torch.ones(3))
+        return graph.hook_failure
 
-    assert torch.equal(results[0], torch.full((3,), 2.0))
-    assert graph.hook_failure is not None
-    assert path in graph.hook_failure
-
-
-# ------------------------------------------------------------------------------------------------ in a diagnosis
+    for path in ("torch._C._current_autograd_node", "torch.autograd._get_sequence_nr"):
+        with monkeypatch.context() as patches:
+            take_away(patches, path, AttributeError("gone"))
+            assert path in (failure() or "")
+    monkeypatch.setattr("layoutdoctor.capture.eager_graph.layout_of", failing)
+    assert failure() == (
+        "aten.ones.default: RuntimeError: no layout for you; aten.relu.default: RuntimeError: no layout for you; "
+        "what the iteration returned: RuntimeError: no layout for you"
+    )
 
 
 class Tiny(torch.nn.Module):
@@ -506,13 +468,8 @@ def test_settings_hold_inside_and_are_as_before_outside() -> None:
     config = inductor_config()
 
     def values() -> tuple[object, ...]:
-        return (
-            config.freezing,
-            config.fx_graph_cache,
-            functorch.enable_autograd_cache,
-            dynamo.automatic_dynamic_shapes,
-            dynamo.suppress_errors,
-        )
+        caches = config.fx_graph_cache, functorch.enable_autograd_cache
+        return (config.freezing, *caches, dynamo.automatic_dynamic_shapes, dynamo.suppress_errors)
 
     before = values()
     with contextlib.suppress(KeyError), compile_settings({"freezing": True, "no_such_setting": 1}):
@@ -530,99 +487,36 @@ def test_options_that_set_configurations_apart_differ_and_are_known_to_inductor(
         pass
 
 
-def test_hooks_are_undone_also_where_a_compile_raises() -> None:
-    before = GraphLowering.decide_layout_opt, GraphLowering.compile_to_module
-    with contextlib.suppress(ZeroDivisionError), InductorHooks(lambda *_: None, lambda *_: None):
-        inside = GraphLowering.decide_layout_opt
-        raise ZeroDivisionError
-
-    assert inside is not before[0]
-    assert (GraphLowering.decide_layout_opt, GraphLowering.compile_to_module) == before
-
-
-def test_a_hook_that_raises_is_noted_and_the_decision_stands() -> None:
-    def failing(*_: object) -> None:
-        raise RuntimeError("boom")
-
-    with InductorHooks(failing, lambda *_: None) as hooks:
-        result = GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
-
-    assert result is False
-    assert hooks.failures == ["a layout decision: RuntimeError: boom"]
+ANOTHER_KIND: dict[str, Callable[[Callable[..., Any]], Any]] = {
+    "method": lambda own: lambda self, gm, *, is_inference: own(gm, is_inference=is_inference),
+    "class method": lambda own: classmethod(lambda cls, gm, *, is_inference: own(gm, is_inference=is_inference)),
+    "further arguments": lambda own: staticmethod(
+        lambda gm, *, is_inference, device="cpu": own(gm, is_inference=is_inference)
+    ),
+    "any arguments": lambda own: staticmethod(lambda *args, **keywords: own(*args, **keywords)),
+    **{
+        repr(given): lambda own, given=given: staticmethod(lambda gm, *, is_inference: given)
+        for given in (None, 1, "yes")
+    },
+}
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("known", ALWAYS, ids=lambda known: known.path)
-def test_a_private_name_that_raises_is_named_with_what_it_raised(
-    monkeypatch: pytest.MonkeyPatch, known: compat.PrivateName
-) -> None:
-    take_away(monkeypatch, known.path, RuntimeError("gone in 2.16"))
-
-    (note,) = notes_on_torch("2.16.0.dev20261101")
-    assert f"{known.path} raises RuntimeError: gone in 2.16" in note
-
-    if known.path not in LOOKED_AT_BEFORE_ANYTHING_IS_COMPILED:
-        assert any("gone in 2.16" in failure for failure in compiled_under_capture().failures)
-
-
-def test_a_name_is_never_looked_up_that_is_not_in_the_table() -> None:
-    with pytest.raises(KeyError):
-        compat.private("torch._inductor.graph.GraphLowering.no_such_name")
-
-
-def test_a_version_without_a_number_is_said_to_be_none_of_the_checked_ones() -> None:
-    (note,) = notes_on_torch("built-by-hand")
-
-    assert note.startswith("torch built-by-hand is none of the versions layoutdoctor was checked with (2.7 to 2.15): ")
-
-
-def test_a_name_that_is_no_function_any_more_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", True)
-
-    (note,) = notes_on_torch("2.16.0")
-
-    assert "GraphLowering.decide_layout_opt is no function" in note
-
-
-def decision_of_another_kind(kind: str, original: Callable[..., Any]) -> Any:
-    """Torch's function as another torch may have it: of the object, of the class, with further arguments."""
-    if kind == "method":
-        return lambda self, gm, *, is_inference: original(gm, is_inference=is_inference)
-    if kind == "class method":
-        return classmethod(lambda cls, gm, *, is_inference: original(gm, is_inference=is_inference))
-    if kind == "further arguments":
-        return staticmethod(lambda gm, *, is_inference, device="cpu": original(gm, is_inference=is_inference))
-    return staticmethod(lambda *args, **keywords: original(*args, **keywords))
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("kind", ["method", "class method", "further arguments", "any arguments"])
+@pytest.mark.parametrize("kind", ANOTHER_KIND)
 def test_a_decision_function_of_another_kind_is_called_as_torch_means_it(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    original = GraphLowering.decide_layout_opt
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", decision_of_another_kind(kind, original))
+    """What is neither true nor false, or about nobody knows which graph, is torch's business and not recorded."""
+    monkeypatch.setattr(GraphLowering, "decide_layout_opt", ANOTHER_KIND[kind](GraphLowering.decide_layout_opt))
 
     capture = compiled_under_capture()
 
     decided = [graph.decision.rule for graph in capture.graphs if graph.decision is not None]
-    if kind == "any arguments":  # nobody knows which of them is the graph
-        assert capture.failures == ("a layout decision: TypeError: expected a graph and True or False, "
-                                    "got args, keywords and bool",)  # fmt: skip
-    else:
+    if kind in ("method", "class method", "further arguments"):
         assert (decided, capture.failures) == (["no-convolution"], ())
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("result", [None, 1, "yes"], ids=repr)
-def test_a_decision_that_is_neither_true_nor_false_is_torchs_business_and_not_recorded(
-    monkeypatch: pytest.MonkeyPatch, result: Any
-) -> None:
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(lambda gm, *, is_inference: result))
-
-    (failure,) = compiled_under_capture().failures
-
-    assert failure.startswith("a layout decision: TypeError: expected a graph and True or False")
+    else:
+        (failure,) = capture.failures
+        assert failure.startswith("a layout decision: TypeError: expected a graph and True or False, got ")
 
 
 @pytest.mark.compile
@@ -704,84 +598,36 @@ def test_hooks_that_somebody_else_took_off_meanwhile_are_no_error(monkeypatch: p
     hooks._stack.close()
 
 
-def test_a_log_line_that_cannot_be_formatted_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
-        logging.getLogger("torch._inductor.graph").debug("%d flops", "many")
-        logging.getLogger("torch._inductor.graph").debug("Skipped layout opt")
-        return False
-
-    seen: list[list[str]] = []
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
-    with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None) as hooks:
-        GraphLowering.decide_layout_opt(torch.fx.symbolic_trace(torch.nn.ReLU()), is_inference=True)
-
-    assert (seen, hooks.failures) == ([["Skipped layout opt"]], [])
-
-
-def test_an_undamaged_graph_has_no_failure(lowered: tuple[Any, Any, list[Any]]) -> None:
+def test_an_undamaged_graph_has_no_failure_and_one_that_cannot_be_read_at_all_counts_too(
+    lowered: tuple[Any, Any, list[Any]],
+) -> None:
     graph = record_of(lowered[0], lowered)
-
-    assert graph.hook_failure is None
-    assert graph.not_understood == ()
+    assert (graph.hook_failure, graph.not_understood) == (None, ())
     assert graph.buffers
     assert graph.nodes
 
-
-def test_a_lowering_that_cannot_be_read_at_all_still_counts_as_a_graph(lowered: tuple[Any, Any, list[Any]]) -> None:
     graph = record_of(object(), lowered)
-
     assert graph.hook_failure is not None
     assert graph.hook_failure.startswith("nothing of it could be read: AttributeError: ")
     assert graph.code_fingerprint is None  # it is the same code as no other
 
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        None,
-        object(),
-        SimpleNamespace(size=[1, 2]),
-        SimpleNamespace(size=3, stride=4),
-        SimpleNamespace(size=[1, 2], stride=[2]),
-    ],
-    ids=["none", "no attributes", "no strides", "no sequences", "unequal"],
-)
-def test_a_layout_class_without_sizes_or_strides_is_no_layout(lowered: tuple[Any, Any, list[Any]], layout: Any) -> None:
-    lowering = lowered[0]
-    nodes = []
-    for outer in lowering.scheduler.nodes:
-        for node in outer.get_nodes():
-            outputs = [Changed(o, node=Changed(o.node, get_layout=lambda: layout)) for o in node.get_outputs()]
-            nodes.append(Changed(node, get_outputs=lambda outputs=outputs: outputs))
-    outer = SimpleNamespace(get_nodes=lambda: nodes)
-    buffers = buffers_of(Changed(lowering, scheduler=SimpleNamespace(nodes=[outer])), lowered[2])
-
-    assert buffers
-    assert all(buffer.layout is None for buffer in buffers)
-
-
-def test_an_unknown_kind_of_scheduler_node_costs_the_buffers_and_is_named(
-    lowered: tuple[Any, Any, list[Any]],
-) -> None:
     nodes = [*lowered[0].scheduler.nodes, SimpleNamespace(kind="of tomorrow")]
     graph = record_of(Changed(lowered[0], scheduler=SimpleNamespace(nodes=nodes)), lowered)
-
     assert graph.buffers == ()
     assert graph.hook_failure is not None
     assert graph.hook_failure.startswith("buffers: AttributeError: ")
     assert "get_nodes" in graph.hook_failure
 
 
-def test_nodes_without_any_value_are_said_to_have_no_layout() -> None:
-    graph_module = traced(lambda x: x.relu() + 1, (2, 3))
-    for node in graph_module.graph.nodes:
-        node.meta.pop("val", None)
-    lost: dict[str, list[str]] = {}
+def test_a_layout_class_without_sizes_or_strides_is_no_layout(lowered: tuple[Any, Any, list[Any]]) -> None:
+    unequal = SimpleNamespace(size=[1, 2], stride=[2])
+    no_sequences = SimpleNamespace(size=3, stride=4)
+    for layout in (None, object(), SimpleNamespace(size=[1, 2]), no_sequences, unequal):
+        lowering = damaged_scheduler(lowered[0], "ir", {"get_layout": lambda layout=layout: layout})
+        buffers = buffers_of(lowering, lowered[2])
 
-    nodes = fx_nodes(graph_module, lost=lost)
-
-    assert all(node.layout is None for node in nodes)
-    assert list(lost) == ['layouts (no node has meta["val"])']
+        assert buffers
+        assert all(buffer.layout is None for buffer in buffers)
 
 
 @pytest.mark.compile
@@ -799,25 +645,6 @@ def test_what_a_node_lost_is_in_the_graphs_record(
     assert graph.hook_failure.startswith("module (LookupError: written otherwise): ")
 
 
-def loop(x: torch.Tensor) -> torch.Tensor:
-    from torch._higher_order_ops.while_loop import while_loop
-
-    start = torch.zeros((), dtype=torch.int64)
-    return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (start, x))[1]
-
-
-@pytest.mark.compile
-@pytest.mark.skipif(not hasattr(torch.compiler, "nested_compile_region"), reason="this torch has no nested regions")
-def test_a_region_compiled_once_and_called_twice_is_named() -> None:
-    region = torch.compiler.nested_compile_region(lambda x: x.relu() + 1)
-    with torch.no_grad():
-        capture = compiled_under_capture(lambda x: region(region(x)), torch.ones(4, 3))
-
-    assert capture.failures == ()
-    assert [graph.hook_failure for graph in capture.graphs] == [None]
-    assert any("sub-graph (" in line for graph in capture.graphs for line in graph.not_understood)
-
-
 @pytest.mark.compile
 def test_symbolic_sizes_everywhere_are_recorded_as_such() -> None:
     capture = compiled_under_capture(lambda x: x.transpose(0, 1).contiguous() + 1, torch.randn(5, 7), dynamic=True)
@@ -829,52 +656,28 @@ def test_symbolic_sizes_everywhere_are_recorded_as_such() -> None:
     assert any("symbolic sizes" in line for line in graph.not_understood)
 
 
-def test_an_eager_operation_that_cannot_be_written_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(value: Any) -> Any:
-        raise RuntimeError("no layout for you")
-
-    monkeypatch.setattr("layoutdoctor.capture.eager_graph.layout_of", failing)
-    results: list[torch.Tensor] = []
-
-    graph = record_eager_iteration(lambda: results.append(torch.ones(3).relu()), None, lambda: results)
-
-    assert graph.hook_failure == (
-        "aten.ones.default: RuntimeError: no layout for you; aten.relu.default: RuntimeError: no layout for you; "
-        "what the iteration returned: RuntimeError: no layout for you"
-    )
-    assert torch.equal(results[0], torch.ones(3))
+NUMBERS_FOR_REASONS = {object(): [1, None]}  # which can be read, as any text can
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("counters", [{}, {"graph_break": None}, {"graph_break": {"why": "many"}}, None], ids=str)
-def test_counters_of_another_form_cost_the_graph_breaks_only(monkeypatch: pytest.MonkeyPatch, counters: Any) -> None:
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        *((".counters", found) for found in ({}, {"graph_break": None}, {"graph_break": {"why": "many"}}, None)),
+        *((".guard_failures", found) for found in (None, {object(): None}, NUMBERS_FOR_REASONS)),
+    ],
+)
+def test_a_table_of_another_form_costs_what_is_read_from_it_only(
+    monkeypatch: pytest.MonkeyPatch, table: str, found: Any
+) -> None:
     private = compat.private
-
-    def other(path: str) -> Any:
-        return counters if path.endswith(".counters") else private(path)
-
-    monkeypatch.setattr("layoutdoctor.capture.compat.private", other)
+    monkeypatch.setattr(compat, "private", lambda path: found if path.endswith(table) else private(path))
     capture = compiled_under_capture()
 
-    assert len(capture.graphs) == 1
-    assert any(failure.startswith("graph breaks: ") for failure in capture.failures)
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("failures", [None, {object(): None}, {object(): [1, None]}], ids=["none", "odd", "numbers"])
-def test_guard_failures_of_another_form_cost_the_reasons_only(monkeypatch: pytest.MonkeyPatch, failures: Any) -> None:
-    private = compat.private
-
-    def other(path: str) -> Any:
-        return failures if path.endswith(".guard_failures") else private(path)
-
-    monkeypatch.setattr("layoutdoctor.capture.compat.private", other)
-    capture = compiled_under_capture()
-
+    lost = "graph breaks: " if table == ".counters" else "reasons of recompiles: "
     assert len(capture.graphs) == 1
     assert capture.recompile_reasons == ()
-    if failures is None or None in failures.values():
-        assert any(failure.startswith("reasons of recompiles: ") for failure in capture.failures)
+    assert found is NUMBERS_FOR_REASONS or any(failure.startswith(lost) for failure in capture.failures)
 
 
 def test_a_compiler_search_that_wants_to_be_asked_otherwise_is_no_missing_compiler(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch._inductor.fx_utils  # torch 2.7 asks for it in the decision and leaves the import to others
+from loops import for_each
 from torch._guards import detect_fake_mode
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
@@ -71,73 +73,59 @@ def card(graph_module: Any, *, is_inference: bool, onednn: bool = False, **setti
     return decision
 
 
-def test_without_onednn_a_cpu_is_not_the_reason() -> None:
-    assert card(convolutions((128, 64, 3, 3)), is_inference=True).rule == "weighted-flops"
-    assert card(convolutions((128, 64, 3, 3)), is_inference=False).rule == "no-veto"
-
-
-def test_a_grouped_convolution_vetoes_in_training() -> None:
-    decision = card(convolutions((64, 16, 3, 3), groups=4), is_inference=False)
-
-    assert (decision.applied, decision.rule) == (False, "grouped-convolution")
-    assert decision.deciding_nodes == ("convolution",)
-    assert "more than one channel per group (convolution [64, 16, 3, 3])" in decision.explanation
-    assert [(c.class_, c.groups, c.weight_shape) for c in decision.convolutions] == [("grouped", 4, (64, 16, 3, 3))]
-
-
-def test_fewer_output_than_input_channels_veto_in_training_and_only_the_ones_that_do_are_named() -> None:
-    decision = card(convolutions((128, 64, 3, 3), (32, 64, 3, 3), (32, 64, 1, 1)), is_inference=False)
-
-    assert (decision.applied, decision.rule) == (False, "smaller-out-channels")
-    assert decision.deciding_nodes == ("convolution_1",)
-    assert "(convolution_1 [32, 64, 3, 3])" in decision.explanation
-
-
-def test_small_channels_everywhere_veto_in_training() -> None:
-    decision = card(convolutions((64, 64, 3, 3), (48, 32, 3, 3)), is_inference=False)
-
-    assert (decision.applied, decision.rule) == (False, "small-channels")
-    assert decision.deciding_nodes == ("convolution", "convolution_1")
-    assert "at most 64 input and output channels" in decision.explanation
-
-
-def test_in_inference_the_flops_of_each_class_are_weighed() -> None:
-    grouped = card(convolutions((64, 16, 3, 3), groups=4), is_inference=True)
-    small = card(convolutions((32, 32, 3, 3)), is_inference=True)
-
-    assert (grouped.applied, grouped.rule) == (False, "weighted-flops")
-    assert "predict a slowdown (default " in grouped.explanation
-    assert (small.applied, small.rule) == (True, "weighted-flops")
-    assert "predict no slowdown" in small.explanation
-
-
-def test_a_graph_with_few_convolutions_is_skipped_and_its_nodes_are_counted() -> None:
+def with_many_nodes() -> Any:
     def run(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         y = torch.conv2d(x, weight)
         for _ in range(320):
             y = y + 1
         return y
 
-    graph_module = traced(run, (1, 4, 8, 8), (4, 4, 3, 3))
-    decision = card(graph_module, is_inference=False)
-
-    assert (decision.applied, decision.rule) == (False, "few-convolutions")
-    assert f"1 convolution among {len(list(graph_module.graph.nodes))} FX nodes" in decision.explanation
+    return traced(run, (1, 4, 8, 8), (4, 4, 3, 3))
 
 
-def test_symbolic_sizes_are_skipped() -> None:
-    decision = card(convolutions((128, 64, 3, 3), mode="symbolic"), is_inference=True)
+ONE, GROUPED = convolutions((128, 64, 3, 3)), convolutions((64, 16, 3, 3), groups=4)
+FEWER = convolutions((128, 64, 3, 3), (32, 64, 3, 3), (32, 64, 1, 1))
+SMALL = convolutions((64, 64, 3, 3), (48, 32, 3, 3))
+SYMBOLIC = convolutions((128, 64, 3, 3), mode="symbolic")
+WEIGHED = "in inference Inductor weighs each convolution's flops by its class"
 
-    assert (decision.applied, decision.rule) == (False, "dynamic-shape")
-    assert decision.deciding_nodes == ("convolution",)
-    assert decision.convolutions[0].weight_shape is None
+
+@for_each(
+    ("graph", "is_inference", "applied", "rule", "deciding", "words"),
+    [
+        (ONE, True, True, "weighted-flops", "", WEIGHED),  # without oneDNN a CPU is not the reason
+        (ONE, False, True, "no-veto", "", "no rule speaks against it for 1 convolution in training"),
+        (GROUPED, False, False, "grouped-convolution", "convolution", "per group (convolution [64, 16, 3, 3])"),
+        (FEWER, False, False, "smaller-out-channels", "convolution_1", "(convolution_1 [32, 64, 3, 3])"),
+        (SMALL, False, False, "small-channels", "convolution convolution_1", "at most 64 input and output channels"),
+        (GROUPED, True, False, "weighted-flops", "", "predict a slowdown (default "),
+        (convolutions((32, 32, 3, 3)), True, True, "weighted-flops", "", "predict no slowdown"),
+        (with_many_nodes(), False, False, "few-convolutions", "", "1 convolution among 324 FX nodes"),
+        (SYMBOLIC, True, False, "dynamic-shape", "convolution", "a convolution has symbolic sizes (convolution)"),
+    ],
+)
+def test_the_rule_that_decided_is_named_with_the_nodes_that_did(
+    graph: Any, is_inference: bool, applied: bool, rule: str, deciding: str, words: str
+) -> None:
+    decision = card(graph, is_inference=is_inference)
+
+    assert (decision.applied, decision.rule, decision.deciding_nodes) == (applied, rule, tuple(deciding.split()))
+    assert words in decision.explanation
 
 
-@pytest.mark.parametrize("onednn", [True, False])
-def test_a_switch_that_is_off_decides_before_anything_else(onednn: bool) -> None:
-    decision = card(convolutions((128, 64, 3, 3)), is_inference=True, onednn=onednn, layout_optimization=False)
+def test_a_card_has_what_is_known_of_each_convolution() -> None:
+    (grouped,) = card(GROUPED, is_inference=False).convolutions
+    (symbolic,) = card(SYMBOLIC, is_inference=True).convolutions
 
-    assert (decision.applied, decision.rule) == (False, "config-off")
+    assert (grouped.class_, grouped.groups, grouped.weight_shape) == ("grouped", 4, (64, 16, 3, 3))
+    assert symbolic.weight_shape is None
+
+
+def test_a_switch_that_is_off_decides_before_anything_else() -> None:
+    for onednn in (True, False):
+        decision = card(ONE, is_inference=True, onednn=onednn, layout_optimization=False)
+
+        assert (decision.applied, decision.rule) == (False, "config-off")
 
 
 def test_a_backward_graph_says_that_its_convolutions_were_not_counted() -> None:
@@ -169,10 +157,10 @@ def torchs_own(name: str) -> Callable[[Any], bool]:
     return types.FunctionType(code, outer.__globals__)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 16])
-@pytest.mark.parametrize("out_channels", [16, 32, 64, 96, 128, 256])
-@pytest.mark.parametrize("in_per_group", [1, 16, 32, 64, 65, 128])
-@pytest.mark.parametrize("kernel", [1, 3])
+@for_each(
+    ("groups", "out_channels", "in_per_group", "kernel"),
+    itertools.product((1, 2, 16), (16, 32, 64, 96, 128, 256), (1, 16, 32, 64, 65, 128), (1, 3)),
+)
 def test_the_class_of_a_convolution_is_the_one_torchs_own_functions_give(
     groups: int, out_channels: int, in_per_group: int, kernel: int
 ) -> None:
@@ -187,35 +175,31 @@ def test_the_class_of_a_convolution_is_the_one_torchs_own_functions_give(
 
 def test_whether_torch_decides_by_backward_convolutions_is_read_right() -> None:
     """With oneDNN every graph with a convolution that counts is switched, and only then."""
-    result, raw = asked_with_onednn(backward_only())
+    with torch.backends.mkldnn.flags(enabled=True):
+        result, raw = asked(backward_only(), is_inference=False)
 
     assert raw.counts_backward is result
 
 
-def asked_with_onednn(graph_module: Any) -> tuple[bool, RawDecision]:
-    with torch.backends.mkldnn.flags(enabled=True):
-        return asked(graph_module, is_inference=False)
-
-
-@pytest.mark.parametrize(
-    ("counts", "applied", "log", "rule", "deciding", "words"),
+@for_each(
+    ("counts", "applied", "log", "rule", "words"),
     [
-        (True, True, (), "cpu-onednn", (), "the convolution runs on a CPU with oneDNN"),
-        (True, False, ("all convolution channels are too small",), "small-channels", ("backward",), "at most 64 input"),
-        (True, False, (), "not-said", (), "torch did not say"),
-        (False, False, (), "only-backward-convolutions", (), "counts only the latter"),
-        (None, False, (), "not-said", (), "torch did not say"),
+        (True, True, (), "cpu-onednn", "the convolution runs on a CPU with oneDNN"),
+        (True, False, ("all convolution channels are too small",), "small-channels", "at most 64 input"),
+        (True, False, (), "not-said", "torch did not say"),
+        (False, False, (), "only-backward-convolutions", "counts only the latter"),
+        (None, False, (), "not-said", "torch did not say"),
     ],
 )
 def test_a_backward_graph_is_explained_by_what_this_torch_counts(
-    counts: bool | None, applied: bool, log: tuple[str, ...], rule: str, deciding: tuple[str, ...], words: str
+    counts: bool | None, applied: bool, log: tuple[str, ...], rule: str, words: str
 ) -> None:
     graph_module = backward_only()
-    (node,) = [node for node in graph_module.graph.nodes if "convolution_backward" in str(node.target)]
+    names = tuple(node.name for node in graph_module.graph.nodes if "convolution_backward" in str(node.target))
     raw = RawDecision(applied, log, False, enabled=True, forced=False, has_onednn=True, counts_backward=counts)
 
     decision = describe_decision(graph_module, raw, applied, int(applied))
 
     assert (decision.rule, decision.applied) == (rule, applied)
-    assert decision.deciding_nodes == tuple(node.name for _ in deciding)
+    assert decision.deciding_nodes == (names if rule == "small-channels" else ())
     assert words in decision.explanation

@@ -71,39 +71,31 @@ def test_a_value_changed_in_place_is_the_result_of_the_operation_that_changed_it
         y = x + 1
         y.mul_(2)
         y.add_(3)
-        return y.neg()
+        y = y.neg()
+        for _ in range(20):
+            y = y + 1  # each result is freed as the next one is made, and its id is used again
+        return y
 
     graph = recorded(run, image())
 
-    assert operations(graph) == ["add", "mul", "add", "neg"]
+    assert operations(graph) == ["add", "mul", "add", "neg", *["add"] * 20]
     assert named(graph, "neg").inputs == ("add_",)
     assert named(graph, "add_").inputs == ("mul_",)
+    chain = [node for node in graph.nodes if node.op == "call_function"]
+    assert [node.inputs[0] for node in chain[1:]] == [node.name for node in chain[:-1]]
 
 
-def test_a_node_names_the_module_and_the_line_of_the_user() -> None:
-    graph = recorded(Network(), image())
-
-    assert [named(graph, name).module for name in ("convolution", "relu_", "convolution_1")] == [
-        "body.0",
-        "body.1",
-        "head",
-    ]
-    lines = [named(graph, name).location for name in ("convolution", "convolution_1")]
-    assert [line.code if line else None for line in lines] == ["y = self.body(x)", "return self.head(y)"]
-
-
-def test_a_backward_operation_has_the_place_of_its_forward_one() -> None:
+def test_a_node_names_the_module_and_the_line_of_the_user_and_a_backward_one_those_of_its_forward() -> None:
     graph = recorded(Network(), image(), training=True)
+    named_ones = [named(graph, name) for name in ("convolution", "relu_", "convolution_1")]
     backward = [node for node in graph.nodes if base_name(node.target) == "convolution_backward"]
 
     assert graph.direction == "forward"
-    assert [node.backward for node in backward] == [True, True]
-    assert [node.module for node in backward] == ["head", "body.0"]
-    assert [node.location.code if node.location else None for node in backward] == [
-        "return self.head(y)",
-        "y = self.body(x)",
-    ]
-    assert not named(graph, "convolution").backward
+    assert [node.module for node in (*named_ones, *backward)] == ["body.0", "body.1", "head", "head", "body.0"]
+    assert [node.backward for node in (*named_ones, *backward)] == [False, False, False, True, True]
+    body, head = "y = self.body(x)", "return self.head(y)"
+    lines = [node.location.code if node.location else None for node in (*named_ones, *backward)]
+    assert lines == [body, body, head, head, body]
 
 
 def test_a_tensor_that_the_model_keeps_counts_as_an_output() -> None:
@@ -127,15 +119,3 @@ def test_no_tensor_is_held_and_no_hook_is_left() -> None:
     assert len(graph.nodes) > 3
     assert [weak() for weak in seen] == [None]
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
-
-
-def test_an_id_used_again_is_not_mistaken_for_the_tensor_that_had_it() -> None:
-    def run(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(20):
-            x = x + 1  # each result is freed as the next one is made
-        return x
-
-    graph = recorded(run, image())
-    chain = [node for node in graph.nodes if node.op == "call_function"]
-
-    assert [node.inputs[0] for node in chain[1:]] == [node.name for node in chain[:-1]]

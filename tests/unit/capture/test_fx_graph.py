@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import inspect
-import re
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from builders import a_buffer
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -23,7 +21,6 @@ from layoutdoctor.capture.fx_graph import (
     not_understood_in,
     operator_problem,
     output_names,
-    size_of,
     target_name,
 )
 
@@ -51,17 +48,6 @@ def test_a_node_has_its_inputs_in_order_its_layout_and_its_dtype() -> None:
     assert nodes[-1].inputs == ("relu",)
 
 
-def test_symbolic_sizes_stand_as_their_expressions() -> None:
-    graph = traced(lambda x: x.relu(), (7, 5), mode="symbolic")
-    layout = next(node.layout for node in fx_nodes(graph) if "relu" in node.target)
-
-    assert layout is not None
-    assert all(isinstance(size, str) for size in layout.shape)
-    assert layout.stride is not None
-    assert layout.stride[1] == 1
-    assert size_of(3) == 3
-
-
 def test_what_is_no_strided_tensor_has_no_layout() -> None:
     assert layout_of(torch.eye(3).to_sparse()) is None
     assert layout_of(3) is None
@@ -70,57 +56,43 @@ def test_what_is_no_strided_tensor_has_no_layout() -> None:
     assert dtype_name(torch.ones(1, dtype=torch.bfloat16)) == "bfloat16"
 
 
-def test_files_of_torch_of_this_package_and_generated_ones_are_not_the_users() -> None:
-    assert is_user_file("/home/me/model.py")
-    assert not is_user_file(str(Path(inspect.getfile(torch.nn.Conv2d))))
-    assert not is_user_file(fx_graph.__file__)
-    assert not is_user_file("<eval_with_key>.1")
-    assert not is_user_file("/tmp/torchinductor_me/ab/cab.py")
-
-
 def test_the_innermost_line_of_the_user_is_the_location() -> None:
-    own = "/home/me/model.py"
-    library = inspect.getfile(torch.nn.Conv2d)
+    own, library = "/home/me/model.py", inspect.getfile(torch.nn.Conv2d)
+    for not_the_users in (library, fx_graph.__file__, "<eval_with_key>.1", "/tmp/torchinductor_me/ab/cab.py"):
+        assert not is_user_file(not_the_users)
+        assert location_in_stack(f'File "{not_the_users}", line 5, in g') is None
     frames = ((own, 3), (own, 9), (library, 5))
     stack = "".join(f'  File "{file}", line {line}, in forward\n    y = f(x)\n' for file, line in frames)
     found = location_in_stack(stack)
 
+    assert is_user_file(own)
     assert found is not None
     assert (found.file, found.line) == (own, 9)
-    assert location_in_stack(f'File "{library}", line 5, in g') is None
     assert location_in_stack(None) is None
 
 
-@pytest.mark.parametrize(
-    ("path", "clean"),
-    [
-        ("L['self'].body.0.conv", "body.0.conv"),
-        ("L['self']._modules['body'][0]", "body.0"),
-        ("L['model']._modules['body']._modules['0'].conv", "body.0.conv"),
-        ("G['model'].stem", "stem"),
-        ("L__self__.stem", "stem"),
-        ("body.0", "body.0"),
-        ("L['self']", None),
-        ("", None),
-    ],
-)
-def test_a_module_path_without_dynamos_expressions(path: str, clean: str | None) -> None:
-    assert clean_module_path(path) == clean
+def test_a_module_path_without_dynamos_expressions() -> None:
+    expected = {
+        "L['self'].body.0.conv": "body.0.conv",
+        "L['self']._modules['body'][0]": "body.0",
+        "L['model']._modules['body']._modules['0'].conv": "body.0.conv",
+        "G['model'].stem": "stem",
+        "L__self__.stem": "stem",
+        "body.0": "body.0",
+        "L['self']": None,
+        "": None,
+    }
+    assert {path: clean_module_path(path) for path in expected} == expected
 
 
 def test_an_operator_that_freezing_replaced_is_named_by_its_external_call() -> None:
-    class Node:
-        name = "fused"
-        target = "functools.partial(<function pattern at 0x1>)"
+    fused = SimpleNamespace(name="fused", target="functools.partial(<function pattern at 0x1>)")
+    plain = SimpleNamespace(name="fused", target="aten.relu.default")
+    call = "mkldnn._convolution_pointwise.default"
 
-    class Plain(Node):
-        target = "aten.relu.default"
-
-    assert (
-        target_name(Node, {"fused": "mkldnn._convolution_pointwise.default"}) == "mkldnn._convolution_pointwise.default"
-    )
-    assert target_name(Node, {}) == Node.target
-    assert target_name(Plain, {"fused": "x"}) == "aten.relu.default"
+    assert target_name(fused, {"fused": call}) == call
+    assert target_name(fused, {}) == fused.target
+    assert target_name(plain, {"fused": call}) == plain.target
 
 
 def problems(function: Callable[..., Any], *args: torch.Tensor, mode: str = "fake") -> tuple[str, ...]:
@@ -140,10 +112,15 @@ def test_a_plain_graph_has_nothing_that_is_not_understood() -> None:
     assert problems(plain, image()) == ()
 
 
-def test_sizes_that_stay_symbols_are_named_with_where_they_occur() -> None:
-    (line,) = problems(lambda x: x.relu().sigmoid().tanh(), image(), mode="symbolic")
+def test_sizes_that_stay_symbols_stand_as_expressions_and_are_named_with_where_they_occur() -> None:
+    graph = make_fx(lambda x: x.relu().sigmoid().tanh(), tracing_mode="symbolic")(image())
+    layout = next(node.layout for node in fx_nodes(graph) if "relu" in node.target)
 
-    assert line == "symbolic sizes: x_1, relu, sigmoid and 1 more"
+    assert not_understood_in(graph, ()) == ("symbolic sizes: x_1, relu, sigmoid and 1 more",)
+    assert layout is not None
+    assert all(isinstance(size, str) for size in layout.shape)
+    assert layout.stride is not None
+    assert layout.stride[3] == 1
 
 
 def test_a_view_that_torch_cannot_follow_is_named_where_the_model_made_it() -> None:
@@ -172,14 +149,8 @@ def test_operators_of_others_are_custom_and_torchs_own_are_not() -> None:
     assert operator_problem(torch.ops.aten.relu.default) is None
     assert operator_problem(torch.ops.mkldnn._convolution_pointwise.default) is None
     assert operator_problem(max) is None
-
-
-@pytest.mark.parametrize("name", ["aten.quantize_per_tensor.default", "quantized.add.default"])
-def test_quantised_operators_are_named_as_such(name: str) -> None:
-    namespace, operator, overload = name.split(".")
-    target = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
-
-    assert operator_problem(target) == f"quantised operation ({name})"
+    for quantised in (torch.ops.aten.quantize_per_tensor.default, torch.ops.quantized.add.default):
+        assert operator_problem(quantised) == f"quantised operation ({quantised})"
 
 
 def test_a_loop_that_could_not_be_read_is_named_by_its_buffer() -> None:
@@ -189,27 +160,6 @@ def test_a_loop_that_could_not_be_read_is_named_by_its_buffer() -> None:
     assert not_understood_in(graph, buffers) == ("loop body not read (boom): buf0, buf1, buf2 and 2 more",)
 
 
-WORDS: dict[str, tuple[Any, str]] = {
-    "nothing": (None, "None"),
-    "a number": (2.5, "2.5"),
-    "infinity": (float("-inf"), "-inf"),
-    "a list": ([1, (2, True)], "[1, [2, True]]"),
-    "a dtype": (torch.bfloat16, "torch.bfloat16"),
-    "a memory format": (torch.channels_last, "torch.channels_last"),
-    "a layout": (torch.strided, "torch.strided"),
-    "a device": (torch.device("cpu"), "'cpu'"),
-    "a mode": ("tanh", "'tanh'"),
-}
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_plain_data_stands_as_python_writes_it(name: str) -> None:
-    value, text = WORDS[name]
-
-    assert arguments_text((value,), {}) == text
-    assert arguments_text((), {"option": value}) == f"option={text}"
-
-
 class Odd(int):
     """A subclass of a number, whose text could be anything."""
 
@@ -217,26 +167,19 @@ class Odd(int):
         return "__import__('os')"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        Odd(1),
-        object(),
-        {"a": 1},
-        1j,
-        slice(None),
-        b"x",
-        "/home/user/model.py",
-        "two words",
-        "'",
-        torch.Generator(),
-        "x" * 21,
-    ],
-    ids=lambda value: re.sub(r" object at 0x\w+", "", repr(value)),
-)
-def test_what_is_no_plain_data_is_not_recorded(value: object) -> None:
-    assert arguments_text((1, value), {}) is None
-    assert arguments_text(([value],), {}) is None
+def test_plain_data_stands_as_python_writes_it_and_nothing_else_is_recorded() -> None:
+    written = (
+        *((None, "None"), (2.5, "2.5"), (float("-inf"), "-inf"), ([1, (2, True)], "[1, [2, True]]")),
+        *((torch.bfloat16, "torch.bfloat16"), (torch.channels_last, "torch.channels_last")),
+        *((torch.strided, "torch.strided"), (torch.device("cpu"), "'cpu'"), ("tanh", "'tanh'")),
+    )
+    for value, text in written:
+        assert arguments_text((value,), {}) == text
+        assert arguments_text((), {"option": value}) == f"option={text}"
+    texts = ("/home/user/model.py", "two words", "'", "x" * 21)
+    for other in (Odd(1), object(), {"a": 1}, 1j, slice(None), b"x", torch.Generator(), *texts):
+        assert arguments_text((1, other), {}) is None, other
+        assert arguments_text(([other],), {}) is None, other
 
 
 def test_eager_operations_name_what_they_read() -> None:

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from loops import for_each
 from torch._dynamo import device_interface
 from torch._inductor import decomposition, graph
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
 from torch.utils import _triton
 
 from layoutdoctor.capture import retarget, retarget_device
 from layoutdoctor.capture.retarget import TargetLowering, TracedRun, on_target
 from layoutdoctor.capture.retarget_device import (
     cudnn_formats,
-    cudnn_memory_format,
     pretended_device,
     python_tensor_methods,
     triton_driver,
 )
 from layoutdoctor.diagnosis.configurations import TARGETS, Target, find_target
 from layoutdoctor.errors import UnsupportedTorchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 H100 = find_target("cuda:90")
 
@@ -36,7 +35,7 @@ def everything_patched() -> dict[str, Any]:
     interface = device_interface.CudaInterface
     driver = pytest.importorskip("triton.runtime").driver
     return {
-        "convolution": (torch._C._select_conv_backend, torch._C._conv_determine_backend_memory_format),
+        "convolution": torch._C._select_conv_backend,
         "cuda": tuple(
             getattr(torch.cuda, name)
             for name in ("get_device_capability", "get_device_properties", "current_device", "device_count")
@@ -75,7 +74,6 @@ def test_everything_is_as_before_after(raises: bool) -> None:
     ("owner", "name", "where"),
     [
         (torch._C, "_select_conv_backend", "torch._C"),
-        (torch._C, "_conv_determine_backend_memory_format", "torch._C"),
         (graph.GraphLowering, "compile_to_module", "GraphLowering"),
         (FakeTensorMode, "cache_clear", "FakeTensorMode"),
     ],
@@ -97,7 +95,7 @@ def test_a_missing_private_name_is_named_and_nothing_stays_pretended(
     assert everything_patched() == before
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@for_each("target", TARGETS)
 def test_a_target_answers_with_its_own_facts(target: Target) -> None:
     pytest.importorskip("triton")
     with pretended_device(target):
@@ -122,66 +120,33 @@ def test_without_triton_the_scheduler_is_told_that_it_is_there(monkeypatch: pyte
     assert TargetLowering(H100, {}).notes == (retarget.NO_TRITON_NOTE,)
 
 
-# ------------------------------------------------------------------------------------------------ cuDNN's rule
-
-
-def random_tensor(shape: Sequence[int], draw: random.Random) -> torch.Tensor:
-    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}[len(shape)]
-    kind = draw.choice(["contiguous", "channels-last", "permuted", "slice", "channels-last slice"])
-    if kind == "permuted":
-        order = draw.sample(range(len(shape)), len(shape))
-        return torch.empty([shape[i] for i in order]).permute([order.index(i) for i in range(len(shape))])
-    wide = torch.empty([shape[0], shape[1] * 2, *shape[2:]]) if "slice" in kind else torch.empty(list(shape))
-    if "channels-last" in kind:
-        wide = wide.to(memory_format=channels_last)
-    return wide[:, : shape[1]]
-
-
-@pytest.mark.parametrize("rank", [2, 3])
-def test_the_rule_agrees_with_torch_where_torch_can_be_asked(rank: int) -> None:
-    """oneDNN's rule for float32 reads the same strides in the same way, and a CPU build answers it in C++."""
-    draw = random.Random(rank)
-    disagreements = []
-    for _ in range(500):
-        sizes = [draw.choice([1, 3, 5]) for _ in range(rank)]
-        channels = draw.choice([1, 2, 8])
-        given = random_tensor([draw.choice([1, 2]), channels, *sizes], draw)
-        weight = random_tensor([draw.choice([1, 4]), channels, *[draw.choice([1, 3])] * rank], draw)
-        native = torch._C._conv_determine_backend_memory_format(given, weight, torch._C._ConvBackend.Mkldnn)
-        if cudnn_memory_format(given, weight) != native:
-            disagreements.append((given.stride(), weight.stride(), native))
-
-    assert disagreements == []
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("rank", [1, 2, 3])
-def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states(
-    rank: int, transposed: bool, dtype: torch.dtype
-) -> None:
-    """Stated anew: channels-last where one of both is so by its strides, but never for double and never in 1-D."""
-    draw = random.Random(17 * rank + transposed)
+def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states() -> None:
+    """Channels-last where one of both looks so by its strides, as a slice does, but never for double nor in 1-D."""
     formats = {2: torch.channels_last, 3: torch.channels_last_3d}
+    draw = random.Random(17)
+
+    def laid_out(shape: list[int], dtype: torch.dtype, kind: str) -> torch.Tensor:
+        if kind == "contiguous":
+            return torch.empty(shape, dtype=dtype, device="cuda:0")
+        wide = torch.empty([shape[0], 2 * shape[1], *shape[2:]], dtype=dtype, device="cuda:0")
+        return wide.to(memory_format=formats[len(shape) - 2])[:, : shape[1]]
+
+    dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     with cudnn_formats(), python_tensor_methods(), FakeTensorMode():
-        for _ in range(20):
-            layouts = [draw.choice([True, False]) for _ in range(2)]
+        for rank, transposed, dtype, _ in itertools.product((1, 2, 3), (False, True), dtypes, range(10)):
+            kinds = [draw.choice(["contiguous", "slice"] if rank > 1 else ["contiguous"]) for _ in range(2)]
             shapes = [[2, 4, *[6] * rank], [4, 4, *[3] * rank]]
-            tensors = [torch.empty(shape, dtype=dtype, device="cuda:0") for shape in shapes]
-            if rank in formats:
-                tensors = [
-                    tensor.to(memory_format=formats[rank]) if channels_last else tensor
-                    for tensor, channels_last in zip(tensors, layouts, strict=True)
-                ]
+            tensors = [laid_out(shape, dtype, kind) for shape, kind in zip(shapes, kinds, strict=True)]
             zeros, ones = [0] * rank, [1] * rank
             result = torch.ops.aten.convolution(*tensors, None, ones, ones, ones, transposed, zeros, 1)
 
-            stated = rank in formats and any(layouts) and dtype != torch.float64
+            stated = "slice" in kinds and dtype != torch.float64
             assert result.is_contiguous(memory_format=formats[rank] if stated else torch.contiguous_format)
             assert result.shape == (2, 4, *[6] * rank)
+        pointwise = torch.empty(2, 8, 6, 6, device="cuda:0"), torch.empty(4, 8, 1, 1, device="cuda:0")
+        assert torch.conv2d(*pointwise).is_contiguous()  # though such a weight satisfies both formats
+        assert torch.conv2d(pointwise[0][:0], pointwise[1]).shape == (0, 4, 6, 6)
 
-
-# ------------------------------------------------------------------------------------- fake tensors on the device
 
 INDICES: list[Any] = [
     0, -1, slice(1, 3), slice(None, None, 2), None, Ellipsis, (0, slice(1, None)), (..., 0), (slice(None), 1, None),
@@ -190,22 +155,14 @@ INDICES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("index", INDICES, ids=str)
+@for_each("index", INDICES)
 def test_indexing_a_tensor_that_is_not_there_has_the_shape_and_strides_of_a_real_one(index: Any) -> None:
     real = torch.arange(60.0).reshape(3, 4, 5).transpose(1, 2)
     expected = real[index]
 
-    with FakeTensorMode() as mode:
-        moved = (
-            [mode.from_tensor(i) if isinstance(i, torch.Tensor) else i for i in index]
-            if isinstance(index, tuple)
-            else mode.from_tensor(index)
-            if isinstance(index, torch.Tensor)
-            else index
-        )
-        fake = torch.empty_strided(real.shape, real.stride(), device="cuda:0")
-        with python_tensor_methods():
-            found = fake[tuple(moved) if isinstance(index, tuple) else moved]
+    with FakeTensorMode() as mode, python_tensor_methods():
+        moved = pytree.tree_map_only(torch.Tensor, mode.from_tensor, index)
+        found = torch.empty_strided(real.shape, real.stride(), device="cuda:0")[moved]
 
     assert (tuple(found.shape), found.stride(), found.device.type) == (tuple(expected.shape), expected.stride(), "cuda")
 
@@ -223,9 +180,6 @@ def test_methods_that_ask_for_a_device_work_on_tensors_that_are_not_there() -> N
         fake[:, [0, 1]] = fake[:, 1:3]
         on_cpu = torch.empty(2, 3)
         assert on_cpu.t().contiguous().stride() == (2, 1)
-
-
-# ------------------------------------------------------------------------------------------------ moving a graph
 
 
 def test_a_moved_graph_is_on_the_device_and_its_original_is_not() -> None:

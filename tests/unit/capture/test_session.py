@@ -8,6 +8,7 @@ import pytest
 import sympy
 import torch
 from builders import contiguous
+from loops import for_each
 from torch._inductor.loop_body import MemoryUsageType
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -180,29 +181,21 @@ def read(body: SimpleNamespace | None, layout: Layout | None = None) -> Any:
 STORE = 12 * X + 4 * Y + Z
 
 
-def test_a_body_that_only_loads_and_stores_moves() -> None:
-    found = read(a_body(STORE, ("x", 12 * X + Y + 3 * Z, False)))
-
-    assert found.accesses == (BufferRead(name="x", stride=(12, 1, 3)),)
-    assert (found.operations, found.problem) == ((), None)
-
-
-def test_a_body_that_computes_names_its_operations_once_and_all_it_reads() -> None:
+def test_a_body_names_what_it_reads_and_each_operation_once() -> None:
+    moved = read(a_body(STORE, ("x", 12 * X + Y + 3 * Z, False)))
     body = a_body(STORE, ("x", STORE, False), ("y", X + 5, False), operations=("relu", "add", "relu"))
     found = read(body)
 
+    assert (moved.accesses, moved.operations, moved.problem) == ((BufferRead(name="x", stride=(12, 1, 3)),), (), None)
     assert found.accesses == (BufferRead(name="x", stride=(12, 4, 1)), BufferRead(name="y", stride=(1, 0, 0), offset=5))
     assert found.operations == ("relu", "add")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "index",
     [
-        X * Y,
-        12 * X + Y / 2,
-        12 * sympy.Function("ModularIndexing")(X, 4),
-        sympy.Symbol("s0") * X + Z,
-        12 * X + sympy.Symbol("tmp0"),
+        *(X * Y, 12 * X + Y / 2, 12 * sympy.Function("ModularIndexing")(X, 4)),
+        *(sympy.Symbol("s0") * X + Z, 12 * X + sympy.Symbol("tmp0")),
     ],
 )
 def test_an_index_that_is_no_sum_of_whole_steps_has_no_strides(index: Any) -> None:
@@ -236,18 +229,14 @@ def traced(function: Any, *shapes: tuple[int, ...]) -> Any:
         return make_fx(function, tracing_mode="fake")(*(torch.empty(shape) for shape in shapes))
 
 
-def test_the_weight_of_a_convolution_is_known_by_its_place() -> None:
-    graph = traced(lambda x, w, b: torch.conv2d(x, w, b), (1, 4, 8, 8), (6, 4, 3, 3), (6,))
-
-    assert placeholder_kinds(graph, "inference") == {"x_1": "activation", "w_1": "weight", "b_1": "activation"}
-
-
-def test_a_backward_graph_has_gradients_and_weights() -> None:
+def test_weights_and_gradients_among_a_graphs_inputs_are_known_by_their_place() -> None:
     def backward(tangents: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
         ones, zeros = [1, 1], [0, 0]
         arguments = (None, ones, zeros, ones, False, zeros, 1, [True, True, False])
         return torch.ops.aten.convolution_backward(tangents, x, weight, *arguments)[:2]
 
+    forward = traced(lambda x, w, b: torch.conv2d(x, w, b), (1, 4, 8, 8), (6, 4, 3, 3), (6,))
+    assert placeholder_kinds(forward, "inference") == {"x_1": "activation", "w_1": "weight", "b_1": "activation"}
     graph = traced(backward, (2, 8, 6, 6), (2, 4, 8, 8), (8, 4, 3, 3))
 
     assert placeholder_kinds(graph, "backward") == {"tangents_1": "gradient", "x_1": "activation", "weight_1": "weight"}

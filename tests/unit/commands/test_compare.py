@@ -82,24 +82,20 @@ def test_little_in_common_is_a_warning_and_nothing_in_common_an_exit_status(
     assert run(tmp_path, a_run(), a_run(0, operations=others)) == 4
     assert "Nothing in common" in capsys.readouterr().out
 
-
-def test_models_without_a_configuration_in_common_cannot_be_compared(tmp_path: Path) -> None:
     assert run(tmp_path, a_diagnosis(a_trial("eager")), a_diagnosis(a_trial("inductor"))) == 4
 
 
-def test_fail_on_regression_fails_on_one_and_only_where_asked(tmp_path: Path) -> None:
+def test_fail_on_regression_fails_on_one_only_where_asked_and_passes_none_that_cannot_be_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(tmp_path, a_run(2), a_run(9)) == 0
     assert run(tmp_path, a_run(2), a_run(9), "--fail-on", "regression") == 1
     assert run(tmp_path, a_run(9), a_run(2), "--fail-on", "regression") == 0
     assert run(tmp_path, a_run(2), a_run(2, pairs=1), "--fail-on", "regression") == 1
 
-
-def test_a_regression_that_cannot_be_judged_is_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, a_run(count=30), a_run(count=50), "--fail-on", "regression") == 4
     assert "cannot judge a regression: the two seem not to have done the same work" in capsys.readouterr().err
 
-
-def test_fail_on_takes_regression_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, a_run(), a_run(), "--fail-on", "error") == 2
     assert "regression" in capsys.readouterr().err
 
@@ -130,6 +126,12 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, capsys: pyt
     ):
         assert main(["compare", *words]) == 3
         assert said in capsys.readouterr().err
+
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary\n")
+
+    with pytest.raises(LayoutDoctorError, match=r"notes\.txt"):
+        compare(path, a_run())
 
 
 def test_a_saved_diagnosis_is_told_from_a_trace_by_what_is_in_it(tmp_path: Path) -> None:
@@ -169,38 +171,19 @@ def write_chrome_trace(path: Path, conversion_count: int) -> str:
     """Three steps of one convolution each, every one with some conversions before it."""
     events: list[dict[str, object]] = []
     kernels = ["nchwToNhwcKernel<float, float>(int)"] * conversion_count + ["sm80_xmma_fprop_implicit_gemm_nhwc"]
+
+    def add(category: str, name: str, start: float, duration: float, **more: Any) -> None:
+        place = {"pid": 0, "tid": 7} if category == "kernel" else {"pid": 1, "tid": 1}
+        events.append({"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, **place, "args": more})
+
     for step in range(3):
-        start = step * 1000
-        events.append(
-            {
-                "ph": "X",
-                "cat": "user_annotation",
-                "name": f"ProfilerStep#{step}",
-                "ts": start,
-                "dur": 900,
-                "pid": 1,
-                "tid": 1,
-            }
-        )
-        events.append(
-            {
-                "ph": "X",
-                "cat": "cpu_op",
-                "name": "aten::cudnn_convolution",
-                "ts": start + 10,
-                "dur": 500,
-                "pid": 1,
-                "tid": 1,
-                "args": {"External id": step + 1},
-            }
-        )
+        start, of = step * 1000, {"External id": step + 1}
+        add("user_annotation", f"ProfilerStep#{step}", start, 900)
+        add("cpu_op", "aten::cudnn_convolution", start + 10, 500, **of)
         for number, name in enumerate(kernels):
-            at, correlation = start + 20 + 100 * number, 100 * step + number + 7
-            link = {"External id": step + 1, "correlation": correlation}
-            launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at, "dur": 5, "pid": 1, "tid": 1}
-            kernel = {"cat": "kernel", "name": name, "ts": at + 10, "dur": 50.5, "pid": 0, "tid": 7}
-            events.append({"ph": "X", **launch, "args": link})
-            events.append({"ph": "X", **kernel, "args": {**link, "device": 0, "stream": 7, "grid": [1, 1, 1]}})
+            at, link = start + 20 + 100 * number, {**of, "correlation": 100 * step + number + 7}
+            add("cuda_runtime", "cudaLaunchKernel", at, 5, **link)
+            add("kernel", name, at + 10, 50.5, **link, device=0, stream=7, grid=[1, 1, 1])
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     return str(path)
 
@@ -217,14 +200,6 @@ def test_recorded_traces_are_examined_and_compared_per_step(tmp_path: Path, caps
     assert comparison["unequal_work"] is None
     assert main(["compare", new, old, "--fail-on", "regression"]) == 1
     assert "Lost: 50.5 us of layout conversions per step (1 -> 2 conversions" in capsys.readouterr().out
-
-
-def test_a_file_of_neither_kind_is_no_bug(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("dear diary\n")
-
-    with pytest.raises(LayoutDoctorError, match=r"notes\.txt"):
-        compare(path, a_run())
 
 
 BOTH_WAYS = kernels(a_conversion("reorder 0", module="encoder.stem"), a_conversion("reorder 1", module="encoder.stem"))
@@ -246,7 +221,9 @@ def a_model(pairs: int = 0, **changes: Any) -> Diagnosis:
     return a_diagnosis(*trials, **changes)
 
 
-def test_a_regression_between_models_fails_only_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_regression_between_models_fails_only_where_asked_and_what_cannot_be_judged_is_no_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(tmp_path, a_model(), a_model(pairs=1)) == 0
     assert run(tmp_path, a_model(), a_model(pairs=1), "--fail-on", "regression") == 1
     assert run(tmp_path, a_model(pairs=1), a_model(), "--fail-on", "regression") == 0
@@ -256,8 +233,6 @@ def test_a_regression_between_models_fails_only_where_asked(tmp_path: Path, caps
     assert "\n\nNo regression: no measurable difference in the time of 3 configurations\n" in out
     assert err == ""
 
-
-def test_models_that_cannot_be_judged_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unfinished = a_model(interrupted="interrupted from the keyboard")
 
     assert run(tmp_path, a_model(), unfinished, "--fail-on", "regression") == 4

@@ -8,6 +8,7 @@ import types
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import builders
 import msgspec
@@ -47,7 +48,7 @@ def save(tmp_path: Path) -> Callable[[Diagnosis], str]:
 def engine(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
     """Stands for the doctor: what it returns is the list's last item."""
     results = [msgspec.structs.replace(FOUND, recommendation=a_recommendation())]
-    doctor = types.SimpleNamespace(record_subject=lambda subject, request, **options: ())
+    doctor = types.SimpleNamespace(record_subject=lambda subject, request, listener: ())
     monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", doctor)
     loader = types.SimpleNamespace(load_target=lambda target, **options: target)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", loader)
@@ -64,7 +65,7 @@ def test_a_saved_diagnosis_can_fail(save: Callable[[Diagnosis], str], fail_on: s
     assert main(["render", save(FOUND), "--fail-on", fail_on]) == status
 
 
-def test_the_findings_that_failed_it_are_named_on_standard_error(
+def test_the_first_findings_that_failed_it_are_named_on_standard_error(
     save: Callable[[Diagnosis], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["render", save(FOUND), "--fail-on", "warning"])
@@ -74,8 +75,6 @@ def test_the_findings_that_failed_it_are_named_on_standard_error(
     assert lines[-2] == ("  LD101 warning round-trip-conversion [inductor] <path>/model.py:9  body.1: 3 round trips")
     assert lines[-1].startswith("layoutdoctor: what they mean: layoutdoctor explain LD101; to live with them: --write-")
 
-
-def test_only_the_first_of_many_are_named(save: Callable[[Diagnosis], str], capsys: pytest.CaptureFixture[str]) -> None:
     many = tuple(a_finding(module=f"body.{number}") for number in range(25))
 
     main(["render", save(a_diagnosis(a_trial(), findings=many)), "--fail-on", "warning"])
@@ -157,7 +156,7 @@ def test_entries_that_accept_nothing_any_more_are_told(
     assert f"1 accepted finding has more evidence than {path} accepts: LD103 [inductor] model.py stem\n" in error
 
 
-def test_an_existing_file_needs_force_and_keeps_its_reasons(
+def test_an_existing_file_needs_force_keeps_its_reasons_and_is_not_replaced_if_it_holds_something_else(
     save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "accepted.json"
@@ -172,8 +171,6 @@ def test_an_existing_file_needs_force_and_keeps_its_reasons(
     assert main(["render", save(FOUND), "--write-accepted", str(path), "--force"]) == 0
     assert path.read_text() == before
 
-
-def test_a_file_with_something_else_in_it_is_not_replaced(save: Callable[[Diagnosis], str], tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
     path.write_text("my notes")
 
@@ -221,10 +218,9 @@ def test_a_wrong_file_is_told_before_anything_is_measured(
 def test_a_file_that_cannot_be_written_after_all_costs_no_report(
     engine: list[Diagnosis], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("layoutdoctor.commands.conclusion.save_accepted", fail)
+    monkeypatch.setattr(
+        "layoutdoctor.commands.conclusion.save_accepted", mock.Mock(side_effect=OSError(28, "No space left on device"))
+    )
     words = ["m.py", "-q", "--configurations", "inductor", "--write-accepted", str(tmp_path / "accepted.json")]
 
     assert main([*words, "--output", str(tmp_path / "r.json")]) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, Attempt, Progress, Request, TrialMemo
+from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, Listener, Progress, Request, TrialMemo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,15 +67,13 @@ class FakeEngine:
         self.loaded = {"target": target, **options}
         return "subject"
 
-    def record_subject(
-        self, subject: str, request: Request, progress: Callable[[Progress], None], attempt: Attempt
-    ) -> tuple[Recording, ...]:
+    def record_subject(self, subject: str, request: Request, listener: Listener) -> tuple[Recording, ...]:
         assert subject == "subject"
         self.asked = request
-        progress(Progress("eager: round 1 of 20", 1, 2))
-        progress(Progress("eager: round 2 of 20", 1, 2))
+        listener.progress(Progress("eager: round 1 of 20", 1, 2))
+        listener.progress(Progress("eager: round 2 of 20", 1, 2))
         print("the model prints")
-        attempt.keep(recordings_of(PARTIAL)[0], TrialMemo())
+        listener.keep(recordings_of(PARTIAL)[0], TrialMemo())
         self.during()
         if self.error is not None:
             raise self.error
@@ -103,7 +102,7 @@ def test_the_word_diagnose_may_be_left_out(engine: FakeEngine) -> None:
     assert (engine.loaded, msgspec.structs.replace(engine.asked, command=None)) == without
 
 
-def test_every_option_reaches_the_engine(engine: FakeEngine, tmp_path: Path) -> None:
+def test_every_option_reaches_the_engine_and_so_do_defaults(engine: FakeEngine, tmp_path: Path) -> None:
     words = ["--mode", "training", "--budget", "5", "m.py:Net", "--input", "f32[1]", "--input", "f32[2]", "--device"]
     words += ["cpu", "--dtype", "bf16", "--configurations", "eager,inductor", "--save-traces", str(tmp_path / "traces")]
 
@@ -116,8 +115,6 @@ def test_every_option_reaches_the_engine(engine: FakeEngine, tmp_path: Path) -> 
     assert engine.asked.trace_directory == str(tmp_path / "traces")
     assert (engine.asked.command or "").startswith("layoutdoctor --mode training --budget 5 m.py:Net")
 
-
-def test_defaults_reach_the_engine(engine: FakeEngine) -> None:
     main(["m.py"])
 
     assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None}
@@ -126,21 +123,19 @@ def test_defaults_reach_the_engine(engine: FakeEngine) -> None:
     assert len(engine.asked.configurations) == 7
 
 
-def test_standard_output_holds_the_report_only(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was_asked_for(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["m.py", "--format", "json"])
     captured = capsys.readouterr()
 
     assert msgspec.json.decode(captured.out.encode(), type=Diagnosis) == FULL
     assert captured.err == "layoutdoctor: [1/2] eager: round 1 of 20\nthe model prints\n"
 
-
-def test_quiet_shows_no_progress(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     main(["m.py", "-q"])
 
     assert capsys.readouterr().err == "the model prints\n"
 
-
-def test_verbose_names_each_trial(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     main(["m.py", "-v"])
 
     assert "layoutdoctor: eager: ok\n" in capsys.readouterr().err
@@ -203,10 +198,9 @@ def test_what_is_wrong_is_said_before_torch_is_touched(
 def test_an_output_that_cannot_be_opened_is_found_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(directory: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(output_module, "check_directory", refuse)
+    monkeypatch.setattr(
+        output_module, "check_directory", mock.Mock(side_effect=PermissionError(13, "Permission denied"))
+    )
 
     assert main(["m.py", "--output", str(tmp_path / "r.md")]) == 2
     assert capsys.readouterr().err == (
@@ -228,17 +222,18 @@ def test_what_was_measured_is_on_disk_while_the_rest_runs(engine: FakeEngine, tm
 def test_a_stop_before_the_first_trial_saves_nothing(
     monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(target: str, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=interrupt))
+    monkeypatch.setitem(
+        sys.modules,
+        "layoutdoctor.subjects.load",
+        types.SimpleNamespace(load_target=mock.Mock(side_effect=KeyboardInterrupt)),
+    )
 
     assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 130
     assert not (tmp_path / "r.json").exists()
     assert capsys.readouterr().err == "layoutdoctor: interrupted before the first configuration was done\n"
 
 
-def test_an_error_after_a_trial_keeps_the_trials_so_far(
+def test_an_error_after_a_trial_keeps_the_trials_so_far_and_a_bug_its_traceback_too(
     engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine.error = SubjectError("cannot run the model: \x1b[31mboom\nhere")
@@ -250,14 +245,12 @@ def test_an_error_after_a_trial_keeps_the_trials_so_far(
     assert captured.err.endswith("layoutdoctor: error: cannot run the model: \\x1b[31mboom here\n")
     assert captured.out == ""
 
-
-def test_a_bug_keeps_its_traceback_and_the_trials_so_far(engine: FakeEngine, tmp_path: Path) -> None:
     engine.error = ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError):
-        main(["m.py", "--output", str(tmp_path / "r.json")])
+        main(["m.py", "--output", str(tmp_path / "bug.json")])
 
-    assert load(tmp_path / "r.json") == PARTIAL
+    assert load(tmp_path / "bug.json") == PARTIAL
 
 
 @pytest.mark.parametrize(("status", "expected"), [("ok", 0), ("failed", 4), ("skipped", 4)])
@@ -283,21 +276,21 @@ def test_nothing_measured_is_inconclusive_and_still_reported(
     assert load(tmp_path / "r.json") == engine.result
 
 
-def test_one_measured_of_several_is_inconclusive_but_one_of_one_is_not(engine: FakeEngine) -> None:
+def test_one_measured_of_several_is_inconclusive_but_not_one_of_one_nor_of_several_that_are_the_same(
+    engine: FakeEngine,
+) -> None:
     engine.result = a_diagnosis(a_trial("inductor"))
 
     assert main(["m.py", "--configurations", "eager,inductor"]) == 4
     assert main(["m.py", "--configurations", "inductor"]) == 0
+
+    same = a_trial("eager-channels-last", status="same_as", same_as="eager", measurement=None)
+    engine.result = a_diagnosis(a_trial("eager"), same)
+
+    assert main(["m.py", "--configurations", "eager,eager-channels-last"]) == 0
 
 
 def test_folders_stay_out_of_the_record() -> None:
     words = ["/home/me/secret/model.py:Net", "--output=/tmp/x/r.json", "--input", "f32[1, 3]"]
 
     assert command_without_folders(words) == "layoutdoctor model.py:Net --output=r.json --input 'f32[1, 3]'"
-
-
-def test_configurations_that_all_turn_out_the_same_are_a_conclusion(engine: FakeEngine) -> None:
-    same = a_trial("eager-channels-last", status="same_as", same_as="eager", measurement=None)
-    engine.result = a_diagnosis(a_trial("eager"), same)
-
-    assert main(["m.py", "--configurations", "eager,eager-channels-last"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import msgspec
 import pytest
@@ -68,7 +69,9 @@ def test_recordings_of_several_diagnoses_make_a_report_each(
     assert "cannot write one output for 2 diagnoses" in capsys.readouterr().err
 
 
-def test_a_broken_one_is_named_and_the_others_are_examined(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_one_is_named_and_the_others_are_examined_if_there_are_any(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "another.recording").write_bytes((folder / "eager.recording").read_bytes()[:-100])
     (folder / "report.json").write_bytes(b"not looked at")
 
@@ -80,8 +83,6 @@ def test_a_broken_one_is_named_and_the_others_are_examined(folder: Path, capsys:
     assert line.endswith("another.recording': it is cut off or damaged; copy or record it again")
     assert "LD501" in captured.out
 
-
-def test_where_none_can_be_read_nothing_was_examined(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "eager.recording").write_bytes(b"")
     (folder / "empty").mkdir()
 
@@ -158,10 +159,9 @@ def test_an_interrupted_diagnosis_keeps_its_recordings_too(tmp_path: Path, monke
 def test_a_recording_that_cannot_be_written_costs_itself_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("layoutdoctor.recording.saved.replacing", full)
+    monkeypatch.setattr(
+        "layoutdoctor.recording.saved.replacing", mock.Mock(side_effect=OSError(28, "No space left on device"))
+    )
 
     save_recordings([a_recording()], tmp_path)
 

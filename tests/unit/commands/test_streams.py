@@ -12,12 +12,9 @@ import pytest
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.streams import (
-    BarDisplay,
-    LineDisplay,
-    QuietDisplay,
-    choose_display,
     lossy_stderr,
     open_standard_streams,
+    showing_progress,
     silence,
 )
 from layoutdoctor.isolation.messages import Progress
@@ -138,15 +135,17 @@ def test_an_output_that_knows_ascii_only_still_gets_the_report(saved: Path, monk
     assert raw.getvalue().startswith(b"layoutdoctor 0.1.0 ? model.py ? inference")
 
 
-def test_the_display_fits_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert type(choose_display(quiet=True)) is QuietDisplay
-    assert type(choose_display(quiet=False)) is LineDisplay
+def test_progress_is_shown_as_standard_error_can_show_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for quiet in (True, False):
+        with showing_progress(quiet=quiet) as show:
+            show(Progress("eager: running", 1, 2))
+    assert capsys.readouterr().err == "layoutdoctor: [1/2] eager: running\n"
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm-256color")
-    bar = choose_display(quiet=False)
-    assert type(bar) is BarDisplay
-    with bar as display:
-        display(Progress("eager: [bold]measuring\x1b[31m", 1, 2))
+    with showing_progress(quiet=False) as show:
+        show(Progress("eager: [bold]measuring\x1b[31m", 1, 2))
     shown = sys.stderr.getvalue()
     assert "eager: [bold]measuring\\x1b[31m" in shown

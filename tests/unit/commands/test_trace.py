@@ -49,7 +49,7 @@ def test_outputs_are_written_in_the_format_of_their_suffix(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_an_annotated_trace_that_cannot_be_written_costs_no_report(
+def test_an_annotated_trace_that_cannot_be_written_costs_no_report_and_one_that_exists_needs_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "annotated.json.gz").symlink_to("/dev/full")
@@ -61,11 +61,7 @@ def test_an_annotated_trace_that_cannot_be_written_costs_no_report(
     assert err.startswith("layoutdoctor: error: cannot write '/")
     assert err.endswith("': No space left on device\n")
 
-
-def test_an_annotated_trace_that_exists_is_not_replaced_unasked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "annotated.json.gz"
+    target = tmp_path / "mine.json.gz"
     target.write_bytes(b"mine")
 
     status = main(["trace", str(PATCH_EMBED), "--output", str(target)])
@@ -74,7 +70,7 @@ def test_an_annotated_trace_that_exists_is_not_replaced_unasked(
     assert "pass --force to replace it" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_read_does_not_cost_the_others(
+def test_a_file_that_cannot_be_read_does_not_cost_the_others_and_one_output_for_several_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = main(["trace", str(tmp_path / "missing.json"), str(PATCH_EMBED)])
@@ -84,8 +80,6 @@ def test_a_file_that_cannot_be_read_does_not_cost_the_others(
     assert "there is no such file" in err
     assert "Layout conversions take 23.1 us" in out
 
-
-def test_one_output_for_several_traces_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["trace", str(PATCH_EMBED), str(WAN), "--output", str(tmp_path / "d.json")])
 
     assert status == 2
@@ -110,7 +104,9 @@ def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixtur
         assert main(["trace", str(PATCH_EMBED), f"--max-bytes={number}"]) == 2
 
 
-def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_trace_is_refused_in_one_sentence_and_a_saved_diagnosis_is_sent_to_render(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "t.json"
     for content, message in (
         (b"", "it is empty"),
@@ -128,8 +124,6 @@ def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path, capsys: pyt
     assert main(["trace", str(tmp_path)]) == 3
     assert "it is a directory" in capsys.readouterr().err
 
-
-def test_a_saved_diagnosis_is_sent_to_render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "d.json")])
     capsys.readouterr()
 

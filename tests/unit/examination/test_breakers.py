@@ -85,8 +85,6 @@ def test_where_a_value_has_to_be_converted_back_the_operation_that_lost_the_layo
         ),
     )
 
-
-def test_what_rearranges_without_a_conversion_breaks_as_well() -> None:
     shuffled = plain("n", BufferRead(name="a", stride=None), source_node="shuffle")
     (breaker,) = compiled(A, shuffled, BACK_FROM_N, B)
 
@@ -113,14 +111,6 @@ def test_branches_of_a_concatenation_break_once_as_the_concatenation() -> None:
 
     assert (breaker.node, breaker.op, breaker.location) == ("cat", "cat", a_location(7))
     assert set(breaker.conversions) == {"graph 0 conversion 0", "graph 0 conversion 1", "graph 0 conversion 2"}
-
-
-def test_an_operation_that_a_convolution_reads_contiguous_breaks_where_it_is_converted_out() -> None:
-    out = plain("n", a_read("a", LAST), source_node="norm")
-    next_call = call("b", "n", node="conv_b")
-    (breaker,) = compiled(A, out, next_call)
-
-    assert (breaker.node, breaker.conversions) == ("norm", ("graph 0 conversion 0",))
 
 
 @for_each(
@@ -183,7 +173,13 @@ def test_conversions_of_the_user_of_weights_and_at_the_ends_are_told_elsewhere(c
     assert compiled_breakers(BufferGraph(known), conversions) == ()
 
 
-def test_a_buffer_that_no_operation_is_known_for_cannot_be_named_as_a_breaker() -> None:
+def test_what_a_convolution_reads_contiguous_breaks_where_it_is_converted_out_if_its_operation_is_known() -> None:
+    out = plain("n", a_read("a", LAST), source_node="norm")
+    next_call = call("b", "n", node="conv_b")
+    (breaker,) = compiled(A, out, next_call)
+
+    assert (breaker.node, breaker.conversions) == ("norm", ("graph 0 conversion 0",))
+
     unknown = msgspec.structs.replace(NORM, source_node=None)
 
     assert compiled(A, unknown, RELU, BACK, B) == ()
@@ -219,48 +215,6 @@ def in_eager(*conversions: Conversion, nodes: tuple[FxNode, ...] = EAGER) -> tup
     return eager_breakers(a_graph(name="eager", nodes=nodes), conversions)
 
 
-def test_an_eager_operation_that_copies_its_input_and_returns_contiguous_is_a_breaker() -> None:
-    assert in_eager(copied("norm"), entering()) == (
-        LayoutBreaker(
-            node="norm",
-            op="instance_norm",
-            reason="it is given channels_last; eager returns contiguous_format",
-            location=a_location(5),
-            module="net.1",
-            source=LAST,
-            target=PLAIN,
-            conversions=("norm out", "conv_b in"),
-        ),
-    )
-
-
-def test_an_eager_operation_that_returns_contiguous_without_a_copy_is_found_from_the_next_convolution() -> None:
-    (breaker,) = in_eager(entering())
-
-    assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
-
-
-def test_a_library_that_blocks_a_contiguous_value_says_nothing_of_channels_last() -> None:
-    assert in_eager(entering(direction="to_blocked", owner="library")) == ()
-
-
-def test_what_is_flattened_for_a_matrix_product_ends_no_region() -> None:
-    flat = eager("flatten", "aten.clone.default", "conv_a")
-    rows = eager("rows", "aten.view.default", "flatten", layout=contiguous((2, 8 * 36)))
-    product = eager("addmm", "aten.addmm.default", "rows", layout=contiguous((2, 10)))
-
-    assert in_eager(copied("flatten"), nodes=(*EAGER[:2], flat, rows, product)) == ()
-
-
-def test_a_permuted_view_that_happens_to_be_channels_last_is_no_region() -> None:
-    linear = eager("linear", "aten.addmm.default", "x", layout=contiguous((72, 8)))
-    permuted = eager("permuted", "aten.permute.default", "linear", layout=LAST)
-    added = eager("added", "aten.add.Tensor", "shortcut", "permuted")
-    conv = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
-
-    assert in_eager(entering(), nodes=(a_placeholder("shortcut", PLAIN), linear, permuted, added, conv)) == ()
-
-
 @pytest.mark.parametrize(
     "conversion",
     [
@@ -277,11 +231,24 @@ def test_other_eager_conversions_make_no_breaker(conversion: Conversion) -> None
     assert in_eager(conversion) == ()
 
 
-def test_where_the_user_made_the_copy_the_way_back_is_no_breaker_either() -> None:
+def test_what_else_may_look_like_the_end_of_an_eager_region_is_none() -> None:
+    assert in_eager(entering(direction="to_blocked", owner="library")) == ()
+
+    flat = eager("flatten", "aten.clone.default", "conv_a")
+    rows = eager("rows", "aten.view.default", "flatten", layout=contiguous((2, 8 * 36)))
+    product = eager("addmm", "aten.addmm.default", "rows", layout=contiguous((2, 10)))
+
+    assert in_eager(copied("flatten"), nodes=(*EAGER[:2], flat, rows, product)) == ()
+
+    linear = eager("linear", "aten.addmm.default", "x", layout=contiguous((72, 8)))
+    permuted = eager("permuted", "aten.permute.default", "linear", layout=LAST)
+    added = eager("added", "aten.add.Tensor", "shortcut", "permuted")
+    conv = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
+
+    assert in_eager(entering(), nodes=(a_placeholder("shortcut", PLAIN), linear, permuted, added, conv)) == ()
+
     assert in_eager(copied("norm", owner="user"), entering()) == ()
 
-
-def test_an_eager_operation_that_returns_channels_last_again_is_no_breaker() -> None:
     norm = msgspec.structs.replace(EAGER[2], layout=LAST)
 
     assert in_eager(copied("norm"), nodes=(*EAGER[:2], norm, *EAGER[3:])) == ()
@@ -298,7 +265,24 @@ def test_a_convolution_that_returns_contiguous_is_no_breaker(given: str, why: st
     assert in_eager(entering(), nodes=(*EAGER[:3], between, last_one)) == (), why
 
 
-def test_two_branches_above_a_convolution_lead_to_one_breaker() -> None:
+def test_an_eager_operation_that_returns_contiguous_is_a_breaker_with_its_copy_or_without() -> None:
+    assert in_eager(copied("norm"), entering()) == (
+        LayoutBreaker(
+            node="norm",
+            op="instance_norm",
+            reason="it is given channels_last; eager returns contiguous_format",
+            location=a_location(5),
+            module="net.1",
+            source=LAST,
+            target=PLAIN,
+            conversions=("norm out", "conv_b in"),
+        ),
+    )
+
+    (breaker,) = in_eager(entering())
+
+    assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
+
     branches = [eager(name, "aten.relu.default", "norm") for name in ("left", "right")]
     added = eager("added", "aten.add.Tensor", "left", "right")
     last_one = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
@@ -309,11 +293,7 @@ def test_two_branches_above_a_convolution_lead_to_one_breaker() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "seconds", "moved"),
-    [
-        ({}, 3e-3, 300),
-        ({"seconds": None}, None, 300),
-        ({"bytes_moved": None}, 3e-3, None),
-    ],
+    [({}, 3e-3, 300), ({"seconds": None}, None, 300), ({"bytes_moved": None}, 3e-3, None)],
 )
 def test_a_breaker_costs_what_its_conversions_cost(
     changes: dict[str, Any], seconds: float | None, moved: int | None
@@ -329,13 +309,11 @@ def test_a_breaker_costs_what_its_conversions_cost(
     assert breaker.bytes_moved == moved
 
 
-def test_a_breaker_whose_conversions_are_not_recorded_has_no_cost() -> None:
+def test_breakers_without_conversions_have_no_cost_and_those_that_pairs_tell_are_dropped() -> None:
     (breaker,) = with_breaker_costs(a_graph(breakers=(a_breaker(conversions=("gone",)),)), []).breakers
 
     assert (breaker.seconds, breaker.bytes_moved) == (None, None)
 
-
-def test_a_breaker_that_pairs_tell_already_is_dropped() -> None:
     told = a_breaker("cat", conversions=("0", "1", "2"))
     partly = a_breaker("norm", conversions=("0", "3"))
     bare = a_breaker("bare")

@@ -71,6 +71,21 @@ def only(*buffers: Buffer, nodes: tuple[FxNode, ...] = ()) -> RedundantPair:
     return pair
 
 
+WIDE = (2, 16, 6, 6)
+WHOLE = plain("whole", layout=contiguous(WIDE), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
+JOINED_BACK = last("back", of("whole", contiguous(WIDE)), layout=channels_last(WIDE), kernel="cpp_fused_1")
+
+
+def branch(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
+    """A part of ``WHOLE``, computed by a ReLU: its conversion rides along."""
+    part = strided_layout(IMAGE, (576, 36, 6, 1))
+    fields = {"layout": part, "alias_of": "whole", "operations": ("relu",), "origins": ("cat",)}
+    return plain(name, *reads, **{**fields, **changes})
+
+
+BRANCHES = (branch("p0", of("a", LAST)), branch("p1", of("a", LAST)))
+
+
 def test_a_way_there_and_back_through_a_loop_is_a_pair_with_its_proof() -> None:
     assert only(A, OUT, RELU, BACK, B) == RedundantPair(
         kind="through",
@@ -90,28 +105,15 @@ def test_a_way_there_and_back_through_a_loop_is_a_pair_with_its_proof() -> None:
 
 
 def test_the_branches_of_a_concatenation_go_with_the_pair() -> None:
-    wide = (2, 16, 6, 6)
-    branches = [
-        plain(
-            f"p{n}",
-            of("a", LAST),
-            layout=strided_layout(IMAGE, (576, 36, 6, 1)),
-            alias_of="whole",
-            offset=288 * n,
-            origins=("cat",),
-        )
-        for n in range(2)
-    ]
-    whole = plain("whole", layout=contiguous(wide), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
-    back = last("back", of("whole", contiguous(wide)), layout=channels_last(wide), kernel="cpp_fused_1")
-    pair = only(A, *branches, whole, back, B)
+    branches = [branch(f"p{n}", of("a", LAST), offset=288 * n, operations=()) for n in range(2)]
+    pair = only(A, *branches, WHOLE, JOINED_BACK, B)
 
     assert (pair.first, pair.also, pair.second) == (
         "graph 0 conversion 0",
         ("graph 0 conversion 1",),
         "graph 0 conversion 2",
     )
-    assert (pair.kind, pair.between, pair.tensor_shape) == ("through", ("aten.cat.default",), wide)
+    assert (pair.kind, pair.between, pair.tensor_shape) == ("through", ("aten.cat.default",), WIDE)
     assert pair.bytes_moved == BYTES + BYTES + 2 * BYTES
     assert pair.proof == (
         "a, a are converted into p0, whole, and back converts back for conv_b; the 3 buffers between are read by "
@@ -143,10 +145,7 @@ def test_the_branches_of_a_concatenation_go_with_the_pair() -> None:
             (RELU, plain("back", of("r"), layout=strided_layout(IMAGE, (288, 6, 48, 1)), kernel="cpp_fused_2")),
         ),
         ("it is another region", (plain("r", reads=("out",), operations=("relu",), kernel="cpp_fused_1"), BACK, B)),
-        (
-            "a loop that was not understood reads it",
-            (RELU, BACK, B, last("u", reads=("r",), problem="symbolic sizes")),
-        ),
+        ("a loop that was not understood reads it", (RELU, BACK, B, last("u", reads=("r",), problem="symbolic sizes"))),
     ],
 )
 def test_a_value_that_something_needs_as_it_is_makes_no_pair(why: str, others: tuple[Buffer, ...]) -> None:
@@ -155,13 +154,11 @@ def test_a_value_that_something_needs_as_it_is_makes_no_pair(why: str, others: t
     assert pairs(A, *kept, *others) == [], why
 
 
-def test_a_reader_that_gives_a_smaller_value_pins_nothing() -> None:
+def test_readers_that_reduce_pin_nothing_and_pins_behind_buffers_in_registers_count() -> None:
     mean = plain("mean", of("r"), layout=contiguous((2, 8)), is_reduction=True)
 
     assert pairs(A, OUT, RELU, BACK, B, mean) == [("out", "back")]
 
-
-def test_a_pin_behind_a_buffer_in_registers_counts() -> None:
     kept = plain("kept", BufferRead(name="r", stride=None), is_removed=True)
     flat = plain("flat", BufferRead(name="kept", stride=None), layout=contiguous((576,)))
     reduced = plain("sum", BufferRead(name="kept", stride=None), layout=contiguous((2,)), is_reduction=True)
@@ -205,39 +202,7 @@ def test_a_value_that_two_operands_are_converted_for_is_not_followed() -> None:
     assert pairs(A, mixed, RELU, BACK, B, nodes=(a_placeholder("y", odd),)) == []
 
 
-def test_one_pin_in_a_region_of_two_ways_leaves_one_pair() -> None:
-    other = call("a2", "x", node="conv_a")
-    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3")
-    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
-    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4")
-    pin = call("m", "out2", node="mm")
-    (pair,) = buffer_pairs(
-        graph(A, other, OUT, second, joined, BACK, B, again, call("b2", "again", node="conv_b"), pin)
-    )
-
-    assert pair.proof == (
-        "a is converted into out, r, and back converts back for conv_b; the 3 buffers between are read by "
-        "4 generated loops, which read any layout; 1 of them also by what needs this layout, which keeps its own "
-        "conversion"
-    )
-
-
-WIDE = (2, 16, 6, 6)
-WHOLE = plain("whole", layout=contiguous(WIDE), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
-JOINED_BACK = last("back", of("whole", contiguous(WIDE)), layout=channels_last(WIDE), kernel="cpp_fused_1")
-
-
-def branch(name: str, *reads: BufferRead, **changes: Any) -> Buffer:
-    """A part of ``WHOLE``, computed by a ReLU: its conversion rides along."""
-    part = strided_layout(IMAGE, (576, 36, 6, 1))
-    fields = {"layout": part, "alias_of": "whole", "operations": ("relu",), "origins": ("cat",)}
-    return plain(name, *reads, **{**fields, **changes})
-
-
-BRANCHES = (branch("p0", of("a", LAST)), branch("p1", of("a", LAST)))
-
-
-def test_branches_that_are_converted_while_they_are_computed_go_with_the_way_back() -> None:
+def test_conversions_that_ride_along_go_with_a_pair_and_make_none() -> None:
     pair = only(A, *BRANCHES, WHOLE, JOINED_BACK, B)
 
     assert (pair.first, pair.also, pair.second) == (
@@ -246,8 +211,6 @@ def test_branches_that_are_converted_while_they_are_computed_go_with_the_way_bac
         "graph 0 conversion 2",
     )
 
-
-def test_two_conversions_that_ride_along_in_computing_loops_are_no_pair() -> None:
     out = msgspec.structs.replace(OUT, operations=("relu",))
     back = msgspec.structs.replace(BACK, operations=("sigmoid",))
 
@@ -265,8 +228,23 @@ def two_ways(*, rides: bool) -> list[tuple[str, str]]:
     return pairs(A, others[0], OUT, second, joined, BACK, B, again, others[1])
 
 
-def test_two_ways_through_one_value_are_two_pairs_with_ends_of_their_own() -> None:
+def test_two_ways_are_two_pairs_unless_one_is_pinned() -> None:
     assert two_ways(rides=False) == [("out", "back"), ("out2", "again")]
+
+    other = call("a2", "x", node="conv_a")
+    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3")
+    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
+    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4")
+    pin = call("m", "out2", node="mm")
+    (pair,) = buffer_pairs(
+        graph(A, other, OUT, second, joined, BACK, B, again, call("b2", "again", node="conv_b"), pin)
+    )
+
+    assert pair.proof == (
+        "a is converted into out, r, and back converts back for conv_b; the 3 buffers between are read by "
+        "4 generated loops, which read any layout; 1 of them also by what needs this layout, which keeps its own "
+        "conversion"
+    )
 
 
 def test_weights_and_graphs_without_buffers_have_no_pairs() -> None:

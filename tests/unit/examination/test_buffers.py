@@ -34,41 +34,16 @@ def sources(*buffers: Buffer, nodes: tuple[FxNode, ...] = ()) -> tuple[Source, .
     return flow(*buffers, nodes=nodes).sources(buffers[-1])
 
 
-def test_layouts_and_types_are_those_of_buffers_and_of_graph_inputs() -> None:
+def test_layouts_types_and_readers_are_those_of_buffers_and_of_graph_inputs() -> None:
     known = flow(buffer("buf0", dtype="bfloat16"))
 
     assert (known.layout_of("buf0"), known.layout_of("x"), known.layout_of("nowhere")) == (LAST, PLAIN, None)
     types = [getattr(known.value(name), "dtype", None) for name in ("buf0", "x", "nowhere")]
     assert types == ["bfloat16", "float32", None]
 
-
-def test_readers_are_named_once_each() -> None:
     twice = buffer("buf1", a_read("x", PLAIN), a_read("buf0", LAST), a_read("x", PLAIN, offset=1))
 
     assert dict(flow(buffer("buf0", a_read("x", PLAIN)), twice).readers) == {"x": ["buf0", "buf1"], "buf0": ["buf1"]}
-
-
-def test_a_source_has_its_own_layout_and_the_one_it_is_seen_in() -> None:
-    permuted = BufferRead(name="x", stride=(288, 6, 1, 36))
-    (source,) = sources(buffer("buf0", permuted, layout=contiguous((2, 6, 6, 8))))
-
-    assert source == Source("x", strided_layout((2, 6, 6, 8), (288, 6, 1, 36)), PLAIN)
-
-
-def test_a_source_seen_as_it_is_has_its_own_layout_size_one_dimensions_included() -> None:
-    own = strided_layout((2, 8, 1, 6), (48, 6, 999, 1))
-    read = BufferRead(name="buf0", stride=(48, 6, 0, 1))
-    (source,) = sources(buffer("buf0", layout=own), buffer("buf1", read, layout=own))
-
-    assert source == Source("buf0", own, own)
-
-
-def test_a_dimension_of_size_one_that_the_reader_adds_gets_the_stride_torch_would_give_it() -> None:
-    own = contiguous((8, 6))
-    read = BufferRead(name="buf0", stride=(0, 6, 0, 1))
-    (source,) = sources(buffer("buf0", layout=own), buffer("buf1", read, layout=contiguous((1, 8, 1, 6))))
-
-    assert source == Source("buf0", contiguous((1, 8, 1, 6)), own)
 
 
 @pytest.mark.parametrize(
@@ -87,20 +62,33 @@ def test_what_is_no_whole_tensor_is_not_seen(read: BufferRead) -> None:
     assert source == Source(read.name, None, PLAIN if read.name == "x" else None)
 
 
-def test_a_buffer_in_registers_is_seen_through_to_everything_it_was_computed_from() -> None:
+def test_sources_have_their_own_layout_and_the_one_they_are_seen_in_through_registers_too() -> None:
+    permuted = BufferRead(name="x", stride=(288, 6, 1, 36))
+    (source,) = sources(buffer("buf0", permuted, layout=contiguous((2, 6, 6, 8))))
+
+    assert source == Source("x", strided_layout((2, 6, 6, 8), (288, 6, 1, 36)), PLAIN)
+
+    own = strided_layout((2, 8, 1, 6), (48, 6, 999, 1))
+    read = BufferRead(name="buf0", stride=(48, 6, 0, 1))
+    (source,) = sources(buffer("buf0", layout=own), buffer("buf1", read, layout=own))
+
+    assert source == Source("buf0", own, own)
+
+    own = contiguous((8, 6))
+    read = BufferRead(name="buf0", stride=(0, 6, 0, 1))
+    (source,) = sources(buffer("buf0", layout=own), buffer("buf1", read, layout=contiguous((1, 8, 1, 6))))
+
+    assert source == Source("buf0", contiguous((1, 8, 1, 6)), own)
+
     kept = buffer("buf1", a_read("x", PLAIN), a_read("buf0", LAST), layout=PLAIN, is_removed=True)
     found = sources(buffer("buf0"), kept, buffer("buf2", a_read("buf1", PLAIN)))
 
     assert found == (Source("x", PLAIN, PLAIN), Source("buf0", LAST, LAST))
 
-
-def test_a_buffer_in_registers_read_in_another_order_is_not_seen_through() -> None:
     kept = buffer("buf0", a_read("x", PLAIN), layout=PLAIN, is_removed=True)
 
     assert sources(kept, buffer("buf1", a_read("buf0", LAST))) == (Source("buf0", None, PLAIN),)
 
-
-def test_the_same_source_read_twice_is_one() -> None:
     assert sources(buffer("buf0", a_read("x", PLAIN), a_read("x", PLAIN, is_masked=False))) == (
         Source("x", PLAIN, PLAIN),
     )
@@ -134,15 +122,13 @@ def test_a_masked_read_that_does_not_walk_its_own_dimensions_is_no_part(
     assert sources(whole, nodes=(cat,)) == (Source("x", None, PLAIN),)
 
 
-def test_only_a_loop_that_does_more_than_move_and_cast_computes() -> None:
+def test_a_loop_that_does_more_than_move_and_cast_computes_and_what_its_kernel_moves_is_fused() -> None:
     assert not computes(buffer("buf0"))
     assert not computes(buffer("buf0", operations=("to_dtype", "to_dtype_bitcast")))
     assert computes(buffer("buf0", operations=("to_dtype", "relu")))
     assert computes(buffer("buf0", is_reduction=True))
     assert not computes(buffer("buf0", is_extern=True, operations=("relu",)))
 
-
-def test_a_move_is_fused_where_its_kernel_computes_for_any_buffer() -> None:
     moved, computed = buffer("buf0"), buffer("buf1", operations=("relu",))
 
     assert flow(moved, computed).is_fused(moved)
@@ -166,34 +152,24 @@ def name_of(buffer: Buffer, *others: Buffer) -> str | None:
     return None if node is None else node.name
 
 
-def test_a_buffer_is_told_by_the_node_whose_value_it_is() -> None:
+def test_by_which_node_a_buffer_and_a_library_call_are_told() -> None:
     assert name_of(buffer("buf0", source_node="relu", origins=("relu", "convolution"))) == "relu"
 
-
-def test_what_is_only_made_ready_for_a_call_is_told_by_that_call() -> None:
     assert name_of(buffer("buf0", origins=("relu", "convolution")), extern("buf1", "buf0")) == "convolution"
 
-
-def test_a_graph_input_that_is_made_ready_for_a_call_is_told_by_that_call() -> None:
     ready = buffer("buf0", source_node="x", origins=("relu",))
     known = flow(ready, extern("buf1", "buf0"), nodes=(RELU, CONVOLUTION))
 
     assert known.node_of(ready) == CONVOLUTION
 
-
-def test_what_computes_on_the_way_is_told_by_what_it_computes() -> None:
     computing = buffer("buf0", origins=("relu", "convolution"), operations=("relu",))
 
     assert name_of(computing, extern("buf1", "buf0")) == "relu"
 
-
-def test_else_the_last_origin_with_a_place_tells() -> None:
     assert name_of(buffer("buf0", origins=("clone", "relu"))) == "relu"
     assert name_of(buffer("buf0", origins=("clone",))) == "clone"
     assert name_of(buffer("buf0", origins=("unknown",))) is None
 
-
-def test_a_library_call_is_its_own_node_or_the_convolution_among_its_origins() -> None:
     own, fused = extern("buf1", "buf0"), extern("buf2", "buf0", node=None, origins=("convolution", "relu", "clone"))
     other = extern("buf3", "buf0", node=None, origins=("relu", "clone"))
     known = flow(buffer("buf0"), own, fused, other, nodes=(RELU, CLONE, CONVOLUTION))
@@ -202,8 +178,6 @@ def test_a_library_call_is_its_own_node_or_the_convolution_among_its_origins() -
     assert [node.name if node is not None else None for node in nodes] == ["convolution", "convolution", "clone", None]
     assert known.required_by("buf0") == ("convolution", "clone")
 
-
-def test_what_reads_the_whole_memory_reads_its_parts() -> None:
     part, whole = buffer("buf0", alias_of="buf1"), buffer("buf1", kernel=None, reads=("buf0",))
     known = flow(part, whole, extern("buf2", "buf1"), nodes=(CONVOLUTION,))
 
@@ -221,12 +195,7 @@ def test_a_part_of_a_larger_memory_counts_by_its_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "layout",
-    [
-        PLAIN,
-        blocked_layout(IMAGE, "aBcd16b"),
-        strided_layout(("s0", 8, 6, 6), ("2*s0", 1, 48, 8)),
-    ],
+    "layout", [PLAIN, blocked_layout(IMAGE, "aBcd16b"), strided_layout(("s0", 8, 6, 6), ("2*s0", 1, 48, 8))]
 )
 def test_a_layout_that_is_dense_blocked_or_symbolic_stays_as_it_is(layout: Any) -> None:
     assert densified(layout) is layout

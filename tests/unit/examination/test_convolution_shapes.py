@@ -25,16 +25,8 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 # What torch 2.13 calls the arguments that a signature has an index for.
-SCHEMA_NAMES = {
-    "input": ("input", "self"),
-    "weight": ("weight",),
-    "stride": ("stride",),
-    "padding": ("padding",),
-    "dilation": ("dilation",),
-    "groups": ("groups",),
-    "grad_output": ("grad_output",),
-    "transposed": ("transposed",),
-    "output_padding": ("output_padding",),
+SCHEMA_NAMES = {"input": ("input", "self")} | {
+    name: (name,) for name in "weight stride padding dilation groups grad_output transposed output_padding".split()
 }
 # Gone by torch 2.13; native_functions.yaml of 1.8 and 1.9 has them.
 GONE = {
@@ -150,7 +142,7 @@ def test_an_output_that_cannot_be_computed_is_not_known(input: Shape, weight: Sh
     assert output_shape(input, weight, SIGNATURES["aten::conv2d"], values) == ()
 
 
-def test_the_tensors_of_a_forward_convolution() -> None:
+def test_the_tensors_of_a_convolution_forward_and_backward() -> None:
     found = convolution_tensors(
         "aten::cudnn_convolution",
         arguments(
@@ -169,8 +161,6 @@ def test_the_tensors_of_a_forward_convolution() -> None:
         ("output", (4, 768, 14, 14), "activation", "output 0"),
     ]
 
-
-def test_the_tensors_of_a_backward_convolution() -> None:
     found = convolution_tensors(
         "aten::convolution_backward", arguments([(2, 8, 5, 5), (2, 3, 9, 9), (8, 3, 3, 3), (8,), (), (), ()])
     )
@@ -185,8 +175,6 @@ def test_the_tensors_of_a_backward_convolution() -> None:
         ("grad_weight", (8, 3, 3, 3), "gradient", "output 1"),
     ]
 
-
-def test_the_backward_halves_of_torch_1_8_name_only_what_they_were_given() -> None:
     shapes: list[Shape] = [(8, 3, 3, 3), (2, 8, 5, 5), (2, 3, 9, 9)]
 
     weight = convolution_tensors("aten::cudnn_convolution_backward_weight", arguments(shapes))

@@ -6,7 +6,7 @@ from trace_builders import to_channels_last, to_contiguous
 from layoutdoctor.examination import costs
 
 
-def test_conversions_are_listed_once_without_the_fused_and_those_that_change_nothing() -> None:
+def test_conversions_are_listed_once_the_fused_where_asked_for_and_summed_up_by_place() -> None:
     kept = a_conversion("a")
     trial = a_trial(
         kernels=kernels(kept, a_conversion("b", direction="none")),
@@ -15,27 +15,19 @@ def test_conversions_are_listed_once_without_the_fused_and_those_that_change_not
 
     assert [conversion.id for conversion in costs.conversions_of(trial)] == ["a", "d"]
 
-
-def test_a_sum_of_nothing_known_is_unknown_not_zero() -> None:
-    assert costs.sum_known([None, None]) is None
-    assert costs.sum_known([None, 1.5, 0.5]) == 2.0
-    assert costs.sum_known([None]) is None
-    assert costs.sum_known([None, 3, 4]) == 7
-
-
-def test_fused_conversions_are_listed_where_they_are_asked_for() -> None:
     fused, none = a_conversion("b", fused=True), a_conversion("c", direction="none")
     trial = a_trial(kernels=kernels(a_conversion("a"), none), graphs=(a_graph(conversions=(fused,)),))
 
     assert [c.id for c in costs.all_conversions_of(trial)] == ["a", "b"]
     assert [c.id for c in costs.conversions_of(trial)] == ["a"]
 
+    assert costs.sum_known([None, None]) is None
+    assert costs.sum_known([None, 1.5, 0.5]) == 2.0
+    assert costs.sum_known([None]) is None
+    assert costs.sum_known([None, 3, 4]) == 7
 
-def test_an_entry_of_a_table_of_totals_counts_for_all_its_launches() -> None:
     assert costs.launch_count([to_channels_last("a", count=400), to_contiguous("b")]) == 401
 
-
-def test_places_are_added_up_and_the_most_expensive_stands_first() -> None:
     copies = [
         to_channels_last("a", module="conv_1", location=None, seconds=None),
         to_channels_last("b", module="conv_2", location=a_location(3), seconds=2e-4, count=5),

@@ -86,7 +86,7 @@ CHAIN = graph(
 )
 
 
-def test_a_result_converted_back_for_the_next_convolution_is_one_pair_through_what_lies_between() -> None:
+def test_a_result_converted_back_for_the_next_convolution_is_one_pair() -> None:
     pair = only_pair(CHAIN, *around("a", "b"))
 
     assert (pair.first, pair.second) == ("a out", "b input 0")
@@ -96,8 +96,6 @@ def test_a_result_converted_back_for_the_next_convolution_is_one_pair_through_wh
     assert pair.tensor_shape == IMAGE
     assert "a's result goes through aten.relu.default into b" in str(pair.proof)
 
-
-def test_a_result_read_by_a_convolution_directly_is_an_adjacent_pair() -> None:
     pair = only_pair(graph(argument(), convolution("a", "x"), convolution("b", "a"), outputs=("b",)), *around("a", "b"))
 
     assert (pair.kind, pair.between) == ("adjacent", ())
@@ -137,13 +135,6 @@ def test_an_operation_not_known_to_take_any_layout_pins_what_it_reads(target: st
     reading = graph(*(n for n in CHAIN.nodes if "weight" not in n.name), value("v", target, "r"), outputs=("b", "v"))
 
     assert found(reading, *around("a", "b")) == []
-
-
-def test_a_reduction_reads_a_value_as_it_lies() -> None:
-    mean = value("m", "aten.mean.dim", "r", layout=contiguous((4, 32, 1, 1)))
-    reading = graph(*(n for n in CHAIN.nodes if "weight" not in n.name), mean, outputs=("b", "m"))
-
-    assert len(found(reading, *around("a", "b"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -357,6 +348,11 @@ def test_there_is_no_pair_where(why: str, own: Graph, conversions: list[Conversi
             ],
         ),
         (
+            "a reduction reads it as it lies",
+            replace(CHAIN, nodes=(*CHAIN.nodes, value("m", "aten.mean.dim", "r", layout=contiguous(POINT)))),
+            around("a", "b"),
+        ),
+        (
             "a symbolic size is no tensor",
             summed(a_node("f", "aten.sym_size.int", ("x",), layout=None, dtype=None)),
             around("a", "b"),
@@ -367,7 +363,7 @@ def test_there_is_one_pair_where(why: str, own: Graph, conversions: list[Convers
     assert len(found(own, *conversions)) == 1
 
 
-def test_a_result_in_another_blocked_format_does_not_pay_for_what_pins_the_region() -> None:
+def test_what_would_have_to_be_converted_instead_is_weighed_in_its_format_and_its_bytes() -> None:
     """The region in aBcd16b: a and c save two conversions, the output costs one; b's stays one. That is no pair."""
     nodes = argument(), convolution("a", "x"), convolution("b", "x"), value("s", ADD, "a", "b"), convolution("c", "s")
     mixed = graph(*nodes, outputs=("c", "s"))
@@ -375,9 +371,7 @@ def test_a_result_in_another_blocked_format_does_not_pay_for_what_pins_the_regio
     assert found(mixed, leaving("a"), leaving("b", tag="aBcd8b"), entering("c")) == []
     assert len(found(mixed, leaving("a"), leaving("b"), entering("c"))) == 1  # both in aBcd16b: one goes, one stays
 
-
-def test_a_small_pair_is_not_claimed_where_a_large_output_would_be_converted_instead() -> None:
-    """One result of two is freed, but the upsampled sum, four times as large, would have to be made plain."""
+    # One result of two is freed, but the upsampled sum, four times as large, would have to be made plain.
     large = (4, 32, 32, 32)
     up = value("u", "aten.upsample_nearest2d.vec", "s", layout=contiguous(large))
     nodes = argument(), convolution("a", "x"), convolution("b", "x"), value("s", ADD, "a", "b"), up
@@ -388,7 +382,7 @@ def test_a_small_pair_is_not_claimed_where_a_large_output_would_be_converted_ins
     assert len(found(replace(returned, output_names=("c",)), *conversions)) == 1
 
 
-def test_graphs_with_the_same_node_names_are_kept_apart() -> None:
+def test_graphs_with_the_same_node_names_and_runs_of_one_graph_are_kept_apart() -> None:
     other = replace(CHAIN, name="graph 1", output_names=("b", "r"))
     conversions = around("a", "b")
     elsewhere = [replace(c, graph="graph 1", id=f"{c.id} 1") for c in conversions]
@@ -398,8 +392,6 @@ def test_graphs_with_the_same_node_names_are_kept_apart() -> None:
     assert [(pair.first, pair.second) for pair in pairs] == [("a out", "b input 0")]
     assert redundant_pairs([other], conversions) == ()
 
-
-def test_a_graph_that_runs_twice_is_balanced_once_for_each_run() -> None:
     assert found(CHAIN, *around("a", "b"), *again("a", "b")) == [
         ("a out", "b input 0"),
         ("a out again", "b input 0 again"),

@@ -127,7 +127,7 @@ def summarized(trace: RecordedTrace, graph: Graph, lacks: tuple[str, ...] = ()) 
     tree = operation_tree(iteration_of(trace))
     problem = join_eager(tree, graph)
     graph = align_eager(tree, graph)
-    return summarize_device(trace, attribute(trace), tree, (graph,), (*lacks, *([problem] if problem else [])))
+    return summarize_device(attribute(trace), tree, (graph,), (*lacks, *([problem] if problem else [])))
 
 
 def ports(found: KernelSummary) -> list[tuple[str | None, str | None, str]]:
@@ -138,8 +138,8 @@ def pairs(found: KernelSummary, graph: Graph = CHAIN) -> list[tuple[str, str]]:
     return [(pair.first, pair.second) for pair in redundant_pairs((graph,), found.conversions)]
 
 
-def test_a_conversion_of_a_library_knows_its_node_its_value_and_what_a_trace_tells() -> None:
-    recorder = Recorder()
+def test_a_chain_of_two_convolutions_is_told_by_its_conversions_its_kernels_and_its_round_trip() -> None:
+    recorder = Recorder(now=5_000_000)
     chain(recorder)
     found = summarized(recorder.trace(), CHAIN)
 
@@ -162,23 +162,13 @@ def test_a_conversion_of_a_library_knows_its_node_its_value_and_what_a_trace_tel
     assert result.stream == 7
     assert result.seconds_source == "measured"
 
-
-def test_every_kernel_of_the_list_knows_its_node_and_starts_count_from_the_first() -> None:
-    recorder = Recorder(now=5_000_000)
-    chain(recorder)
-    found = summarized(recorder.trace(), CHAIN)
-
     assert [k.node for k in found.kernels] == [*["conv1"] * 4, "relu", *["conv2"] * 4]
     assert {k.graph for k in found.kernels} == {"eager"}
     assert [k.library for k in found.kernels[:5]] == [*["cudnn"] * 4, "aten"]
     assert [k.start_seconds for k in found.kernels[:2]] == pytest.approx([0.0, 1.501e-6])
     assert [c.start_seconds for c in found.conversions[:3]] == [found.kernels[i].start_seconds for i in (0, 1, 3)]
 
-
-def test_a_round_trip_through_conversions_of_the_library_is_proved_on_the_graph() -> None:
-    recorder = Recorder()
-    chain(recorder)
-    (pair,) = redundant_pairs((CHAIN,), summarized(recorder.trace(), CHAIN).conversions)
+    (pair,) = redundant_pairs((CHAIN,), found.conversions)
 
     assert (pair.first, pair.second, pair.between) == ("conversion 2", "conversion 3", ("aten.relu.default",))
     assert (pair.module, pair.tensor_shape, pair.evidence) == ("b", Y, "kernels")
@@ -186,7 +176,7 @@ def test_a_round_trip_through_conversions_of_the_library_is_proved_on_the_graph(
     assert pair.bytes_moved == 2 * (2 * 2 * 4 * 48 * 32 * 32)
 
 
-def test_a_sibling_of_the_same_sizes_is_no_way_back() -> None:
+def test_a_sibling_of_the_same_sizes_or_a_value_of_others_is_no_way_back() -> None:
     recorder = Recorder()
     first(recorder)
     rectified(recorder)
@@ -198,8 +188,6 @@ def test_a_sibling_of_the_same_sizes_is_no_way_back() -> None:
     assert ports(found)[3] == ("conv2", "input 0", "activation")
     assert pairs(found, branches) == []
 
-
-def test_other_sizes_than_the_graph_has_join_nothing() -> None:
     recorder = Recorder()
     other = (4, 48, 16, 16)
     first(recorder)
@@ -213,15 +201,7 @@ def test_other_sizes_than_the_graph_has_join_nothing() -> None:
     assert pairs(found) == []
 
 
-def test_without_recorded_strides_only_the_result_is_named() -> None:
-    recorder = Recorder()
-    first(recorder, has_strides=False)
-    found = summarized(recorder.trace(), eager(conv1()))
-
-    assert [port for _, port, _ in ports(found)] == [None, None, "output 0"]
-
-
-def test_a_value_that_came_in_another_layout_than_is_converted_is_not_named() -> None:
+def test_what_lies_otherwise_than_it_is_converted_or_is_not_known_to_lie_so_is_not_named() -> None:
     recorder = Recorder()
     chain(recorder, layouts=[channels_last(Y), contiguous(WEIGHT_2)])
     found = summarized(recorder.trace(), CHAIN)
@@ -229,8 +209,6 @@ def test_a_value_that_came_in_another_layout_than_is_converted_is_not_named() ->
     assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", "output 0", None, "input 1", "output 0"]
     assert pairs(found) == []
 
-
-def test_a_result_that_the_graph_has_in_another_layout_is_not_named() -> None:
     recorder = Recorder()
     chain(recorder)
     graph = eager(conv1(channels_last(Y)), RECTIFIED, conv2())
@@ -238,6 +216,12 @@ def test_a_result_that_the_graph_has_in_another_layout_is_not_named() -> None:
 
     assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", None, "input 0", "input 1", "output 0"]
     assert pairs(found, graph) == []
+
+    recorder = Recorder()
+    first(recorder, has_strides=False)
+    found = summarized(recorder.trace(), eager(conv1()))
+
+    assert [port for _, port, _ in ports(found)] == [None, None, "output 0"]
 
 
 def transposes(*shapes: tuple[int, ...]) -> list[tuple[str, Any]]:
@@ -269,32 +253,26 @@ def test_the_buffer_that_miopen_converts_before_it_writes_the_result_is_told_apa
     assert pairs(found) == [("conversion 3", "conversion 4")]
 
 
+def differentiate(recorder: Recorder, *shapes: tuple[int, ...], kernels: Sequence[tuple[str, Any]]) -> None:
+    """The backward of a convolution by its gradient, input and weight."""
+    layouts = [contiguous(shape) for shape in shapes]
+    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, True, False]"]
+    tensors: dict[str, Any] = {"shapes": shapes, "strides": [layout.stride for layout in layouts]}
+    with recorder.operation("aten::convolution_backward", values=values, **tensors):
+        for name, grid in kernels:
+            recorder.kernel(name, grid=grid, takes=1501)
+
+
 def backward_chain(recorder: Recorder) -> None:
     """The backward of the chain, on autograd's own thread."""
     recorder.on_thread("autograd")
-    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, True, False]"]
     with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0", sequence=3, forward_thread=1):
-        tensors = [contiguous(Z), contiguous(Y), contiguous(WEIGHT_2)]
-        with recorder.operation(
-            "aten::convolution_backward",
-            shapes=[t.shape for t in tensors],
-            strides=[t.stride for t in tensors],
-            values=values,
-        ):
-            for name, grid in cudnn([Z, WEIGHT_2], DATA_GRADIENT, Y) + cudnn([Y, Z], WEIGHT_GRADIENT, WEIGHT_2):
-                recorder.kernel(name, grid=grid, takes=1501)
+        around = cudnn([Z, WEIGHT_2], DATA_GRADIENT, Y) + cudnn([Y, Z], WEIGHT_GRADIENT, WEIGHT_2)
+        differentiate(recorder, Z, Y, WEIGHT_2, kernels=around)
     with recorder.operation("autograd::engine::evaluate_function: ReluBackward0"):
         recorder.pointwise("aten::threshold_backward", Y, Y)
     with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0"):
-        tensors = [contiguous(Y), contiguous(X), contiguous(WEIGHT)]
-        with recorder.operation(
-            "aten::convolution_backward",
-            shapes=[t.shape for t in tensors],
-            strides=[t.stride for t in tensors],
-            values=values,
-        ):
-            for name, grid in cudnn([Y, WEIGHT], DATA_GRADIENT, X):
-                recorder.kernel(name, grid=grid, takes=1501)
+        differentiate(recorder, Y, X, WEIGHT, kernels=cudnn([Y, WEIGHT], DATA_GRADIENT, X))
 
 
 def backward_nodes() -> tuple[FxNode, ...]:
@@ -371,18 +349,13 @@ def test_kernels_of_a_compiled_graph_belong_to_it_and_its_external_calls_to_its_
     graphs = (compiled("graph 0"), compiled("graph 1", kernel_names=("triton_poi_fused_tanh_0",)))
 
     assert join_compiled(tree, graphs) is None
-    found = summarize_device(trace, attribute(trace), tree, graphs, ())
+    found = summarize_device(attribute(trace), tree, graphs, ())
     assert [(k.node, k.graph) for k in found.kernels[:5]] == [*[("conv", "graph 0")] * 4, (None, "graph 0")]
     assert [(k.library, k.op) for k in found.kernels[3:5]] == [("cudnn", "aten::cudnn_convolution"), ("inductor", None)]
     assert (found.kernels[-1].graph, found.kernels[-1].op) == (None, None)
     assert (
         ports(found)
-        == [
-            ("conv", "input 0", "activation"),
-            ("conv", "input 1", "weight"),
-            ("conv", "output 0", "activation"),
-        ]
-        * 2
+        == [("conv", "input 0", "activation"), ("conv", "input 1", "weight"), ("conv", "output 0", "activation")] * 2
     )
 
 
@@ -404,7 +377,7 @@ def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() ->
     recorder.kernel(POINTWISE, external=NONE)
     trace = recorder.trace()
 
-    assert device_seconds(trace, attribute(trace)) == {2: pytest.approx(6.5e-6)}
+    assert device_seconds(attribute(trace)) == {2: pytest.approx(6.5e-6)}
 
 
 @pytest.mark.thorough
@@ -412,7 +385,7 @@ def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() ->
 def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> None:
     trace = read_trace(TRACES / f"{name}.json.gz")
     expected = examine_recorded(trace).kernels
-    found = summarize_device(trace, attribute(trace), operation_tree(iteration_of(trace)), (), ())
+    found = summarize_device(attribute(trace), operation_tree(iteration_of(trace)), (), ())
 
     sums = ("count", "seconds", "conversion_count", "conversion_seconds", "share", "exposed_conversion_seconds")
     for field in (*sums, "convolution_count", "convolution_seconds", "not_understood_count"):
@@ -430,21 +403,12 @@ def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> Non
     assert not any("stack" in lack for lack in found.lacks)
 
 
-def test_what_only_the_order_of_kernels_tells_is_not_named() -> None:
+def test_neither_the_order_alone_nor_a_call_inside_another_operation_names_a_value() -> None:
     """MIOpen's backward: two tensors of equal sizes, the first converted one may be either."""
     recorder = Recorder()
-    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, False, False]"]
-    weight = (48, 48, 32, 32)
     same = (48, 48, 32, 32)
-    tensors = [contiguous(same), contiguous(same), contiguous(weight)]
-    with recorder.operation(
-        "aten::convolution_backward",
-        shapes=[t.shape for t in tensors],
-        strides=[t.stride for t in tensors],
-        values=values,
-    ):
-        for name, grid in [*transposes(same, weight), (FILL, None), (MIOPEN_DATA_GRADIENT, None)]:
-            recorder.kernel(name, grid=grid)
+    kernels = [*transposes(same, same), (FILL, None), (MIOPEN_DATA_GRADIENT, None)]
+    differentiate(recorder, same, same, same, kernels=kernels)
     nodes = (
         a_placeholder("g", contiguous(same)),
         a_placeholder("v", contiguous(same)),
@@ -456,8 +420,6 @@ def test_what_only_the_order_of_kernels_tells_is_not_named() -> None:
         ("gradient", "order", "back", None)
     ]
 
-
-def test_a_call_inside_another_operation_than_a_convolution_names_no_value() -> None:
     recorder = Recorder()
     tensors: dict[str, Any] = {"shapes": [X, WEIGHT], "strides": [contiguous(X).stride, contiguous(WEIGHT).stride]}
     with recorder.operation("aten::special", **tensors), recorder.operation("aten::cudnn_convolution", **tensors):

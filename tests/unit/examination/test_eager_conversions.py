@@ -118,134 +118,148 @@ def test_a_copy_that_changes_no_order_is_no_conversion(why: str, operation: Oper
     assert with_eager_conversions(graph(X, Y, CLONE), entries, ()).conversions == (), why
 
 
-def test_a_copy_of_two_dimensions_counts() -> None:
-    assert only(graph(), tree(None, copied(contiguous((4, 3)), strided_layout((4, 3), (1, 4))))).direction == "other"
+def convolution(**changes: Any) -> FxNode:
+    return a_node("convolution", CONVOLUTION, ("y", "w"), **{"layout": PLAIN, **changes})
 
 
-def test_a_copy_inside_an_operation_of_torch_is_the_frameworks() -> None:
-    norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN, module="net.1", is_called_directly=False)
-    entries = tree(norm, copied(LAST, PLAIN), "aten::instance_norm", "aten::contiguous", "aten::clone")
-    entries[0].node, entries[2].node = norm, None
-    found = only(graph(X, Y, norm), entries)
-
-    assert (found.owner, found.op, found.node) == ("framework", "aten::instance_norm", "norm")
-    assert found.cause == "made inside aten::instance_norm"
-    assert (found.port, found.source_value, found.role) == ("input 0", "y", "interior")
+def back(*inputs: str, **changes: Any) -> FxNode:
+    fields = {"layout": PLAIN, "backward": True}
+    return a_node("back", "aten.convolution_backward.default", inputs, **{**fields, **changes})
 
 
-@pytest.mark.parametrize(
-    "changes", [{"called": "reshape"}, {"is_called_directly": False}, {"is_called_directly": None}]
-)
-def test_a_copy_that_no_line_of_the_model_asked_for_is_the_frameworks(changes: dict[str, Any]) -> None:
-    node = a_node(
+def of_a_node(node: FxNode, *names: str, others: tuple[FxNode, ...] = (X, Y), **changes: Any) -> Conversion:
+    """The conversion that one copy inside of a node's operations is."""
+    fields = {"source": LAST, "target": PLAIN} | changes
+    return only(graph(*others, node), tree(node, copied(fields["source"], fields["target"]), *names))
+
+
+def copying(**changes: Any) -> FxNode:
+    return a_node(
         "clone", "aten.clone.default", ("y",), **{"called": "contiguous", "is_called_directly": True, **changes}
     )
 
-    assert only(graph(X, Y, node), tree(node, copied(LAST, PLAIN), "aten::clone")).owner == "framework"
 
-
-def convolution(**changes: Any) -> FxNode:
-    return a_node("convolution", CONVOLUTION, ("y", "w"), layout=PLAIN, **changes)
+def of_a_norm() -> Conversion:
+    norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN, module="net.1", is_called_directly=False)
+    entries = tree(norm, copied(LAST, PLAIN), "aten::instance_norm", "aten::contiguous", "aten::clone")
+    entries[0].node, entries[2].node = norm, None
+    return only(graph(X, Y, norm), entries)
 
 
 W = a_placeholder("w", channels_last((16, 8, 3, 3)), "weight")
+KERNEL, UNKNOWN = channels_last((16, 8, 3, 3)), channels_last((5, 5, 5, 5))
+ELSEWHERE = a_node("y", "aten.relu.default", ("x",), layout=channels_last((2, 4, 9, 9)))
+NORM_BACKWARD = a_node("norm_backward", "aten.native_batch_norm_backward.default", ("y",), layout=PLAIN, backward=True)
+ENTRY = a_node("clone", "aten.clone.default", ("x",), layout=PLAIN)
+WANTS = "aten::convolution wants its tensors in one memory format, that of input or weight"
 
 
-@pytest.mark.parametrize(
-    ("source", "kind", "port", "value", "role"),
+def read_by_a_convolution(source: Layout, **changes: Any) -> Conversion:
+    others = changes.pop("others", (X, Y, W))
+    target = contiguous(source.shape)
+    return of_a_node(convolution(), "aten::convolution", others=others, source=source, target=target)
+
+
+@for_each(
+    ("why", "found", "facts"),
     [
-        (LAST, "activation", "input 0", "y", "interior"),
-        (channels_last((16, 8, 3, 3)), "weight", "input 1", "w", None),
-        (channels_last((5, 5, 5, 5)), "unknown", None, None, "interior"),
+        (
+            "of two dimensions",
+            only(graph(), tree(None, copied(contiguous((4, 3)), strided_layout((4, 3), (1, 4))))),
+            {"direction": "other"},
+        ),
+        (
+            "inside an operation of torch",
+            of_a_norm(),
+            {
+                **{"owner": "framework", "op": "aten::instance_norm", "node": "norm", "port": "input 0"},
+                **{"cause": "made inside aten::instance_norm", "source_value": "y", "role": "interior"},
+            },
+        ),
+        *(
+            ("no line of the model asked for it", of_a_node(copying(**own), "aten::clone"), {"owner": "framework"})
+            for own in ({"called": "reshape"}, {"is_called_directly": False}, {"is_called_directly": None})
+        ),
+        *(
+            (
+                "what a convolution reads is told by shape and strides",
+                read_by_a_convolution(source),
+                {
+                    **{"tensor": kind, "port": port, "source_value": value, "role": role},
+                    **{"cause": WANTS, "required_by": ("convolution",)},
+                },
+            )
+            for source, kind, port, value, role in (
+                (LAST, "activation", "input 0", "y", "interior"),
+                (KERNEL, "weight", "input 1", "w", None),
+                (UNKNOWN, "unknown", None, None, "interior"),
+            )
+        ),
+        (
+            "two arguments of a convolution fit",
+            read_by_a_convolution(LAST, others=(X, Y, a_placeholder("w", LAST, "weight"))),
+            {"tensor": "unknown", "port": None, "source_value": None},
+        ),
+        (
+            "a convolution's backward reads a gradient",
+            of_a_node(
+                *(back("y", "x", "w"), "aten::convolution_backward"),
+                others=(a_placeholder("x", channels_last((2, 4, 9, 9))), Y, W),
+            ),
+            {"tensor": "gradient", "port": "input 0", "role": "interior"},
+        ),
+        (
+            "another operation's backward as well",
+            of_a_node(NORM_BACKWARD, "NormBackward0", "aten::native_batch_norm_backward"),
+            {"tensor": "gradient", "cause": "made inside the backward of aten::native_batch_norm_backward"},
+        ),
+        *(
+            (
+                "of no argument: of the result, or of nothing known",
+                of_a_node(
+                    a_node("pool", "aten.adaptive_avg_pool2d.default", ("y",), layout=returned),
+                    "aten::adaptive_avg_pool2d",
+                    others=(X, ELSEWHERE),
+                ),
+                {"port": port, "source_value": None, "node": "pool"},
+            )
+            for returned, port in ((PLAIN, "output 0"), (contiguous((2, 8, 3, 3)), None))
+        ),
+        *(
+            (
+                "what a convolution returns in another layout is its result",
+                of_a_node(node, "aten::convolution", others=(X, ELSEWHERE, W)),
+                {"tensor": kind, "port": port, "source_value": None},
+            )
+            for node, kind, port in (
+                (convolution(), "activation", "output 0"),
+                (back("y", "w"), "gradient", "output 0"),
+                (back("y", "w", layout=LAST), "gradient", None),
+            )
+        ),
+        (
+            "a cast with it has both types",
+            of_a_node(a_node("to", "aten._to_copy.default", ("y",), dtype="bfloat16"), "aten::_to_copy"),
+            {"dtype": "float32", "target_dtype": "bfloat16", "bytes_moved": 6 * 2 * 8 * 6 * 6},
+        ),
+        ("of the model's input", of_a_node(ENTRY, "aten::clone", others=(X,)), {"role": "entry"}),
+        (
+            "of its output",
+            only(graph(X, Y, CLONE, output_names=("clone",)), tree(CLONE, copied(LAST, PLAIN), "aten::clone")),
+            {"role": "exit"},
+        ),
+        (
+            "no node is known for it",
+            only(graph(X), tree(None, copied(LAST, PLAIN), "aten::somewhere")),
+            {
+                **dict.fromkeys(("node", "graph", "role", "port", "bytes_moved")),
+                **{"tensor": "unknown", "owner": "framework", "cause": "made inside aten::somewhere"},
+            },
+        ),
     ],
 )
-def test_what_a_convolution_converts_is_told_by_shape_and_strides(
-    source: Layout, kind: str, port: str | None, value: str | None, role: str | None
-) -> None:
-    node = convolution()
-    found = only(graph(X, Y, W, node), tree(node, copied(source, contiguous(source.shape)), "aten::convolution"))
-
-    assert (found.tensor, found.port, found.source_value, found.role) == (kind, port, value, role)
-    assert found.cause == "aten::convolution wants its tensors in one memory format, that of input or weight"
-    assert found.required_by == ("convolution",)
-
-
-def test_where_two_arguments_of_a_convolution_fit_neither_is_claimed() -> None:
-    twin = a_placeholder("w", LAST, "weight")
-    node = convolution()
-    found = only(graph(X, Y, twin, node), tree(node, copied(LAST, PLAIN), "aten::convolution"))
-
-    assert (found.tensor, found.port, found.source_value) == ("unknown", None, None)
-
-
-def test_in_the_backward_a_convolution_converts_a_gradient() -> None:
-    node = a_node("back", "aten.convolution_backward.default", ("y", "x", "w"), layout=PLAIN, backward=True)
-    given = a_placeholder("x", channels_last((2, 4, 9, 9)))
-    operation = copied(LAST, PLAIN)
-    found = only(graph(given, Y, W, node), tree(node, operation, "aten::convolution_backward"))
-
-    assert (found.tensor, found.port, found.role) == ("gradient", "input 0", "interior")
-
-
-def test_in_the_backward_another_operation_converts_a_gradient_too() -> None:
-    node = a_node("norm_backward", "aten.native_batch_norm_backward.default", ("y",), layout=PLAIN, backward=True)
-    found = only(
-        graph(X, Y, node), tree(node, copied(LAST, PLAIN), "NormBackward0", "aten::native_batch_norm_backward")
-    )
-
-    assert found.tensor == "gradient"
-    assert found.cause == "made inside the backward of aten::native_batch_norm_backward"
-
-
-@pytest.mark.parametrize(("returned", "port"), [(PLAIN, "output 0"), (contiguous((2, 8, 3, 3)), None)])
-def test_a_copy_that_is_of_no_argument_is_of_the_result_or_of_nothing_known(returned: Layout, port: str | None) -> None:
-    other = a_node("y", "aten.relu.default", ("x",), layout=channels_last((2, 4, 9, 9)))
-    pool = a_node("pool", "aten.adaptive_avg_pool2d.default", ("y",), layout=returned)
-    found = only(graph(X, other, pool), tree(pool, copied(LAST, PLAIN), "aten::adaptive_avg_pool2d"))
-
-    assert (found.port, found.source_value, found.node) == (port, None, "pool")
-
-
-@pytest.mark.parametrize(
-    ("backward", "returned", "kind", "port"),
-    [
-        (False, PLAIN, "activation", "output 0"),
-        (True, PLAIN, "gradient", "output 0"),
-        (True, LAST, "gradient", None),
-    ],
-)
-def test_what_a_convolution_returns_in_another_layout_is_its_result(
-    backward: bool, returned: Layout, kind: str, port: str | None
-) -> None:
-    other = a_node("y", "aten.relu.default", ("x",), layout=contiguous((2, 4, 9, 9)))
-    target = "aten.convolution_backward.default" if backward else CONVOLUTION
-    node = a_node("conv", target, ("y", "w"), layout=returned, backward=backward)
-    found = only(graph(X, other, W, node), tree(node, copied(LAST, PLAIN), "aten::convolution"))
-
-    assert (found.tensor, found.port, found.source_value) == (kind, port, None)
-
-
-def test_a_conversion_with_a_cast_has_both_types() -> None:
-    node = a_node("to", "aten._to_copy.default", ("y",), dtype="bfloat16")
-    found = only(graph(X, Y, node), tree(node, copied(LAST, PLAIN), "aten::_to_copy"))
-
-    assert (found.dtype, found.target_dtype, found.bytes_moved) == ("float32", "bfloat16", 6 * 2 * 8 * 6 * 6)
-
-
-def test_at_its_ends_a_model_converts_its_input_and_its_output() -> None:
-    entry = a_node("clone", "aten.clone.default", ("x",), layout=PLAIN)
-    of_input = graph(X, entry)
-    of_output = graph(X, Y, CLONE, output_names=("clone",))
-
-    assert only(of_input, tree(entry, copied(LAST, PLAIN), "aten::clone")).role == "entry"
-    assert only(of_output, tree(CLONE, copied(LAST, PLAIN), "aten::clone")).role == "exit"
-
-
-def test_a_copy_that_no_node_is_known_for_is_listed_without_a_place() -> None:
-    found = only(graph(X), tree(None, copied(LAST, PLAIN), "aten::somewhere"))
-
-    assert (found.node, found.graph, found.role, found.port, found.bytes_moved) == (None, None, None, None, None)
-    assert (found.tensor, found.owner, found.cause) == ("unknown", "framework", "made inside aten::somewhere")
+def test_whose_a_copy_is_and_of_what(why: str, found: Conversion, facts: dict[str, Any]) -> None:
+    assert {name: getattr(found, name) for name in facts} == facts
 
 
 @pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), ({8: 5e-6}, None), (None, 2e-6)])

@@ -25,10 +25,6 @@ def an_examined_trial(**changes: Any) -> Trial:
     return a_trial("inductor", **{"graphs": (a_recorded_graph(),), **changes})
 
 
-def test_a_trial_with_graphs_and_kernels_is_examined() -> None:
-    assert examination_of(a_diagnosis(an_examined_trial()), "inductor") == Examination()
-
-
 @for_each(
     ("trial", "blocker"),
     [
@@ -59,10 +55,7 @@ def test_what_was_not_recorded_blocks(trial: Trial, blocker: str) -> None:
             "not understood in graph 0: custom operation (my.op): n",
         ),
         (an_examined_trial(kernels=kernels(lacks=("no log",))), "not recorded: no log"),
-        (
-            an_examined_trial(kernels=kernels(not_understood_count=2)),
-            "not understood in the kernel list: 2 entries",
-        ),
+        (an_examined_trial(kernels=kernels(not_understood_count=2)), "not understood in the kernel list: 2 entries"),
         (
             an_examined_trial(kernels=kernels(a_conversion(), a_conversion("2", node="n"), WEIGHT, CAST, JOINED)),
             "conversions in the kernel list that no recorded operation was found for: 2",
@@ -79,25 +72,23 @@ def test_what_was_not_understood_is_a_gap(trial: Trial, gap: str) -> None:
     assert (examination.blockers, examination.gaps) == ((), (gap,))
 
 
-def test_a_configuration_that_was_not_tried_blocks() -> None:
-    (blocker,) = examination_of(a_diagnosis(a_trial("eager")), "inductor").blockers
+def test_trials_are_examined_where_they_or_the_same_ones_were_recorded() -> None:
+    assert examination_of(a_diagnosis(an_examined_trial()), "inductor") == Examination()
 
-    assert blocker == "the diagnosis did not try it; it tried eager"
-
-
-def test_one_that_is_the_same_as_another_was_examined_there() -> None:
-    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=None)
-
-    assert examination_of(a_diagnosis(an_examined_trial(), same), same.name) == Examination()
-    failed = examination_of(a_diagnosis(a_failed_trial("inductor"), same), same.name)
-    assert failed.blockers == ("it is the same as inductor, which has no result",)
-    assert examination_of(a_diagnosis(same), same.name).blockers
-
-
-def test_a_trace_needs_kernels_and_no_graph() -> None:
     trial = Trial(configuration=RECORDED, status="ok", kernels=kernels())
     subject = a_subject(mode="trace")
 
     assert examination_of(a_diagnosis(trial, subject=subject), "recorded") == Examination()
     empty = Trial(configuration=RECORDED, status="ok", kernels=kernels(count=0))
     assert examination_of(a_diagnosis(empty, subject=subject), "recorded").blockers == ("no kernel was recorded",)
+
+    (blocker,) = examination_of(a_diagnosis(a_trial("eager")), "inductor").blockers
+
+    assert blocker == "the diagnosis did not try it; it tried eager"
+
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=None)
+
+    assert examination_of(a_diagnosis(an_examined_trial(), same), same.name) == Examination()
+    failed = examination_of(a_diagnosis(a_failed_trial("inductor"), same), same.name)
+    assert failed.blockers == ("it is the same as inductor, which has no result",)
+    assert examination_of(a_diagnosis(same), same.name).blockers

@@ -50,7 +50,7 @@ def only(graph: Graph) -> Conversion:
     return found
 
 
-def test_a_moved_buffer_is_a_conversion_with_its_place() -> None:
+def test_a_moved_buffer_is_a_conversion_with_its_place_fused_where_it_is_computed() -> None:
     assert only(graph(buffer("buf0", reading(), origins=("unknown", "relu")))) == Conversion(
         id="graph 0 conversion 0",
         owner="compiler",
@@ -74,12 +74,8 @@ def test_a_moved_buffer_is_a_conversion_with_its_place() -> None:
         source_value="x",
     )
 
-
-def test_a_conversion_inside_a_computing_loop_is_fused() -> None:
     assert only(graph(buffer("buf0", reading(), operations=("relu",)))).fused
 
-
-def test_a_move_between_shapes_or_within_one_order_is_no_conversion() -> None:
     larger = buffer("buf0", reading(), layout=channels_last((2, 8, 8, 8)))
     same = buffer("buf1", reading(), layout=PLAIN)
     unknown = buffer("buf2", reading("nowhere"))
@@ -93,14 +89,12 @@ def test_a_library_call_a_reduction_and_what_is_never_written_convert_nothing(ch
     assert graph_conversions(graph(buffer("buf0", reading(), **change))) == ()
 
 
-def test_a_cast_travels_with_a_conversion() -> None:
+def test_a_cast_travels_with_a_conversion_and_leaves_a_weight_a_weight() -> None:
     found = only(graph(buffer("buf0", reading(), dtype="bfloat16", operations=("to_dtype",))))
 
     assert (found.dtype, found.target_dtype, found.fused) == ("float32", "bfloat16", False)
     assert found.bytes_moved == (4 + 2) * 2 * 8 * 6 * 6
 
-
-def test_a_weight_that_was_cast_before_it_is_moved_is_a_weight() -> None:
     cast = buffer("buf0", reading("w", contiguous(KERNEL)), layout=contiguous(KERNEL), operations=("to_dtype",))
     moved = buffer("buf1", reading("buf0", contiguous(KERNEL)), layout=channels_last(KERNEL))
 
@@ -157,16 +151,12 @@ def test_what_a_library_call_reads_is_required_by_it() -> None:
     assert found.cause == "required by convolution body.2"
     assert (found.node, found.module) == ("convolution", "body.2")
 
-
-def test_a_weight_is_required_on_each_call_and_plays_no_role() -> None:
     made = buffer("buf0", reading("w", contiguous(KERNEL)), layout=channels_last(KERNEL), origins=("convolution",))
     found = only(graph(made, call("buf1", "buf0"), nodes=(convolution(),)))
 
     assert (found.tensor, found.role) == ("weight", None)
     assert found.cause == "required by convolution body.2, on each call"
 
-
-def test_at_most_three_of_those_that_require_it_are_named() -> None:
     names = [f"convolution_{number}" for number in range(5)]
     nodes = tuple(convolution(name, module=f"heads.{number}") for number, name in enumerate(names))
     calls = [call(f"buf{number}", "buf0", node=name) for number, name in enumerate(names, 1)]
@@ -176,7 +166,7 @@ def test_at_most_three_of_those_that_require_it_are_named() -> None:
     assert found.cause == "required by convolution heads.0, convolution heads.1, convolution heads.2 and 2 more"
 
 
-def test_a_result_put_back_into_the_callers_strides_is_an_exit() -> None:
+def test_what_the_caller_is_given_is_an_exit_and_what_is_saved_is_none() -> None:
     before = call("buf9", "x", node="relu")
     returned = buffer("buf0", reading("buf9", LAST), layout=PLAIN, is_output=True, is_user_output=True)
     found = only(graph(before, returned))
@@ -184,16 +174,12 @@ def test_a_result_put_back_into_the_callers_strides_is_an_exit() -> None:
     assert (found.role, found.direction) == ("exit", "to_contiguous")
     assert found.cause == "the caller is given the strides that eager returns (keep_output_stride)"
 
-
-def test_what_is_only_saved_for_the_backward_is_no_exit() -> None:
     before = call("buf9", "x", node="relu")
     saved = buffer("buf0", reading("buf9", LAST), layout=PLAIN, is_output=True, is_user_output=False)
     found = only(graph(before, saved, direction="forward"))
 
     assert (found.role, found.cause) == ("interior", "saved for the backward in these strides")
 
-
-def test_a_gradient_that_the_backward_returns_is_an_exit() -> None:
     before = call("buf9", "x", node="relu")
     returned = buffer("buf0", reading("buf9", LAST), layout=PLAIN, is_output=True, is_user_output=False)
     found = only(graph(before, returned, direction="backward"))
@@ -205,7 +191,7 @@ def concatenated(**changes: Any) -> FxNode:
     return a_node("cat", "aten.cat.default", ("x", "x"), layout=contiguous((2, 16, 6, 6)), **changes)
 
 
-def test_a_branch_of_a_concatenation_is_converted_into_its_part_of_the_memory() -> None:
+def test_branches_of_a_concatenation_are_converted_into_their_part_of_the_memory() -> None:
     part = strided_layout(IMAGE, (576, 1, 96, 16))
     branches = [buffer(f"buf{n}", reading(), layout=part, alias_of="buf2", origins=("cat",)) for n in range(2)]
     whole = buffer("buf2", layout=channels_last((2, 16, 6, 6)), kernel=None, launch=None, source_node="cat")
@@ -217,17 +203,11 @@ def test_a_branch_of_a_concatenation_is_converted_into_its_part_of_the_memory() 
     ]
     assert {c.cause for c in found} == {"Inductor writes the concatenation that it is a part of in this layout"}
 
-
-def test_who_reads_a_concatenation_requires_the_layout_of_its_branches() -> None:
-    part = strided_layout(IMAGE, (576, 1, 96, 16))
-    branch = buffer("buf0", reading(), layout=part, alias_of="buf2", origins=("cat",))
     whole = buffer("buf2", layout=channels_last((2, 16, 6, 6)), kernel=None, reads=("buf0",), source_node="cat")
-    found = only(graph(branch, whole, call("buf3", "buf2"), nodes=(concatenated(), convolution())))
+    found = only(graph(branches[0], whole, call("buf3", "buf2"), nodes=(concatenated(), convolution())))
 
     assert (found.required_by, found.cause) == (("convolution",), "required by convolution body.2")
 
-
-def test_a_concatenation_written_by_one_loop_converts_each_branch_that_lies_otherwise() -> None:
     y = a_placeholder("y", LAST)
     whole = buffer(
         "buf0",

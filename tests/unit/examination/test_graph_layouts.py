@@ -53,15 +53,13 @@ def test_without_the_layout_of_the_graphs_own_value_none_is_known(operation: Ope
     assert GraphLayouts(a_graph(nodes=(*KNOWN, CONV))).of_argument(CONV, 0, operation) is None
 
 
-def test_in_a_compiled_graph_it_has_that_of_the_buffer_that_the_library_wrote() -> None:
+def test_each_result_in_a_compiled_graph_has_the_layout_of_the_buffer_the_library_wrote() -> None:
     generated = a_buffer("buf2", layout=contiguous(IMAGE), source_node="conv")
     layouts = GraphLayouts(compiled(extern("buf0", source_node="conv"), extern("buf1", layout=None), generated))
 
     assert layouts.of_result(CONV, 0) == channels_last(IMAGE)
     assert GraphLayouts(compiled(generated)).of_result(CONV, 0) is None
 
-
-def test_of_several_results_each_has_its_own_buffer() -> None:
     first = extern("buf1", source_node="item0", origins=("back",))
     second = extern("buf2", layout=channels_last(WEIGHT), origins=("back",))
     layouts = GraphLayouts(compiled(extern("buf0", layout=None), first, second))

@@ -72,7 +72,7 @@ def test_convolutions_are_known_by_their_operator(target: str, expected: bool) -
     assert is_convolution(target) is expected
 
 
-def test_the_convolutions_of_an_eager_iteration_are_joined_in_order() -> None:
+def test_the_convolutions_of_an_eager_iteration_are_joined_in_order_if_counts_agree() -> None:
     entries = tree(
         ("aten::convolution", 0, 5),
         ("aten::mkldnn_convolution", 1, 3),
@@ -88,8 +88,6 @@ def test_the_convolutions_of_an_eager_iteration_are_joined_in_order() -> None:
     assert outer.node is not None
     assert outer.node.name == "a"
 
-
-def test_other_counts_join_nothing_and_say_so() -> None:
     entries = tree(("aten::convolution", 0, 5))
     problem = join_eager(entries, graph_of("a", "b"))
 
@@ -102,15 +100,16 @@ def test_other_counts_join_nothing_and_say_so() -> None:
 CALL = "## Call CompiledFxGraph abc ##"
 
 
-def test_a_compiled_graph_is_known_by_the_kernels_that_ran_in_it() -> None:
+TRITON = "triton_poi_fused_relu_0"
+
+
+def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_direction() -> None:
     entries = tree((CALL, 0, 10), ("layoutdoctor::graph 1::cpp_fused_0", 1, 2), ("aten::convolution", 4, 5))
     graphs = [graph_of("a"), graph_of("b", name="graph 1")]
 
     assert join_compiled(entries, graphs) is None
     assert joined(entries) == {4: ("b", "graph 1")}
 
-
-def test_a_compiled_graph_that_ran_other_convolutions_than_it_has_is_told() -> None:
     entries = tree((CALL, 0, 10), ("aten::convolution", 4, 5))
 
     assert join_compiled(entries, [graph_of("a", "b")]) == (
@@ -118,8 +117,6 @@ def test_a_compiled_graph_that_ran_other_convolutions_than_it_has_is_told() -> N
     )
     assert joined(entries) == {}
 
-
-def test_generated_code_may_run_convolutions_in_another_order_than_the_graph() -> None:
     graph = graph_of("a", "b", buffers=(extern("buf0", "b"), extern("buf1", "a")))
     entries = tree(
         (CALL, 0, 20), ("layoutdoctor::graph 0::k", 1, 1), ("aten::convolution", 4, 5), ("aten::convolution", 10, 5)
@@ -129,11 +126,6 @@ def test_generated_code_may_run_convolutions_in_another_order_than_the_graph() -
     assert join_compiled(entries, [graph]) is None
     assert joined(entries) == {4: ("b", "graph 0"), 10: ("a", "graph 0")}
 
-
-TRITON = "triton_poi_fused_relu_0"
-
-
-def test_on_a_gpu_a_graph_is_known_by_the_kernels_that_were_launched_in_its_call() -> None:
     entries = tree((CALL, 0, 10), (TRITON, 1, 2), ("aten::convolution", 4, 5), (CALL, 20, 10), (TRITON, 21, 2)) + tree(
         ("aten::convolution", 40, 5)
     )
@@ -147,17 +139,13 @@ def test_on_a_gpu_a_graph_is_known_by_the_kernels_that_were_launched_in_its_call
     assert joined(entries) == {4: ("b", "graph 1")}
     assert [entry.home() for entry in entries] == ["graph 1"] * 3 + ["graph 2"] * 2 + [None]
 
-
-def test_a_graph_that_fits_is_taken_where_the_one_of_the_same_place_does_not() -> None:
-    """As where one graph ran twice and another one, behind a branch that was not taken, not at all."""
+    # As where one graph ran twice and another one, behind a branch that was not taken, not at all.
     entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
     graphs = [graph_of(kernel_names=(TRITON,)), graph_of(name="graph 1", kernel_names=("triton_poi_fused_tanh_0",))]
 
     assert join_compiled(entries, graphs) is None
     assert {entry.home() for entry in entries} == {"graph 0"}
 
-
-def test_of_several_that_fit_the_one_of_its_direction_is_taken() -> None:
     backward = "autograd::engine::evaluate_function: CompiledFunctionBackward"
     calls = ((CALL, 0, 10), (TRITON, 1, 2), (backward, 20, 20), (CALL, 21, 10), (TRITON, 22, 2))
     names = (TRITON,)
@@ -193,7 +181,7 @@ def called(graph: Graph) -> list[str | None]:
     return [node.called for node in graph.nodes]
 
 
-def test_equal_sequences_are_matched_one_by_one_and_nodes_learn_what_was_called() -> None:
+def test_profiled_operations_are_matched_with_recorded_ones_in_order_and_the_rest_is_passed_over() -> None:
     entries = profiled("aten::contiguous > aten::clone > aten::copy_", "aten::conv2d > aten::convolution", "aten::relu")
     found = align_eager(entries, graph("aten.clone.default", "aten.convolution.default", "aten.relu.default"))
 
@@ -201,23 +189,17 @@ def test_equal_sequences_are_matched_one_by_one_and_nodes_learn_what_was_called(
     assert aligned_names(entries) == {"aten::clone": "n0", "aten::convolution": "n1", "aten::relu": "n2"}
     assert {entry.graph for entry in entries if entry.node is not None} == {"eager"}
 
-
-def test_what_runs_inside_a_recorded_operation_is_not_matched_itself() -> None:
     entries = profiled("aten::clone > aten::copy_", "aten::copy_")
     align_eager(entries, graph("aten.clone.default", "aten.copy_.default"))
 
     assert [entry.node.name if entry.node else None for entry in entries] == ["n0", None, "n1"]
 
-
-def test_operations_that_were_recorded_in_one_iteration_only_are_passed_over() -> None:
     entries = profiled("aten::relu", "aten::add", "aten::mul")
     found = align_eager(entries, graph("aten.relu.default", "aten.clone.default", "aten.mul.Tensor"))
 
     assert called(found) == ["relu", None, "mul"]
     assert aligned_names(entries) == {"aten::relu": "n0", "aten::mul": "n2"}
 
-
-def test_arguments_and_parts_of_results_ran_nothing() -> None:
     other: tuple[FxNode, ...] = (a_placeholder("x"), a_node("part", "getitem"))
     nodes = (*other, a_node("n0", "aten.relu.default"))
     found = align_eager(profiled("aten::relu"), a_graph(name="eager", nodes=nodes))

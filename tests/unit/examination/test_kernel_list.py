@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from builders import a_location, a_node
+from recorded_builders import LOGGED_SECONDS as BASE
+from recorded_builders import logged
 
 from layoutdoctor.examination.kernels.host import (
     Operation,
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import KernelSummary
     from layoutdoctor.examination.kernels.host import HostOperation
 
-BASE = 1_790_000_000.0
 MICROSECOND = 1e-6
 
 
@@ -37,20 +38,18 @@ def profile(*operations: Operation, failed: int = 0) -> ProfiledIteration:
 
 
 def reorder(source: str = "abcd", target: str = "aBcd16b", shape: str = "4x32x8x8", at: float | None = None) -> str:
-    return line("reorder", "undef", f"src:f32::blocked:{source}::f0 dst:f32::blocked:{target}::f0", shape, at)
+    return line("reorder", shape, "undef", at, src=source, dst=target)
 
 
 def convolution(at: float | None = None, prop_kind: str = "forward_training") -> str:
-    roles = {"src": "aBcd16b", "wei": "ABcd16b16a", "dst": "aBcd16b"}
-    if prop_kind == "backward_data":
-        roles["wei"] = "ABcd16a16b"
-    descriptors = " ".join(f"{role}:f32::blocked:{tag}::f0" for role, tag in roles.items())
-    return line("convolution", prop_kind, descriptors, "mb4_ic32oc32_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1", at)
+    weight = "ABcd16a16b" if prop_kind == "backward_data" else "ABcd16b16a"
+    problem = "mb4_ic32oc32_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
+    return line("convolution", problem, prop_kind, at, src="aBcd16b", wei=weight, dst="aBcd16b")
 
 
-def line(kind: str, prop_kind: str, descriptors: str, problem: str, at: float | None) -> str:
-    stamp = "" if at is None else f"{(BASE + at * MICROSECOND) * 1e3:.6f},"
-    return f"onednn_verbose,v1,{stamp}primitive,exec,cpu,{kind},jit:any,{prop_kind},{descriptors},,,{problem},0.002"
+def line(kind: str, problem: str, prop_kind: str = "forward", at: float | None = None, **tags: str) -> str:
+    """A line of 2 us; ``at`` in microseconds."""
+    return logged(kind, problem, prop_kind, at=None if at is None else at * 1e-3, takes=0.002, **tags)
 
 
 def log(*lines: str) -> OnednnLog:
@@ -106,16 +105,7 @@ def test_operations_nest_by_time_on_each_thread() -> None:
     assert [child.name for child in tree[1].children] == ["c", "d"]
 
 
-def test_a_primitive_outside_of_all_operations_is_listed_without_one() -> None:
-    found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder(at=500)))
-
-    assert (found.count, found.conversion_count) == (5, 4)
-    assert found.conversions[-1].op is None
-    assert found.conversions[-1].direction == "to_blocked"
-    assert (found.conversions[-1].tensor, found.conversions[-1].port) == ("unknown", None)
-
-
-def test_without_timestamps_a_log_of_other_counts_is_assigned_to_nothing() -> None:
+def test_without_timestamps_a_log_is_assigned_by_its_order_where_counts_fit() -> None:
     tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 100)))
     twice = log(reorder(), convolution(), reorder(), convolution())
 
@@ -125,9 +115,7 @@ def test_without_timestamps_a_log_of_other_counts_is_assigned_to_nothing() -> No
     assert place_primitives(more, twice, BASE) == twice.primitives
     assert all(entry.primitives == [] for entry in more)
 
-
-def test_without_timestamps_a_weight_gradient_alone_is_an_operation_of_its_own() -> None:
-    """The backward of the first layer, whose input needs no gradient."""
+    # The backward of the first layer, whose input needs no gradient.
     forward = operation("aten::mkldnn_convolution", 0, 9)
     backward = [operation("aten::convolution_backward", start, 9) for start in (10, 20)]
     tree = operation_tree(profile(forward, *backward))
@@ -137,19 +125,15 @@ def test_without_timestamps_a_weight_gradient_alone_is_an_operation_of_its_own()
     assert place_primitives(tree, lines, BASE) == []
     assert [[p.line_number for p in entry.primitives] for entry in tree] == [[1], [2, 3, 4], [5]]
 
-
-def test_without_timestamps_the_reorders_of_another_primitive_go_to_no_convolution() -> None:
     tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 9), operation("aten::linear", 10, 9)))
-    product = line("inner_product", "forward", "src:f32::blocked:ab::f0", "mb4ic64oc32", None)
+    product = line("inner_product", "mb4ic64oc32", src="ab")
     homeless = place_primitives(tree, log(reorder("ab", "AB16b64a", "32x64"), product, reorder(), convolution()), BASE)
 
     assert [item.line_number for item in homeless] == [1, 2]
     assert [item.line_number for item in tree[0].primitives] == [3, 4]
 
-
-def test_without_timestamps_a_log_with_transposed_convolutions_is_assigned_to_nothing() -> None:
     tree = operation_tree(profile(operation("aten::mkldnn_convolution", 0, 9)))
-    transposed = line("deconvolution", "forward", "src:f32::blocked:acdb::f0", "mb4_ic32oc32", None)
+    transposed = line("deconvolution", "mb4_ic32oc32", src="acdb")
 
     assert len(place_primitives(tree, log(transposed, convolution()), BASE)) == 2
     assert tree[0].primitives == []
@@ -181,7 +165,7 @@ def test_both_ways_to_place_agree_on_a_real_training_step() -> None:
     assert sum(map(len, placed[0])) == len(recording.log.primitives)
 
 
-def test_the_list_has_each_primitive_and_the_conversions_among_them() -> None:
+def test_the_list_has_each_primitive_and_conversion_sorted_by_start() -> None:
     found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG), {"aten::convolution": "conv"})
 
     assert [kernel.name for kernel in found.kernels] == ["reorder", "reorder", "convolution", "reorder"]
@@ -195,8 +179,6 @@ def test_the_list_has_each_primitive_and_the_conversions_among_them() -> None:
     assert (first.owner, first.op, first.kernel) == ("library", "aten::mkldnn_convolution", "reorder jit:any")
     assert found.sources == ("torch.profiler", "oneDNN verbose log")
 
-
-def test_the_list_is_sorted_by_start_which_counts_from_the_first_operation() -> None:
     early = operation("aten::relu", 1000, 8)
     later = [dataclasses.replace(item, start_seconds=item.start_seconds + 1010e-6) for item in ONE_CONVOLUTION]
     found = summary(profile(early, *later), log(*(reorder(at=1035), convolution(1045))))
@@ -208,7 +190,7 @@ def test_the_list_is_sorted_by_start_which_counts_from_the_first_operation() -> 
     assert found.conversions[0].start_seconds == pytest.approx(35e-6, abs=2e-6)
 
 
-def test_an_operation_that_works_through_others_is_counted_once_as_the_innermost() -> None:
+def test_what_counts_as_a_kernel_whose_it_is_and_what_is_only_counted() -> None:
     found = summary(
         profile(
             operation("aten::batch_norm", 0, 50),
@@ -221,8 +203,6 @@ def test_an_operation_that_works_through_others_is_counted_once_as_the_innermost
     assert found.kernels[0].seconds == pytest.approx(26e-6)
     assert found.kernels[0].library == "aten"
 
-
-def test_views_allocations_and_annotations_are_no_kernels() -> None:
     found = summary(
         profile(
             operation("aten::view", 0, 5),
@@ -236,15 +216,11 @@ def test_views_allocations_and_annotations_are_no_kernels() -> None:
 
     assert (found.count, found.kernels, found.share) == (0, (), None)
 
-
-def test_a_generated_kernel_has_its_own_name_and_the_compiler_as_its_library() -> None:
     found = summary(profile(operation("layoutdoctor::graph 0::cpp_fused_relu_0", 0, 7, is_annotation=True)))
 
     assert [(k.name, k.library, k.op) for k in found.kernels] == [("cpp_fused_relu_0", "inductor", None)]
     assert found.kernels[0].seconds == pytest.approx(7e-6)
 
-
-def test_what_autograd_runs_is_marked_as_backward() -> None:
     found = summary(
         profile(
             operation("aten::relu", 0, 5),
@@ -256,8 +232,13 @@ def test_what_autograd_runs_is_marked_as_backward() -> None:
 
     assert [(k.name, k.backward) for k in found.kernels] == [("aten::relu", False), ("aten::threshold_backward", True)]
 
+    found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder(at=500)))
 
-def test_what_could_not_be_read_is_counted() -> None:
+    assert (found.count, found.conversion_count) == (5, 4)
+    assert found.conversions[-1].op is None
+    assert found.conversions[-1].direction == "to_blocked"
+    assert (found.conversions[-1].tensor, found.conversions[-1].port) == ("unknown", None)
+
     lines = (*ITS_LOG, "onednn_verbose,v1,something new", reorder("abcd", "abc", at=60))
     found = summary(profile(*ONE_CONVOLUTION, failed=2), log(*lines))
 

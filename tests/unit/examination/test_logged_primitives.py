@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from recorded_builders import logged
 
 from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
 from layoutdoctor.examination.kernels.primitives import annotate_sequence
@@ -20,24 +21,17 @@ MILLISECOND = 1e-3
 PROBLEM = "mb4_ic32oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
 
 
-def line(kind: str, descriptors: str, problem: str, prop_kind: str = "undef", at: float | None = None) -> str:
-    """A log line of half a millisecond; ``at`` is its start in milliseconds."""
-    moment = "" if at is None else f"{1790000000000 + at:.3f},"
-    return f"onednn_verbose,v1,{moment}primitive,exec,cpu,{kind},jit:any,{prop_kind},{descriptors},,,{problem},0.5"
-
-
 def reorder(source: str, target: str, shape: str = "4x32x8x8", at: float | None = None) -> str:
-    return line("reorder", f"src:f32::blocked:{source}::f0 dst:f32::blocked:{target}::f0", shape, at=at)
+    return logged("reorder", shape, src=source, dst=target, at=at)
 
 
-def convolution(problem: str = PROBLEM, at: float | None = None, kind: str = "convolution") -> str:
+def convolution(problem: str = PROBLEM, at: float | None = None) -> str:
     tags = {"src": "aBcd16b", "wei": "ABcd16b16a", "bia": "a", "dst": "aBcd16b"}
-    descriptors = " ".join(f"{role}:f32::blocked:{tag}::f0" for role, tag in tags.items())
-    return line(kind, descriptors, problem, "forward_training", at)
+    return logged("convolution", problem, "forward_training", at=at, **tags)
 
 
 def relu(at: float | None = None) -> str:
-    return line("eltwise", "data:f32::blocked:aBcd16b::f0 diff:undef::undef:::", "4x64x8x8", "forward_training", at)
+    return logged("eltwise", "4x64x8x8", "forward_training", at=at, data="aBcd16b")
 
 
 INPUT, WEIGHT = reorder("abcd", "aBcd16b"), reorder("abcd", "ABcd16b16a", "64x32x3x3")
@@ -50,53 +44,6 @@ def summary(*lines: str) -> KernelSummary:
 
 def tensors(found: KernelSummary) -> list[str]:
     return [conversion.tensor for conversion in found.conversions]
-
-
-def test_the_reorders_around_a_convolution_are_its_input_weight_and_output() -> None:
-    found = summary(INPUT, WEIGHT, convolution(), OUTPUT, relu())
-
-    assert tensors(found) == ["activation", "weight", "activation"]
-    assert [conversion.direction for conversion in found.conversions] == ["to_blocked", "to_blocked", "from_blocked"]
-    assert {(item.owner, item.confidence, item.seconds_source) for item in found.conversions} == {
-        ("library", "shapes", "measured")
-    }
-    assert (found.count, found.conversion_count, found.convolution_count) == (5, 3, 4)
-    assert found.seconds == pytest.approx(2.5 * MILLISECOND)
-    assert found.conversion_seconds == pytest.approx(1.5 * MILLISECOND)
-    assert found.convolution_seconds == pytest.approx(2 * MILLISECOND)
-    assert found.share == pytest.approx(0.6)
-    assert found.sources == ("oneDNN verbose log",)
-
-
-def test_between_two_convolutions_what_leaves_the_blocked_format_is_the_output_of_the_first() -> None:
-    second = convolution("mb4_ic64oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1")
-    again = reorder("abcd", "aBcd16b", "4x64x8x8")
-
-    found = summary(convolution(), OUTPUT, again, second)
-
-    assert tensors(found) == ["activation", "activation"]
-    assert found.convolution_count == 4
-
-
-def test_the_totals_are_by_kind_and_the_longest_comes_first() -> None:
-    found = summary(INPUT, WEIGHT, convolution(), OUTPUT, relu(), relu())
-
-    assert [(total.kind, total.name, total.count, total.conversion_count) for total in found.totals] == [
-        ("kernel", "reorder", 3, 3),
-        ("kernel", "eltwise", 2, 0),
-        ("kernel", "convolution", 1, 0),
-    ]
-    assert found.totals[0].conversion_seconds == pytest.approx(1.5 * MILLISECOND)
-    assert {total.library for total in found.totals} == {"onednn"}
-
-
-def test_a_reorder_beside_no_convolution_keeps_its_layouts_and_nothing_else() -> None:
-    found = summary(relu(), reorder("abcd", "aBcd16b", "4x64x8x8"), relu())
-
-    (conversion,) = found.conversions
-    assert (conversion.tensor, conversion.direction, conversion.bytes_moved) == ("unknown", "to_blocked", 131_072)
-    assert (found.convolution_count, found.convolution_seconds) == (0, 0.0)
-    assert any("which tensor 1 of the reorders convert" in lack for lack in found.lacks)
 
 
 @pytest.mark.parametrize(
@@ -116,26 +63,49 @@ def test_a_convolution_whose_sizes_are_unknown_claims_no_reorder(problem: str) -
     assert found.convolution_count == 1
 
 
-def test_reorders_that_change_no_layout_are_listed_and_not_counted() -> None:
-    found = summary(reorder("a", "a", "64"), reorder("abcd", "abcd"), convolution())
+def test_the_reorders_around_convolutions_are_theirs_and_the_list_is_summed_by_kind() -> None:
+    found = summary(INPUT, WEIGHT, convolution(), OUTPUT, relu())
 
-    assert [conversion.direction for conversion in found.conversions] == ["none", "none"]
-    assert (found.conversion_count, found.conversion_seconds) == (0, 0.0)
+    assert tensors(found) == ["activation", "weight", "activation"]
+    assert [conversion.direction for conversion in found.conversions] == ["to_blocked", "to_blocked", "from_blocked"]
+    assert {(item.owner, item.confidence, item.seconds_source) for item in found.conversions} == {
+        ("library", "shapes", "measured")
+    }
+    assert (found.count, found.conversion_count, found.convolution_count) == (5, 3, 4)
+    assert found.seconds == pytest.approx(2.5 * MILLISECOND)
+    assert found.conversion_seconds == pytest.approx(1.5 * MILLISECOND)
+    assert found.convolution_seconds == pytest.approx(2 * MILLISECOND)
+    assert found.share == pytest.approx(0.6)
+    assert found.sources == ("oneDNN verbose log",)
 
+    second = convolution("mb4_ic64oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1")
+    again = reorder("abcd", "aBcd16b", "4x64x8x8")
 
-def test_primitives_that_ran_at_once_are_of_two_threads_and_prove_nothing() -> None:
-    in_turn = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=11))
-    at_once = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=10.2))
+    found = summary(convolution(), OUTPUT, again, second)
 
-    assert (tensors(in_turn), tensors(at_once)) == (["activation"], ["unknown"])
+    assert tensors(found) == ["activation", "activation"]
+    assert found.convolution_count == 4
 
+    found = summary(INPUT, WEIGHT, convolution(), OUTPUT, relu(), relu())
 
-def test_kernels_stand_in_the_order_they_started_where_the_log_says_when() -> None:
+    assert [(total.kind, total.name, total.count, total.conversion_count) for total in found.totals] == [
+        ("kernel", "reorder", 3, 3),
+        ("kernel", "eltwise", 2, 0),
+        ("kernel", "convolution", 1, 0),
+    ]
+    assert found.totals[0].conversion_seconds == pytest.approx(1.5 * MILLISECOND)
+    assert {total.library for total in found.totals} == {"onednn"}
+
     found = summary(relu(at=20), convolution(at=10))
 
     assert [kernel.name for kernel in found.kernels] == ["convolution", "eltwise"]
     assert [kernel.start_seconds for kernel in found.kernels] == pytest.approx([0.0, 10 * MILLISECOND], abs=1e-6)
     assert not any("TIMESTAMP" in lack for lack in found.lacks)
+
+    in_turn = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=11))
+    at_once = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=10.2))
+
+    assert (tensors(in_turn), tensors(at_once)) == (["activation"], ["unknown"])
 
 
 @pytest.mark.thorough
@@ -202,7 +172,19 @@ def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
     assert {total.name: total.count for total in found.totals} == kinds
 
 
-def test_a_reorder_whose_sizes_could_not_be_read_proves_no_direction() -> None:
+def test_a_reorder_that_proves_nothing_is_listed_all_the_same() -> None:
+    found = summary(relu(), reorder("abcd", "aBcd16b", "4x64x8x8"), relu())
+
+    (conversion,) = found.conversions
+    assert (conversion.tensor, conversion.direction, conversion.bytes_moved) == ("unknown", "to_blocked", 131_072)
+    assert (found.convolution_count, found.convolution_seconds) == (0, 0.0)
+    assert any("which tensor 1 of the reorders convert" in lack for lack in found.lacks)
+
+    found = summary(reorder("a", "a", "64"), reorder("abcd", "abcd"), convolution())
+
+    assert [conversion.direction for conversion in found.conversions] == ["none", "none"]
+    assert (found.conversion_count, found.conversion_seconds) == (0, 0.0)
+
     unread = INPUT.replace(INPUT.split(",")[-2], "runtime")
 
     (conversion,) = summary(unread).conversions

@@ -42,14 +42,7 @@ def with_conversions(count: int, **changes: Any) -> Diagnosis:
     return a_diagnosis(a_trial("inductor", kernels=kernels(*conversions(count)), **changes))
 
 
-def test_a_configuration_that_is_the_same_as_another_has_that_ones_median() -> None:
-    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", measurement=None)
-    diagnosis = a_diagnosis(a_trial("inductor", measurement=a_measurement(10e-3)), same)
-
-    assert compare_models(diagnosis, diagnosis).trials[1].median_ratio == pytest.approx(1.0)
-
-
-def test_round_trips_that_came_are_a_regression_of_their_configuration() -> None:
+def test_round_trips_and_conversions_of_static_trials_that_came_are_regressions() -> None:
     old = with_conversions(2)
     new = with_conversions(2, redundant_pairs=(a_pair(),))
     comparison = compare_models(old, new)
@@ -57,15 +50,11 @@ def test_round_trips_that_came_are_a_regression_of_their_configuration() -> None
     assert comparison.regression.losses == ("inductor: 1 round trip instead of 0",)
     assert [change.change for change in comparison.trials[0].round_trips] == ["came"]
 
-
-def test_round_trips_are_no_regression_where_one_diagnosis_has_no_shapes_to_prove_them_by() -> None:
     shapeless = tuple(a_conversion(f"reorder {n}", source=None, target=None) for n in range(2))
     old = a_diagnosis(a_trial("inductor", kernels=kernels(*shapeless)))
 
     assert compare_models(old, with_conversions(2, redundant_pairs=(a_pair(),))).regression.losses == ()
 
-
-def test_static_trials_are_judged_by_the_conversions_of_their_graphs() -> None:
     def static(count: int) -> Diagnosis:
         found = tuple(a_conversion(f"c{n}", owner="compiler", seconds=None) for n in range(count))
         trial = a_trial(kernels=None, measurement=None, is_static=True, graphs=(a_graph(conversions=found),))
@@ -138,13 +127,16 @@ def test_a_new_finding_is_a_regression_where_it_can_be_one(finding: dict[str, An
         assert f"new {finding.get('severity', 'warning')} LD101 round-trip-conversion" in losses[0]
 
 
-def test_a_new_finding_about_the_same_code_is_none() -> None:
+def test_the_same_code_has_no_regression_and_one_median_and_what_one_trial_says_for_another_is_said_once() -> None:
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", measurement=None)
+    diagnosis = a_diagnosis(a_trial("inductor", measurement=a_measurement(10e-3)), same)
+
+    assert compare_models(diagnosis, diagnosis).trials[1].median_ratio == pytest.approx(1.0)
+
     trial = a_trial(graphs=(a_graph(code_fingerprint="a"),))
 
     assert compare_models(a_diagnosis(trial), a_diagnosis(trial, findings=(a_finding(),))).regression.losses == ()
 
-
-def test_what_one_trial_says_for_another_is_said_once() -> None:
     def run(count: int) -> Diagnosis:
         pairs = tuple(a_pair(module=f"body.{n}") for n in range(count))
         trial = a_trial("inductor", redundant_pairs=pairs)
@@ -190,7 +182,7 @@ def test_other_models_are_called_so_and_not_judged(changes: dict[str, Any], why:
     assert comparison.times.not_judged == f"not comparable: {why}"
 
 
-def test_what_is_not_the_same_around_them_is_noted() -> None:
+def test_what_is_not_the_same_around_them_is_noted_and_the_unfinished_not_judged() -> None:
     old = a_diagnosis(environment=an_environment(torch="2.12.0"), interrupted="interrupted from the keyboard")
     new = a_diagnosis(
         subject=a_subject(target="cuda:90", device="cuda"),
@@ -206,8 +198,6 @@ def test_what_is_not_the_same_around_them_is_noted() -> None:
     for words in ("lowered for another device", "old one was not finished", "0.1.0 and 9.0"):
         assert words in notes
 
-
-def test_an_unfinished_diagnosis_is_not_judged() -> None:
     comparison = compare_models(a_diagnosis(), with_conversions(2, redundant_pairs=(a_pair(),)))
     unfinished = msgspec.structs.replace(a_diagnosis(), interrupted="out of memory")
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from builders import blocked, channels_last, contiguous
 from loops import for_each
+from recorded_builders import logged
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
@@ -22,8 +23,7 @@ EQUAL = "mb4_ic32oc32_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"
 
 
 def reorder(source: str, target: str, shape: str = "4x32x8x8", dtypes: tuple[str, str] = ("f32", "f32")) -> str:
-    descriptors = f"src:{dtypes[0]}::blocked:{source}::f0 dst:{dtypes[1]}::blocked:{target}::f0"
-    return f"onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,{descriptors},,,{shape},0.5"
+    return logged("reorder", shape, src=source, dst=target, dtypes=dtypes)
 
 
 def main(
@@ -34,9 +34,7 @@ def main(
     problem: str = PROBLEM,
     kind: str = "convolution",
 ) -> str:
-    names = {"src": source, "wei": weight, "bia": "a", "dst": target}
-    descriptors = " ".join(f"{role}:f32::blocked:{tag}::f0" for role, tag in names.items())
-    return f"onednn_verbose,v1,primitive,exec,cpu,{kind},jit:any,{prop_kind},{descriptors},,alg:any,{problem},1.0"
+    return logged(kind, problem, prop_kind, src=source, wei=weight, bia="a", dst=target)
 
 
 def annotated(*lines: str) -> list[AnnotatedPrimitive]:
@@ -51,7 +49,7 @@ def direction(line: str) -> ConversionDirection:
     return annotated(line)[0].direction
 
 
-def test_the_reorders_of_a_backward_are_told_apart_by_size_format_and_order() -> None:
+def test_a_reorder_is_told_apart_where_one_tensor_fits_and_unknown_where_several_do() -> None:
     lines = (
         reorder("abcd", "aBcd16b"),
         reorder("abcd", "ABcd16a16b", "32x32x3x3"),
@@ -74,33 +72,7 @@ def test_the_reorders_of_a_backward_are_told_apart_by_size_format_and_order() ->
         ("gradient", "output 1"),
     ]
 
-
-def test_one_reorder_that_fits_two_arguments_is_unknown() -> None:
-    """Gradient and input have one size and one format here; only one of them was converted, and nothing says which."""
-    assert places(reorder("abcd", "acdb"), main("backward_weights", "acdb", target="acdb", problem=EQUAL)) == [
-        ("unknown", None)
-    ]
-
-
-def test_more_reorders_than_arguments_they_fit_are_unknown() -> None:
-    line = reorder("abcd", "ABcd16b16a", "64x32x3x3")
-
-    assert places(line, line, main()) == [("weight", None), ("weight", None)]
-
-
-def test_a_reorder_that_fits_what_was_before_and_what_comes_after_is_unknown() -> None:
-    """A plain gradient result, or the plain input of the next primitive: both have this size and this format."""
-    lines = (
-        main("backward_data", source="abcd", problem=EQUAL),
-        reorder("abcd", "acdb"),
-        main("backward_weights", source="acdb", target="aBcd16b", problem=EQUAL),
-    )
-
-    assert places(*lines) == [("unknown", None)]
-
-
-def test_what_comes_from_a_blocked_format_is_a_result_and_what_goes_to_one_an_argument() -> None:
-    """torch's own tensors are strided."""
+    # torch's own tensors are strided.
     lines = (
         main("backward_data", source="aBcd16b", problem=EQUAL),
         reorder("aBcd16b", "abcd"),
@@ -115,8 +87,6 @@ def test_what_comes_from_a_blocked_format_is_a_result_and_what_goes_to_one_an_ar
     assert places(*lines) == [("gradient", "output 0")]
     assert places(*others) == [("activation", "input 1")]
 
-
-def test_the_reorder_that_fits_one_place_only_leaves_the_other_place_to_the_next() -> None:
     lines = (
         main("backward_data", source="abcd", problem=EQUAL),
         reorder("abcd", "acdb"),
@@ -126,20 +96,34 @@ def test_the_reorder_that_fits_one_place_only_leaves_the_other_place_to_the_next
 
     assert places(*lines) == [("gradient", "output 0"), ("activation", "input 1")]
 
+    # Gradient and input have one size and one format here; only one of them was converted, and nothing says which.
+    assert places(reorder("abcd", "acdb"), main("backward_weights", "acdb", target="acdb", problem=EQUAL)) == [
+        ("unknown", None)
+    ]
 
-def test_a_reorder_that_fits_nothing_is_unknown() -> None:
+    line = reorder("abcd", "ABcd16b16a", "64x32x3x3")
+
+    assert places(line, line, main()) == [("weight", None), ("weight", None)]
+
+    # A plain gradient result, or the plain input of the next primitive: both have this size and this format.
+    lines = (
+        main("backward_data", source="abcd", problem=EQUAL),
+        reorder("abcd", "acdb"),
+        main("backward_weights", source="acdb", target="aBcd16b", problem=EQUAL),
+    )
+
+    assert places(*lines) == [("unknown", None)]
+
     assert places(reorder("abcd", "aBcd16b", "7x7x7x7"), main()) == [("unknown", None)]
     assert places(reorder("abcd", "aBcd16b")) == [("unknown", None)]
 
 
-def test_grouped_weights_have_a_group_dimension() -> None:
+def test_grouped_weights_other_primitives_and_volumes() -> None:
     problem = "g4mb2_ic32oc64_ih12oh12kh3sh1dh0ph1_iw12ow12kw3sw1dw0pw1"
     forward = main(weight="aBCde8c8b", problem=problem, source="acdb", target="acdb")
 
     assert places(reorder("abdec", "aBCde8c8b", "4x16x8x3x3"), forward) == [("weight", "input 1")]
 
-
-def test_a_primitive_of_another_kind_names_the_tensor_by_format_but_no_port() -> None:
     product = main("forward_inference", "ab", "AB16b64a", "ab", "mb4ic64oc32", "inner_product")
 
     assert places(reorder("ba", "AB16b64a", "32x64"), product) == [("weight", None)]
@@ -148,8 +132,6 @@ def test_a_primitive_of_another_kind_names_the_tensor_by_format_but_no_port() ->
         ("unknown", None)
     ]
 
-
-def test_problem_text_gives_the_sizes_of_all_tensors() -> None:
     (volume,) = read_onednn_log(
         main(problem="g2mb1_ic8oc4_id5od5kd3sd1dd0pd1_ih6oh6kh1sh1dh0ph0_iw7ow7kw3sw1dw0pw1")
     ).primitives

@@ -45,23 +45,12 @@ def noisy(seconds: float, generator: random.Random, count: int = 40) -> list[flo
     return [seconds * (1 + generator.expovariate(20)) for _ in range(count)]
 
 
-def test_the_interval_drops_as_many_ratios_on_each_side_as_the_binomial_allows() -> None:
-    # 95.9 % of the time the true median is between the 6th smallest and the 6th largest of 20; 99.7 % for the 4th.
-    ratios = [float(number) for number in range(1, 21)]
-
-    assert median_interval(ratios, 0.95)[:3] == (6.0, pytest.approx(math.sqrt(110)), 15.0)
-    assert median_interval(ratios, 0.96).low == 5.0
-    assert median_interval(ratios, 0.99).low == 4.0
-
-
-def test_too_few_rounds_give_all_they_saw_and_no_verdict() -> None:
+def test_few_rounds_give_all_they_saw_and_those_of_a_dropped_configuration_those_it_shares() -> None:
     ratio = paired_ratio("candidate", [2.0, 2.2, 2.1], [1.0, 1.0, 1.0])
 
     assert (ratio.low, ratio.median, ratio.high) == (2.0, pytest.approx(2.1), 2.2)
     assert (ratio.coverage, ratio.verdict, ratio.round_count) == (None, NO_DIFFERENCE, 3)
 
-
-def test_a_configuration_dropped_early_is_compared_over_the_rounds_it_shares() -> None:
     ratio = paired_ratio("candidate", [1.0] * 12 + [9.0] * 28, [2.0] * 12)
 
     assert (ratio.median, ratio.round_count, ratio.verdict) == (0.5, 12, "slower")
@@ -127,7 +116,7 @@ def test_seven_equal_configurations_seldom_have_a_winner() -> None:
     assert wrong <= 8  # 1 % of 300, and three standard errors of that
 
 
-def test_every_other_configuration_gets_a_ratio_in_the_order_given() -> None:
+def test_every_other_configuration_gets_a_ratio_and_ties_are_judged_against_the_best() -> None:
     comparison = compared({"eager": [2.0] * 16, "inductor": [1.0] * 16, "inductor-channels-last": [0.8] * 16})
 
     assert [(r.name, r.median, r.verdict) for r in comparison.ratios] == [
@@ -137,14 +126,10 @@ def test_every_other_configuration_gets_a_ratio_in_the_order_given() -> None:
     assert (comparison.baseline, comparison.fastest) == ("inductor", ("inductor-channels-last",))
     assert (comparison.resolution, comparison.round_count) == (0.01, 16)
 
-
-def test_ties_with_the_best_are_fastest_too_ordered_by_median() -> None:
     times = {"inductor": [1.0] * 16, "a": [0.801] * 16, "b": [0.8] * 16, "c": [0.9] * 16, "d": [0.802] * 16}
 
     assert compared(times).fastest == ("b", "a", "d")
 
-
-def test_a_tie_is_judged_against_the_best_and_not_against_the_baseline() -> None:
     # Against the baseline both intervals reach from 1.1 to 1.6; round by round one is always 20 % faster.
     baseline = [1.1, 1.2, 1.3, 1.4, 1.5, 1.6] * 4
     comparison = compared({"inductor": baseline, "a": [1.0] * 24, "b": [1.2] * 24}, resolution=0.0)
@@ -153,7 +138,7 @@ def test_a_tie_is_judged_against_the_best_and_not_against_the_baseline() -> None
     assert comparison.fastest == ("a",)
 
 
-def test_only_eligible_configurations_are_fastest() -> None:
+def test_a_comparison_needs_a_measured_baseline_and_only_the_eligible_are_fastest() -> None:
     times = {"inductor": [1.0] * 16, "wrong": [0.5] * 16, "right": [0.8] * 16}
     comparison = compared(times, eligible={"inductor", "right"})
 
@@ -162,15 +147,20 @@ def test_only_eligible_configurations_are_fastest() -> None:
     assert compared(times, eligible=()).fastest == ()
     assert compared(times, eligible=("wrong",)).fastest == ("wrong",)
 
-
-def test_a_comparison_needs_a_measured_baseline_and_another() -> None:
     assert compare({"inductor": [1.0] * 16}, "inductor") is None
     assert compare({"inductor": [1.0] * 16, "eager": []}, "inductor") is None
     assert compare({"inductor": [], "eager": [1.0] * 16, "a": [1.0] * 16}, "inductor") is None
     assert compare({"eager": [1.0] * 16, "a": [1.0] * 16}, "inductor") is None
 
 
-def test_the_promise_is_lowered_where_rounds_are_few_and_withdrawn_where_they_are_too_few() -> None:
+def test_the_interval_drops_what_the_binomial_allows_and_promises_less_for_few_rounds() -> None:
+    # 95.9 % of the time the true median is between the 6th smallest and the 6th largest of 20; 99.7 % for the 4th.
+    ratios = [float(number) for number in range(1, 21)]
+
+    assert median_interval(ratios, 0.95)[:3] == (6.0, pytest.approx(math.sqrt(110)), 15.0)
+    assert median_interval(ratios, 0.96).low == 5.0
+    assert median_interval(ratios, 0.99).low == 4.0
+
     def coverage(rounds: int) -> float | None:
         return compared({"inductor": [1.0] * rounds, "eager": [2.0] * rounds, "a": [1.0] * rounds}).ratios[0].coverage
 
@@ -208,7 +198,7 @@ def chained(generator: random.Random, count: int, memory: float) -> list[float]:
     return times
 
 
-def test_the_ends_are_those_of_both_order_statistic_intervals() -> None:
+def test_ends_between_runs_are_those_of_both_intervals_and_few_rounds_promise_less() -> None:
     old = random.Random(1).sample(range(101, 121), 20)
     new = random.Random(2).sample(range(1, 21), 20)
     before, after = median_interval(old, 0.995), median_interval(new, 0.995)
@@ -218,17 +208,9 @@ def test_the_ends_are_those_of_both_order_statistic_intervals() -> None:
     assert ratio.low == before.low / after.high
     assert ratio.high == before.high / after.low
 
-
-def test_with_few_rounds_the_promise_is_lowered_and_then_withdrawn() -> None:
     assert [
         ratio_of_medians([1.0] * count, [1.0] * count, interval_count=1).coverage for count in (6, 7, 8, 9, 10)
-    ] == [
-        None,
-        0.95,
-        0.95,
-        0.99,
-        0.99,
-    ]
+    ] == [None, 0.95, 0.95, 0.99, 0.99]
     assert rounds_needed_between_runs(1) == 7
 
 
@@ -252,18 +234,6 @@ def test_exchanging_the_runs_gives_the_reciprocal(old: list[float], new: list[fl
     assert there.median <= there.high * (1 + 1e-12)
 
 
-def test_strangers_count_in_full_and_neighbours_for_less() -> None:
-    generator = random.Random(3)
-    independent = [effective_count([generator.random() for _ in range(60)]) for _ in range(200)]
-    dependent = [effective_count(chained(generator, 60, 0.9)) for _ in range(200)]
-
-    assert sum(independent) / len(independent) > 45
-    assert sum(dependent) / len(dependent) < 20
-    assert effective_count([1.0] * 30) == 30
-    assert effective_count([1.0, 2.0] * 15) == 30
-    assert effective_count([1.0]) == 1
-
-
 @pytest.mark.parametrize("memory", [0.0, 0.5])
 def test_intervals_cover_the_true_ratio_as_often_as_they_say(memory: float) -> None:
     generator = random.Random(4)
@@ -275,7 +245,17 @@ def test_intervals_cover_the_true_ratio_as_often_as_they_say(memory: float) -> N
     assert missed <= 12  # 1 % of 600 is 6; twice that happens in 2 % of such tests
 
 
-def test_the_mean_lies_between_the_means_of_the_ends() -> None:
+def test_neighbours_count_for_less_and_means_lie_between_the_means_of_the_ends() -> None:
+    generator = random.Random(3)
+    independent = [effective_count([generator.random() for _ in range(60)]) for _ in range(200)]
+    dependent = [effective_count(chained(generator, 60, 0.9)) for _ in range(200)]
+
+    assert sum(independent) / len(independent) > 45
+    assert sum(dependent) / len(dependent) < 20
+    assert effective_count([1.0] * 30) == 30
+    assert effective_count([1.0, 2.0] * 15) == 30
+    assert effective_count([1.0]) == 1
+
     mean = mean_of_bounds([bounds(1.0, 4.0), bounds(4.0, 16.0, coverage=0.95)])
 
     assert (mean.low, mean.median, mean.high) == pytest.approx((2.0, 4.0, 8.0))

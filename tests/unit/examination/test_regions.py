@@ -28,22 +28,6 @@ def back(name: str, **changes: Any) -> Conversion:
     return a_conversion(name, **{"source": PLAIN, "target": LAST, "bytes_moved": 100, **changes})
 
 
-def test_a_region_asks_for_the_layouts_its_values_come_in_each_once() -> None:
-    other = strided_layout(IMAGE, (288, 6, 48, 1))
-    leaving = {"a": out("0"), "b": out("1"), "c": out("2", source=other), "d": out("3", source=None)}
-
-    assert Region(leaving=leaving).layouts() == [LAST, other]
-
-
-def test_in_one_layout_what_comes_in_another_is_foreign_and_what_is_read_so_is_pinned() -> None:
-    other = strided_layout(IMAGE, (288, 6, 48, 1))
-    ours, theirs = out("0"), out("1", source=other)
-    wanted, unwanted = back("2"), back("3", target=other)
-    region = Region({"a", "b", "c"}, {"a": ours, "b": theirs}, [("a", wanted), ("c", unwanted)], {"x"}, {"y"})
-
-    assert region.in_layout(LAST) == Region({"a", "b", "c"}, {"a": ours}, [("a", wanted)], {"x", "c"}, {"y", "b"})
-
-
 @for_each(
     ("leaving", "entering", "pinned", "foreign", "count"),
     [
@@ -69,7 +53,19 @@ def test_as_many_pairs_go_as_both_balances_allow(
     assert region.removable_pair_count() == count
 
 
-def test_saved_bytes_are_those_of_today_without_those_of_then() -> None:
+def test_a_region_in_one_layout_and_the_bytes_it_saves() -> None:
+    other = strided_layout(IMAGE, (288, 6, 48, 1))
+    leaving = {"a": out("0"), "b": out("1"), "c": out("2", source=other), "d": out("3", source=None)}
+
+    assert Region(leaving=leaving).layouts() == [LAST, other]
+
+    other = strided_layout(IMAGE, (288, 6, 48, 1))
+    ours, theirs = out("0"), out("1", source=other)
+    wanted, unwanted = back("2"), back("3", target=other)
+    region = Region({"a", "b", "c"}, {"a": ours, "b": theirs}, [("a", wanted), ("c", unwanted)], {"x"}, {"y"})
+
+    assert region.in_layout(LAST) == Region({"a", "b", "c"}, {"a": ours}, [("a", wanted)], {"x", "c"}, {"y", "b"})
+
     region = Region(leaving={"a": out("0")}, entering=[("a", back("1", bytes_moved=70))], pinned={"p"}, foreign={"f"})
 
     assert region.saved_bytes({"p": 30, "f": 20}.get) == 100 + 70 - 30 - 20

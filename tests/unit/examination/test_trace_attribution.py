@@ -1,25 +1,19 @@
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from loops import for_each
-from recorded_builders import FORWARD, GEMM, HOST_CALL, POINTWISE, Recorder, name_of_operation
+from recorded_builders import FORWARD, GEMM, POINTWISE, Recorder, name_of_operation
 
-from layoutdoctor.examination.kernels.attribution import Attribution, attribute, innermost, is_convolution
+from layoutdoctor.examination.kernels.attribution import attribute, is_convolution
 from layoutdoctor.recording.recording import NONE, RecordedTrace
 
 
-def operation_names(trace: RecordedTrace, found: Attribution) -> list[str | None]:
+def operations_of(record: Recorder | RecordedTrace) -> list[str | None]:
     """Of each kernel, the operation it was found to belong to."""
-    return [name_of_operation(trace, row) for row in found.operation.tolist()]
+    trace = record.trace() if isinstance(record, Recorder) else record
+    return [name_of_operation(trace, row) for row in attribute(trace).operation.tolist()]
 
 
-def operations_of(record: Recorder) -> list[str | None]:
-    trace = record.trace()
-    return operation_names(trace, attribute(trace))
-
-
-def test_without_external_ids_it_belongs_to_the_innermost_operation_around_its_launch() -> None:
+def test_an_operation_is_found_by_external_id_or_by_the_launch() -> None:
     record = Recorder(external=None)
     with record.operation("aten::conv2d"):
         with record.operation("aten::cudnn_convolution"):
@@ -29,8 +23,6 @@ def test_without_external_ids_it_belongs_to_the_innermost_operation_around_its_l
 
     assert operations_of(record) == ["aten::cudnn_convolution", "aten::conv2d", None]
 
-
-def test_an_external_id_that_is_the_correlation_again_says_nothing() -> None:
     record = Recorder(external="correlation")
     with record.operation("aten::relu", external=105):
         pass
@@ -38,27 +30,17 @@ def test_an_external_id_that_is_the_correlation_again_says_nothing() -> None:
         for _ in range(10):
             record.kernel(FORWARD)
 
-    trace = record.trace()
-    found = attribute(trace)
+    assert 105 in record.trace().kernels.external
+    assert operations_of(record) == ["aten::conv2d"] * 10
 
-    assert 105 in trace.kernels.external
-    assert operation_names(trace, found) == ["aten::conv2d"] * 10
-
-
-def test_a_few_external_ids_that_happen_to_be_correlations_are_believed() -> None:
     record = Recorder()
     with record.operation("aten::conv2d", external=101):
         for _ in range(4):
             record.kernel(FORWARD)
 
-    trace = record.trace()
-    found = attribute(trace)
+    assert record.trace().kernels.external[0] == record.trace().kernels.correlation[0]
+    assert operations_of(record) == ["aten::conv2d"] * 4
 
-    assert trace.kernels.external[0] == trace.kernels.correlation[0]
-    assert operation_names(trace, found) == ["aten::conv2d"] * 4
-
-
-def test_external_id_zero_stood_for_none_in_2020() -> None:
     record = Recorder(external=None)
     with record.operation("aten::relu", external=0):
         pass
@@ -68,92 +50,54 @@ def test_external_id_zero_stood_for_none_in_2020() -> None:
     assert operations_of(record) == ["aten::conv2d"]
 
 
-def test_a_kernel_without_a_launch_is_counted_and_belongs_to_nothing() -> None:
+def test_kernels_without_a_launch_and_those_of_a_graph_are_counted_and_have_no_operation() -> None:
     record = Recorder()
     record.kernel(GEMM, is_launched=False)
     with record.operation("aten::conv2d"):
         record.kernel(FORWARD)
 
-    trace = record.trace()
-    found = attribute(trace)
+    found = attribute(record.trace())
 
     assert (found.unlaunched_count, found.launch[0]) == (1, NONE)
-    assert operation_names(trace, found) == [None, "aten::conv2d"]
+    assert operations_of(record) == [None, "aten::conv2d"]
 
-
-def test_what_a_graph_replays_is_counted_and_has_no_operation() -> None:
     record = Recorder(external=None)
     with record.operation("Torch-Compiled Region: 0/0"):
         record.replay(FORWARD, POINTWISE, GEMM)
         record.kernel(GEMM)
 
-    trace = record.trace()
-    found = attribute(trace)
+    found = attribute(record.trace())
 
     assert (found.replayed_count, found.unlaunched_count) == (3, 0)
-    assert operation_names(trace, found) == [None, None, None, "Torch-Compiled Region: 0/0"]
+    assert operations_of(record) == [None, None, None, "Torch-Compiled Region: 0/0"]
 
 
-def merged(external: str | None = "operation") -> RecordedTrace:
-    """Two ranks in one file: the same correlations and External ids in both."""
+def merged(external: str | None = "operation", **shared: int) -> RecordedTrace:
+    """Two ranks in one file."""
     record = Recorder(external=external)
     for process, name in (("1", "aten::conv2d"), ("2", "aten::relu")):
         record.on_thread("main", process)
-        with record.operation(name, external=9):
-            record.kernel(FORWARD, correlation=55)
+        with record.operation(name, **({"external": 9} if shared else {})):
+            record.kernel(FORWARD, **shared)
     return record.trace()
 
 
-@pytest.mark.parametrize("external", ["operation", None])
-def test_ids_that_two_merged_processes_share_name_no_launch_and_no_operation(external: str | None) -> None:
-    trace = merged(external)
-    found = attribute(trace)
-
-    assert found.launch.tolist() == [NONE, NONE]
-    assert operation_names(trace, found) == [None, None]
-
-
-def test_ids_that_one_of_two_merged_processes_has_alone_are_believed() -> None:
-    record = Recorder()
-    for process, name in (("1", "aten::conv2d"), ("2", "aten::relu")):
-        record.on_thread("main", process)
-        with record.operation(name):
-            record.kernel(FORWARD)
-    trace = record.trace()
-    found = attribute(trace)
-
-    assert found.launch.tolist() == [0, 1]
-    assert operation_names(trace, found) == ["aten::conv2d", "aten::relu"]
+@for_each(
+    ("trace", "launch", "operations"),
+    [
+        (merged("operation", correlation=55), [NONE, NONE], [None, None]),
+        (merged(None, correlation=55), [NONE, NONE], [None, None]),
+        (merged(), [0, 1], ["aten::conv2d", "aten::relu"]),
+    ],
+)
+def test_ids_that_two_merged_processes_share_name_nothing_and_those_of_one_alone_are_believed(
+    trace: RecordedTrace, launch: list[int], operations: list[str | None]
+) -> None:
+    assert attribute(trace).launch.tolist() == launch
+    assert operations_of(trace) == operations
 
 
-def test_innermost_agrees_with_looking_at_every_operation() -> None:
-    generator = np.random.default_rng(4)
-    record = Recorder()
-
-    def nest(depth: int) -> None:
-        for _ in range(generator.integers(0, 4)):
-            record.now -= HOST_CALL * int(generator.integers(2))
-            with record.operation(f"aten::op{record.now}"):
-                if depth:
-                    nest(depth - 1)
-
-    for _ in range(6):
-        nest(4)
-    trace = record.trace()
-    operations, parent = trace.operations, attribute(trace).parent
-    moments = np.array([*range(0, record.now, 5)])  # at every edge, some of which two operations share, and between
-
-    found = innermost(operations, parent, np.array([0] * len(moments)), moments)
-
-    ends = operations.start + operations.duration
-    for moment, row in zip(moments.tolist(), found.tolist(), strict=True):
-        around = np.flatnonzero((operations.start <= moment) & (ends >= moment))
-        assert row == (around[-1] if len(around) else NONE)
-    assert (found == NONE).any()
-    assert (found != NONE).sum() > 100
-
-
-def test_a_convolution_is_the_outermost_one_around() -> None:
+def test_the_outermost_convolution_and_operator_around() -> None:
     record = Recorder()
     with (
         record.operation("ConvolutionBackward0"),
@@ -169,8 +113,6 @@ def test_a_convolution_is_the_outermost_one_around() -> None:
 
     assert [name_of_operation(trace, row) for row in found.convolution.tolist()] == ["aten::convolution_backward", None]
 
-
-def test_the_outermost_operator_is_within_what_autograd_and_the_compiler_wrap_around() -> None:
     record = Recorder()
     with record.operation("ProfilerStep#1"), record.operation("Torch-Compiled Region: 0/0"):
         with record.operation("aten::conv2d"), record.operation("aten::cudnn_convolution"):
@@ -205,17 +147,6 @@ def steps_of(trace: RecordedTrace) -> list[str | None]:
     return [found.step_names[step] if step != NONE else None for step in found.step.tolist()]
 
 
-def test_a_kernel_belongs_to_the_step_in_which_it_was_launched_not_in_which_it_ran() -> None:
-    record = Recorder()
-    record.kernel(GEMM)
-    for number in (3, 4):
-        with record.annotation(f"ProfilerStep#{number}"):
-            record.kernel(GEMM, takes=10_000)
-    record.kernel(GEMM)
-
-    assert steps_of(record.trace()) == [None, "ProfilerStep#3", "ProfilerStep#4", None]
-
-
 # Steps from 10 to 20 and from 20 to 40, and one more from 60 to 70.
 @for_each(("moment", "step"), [(9, None), (10, 1), (19, 1), (20, 2), (40, 2), (41, None), (59, None), (60, 3), (70, 3)])
 def test_the_edges_of_steps(moment: int, step: int | None) -> None:
@@ -229,7 +160,16 @@ def test_the_edges_of_steps(moment: int, step: int | None) -> None:
     assert steps_of(record.trace()) == [f"ProfilerStep#{step}" if step else None]
 
 
-def test_steps_of_torch_1_8_are_operations() -> None:
+def test_a_kernel_belongs_to_the_step_of_its_launch_and_steps_were_operations_once() -> None:
+    record = Recorder()
+    record.kernel(GEMM)
+    for number in (3, 4):
+        with record.annotation(f"ProfilerStep#{number}"):
+            record.kernel(GEMM, takes=10_000)
+    record.kernel(GEMM)
+
+    assert steps_of(record.trace()) == [None, "ProfilerStep#3", "ProfilerStep#4", None]
+
     record = Recorder()
     with record.operation("ProfilerStep#1"), record.operation("aten::conv2d"):
         record.kernel(FORWARD)
@@ -237,7 +177,7 @@ def test_steps_of_torch_1_8_are_operations() -> None:
     trace = record.trace()
 
     assert steps_of(trace) == ["ProfilerStep#1"]
-    assert operation_names(trace, attribute(trace)) == ["aten::conv2d"]
+    assert operations_of(trace) == ["aten::conv2d"]
 
 
 CONVOLUTIONS = """

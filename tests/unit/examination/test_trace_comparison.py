@@ -8,10 +8,10 @@ import pytest
 from builders import a_conversion, a_pair, a_total, a_trace, channels_last, contiguous, recorded
 from loops import for_each
 
-from layoutdoctor.examination.changes.traces import compare_traces, loose_name, match_exact_names, match_kernel_names
+from layoutdoctor.examination.changes.traces import compare_traces as compared
+from layoutdoctor.examination.changes.traces import loose_name, match_exact_names, match_kernel_names
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.comparison import TraceComparison
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Total
 
 
@@ -62,36 +62,6 @@ def a_run(
     return a_trace(summary, redundant_pairs=pairs, environment=environment or {})
 
 
-def compared(old: Diagnosis, new: Diagnosis) -> TraceComparison:
-    return compare_traces(old, new)
-
-
-def test_conversions_that_went_are_counted_and_their_time_is_saved() -> None:
-    comparison = compared(a_run(*several(4)), a_run(*several(1)))
-    (change,) = comparison.conversions
-
-    assert (change.change, change.op, change.direction) == ("fewer", CONVOLUTION, "to_channels_last")
-    assert change.old is not None
-    assert change.new is not None
-    assert (change.old.count, change.new.count) == (4, 1)
-    assert change.seconds_difference == pytest.approx(-301.5e-6)
-    assert comparison.difference.conversion_count == -3
-    assert comparison.difference.conversion_seconds == pytest.approx(-301.5e-6)
-    assert comparison.difference.exposed_conversion_seconds == pytest.approx(-150e-6)
-
-
-def test_what_is_in_one_only_is_kept() -> None:
-    went = to_nhwc(0, module="layer1.0", tensor="weight")
-    comparison = compared(a_run(went, to_nhwc(1, module="stem")), a_run(to_nhwc(0, module="head")))
-
-    assert {(change.module, change.change) for change in comparison.conversions} == {
-        ("layer1.0", "went"),
-        ("stem", "went"),
-        ("head", "came"),
-    }
-    assert all((change.old is None) == (change.change == "came") for change in comparison.conversions)
-
-
 @for_each(
     "other",
     [
@@ -126,7 +96,29 @@ def test_without_shapes_in_one_trace_round_trips_are_not_judged() -> None:
     assert any("round trips are proved by shapes" in note for note in comparison.notes)
 
 
-def test_the_largest_difference_stands_first_and_what_has_no_time_last() -> None:
+def test_conversions_that_went_and_came_are_counted_the_largest_difference_first() -> None:
+    comparison = compared(a_run(*several(4)), a_run(*several(1)))
+    (change,) = comparison.conversions
+
+    assert (change.change, change.op, change.direction) == ("fewer", CONVOLUTION, "to_channels_last")
+    assert change.old is not None
+    assert change.new is not None
+    assert (change.old.count, change.new.count) == (4, 1)
+    assert change.seconds_difference == pytest.approx(-301.5e-6)
+    assert comparison.difference.conversion_count == -3
+    assert comparison.difference.conversion_seconds == pytest.approx(-301.5e-6)
+    assert comparison.difference.exposed_conversion_seconds == pytest.approx(-150e-6)
+
+    went = to_nhwc(0, module="layer1.0", tensor="weight")
+    comparison = compared(a_run(went, to_nhwc(1, module="stem")), a_run(to_nhwc(0, module="head")))
+
+    assert {(change.module, change.change) for change in comparison.conversions} == {
+        ("layer1.0", "went"),
+        ("stem", "went"),
+        ("head", "came"),
+    }
+    assert all((change.old is None) == (change.change == "came") for change in comparison.conversions)
+
     old = (
         to_nhwc(0, module="a", seconds=1e-6),
         to_nhwc(1, module="b", seconds=9e-6),
@@ -137,7 +129,7 @@ def test_the_largest_difference_stands_first_and_what_has_no_time_last() -> None
     assert [change.module for change in comparison.conversions] == ["b", "a", "c"]
 
 
-def test_round_trips_come_and_go_by_module_and_what_is_between() -> None:
+def test_round_trips_come_and_go_by_what_names_them_and_each_conversion_is_paid_once() -> None:
     old = (a_pair("c0", "c1", module="layer1"), a_pair("c2", "c3", module="layer2"))
     new = (a_pair("c0", "c1", module="layer1"), a_pair("c2", "c3", module="layer2", between=("aten::add",)))
     comparison = compared(a_run(*several(4), pairs=old), a_run(*several(4), pairs=new))
@@ -148,8 +140,6 @@ def test_round_trips_come_and_go_by_module_and_what_is_between() -> None:
         ("layer2", ("aten::add",), "came"),
     }
 
-
-def test_a_conversion_in_two_round_trips_is_paid_once() -> None:
     pairs = (a_pair("c0", "c1", seconds=1.0), a_pair("c1", "c2", seconds=1.0))
     comparison = compared(a_run(*several(3), pairs=pairs), a_run(*several(3)))
 
@@ -158,7 +148,7 @@ def test_a_conversion_in_two_round_trips_is_paid_once() -> None:
     assert comparison.old.costs.exposed_redundant_pair_seconds == pytest.approx(3 * 50e-6)
 
 
-def test_traces_with_steps_are_compared_per_step() -> None:
+def test_traces_are_compared_by_step_where_both_have_steps() -> None:
     old = a_run(*several(10), totals=totals(count=50, steps=5), seconds=200e-3)
     new = a_run(*several(6), totals=totals(count=30, steps=3), seconds=120e-3)
     comparison = compared(old, new)
@@ -171,16 +161,12 @@ def test_traces_with_steps_are_compared_per_step() -> None:
     assert comparison.unequal_work is None
     assert {entry.seconds_difference for entry in comparison.operations} == {0.0}
 
-
-def test_without_steps_the_sums_are_compared_and_that_is_said() -> None:
     comparison = compared(a_run(*several(2), totals=totals(steps=5)), a_run(*several(2)))
 
     assert comparison.basis == "sum"
     assert comparison.old.costs.conversion_count == 2
     assert any("recorded in the old one only" in note and "assumes" in note for note in comparison.notes)
 
-
-def test_kernel_time_outside_of_the_steps_is_named() -> None:
     old = a_run(totals=totals(steps=1), seconds=80e-3)
     comparison = compared(old, a_run(totals=totals(steps=1)))
 
@@ -188,7 +174,7 @@ def test_kernel_time_outside_of_the_steps_is_named() -> None:
     assert not [note for note in comparison.notes if "new one's kernel time" in note]
 
 
-def test_operations_kernels_and_modules_are_joined_by_name_and_sorted_by_what_changed() -> None:
+def test_operations_kernels_and_modules_are_joined_by_name_loosely_where_versions_differ() -> None:
     old = totals(a_total("module", "layer1", seconds=1e-3), a_total("kernel", "gone", seconds=5e-3))
     new = totals(a_total("module", "layer1", seconds=4e-3), a_total("kernel", "new", seconds=9e-3))
     comparison = compared(a_run(totals=old), a_run(totals=new))
@@ -199,8 +185,6 @@ def test_operations_kernels_and_modules_are_joined_by_name_and_sorted_by_what_ch
     assert comparison.kernels[1].new is None
     assert {entry.match for entry in comparison.operations} == {"exact"}
 
-
-def test_kernels_matched_loosely_are_added_up_and_marked() -> None:
     old = totals(
         a_total("kernel", "triton_poi_fused_convolution_1", count=2, seconds=1e-3, conversion_count=1),
         a_total("kernel", "triton_poi_fused_convolution_2", count=3, seconds=2e-3),
@@ -216,7 +200,7 @@ def test_kernels_matched_loosely_are_added_up_and_marked() -> None:
     assert entry.new_names == ("triton_poi_fused_convolution_1",)
 
 
-def test_two_runs_of_different_models_are_called_so() -> None:
+def test_different_models_and_empty_traces_are_not_judged_and_other_devices_are_listed() -> None:
     transformer = tuple(a_total("operation", f"aten::attention_{n}") for n in range(20))
     comparison = compared(a_run(totals=totals()), a_run(totals=(a_total("operation", "aten::add"), *transformer)))
 
@@ -225,8 +209,6 @@ def test_two_runs_of_different_models_are_called_so() -> None:
     assert (comparison.overlap.common_count, comparison.overlap.total_count) == (1, 24)
     assert comparison.regression.not_judged == "the two seem to be different runs"
 
-
-def test_a_trace_without_kernels_cannot_be_judged() -> None:
     empty = a_trace(recorded(seconds=None, count=0, conversion_seconds=None, lacks=("no device events",)))
     comparison = compared(a_run(*several(2)), empty)
 
@@ -234,8 +216,6 @@ def test_a_trace_without_kernels_cannot_be_judged() -> None:
     assert comparison.new.lacks == ("no device events",)
     assert comparison.regression.not_judged == "one of the two has no kernels"
 
-
-def test_versions_and_devices_that_differ_are_listed() -> None:
     old = a_run(environment={"torch": "2.12.0", "device_name": "NVIDIA A100", "settings": {"A": "1"}})
     new = a_run(environment={"torch": "2.13.0", "device_name": "NVIDIA H100", "settings": {}})
     comparison = compared(old, new)
@@ -383,7 +363,7 @@ def test_a_loose_name_is_what_versions_and_gpus_share(name: str, expected: str) 
     assert loose_name(name) == expected
 
 
-def test_an_exact_match_is_not_taken_by_a_loose_one() -> None:
+def test_names_match_once_exactly_before_loosely_and_operations_exactly_only() -> None:
     nine = f"void cudnn::engines_precompiled::{TO_NHWC}"
 
     assert matched([nine], [f"void cudnn::ops::{TO_NHWC}", nine]) == {
@@ -391,8 +371,6 @@ def test_an_exact_match_is_not_taken_by_a_loose_one() -> None:
         f"void cudnn::ops::{TO_NHWC}": (None, 0, 1),
     }
 
-
-def test_a_generated_kernel_that_went_shifts_the_numbers_so_that_its_kind_is_matched_as_a_whole() -> None:
     old = ["triton_poi_fused_convolution_1", "triton_poi_fused_convolution_2", "triton_poi_fused_relu_3"]
     new = ["triton_poi_fused_convolution_1", "triton_poi_fused_relu_2"]
 
@@ -401,8 +379,6 @@ def test_a_generated_kernel_that_went_shifts_the_numbers_so_that_its_kind_is_mat
         "triton_poi_fused_relu": ("loose", 1, 1),
     }
 
-
-def test_every_name_is_there_once() -> None:
     old = ["a<1>", "a<2>", "triton_poi_fused_x_1", "same"]
     new = ["a<3>", "triton_poi_fused_x_2", "same", "b"]
     matches = match_kernel_names(old, new)
@@ -410,8 +386,6 @@ def test_every_name_is_there_once() -> None:
     assert sorted(name for match in matches for name in match.old_names) == sorted(old)
     assert sorted(name for match in matches for name in match.new_names) == sorted(new)
 
-
-def test_operations_match_by_equal_names_only() -> None:
     matches = match_exact_names(["aten::add", "aten::relu_1"], ["aten::relu_2", "aten::add"])
 
     assert [(m.name, m.match) for m in matches] == [

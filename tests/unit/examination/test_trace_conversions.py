@@ -49,7 +49,23 @@ def values(record: Recorder) -> list[str | None]:
     return [conversion.source_value for conversion in library(record)]
 
 
-def test_a_conversion_has_layouts_bytes_and_types() -> None:
+@pytest.mark.parametrize(
+    ("recorded", "dtype", "item_bytes"),
+    [("float", "float32", 4), ("c10::BFloat16", "bfloat16", 2), ("signed char", "int8", 1), ("mystery", None, None)],
+)
+def test_where_the_name_has_no_types_the_operation_tells_them(
+    recorded: str, dtype: str | None, item_bytes: int | None
+) -> None:
+    record = Recorder()
+    record.convolution(IMAGE, WEIGHT, TRANSPOSE, MIOPEN_FORWARD, dtype=recorded)
+
+    (found,) = library(record)
+
+    assert (found.dtype, found.target_dtype) == (dtype, None)
+    assert found.bytes_moved == (None if item_bytes is None else 2 * item_bytes * math.prod(IMAGE))
+
+
+def test_a_conversion_has_layouts_bytes_types_and_a_place() -> None:
     record = Recorder()
     record.convolution(IMAGE, WEIGHT, *ALL)
 
@@ -67,8 +83,6 @@ def test_a_conversion_has_layouts_bytes_and_types() -> None:
     }
     assert image.seconds == pytest.approx(1e-6)
 
-
-def test_a_cast_moves_the_bytes_of_both_types() -> None:
     record = Recorder()
     with record.operation("aten::conv2d", shapes=[IMAGE, WEIGHT]):
         record.kernel(CAST, grid=cudnn_grid(IMAGE))
@@ -76,32 +90,6 @@ def test_a_cast_moves_the_bytes_of_both_types() -> None:
 
     assert library(record)[0].bytes_moved == (4 + 2) * math.prod(IMAGE)
 
-
-@pytest.mark.parametrize(
-    ("recorded", "dtype", "item_bytes"),
-    [("float", "float32", 4), ("c10::BFloat16", "bfloat16", 2), ("signed char", "int8", 1), ("mystery", None, None)],
-)
-def test_where_the_name_has_no_types_the_operation_tells_them(
-    recorded: str, dtype: str | None, item_bytes: int | None
-) -> None:
-    record = Recorder()
-    record.convolution(IMAGE, WEIGHT, TRANSPOSE, MIOPEN_FORWARD, dtype=recorded)
-
-    (found,) = library(record)
-
-    assert (found.dtype, found.target_dtype) == (dtype, None)
-    assert found.bytes_moved == (None if item_bytes is None else 2 * item_bytes * math.prod(IMAGE))
-
-
-def test_what_could_not_be_read_or_understood_is_counted() -> None:
-    record = Recorder()
-    record.kernel(POSSIBLE)
-    trace = record.trace(problems=[Problem("events that could not be read", 4, is_loss=True), Problem("mended", 9)])
-
-    assert examine_recorded(trace).kernels.not_understood_count == 5
-
-
-def test_module_line_and_step_are_told() -> None:
     record = Recorder()
     with record.annotation("ProfilerStep#3"), record.frame("net.py(7): forward"), record.frame("nn.Module: Conv2d_0"):
         record.convolution(IMAGE, WEIGHT, TO_NHWC, FORWARD)
@@ -134,43 +122,21 @@ def training(record: Recorder, sequence: int, image: tuple[int, ...] = IMAGE, *,
             record.kernel(main)
 
 
-def test_what_forward_and_backward_convert_alike_is_one_value() -> None:
+@pytest.mark.parametrize("name", ["aten::native_group_norm", "aiter::_groupnorm_run"])
+def test_a_round_trip_around_a_norm_that_is_contiguous_only_says_so(name: str) -> None:
     record = Recorder()
-    training(record, 5)
+    record.convolution(IMAGE, SQUARE, *ALL)
+    record.pointwise(name, IMAGE)
+    record.pointwise("aten::silu", IMAGE)
+    record.convolution(IMAGE, SQUARE, *ALL)
 
-    found = {c.source_value: [] for c in library(record) if c.source_value}
-    for conversion in library(record):
-        if conversion.source_value:
-            found[conversion.source_value].append((conversion.op, conversion.tensor))
+    (pair,) = facts(record).pairs
 
-    assert found == {
-        "input of aten::conv2d (0)": [("aten::conv2d", "activation"), (OPERATION, "activation")],
-        "weight of aten::conv2d (0)": [("aten::conv2d", "weight"), (OPERATION, "weight")],
-        f"grad_output of {OPERATION} (2)": [(OPERATION, "gradient"), (OPERATION, "gradient")],
-    }
+    assert pair.proof is not None
+    assert pair.proof.endswith(f"; but {name} computes in contiguous_format on a GPU, so it has to be replaced as well")
 
 
-def test_a_value_of_one_step_is_none_of_another() -> None:
-    record = Recorder()
-    training(record, 5)
-    training(record, 5)
-
-    found = values(record)
-
-    assert set(found[:7]) & set(found[7:]) <= {None}
-
-
-def test_a_backward_reads_what_was_recomputed_for_it() -> None:
-    record = Recorder()
-    training(record, 5, recomputed=True)
-
-    found = values(record)
-
-    assert found[:2] == ["input of aten::conv2d (0)", "weight of aten::conv2d (0)"]
-    assert [value for value in found if value is not None].count("input of aten::conv2d (1)") == 2
-
-
-def test_a_round_trip_is_the_sum_of_its_conversions() -> None:
+def test_a_round_trip_is_the_sum_of_its_conversions_and_names_what_is_between() -> None:
     record = Recorder()
     with record.frame("net.py(7): forward"):
         record.convolution(IMAGE, SQUARE, *ALL)
@@ -192,22 +158,6 @@ def test_a_round_trip_is_the_sum_of_its_conversions() -> None:
         "format ran between; a sibling of the same sizes cannot be excluded"
     )
 
-
-@pytest.mark.parametrize("name", ["aten::native_group_norm", "aiter::_groupnorm_run"])
-def test_a_round_trip_around_a_norm_that_is_contiguous_only_says_so(name: str) -> None:
-    record = Recorder()
-    record.convolution(IMAGE, SQUARE, *ALL)
-    record.pointwise(name, IMAGE)
-    record.pointwise("aten::silu", IMAGE)
-    record.convolution(IMAGE, SQUARE, *ALL)
-
-    (pair,) = facts(record).pairs
-
-    assert pair.proof is not None
-    assert pair.proof.endswith(f"; but {name} computes in contiguous_format on a GPU, so it has to be replaced as well")
-
-
-def test_kernels_between_are_named_without_templates_and_arguments() -> None:
     record = Recorder()
     for name in (TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE, POINTWISE) * 2:
         record.kernel(name, is_launched=False)
@@ -232,7 +182,7 @@ def copy(record: Recorder, *around: str, shape: tuple[int, ...] = IMAGE, order: 
     record.pointwise("aten::copy_", shape, shape, strides=strides, kernel=STRIDED_COPY)
 
 
-def test_a_copy_that_the_program_asked_for_is_the_users() -> None:
+def test_a_copy_is_the_users_the_frameworks_or_the_compilers_and_a_permutation_is_told_apart() -> None:
     record = Recorder()
     copy(record, "aten::contiguous", "aten::clone")
 
@@ -242,8 +192,6 @@ def test_a_copy_that_the_program_asked_for_is_the_users() -> None:
     assert (found.source, found.target, found.confidence) == (contiguous(IMAGE), channels_last(IMAGE), "shapes")
     assert (found.graph, found.cause, found.exposed_seconds) == ("recorded", None, pytest.approx(1e-6))
 
-
-def test_a_copy_within_an_operation_is_the_frameworks() -> None:
     record = Recorder()
     copy(record, "aten::group_norm", "aten::contiguous")
 
@@ -251,8 +199,6 @@ def test_a_copy_within_an_operation_is_the_frameworks() -> None:
 
     assert (found.owner, found.op) == ("framework", "aten::group_norm")
 
-
-def test_a_permutation_is_told_apart() -> None:
     record = Recorder()
     copy(record, "aten::contiguous", shape=(2, 12, 197, 64), order=(0, 2, 1, 3))
 
@@ -261,8 +207,6 @@ def test_a_permutation_is_told_apart() -> None:
     assert (found.direction, found.exposed_seconds) == ("none", None)
     assert found.cause == "permutes dimensions, which is no change between memory formats"
 
-
-def test_a_generated_copy_is_the_compilers() -> None:
     record = Recorder()
     name = "triton_poi_fused_convolution_0"
     with record.operation(name, kernel_file="abc.py", kernel_options="XBLOCK=32,YBLOCK=32"):
@@ -274,7 +218,13 @@ def test_a_generated_copy_is_the_compilers() -> None:
     assert found.cause == "the generated kernel walks two dimensions apart, as one between two layouts does"
 
 
-def test_an_empty_trace_says_what_it_lacks() -> None:
+def test_what_a_trace_lacks_or_could_not_be_read_is_told() -> None:
+    record = Recorder()
+    record.kernel(POSSIBLE)
+    trace = record.trace(problems=[Problem("events that could not be read", 4, is_loss=True), Problem("mended", 9)])
+
+    assert examine_recorded(trace).kernels.not_understood_count == 5
+
     found = facts(Recorder())
 
     assert (found.conversions, found.pairs) == ((), ())
@@ -284,7 +234,37 @@ def test_an_empty_trace_says_what_it_lacks() -> None:
     assert len(kernels.lacks) == 1
 
 
-def test_a_forward_of_other_sizes_is_not_the_one_of_a_backward() -> None:
+def test_what_is_one_value_for_a_backward_and_what_has_no_label() -> None:
+    record = Recorder()
+    training(record, 5)
+
+    found = {c.source_value: [] for c in library(record) if c.source_value}
+    for conversion in library(record):
+        if conversion.source_value:
+            found[conversion.source_value].append((conversion.op, conversion.tensor))
+
+    assert found == {
+        "input of aten::conv2d (0)": [("aten::conv2d", "activation"), (OPERATION, "activation")],
+        "weight of aten::conv2d (0)": [("aten::conv2d", "weight"), (OPERATION, "weight")],
+        f"grad_output of {OPERATION} (2)": [(OPERATION, "gradient"), (OPERATION, "gradient")],
+    }
+
+    record = Recorder()
+    training(record, 5)
+    training(record, 5)
+
+    found = values(record)
+
+    assert set(found[:7]) & set(found[7:]) <= {None}
+
+    record = Recorder()
+    training(record, 5, recomputed=True)
+
+    found = values(record)
+
+    assert found[:2] == ["input of aten::conv2d (0)", "weight of aten::conv2d (0)"]
+    assert [value for value in found if value is not None].count("input of aten::conv2d (1)") == 2
+
     record = Recorder()
     training(record, 5, (8, 64, 28, 28))
 
@@ -292,8 +272,6 @@ def test_a_forward_of_other_sizes_is_not_the_one_of_a_backward() -> None:
         "input of aten::conv2d (0)"
     ]
 
-
-def test_a_backward_whose_forward_is_not_in_the_trace_has_no_label_of_it() -> None:
     record = Recorder()
     with (
         record.operation(GRADIENT, sequence=5, forward_thread=1),
@@ -304,8 +282,6 @@ def test_a_backward_whose_forward_is_not_in_the_trace_has_no_label_of_it() -> No
 
     assert values(record) == [None]
 
-
-def test_what_only_the_order_tells_has_no_label() -> None:
     record = Recorder()
     with record.operation(OPERATION, shapes=[IMAGE, IMAGE, SQUARE, (), (), (), ()]):
         for name in (TRANSPOSE, TRANSPOSE, MIOPEN_WEIGHT_GRADIENT):

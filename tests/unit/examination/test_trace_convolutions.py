@@ -21,7 +21,7 @@ from recorded_builders import (
 )
 
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.convolutions import LibraryConversion, classify, groups_of, library_conversions
+from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 from layoutdoctor.recording.recording import NONE
 
@@ -34,8 +34,7 @@ CNHW = ("transpose_NCHW2CNHW_V2_2D_WG_off64", "Cijk_Ailk_Bljk_BBS_BH_MT32", "tra
 
 
 def conversions_of(trace: RecordedTrace) -> list[LibraryConversion]:
-    attribution, classes = attribute(trace), classify(trace)
-    return library_conversions(trace, attribution, classes, groups_of(trace, attribution, classes))
+    return Evidence(attribute(trace)).conversions
 
 
 def roles(found: list[LibraryConversion]) -> list[tuple[str, str | None]]:
@@ -235,15 +234,13 @@ def test_direction_and_tensor_of_each_conversion(
 MAINS = {FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT, MIOPEN_FORWARD, MIOPEN_DATA_GRADIENT, MIOPEN_WEIGHT_GRADIENT}
 
 
-def test_what_a_conversion_knows_of_its_convolution() -> None:
+def test_what_a_conversion_knows_of_its_convolution_and_which_kernel_computes() -> None:
     found = conversions_of(conv(*ALL).trace())
 
     assert {(c.dtype, c.input_shape) for c in found} == {("c10::Half", IMAGE)}
     assert found[2].tensor is not None
     assert found[2].tensor.shape == WIDE
 
-
-def test_the_longest_kernel_computes_where_no_name_says_so() -> None:
     record = Recorder()
     with record.operation("aten::cudnn_convolution"):
         for name, takes in (("short", 10), (TRANSPOSE, 5000), ("long", 900), (TRANSPOSE, 5000)):
@@ -251,8 +248,6 @@ def test_the_longest_kernel_computes_where_no_name_says_so() -> None:
 
     assert directions(conversions_of(record.trace())) == [IN, OUT]
 
-
-def test_without_correlations_the_first_one_behind_is_the_result() -> None:
     record = Recorder()
     with record.operation("aten::convolution_backward", shapes=[WIDE, IMAGE, WEIGHT, (), (), (), ()], external=1):
         pass
@@ -263,9 +258,7 @@ def test_without_correlations_the_first_one_behind_is_the_result() -> None:
 
 
 def runs(record: Recorder) -> list[int]:
-    trace = record.trace()
-    attribution, classes = attribute(trace), classify(trace)
-    return groups_of(trace, attribution, classes)
+    return Evidence(attribute(record.trace())).groups
 
 
 def alone(record: Recorder, *names: str, **changes: Any) -> None:
@@ -274,7 +267,7 @@ def alone(record: Recorder, *names: str, **changes: Any) -> None:
         record.kernel(name, is_launched=False, **changes)
 
 
-def test_kernels_without_operations_that_follow_one_another_ran_for_one_convolution() -> None:
+def test_kernels_without_operations_are_grouped_by_what_follows_what() -> None:
     record = Recorder()
     alone(record, TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE)
     alone(record, POINTWISE)
@@ -286,8 +279,6 @@ def test_kernels_without_operations_that_follow_one_another_ran_for_one_convolut
     assert directions(found) == [IN, IN, OUT, IN, OUT]
     assert confidences(found) == {"order"}
 
-
-def test_kernels_that_a_graph_replays_are_grouped_alike() -> None:
     record = Recorder()
     with record.operation("Torch-Compiled Region: 0/0"):
         record.replay(TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE, POINTWISE)

@@ -8,7 +8,7 @@ from recorded_builders import GEMM, POINTWISE, STRIDED_COPY, Recorder
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.convolutions import classify
+from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.copies import TraceCopy, copied_layouts, find_copies
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ def last(shape: Shape) -> Shape:
 
 
 def copies_of(record: Recorder) -> list[TraceCopy]:
-    trace = record.trace()
-    return find_copies(trace, attribute(trace), classify(trace))
+    return find_copies(Evidence(attribute(record.trace())))
 
 
 def eager(
@@ -65,21 +64,12 @@ def test_a_copy_between_memory_formats_is_a_conversion(shape: Shape) -> None:
     assert there[0].target == strided_layout(shape, last(shape))
 
 
-def test_without_strides_nothing_is_said() -> None:
-    record = Recorder()
-    record.pointwise("aten::copy_", IMAGE, IMAGE, kernel=STRIDED_COPY)
-    record.kernel(STRIDED_COPY)
-
-    assert copies_of(record) == []
-
-
 @pytest.mark.parametrize("strides", [[last(IMAGE)], [last(IMAGE), (1,)], [(), ()]])
 def test_strides_that_are_not_those_of_the_sizes_say_nothing(strides: list[Shape]) -> None:
     record = Recorder()
     record.pointwise("aten::copy_", IMAGE, IMAGE, strides=strides, kernel=STRIDED_COPY)
-    trace = record.trace()
 
-    assert copied_layouts(trace, 0) is None
+    assert copied_layouts(attribute(record.trace()), 0) is None
     assert copies_of(record) == []
 
 
@@ -99,37 +89,13 @@ def test_a_generated_copy_between_memory_formats_has_a_direction() -> None:
     assert found[0].source == strided_layout(IMAGE, contiguous_stride(IMAGE))
 
 
-@pytest.mark.parametrize("options", ["{'XBLOCK': 16, 'YBLOCK': 64}", "XBLOCK:16,YBLOCK:64", "YBLOCK=2"])
-def test_every_way_to_write_a_block_is_read(options: str) -> None:
-    assert told(copies_of(generated([], [], options))) == [("generated", "other")]
+def test_without_strides_and_of_templates_nothing_is_said() -> None:
+    record = Recorder()
+    record.pointwise("aten::copy_", IMAGE, IMAGE, kernel=STRIDED_COPY)
+    record.kernel(STRIDED_COPY)
 
+    assert copies_of(record) == []
 
-@pytest.mark.parametrize("options", ["XBLOCK=1024", "XBLOCK=32,YBLOCK=1", "XYBLOCK=32", ""])
-def test_a_generated_kernel_of_one_dimension_is_none(options: str) -> None:
-    shapes, strides = [IMAGE, IMAGE], [contiguous_stride(IMAGE), last(IMAGE)]
-
-    assert copies_of(generated(shapes, strides, options)) == []
-
-
-@pytest.mark.parametrize(
-    ("shapes", "strides"),
-    [
-        ([IMAGE, IMAGE], [contiguous_stride(IMAGE), contiguous_stride(IMAGE)]),
-        ([IMAGE], [last(IMAGE)]),
-        ([IMAGE, (2, 16, 72, 1)], [last(IMAGE), contiguous_stride((2, 16, 72, 1))]),
-        ([(2, 16), (2, 16)], [(16, 1), (1, 2)]),
-    ],
-)
-def test_a_generated_kernel_whose_layouts_do_not_tell_has_no_direction(
-    shapes: list[Shape], strides: list[Shape]
-) -> None:
-    found = copies_of(generated(shapes, strides, "YBLOCK=32"))
-
-    assert told(found) == [("generated", "other")]
-    assert (found[0].source, found[0].target) == (None, None)
-
-
-def test_a_template_is_no_generated_copy() -> None:
     assert copies_of(generated([], [], "YBLOCK=32", name="triton_tem_fused_mm_0")) == []
 
 
@@ -159,8 +125,26 @@ STRANGE = dense_stride(IMAGE, (3, 0, 1, 2))
         ),
         ("broadcast", eager(IMAGE, (1,), DENSE, from_shape=(9,)), None),
         *(("no strided copy", eager(IMAGE, DENSE, last(IMAGE), kernel=kernel), None) for kernel in (POINTWISE, GEMM)),
+        *(
+            ("every way to write a block", copies_of(generated([], [], options)), ("generated", "other"))
+            for options in ("{'XBLOCK': 16, 'YBLOCK': 64}", "XBLOCK:16,YBLOCK:64", "YBLOCK=2")
+        ),
+        *(
+            ("one dimension", copies_of(generated([IMAGE, IMAGE], [DENSE, last(IMAGE)], options)), None)
+            for options in ("XBLOCK=1024", "XBLOCK=32,YBLOCK=1", "XYBLOCK=32", "")
+        ),
+        *(
+            ("layouts that do not tell", copies_of(generated(shapes, strides, "YBLOCK=32")), ("generated", "other"))
+            for shapes, strides in (
+                ([IMAGE, IMAGE], [DENSE, DENSE]),
+                ([IMAGE], [last(IMAGE)]),
+                ([IMAGE, (2, 16, 72, 1)], [last(IMAGE), contiguous_stride((2, 16, 72, 1))]),
+                ([(2, 16), (2, 16)], [(16, 1), (1, 2)]),
+            )
+        ),
         ("another operation", eager(IMAGE, DENSE, last(IMAGE), name="aten::index"), None),
     ],
 )
-def test_what_an_eager_copy_is_told_as(why: str, found: list[TraceCopy], expected: tuple[str, str] | None) -> None:
+def test_what_a_copy_is_told_as(why: str, found: list[TraceCopy], expected: tuple[str, str] | None) -> None:
     assert told(found) == ([expected] if expected else [])
+    assert all((copy.source, copy.target) == (None, None) for copy in found if copy.direction == "other")

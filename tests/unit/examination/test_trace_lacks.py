@@ -42,9 +42,8 @@ def complete(**changes: Any) -> Recorder:
 
 def lacks_of(record: Recorder, **changes: Any) -> tuple[str, ...]:
     trace = record.trace(**changes)
-    attribution = attribute(trace)
     is_possible = np.array([trace.names[name] == POSSIBLE for name in trace.kernels.name.tolist()], bool)
-    return tuple(describe_lacks(trace, attribution, Places(trace, attribution), is_possible))
+    return tuple(describe_lacks(Places(attribute(trace)), is_possible))
 
 
 def one_kernel(takes: int = 1234, name: str = GEMM, **changes: Any) -> Recorder:
@@ -57,10 +56,7 @@ def relu(*takes: int, frame: str | None = "net.py(3): forward", has_strides: boo
     """Kernels of one operation of these lengths."""
     record = Recorder()
     fields |= {"strides": [(784, 1)]} if has_strides else {}
-    with (
-        record.frame(frame) if frame else nullcontext(),
-        record.operation("aten::relu", shapes=[IMAGE], **fields),
-    ):
+    with record.frame(frame) if frame else nullcontext(), record.operation("aten::relu", shapes=[IMAGE], **fields):
         for one in takes or (1234,):
             record.kernel(POINTWISE, takes=one)
     return record
@@ -109,41 +105,50 @@ def possible() -> Recorder:
     return record
 
 
+EMIT_NVTX = "torch.autograd.profiler.emit_nvtx(record_shapes=True)"
+BY_NSIGHT = {"source": "Nsight Systems export"}
+
+
 @for_each(
-    ("record", "lacks"),
+    ("record", "changes", "lacks"),
     [
-        (complete(), ()),
-        (
-            no_kernels(),
-            ("device kernels were not recorded (ProfilerActivity.CUDA), so nothing can be said of conversions",),
-        ),
-        (one_kernel(), (NO_OPERATIONS,)),
-        (one_kernel(1000), (NO_OPERATIONS,)),  # one kernel of a whole microsecond is no rule
-        (one_kernel(is_launched=False), (NO_OPERATIONS,)),  # without operations missing launches are no loss
-        (complete(has_shapes=False), (NO_SHAPES,)),
-        (relu(has_strides=False), (NO_STRIDES,)),
-        (relu(frame=None), (NO_STACK,)),
-        (relu(frame=None, call_stack="net.py(17): forward"), ()),  # as torch 1.9 wrote it
-        (relu(1000, 2000), (WHOLE_MICROSECONDS,)),
-        (relu(1000, 2001), ()),
-        (beside_others(), ()),
-        (replays(), ("2 of 3 kernels were launched by graph replays, so their operations are not known",)),
+        (complete(), {}, ()),
+        (no_kernels(), {}, (NO_KERNELS,)),
+        (one_kernel(), {}, (NO_OPERATIONS,)),
+        (one_kernel(1000), {}, (NO_OPERATIONS,)),  # one kernel of a whole microsecond is no rule
+        (one_kernel(is_launched=False), {}, (NO_OPERATIONS,)),  # without operations missing launches are no loss
+        (complete(has_shapes=False), {}, (NO_SHAPES,)),
+        (relu(has_strides=False), {}, (NO_STRIDES,)),
+        (relu(frame=None), {}, (NO_STACK,)),
+        (relu(frame=None), {"has_stack": True}, ()),  # of torch's own frames alone
+        (relu(frame=None, call_stack="net.py(17): forward"), {}, ()),  # as torch 1.9 wrote it
+        (relu(1000, 2000), {}, (WHOLE_MICROSECONDS,)),
+        (relu(1000, 2001), {}, ()),
+        (beside_others(), {}, ()),
+        (replays(), {}, ("2 of 3 kernels were launched by graph replays, so their operations are not known",)),
         (
             unlaunched(),
+            {},
             (
                 "1 of 3 kernels have no launch in the trace (queued before the recording began, or not recorded), so "
                 "their operations are not known",
             ),
         ),
-        (possible(), (f"2 kernels (5.00 us) may convert a layout, their names do not say: {POSSIBLE[:60]}",)),
+        (possible(), {}, (f"2 kernels (5.00 us) may convert a layout, their names do not say: {POSSIBLE[:60]}",)),
+        (Recorder(), BY_NSIGHT, (NO_KERNELS.replace("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),)),
+        (one_kernel(), BY_NSIGHT, (NO_OPERATIONS.replace("ProfilerActivity.CPU", EMIT_NVTX),)),
+        (
+            relu(frame=None, has_strides=False),
+            BY_NSIGHT,
+            (
+                NO_STRIDES.replace("torch before 2.3", "a trace of torch.profiler holds them"),
+                NO_STACK.replace("with_stack=True", "a trace of torch.profiler holds it, with_stack=True"),
+            ),
+        ),
     ],
 )
-def test_what_a_trace_lacks(record: Recorder, lacks: tuple[str, ...]) -> None:
-    assert lacks_of(record) == lacks
-
-
-def test_a_stack_of_torchs_own_frames_alone_is_a_stack() -> None:
-    assert lacks_of(relu(frame=None), has_stack=True) == ()
+def test_what_a_trace_lacks(record: Recorder, changes: dict[str, Any], lacks: tuple[str, ...]) -> None:
+    assert lacks_of(record, **changes) == lacks
 
 
 def test_a_list_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,24 +158,3 @@ def test_a_list_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_lacks, "MOST_KERNELS_LISTED", 1)
 
     assert lacks_of(complete()) == ("the list of single kernels ends after 1 of 2; all sums are complete",)
-
-
-def test_nsight_systems_records_otherwise() -> None:
-    record = Recorder()
-    assert lacks_of(record, source="Nsight Systems export") == (
-        "device kernels were not recorded (nsys profile --trace=cuda,nvtx), so nothing can be said of conversions",
-    )
-
-    record.kernel(GEMM, takes=1234)
-    assert lacks_of(record, source="Nsight Systems export") == (
-        "operations were not recorded (torch.autograd.profiler.emit_nvtx(record_shapes=True)), so kernels belong to no "
-        "operation, module or line",
-    )
-
-    record.pointwise("aten::relu", IMAGE)
-    assert lacks_of(record, source="Nsight Systems export") == (
-        "strides were not recorded (a trace of torch.profiler holds them), so eager copies between layouts cannot be "
-        "told",
-        "the Python stack was not recorded (a trace of torch.profiler holds it, with_stack=True), so no module and no "
-        "line is named",
-    )

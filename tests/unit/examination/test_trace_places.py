@@ -18,7 +18,7 @@ TORCH = "torch/nn/modules/conv.py(553): forward"
 
 def places_of(record: Recorder) -> tuple[RecordedTrace, Places]:
     trace = record.trace()
-    return trace, Places(trace, attribute(trace))
+    return trace, Places(attribute(trace))
 
 
 def where(record: Recorder) -> list[tuple[str | None, str | None]]:
@@ -56,17 +56,7 @@ def backward(record: Recorder, sequence: int, thread: int = 1, name: str = "Conv
         yield
 
 
-def test_frames_of_another_thread_say_nothing() -> None:
-    record = Recorder()
-    with layer(record, 1):
-        record.on_thread("worker")
-        record.kernel(GEMM)
-        record.on_thread("main")
-
-    assert where(record) == [(None, None)]
-
-
-def test_without_a_launch_the_operation_tells_the_place() -> None:
+def test_the_innermost_module_and_line_of_a_launch_or_operation_on_its_own_thread() -> None:
     record = Recorder()
     with layer(record, 1), record.operation("aten::conv2d", external=5):
         pass
@@ -74,8 +64,6 @@ def test_without_a_launch_the_operation_tells_the_place() -> None:
 
     assert where(record) == [("Conv2d_1", "models/net.py:1")]
 
-
-def test_a_kernel_is_in_the_innermost_module_and_line_and_a_backward_one_where_its_forward_operation_is() -> None:
     record = Recorder()
     with record.frame("train.py(9): main"), record.frame("nn.Module: Net_0"):
         for number in (1, 2):
@@ -89,18 +77,14 @@ def test_a_kernel_is_in_the_innermost_module_and_line_and_a_backward_one_where_i
     first, second = ("Conv2d_1", "models/net.py:1"), ("Conv2d_2", "models/net.py:2")
     assert where(record) == [first, second, second, first]
 
-
-def test_the_call_of_backward_on_the_same_thread_is_not_its_place() -> None:
     record = Recorder()
-    with layer(record, 1), forward(record, 1):
-        record.kernel(FORWARD)
-    with record.frame("train.py(30): step"), record.frame("nn.Module: Trainer_0"), backward(record, 1):
-        record.kernel(DATA_GRADIENT)
+    with layer(record, 1):
+        record.on_thread("worker")
+        record.kernel(GEMM)
+        record.on_thread("main")
 
-    assert where(record)[1] == ("Conv2d_1", "models/net.py:1")
+    assert where(record) == [(None, None)]
 
-
-def test_a_backward_without_its_forward_in_the_trace_has_no_place() -> None:
     record = Recorder()
     with record.frame("train.py(30): step"), backward(record, 1):
         record.kernel(DATA_GRADIENT)
@@ -108,7 +92,7 @@ def test_a_backward_without_its_forward_in_the_trace_has_no_place() -> None:
     assert where(record) == [(None, None)]
 
 
-def test_a_forward_recomputed_within_a_backward_is_where_its_own_frames_are() -> None:
+def test_a_recomputed_forward_is_in_its_own_frames_and_the_call_of_backward_is_no_place() -> None:
     record = Recorder()
     with layer(record, 1), record.operation("CheckpointFunction", sequence=1, forward_thread=0):
         pass
@@ -123,74 +107,16 @@ def test_a_forward_recomputed_within_a_backward_is_where_its_own_frames_are() ->
 
     assert where(record) == [("Conv2d_2", "models/net.py:2")]
 
-
-def test_the_backward_of_a_step_belongs_to_the_forward_of_that_step() -> None:
     record = Recorder()
-    for number in (1, 2):
-        with layer(record, number), forward(record, 5):
-            record.kernel(FORWARD)
-        with backward(record, 5):
-            record.kernel(DATA_GRADIENT)
-
-    assert [module for module, _ in where(record)] == ["Conv2d_1", "Conv2d_1", "Conv2d_2", "Conv2d_2"]
-
-
-def test_each_thread_counts_its_forward_operations_for_itself() -> None:
-    """The first layer is not recomputed; what a recomputed one counts on the thread of autograd is another number."""
-    record = Recorder()
-    for number in (1, 2, 3):
-        with layer(record, number), forward(record, 10 + number):
-            pass
-    record.on_thread("autograd")
-    with backward(record, 13):
-        pass
-    with record.operation("CheckpointFunctionBackward", sequence=12, forward_thread=1):
-        with layer(record, 9), forward(record, 11):
-            pass
-        with backward(record, 11, thread=2):
-            record.kernel(DATA_GRADIENT)
-    with backward(record, 11):
+    with layer(record, 1), forward(record, 1):
+        record.kernel(FORWARD)
+    with record.frame("train.py(30): step"), record.frame("nn.Module: Trainer_0"), backward(record, 1):
         record.kernel(DATA_GRADIENT)
 
-    trace, places = places_of(record)
-    last = [row for row in range(len(trace.operations)) if trace.operations.sequence[row] == 11]
-
-    assert [module for module, _ in where(record)] == ["Conv2d_9", "Conv2d_1"]
-    assert [trace.threads[trace.operations.thread[places.forward_of(row)]][1] for row in last[2:]] == [
-        "autograd",
-        "main",
-    ]
-
-
-def test_a_thread_of_another_process_is_not_searched() -> None:
-    record = Recorder()
-    with layer(record, 1), forward(record, 5):
-        pass
-    record.on_thread("main", "2")
-    with backward(record, 5):
-        record.kernel(DATA_GRADIENT)
-    with layer(record, 2), forward(record, 6):
-        pass
-    with backward(record, 6):
-        record.kernel(DATA_GRADIENT)
-
-    assert [module for module, _ in where(record)] == [None, "Conv2d_2"]
+    assert where(record)[1] == ("Conv2d_1", "models/net.py:1")
 
 
 STACK = "torch/nn/functional.py(2282): batch_norm;torch/nn/modules/batchnorm.py(140): forward;net.py(17): forward"
-
-
-def test_the_call_stack_of_torch_1_9_tells_the_line() -> None:
-    record = Recorder()
-    with record.operation("aten::conv2d", call_stack=STACK), record.operation("aten::cudnn_convolution"):
-        record.kernel(FORWARD)
-    with record.operation("aten::relu", call_stack="torch/nn/functional.py(1206): relu"):
-        record.kernel(GEMM)
-    trace, places = places_of(record)
-
-    assert where(record) == [(None, "net.py:17"), (None, None)]
-    assert places.has_frames
-    assert len(trace.frames) == 0
 
 
 def test_the_innermost_module_agrees_with_looking_at_every_frame() -> None:
@@ -226,7 +152,16 @@ def test_the_innermost_module_agrees_with_looking_at_every_frame() -> None:
     assert None in found
 
 
-def test_the_last_operation_of_a_sequence_number_is_the_one_that_counted_it() -> None:
+def test_a_backward_belongs_to_the_last_forward_of_its_number_in_its_step_thread_and_process() -> None:
+    record = Recorder()
+    for number in (1, 2):
+        with layer(record, number), forward(record, 5):
+            record.kernel(FORWARD)
+        with backward(record, 5):
+            record.kernel(DATA_GRADIENT)
+
+    assert [module for module, _ in where(record)] == ["Conv2d_1", "Conv2d_1", "Conv2d_2", "Conv2d_2"]
+
     record = Recorder()
     with layer(record, 1), record.operation("aten::size", sequence=5, forward_thread=0):
         pass
@@ -237,8 +172,57 @@ def test_the_last_operation_of_a_sequence_number_is_the_one_that_counted_it() ->
 
     assert where(record) == [("Conv2d_2", "models/net.py:2")]
 
+    # The first layer is not recomputed; what a recomputed one counts on the thread of autograd is another number.
+    record = Recorder()
+    for number in (1, 2, 3):
+        with layer(record, number), forward(record, 10 + number):
+            pass
+    record.on_thread("autograd")
+    with backward(record, 13):
+        pass
+    with record.operation("CheckpointFunctionBackward", sequence=12, forward_thread=1):
+        with layer(record, 9), forward(record, 11):
+            pass
+        with backward(record, 11, thread=2):
+            record.kernel(DATA_GRADIENT)
+    with backward(record, 11):
+        record.kernel(DATA_GRADIENT)
 
-def test_a_backward_of_torch_1_9_has_the_line_of_its_forward() -> None:
+    trace, places = places_of(record)
+    last = [row for row in range(len(trace.operations)) if trace.operations.sequence[row] == 11]
+
+    assert [module for module, _ in where(record)] == ["Conv2d_9", "Conv2d_1"]
+    assert [trace.threads[trace.operations.thread[places.forward_of(row)]][1] for row in last[2:]] == [
+        "autograd",
+        "main",
+    ]
+
+    record = Recorder()
+    with layer(record, 1), forward(record, 5):
+        pass
+    record.on_thread("main", "2")
+    with backward(record, 5):
+        record.kernel(DATA_GRADIENT)
+    with layer(record, 2), forward(record, 6):
+        pass
+    with backward(record, 6):
+        record.kernel(DATA_GRADIENT)
+
+    assert [module for module, _ in where(record)] == [None, "Conv2d_2"]
+
+
+def test_the_call_stack_of_torch_1_9_tells_the_line_of_a_backward_as_well() -> None:
+    record = Recorder()
+    with record.operation("aten::conv2d", call_stack=STACK), record.operation("aten::cudnn_convolution"):
+        record.kernel(FORWARD)
+    with record.operation("aten::relu", call_stack="torch/nn/functional.py(1206): relu"):
+        record.kernel(GEMM)
+    trace, places = places_of(record)
+
+    assert where(record) == [(None, "net.py:17"), (None, None)]
+    assert places.has_frames
+    assert len(trace.frames) == 0
+
     record = Recorder()
     with record.operation("aten::conv2d", sequence=1, forward_thread=0, call_stack=STACK):
         pass

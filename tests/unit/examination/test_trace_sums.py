@@ -32,7 +32,7 @@ def a_run() -> Recorder:
 def totals(trace: RecordedTrace) -> tuple[Total, ...]:
     names = [trace.names[name] for name in trace.kernels.name.tolist()]
     modules = ["Conv2d_0" if name == FORWARD else None for name in names]
-    return totals_of(trace, attribute(trace), modules, np.array([name == TO_NHWC for name in names], bool))
+    return totals_of(attribute(trace), modules, np.array([name == TO_NHWC for name in names], bool))
 
 
 def of_kind(trace: RecordedTrace, kind: str) -> dict[str, tuple[int, float, int, float]]:
@@ -44,18 +44,15 @@ def of_kind(trace: RecordedTrace, kind: str) -> dict[str, tuple[int, float, int,
     }
 
 
-def test_a_kernel_of_the_list() -> None:
+def test_the_list_and_its_sums_by_kernel_operation_module_and_step() -> None:
     trace = a_run().trace()
 
-    first, *_, last = kernel_records(trace, attribute(trace))
+    first, *_, last = kernel_records(attribute(trace))
 
     assert (first.name, first.op, first.library, first.stream) == (TO_NHWC, "aten::cudnn_convolution", "cudnn", 7)
     assert (first.seconds, first.start_seconds) == pytest.approx((100e-9, trace.kernels.start[0] * 1e-9))
     assert (last.name, last.op) == (GEMM, None)
 
-
-def test_sums_by_kernel_outermost_operation_module_and_step_longest_first() -> None:
-    trace = a_run().trace()
     kinds = {kind: of_kind(trace, kind) for kind in ("kernel", "operation", "module", "step")}
 
     assert kinds == {

@@ -32,7 +32,42 @@ def nanoseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e9)
 
 
-def test_each_conversion_stands_for_all_launches_of_its_row() -> None:
+def test_a_row_is_a_conversion_a_padding_a_cast_or_cut() -> None:
+    found = summary(a_row(PADDING), a_row(GEMM))
+
+    assert [c.direction for c in found.conversions] == ["none"]
+    assert (found.conversion_count, found.share) == (0, 0.0)
+
+    (there,) = summary(a_row(CAST)).conversions
+    (plain,) = summary(a_row(TO_NHWC)).conversions
+
+    assert (there.dtype, there.target_dtype) == ("float32", "float16")
+    assert (plain.dtype, plain.target_dtype) == ("float16", None)
+
+    found = summary(a_row("void cudnn::ops::nchwToNhwcKernel<__ha", is_cut=True))
+
+    assert [c.cause for c in found.conversions] == [
+        "the name is cut short; what is left of it begins as this kernel's does"
+    ]
+    assert found.lacks == (NO_ORDER, "1 names are cut short, so kernels are known by their beginning only")
+
+
+def test_what_may_convert_is_not_understood_and_an_empty_table_says_nothing() -> None:
+    found = summary(a_row(POSSIBLE, 3, 2000), a_row(GEMM))
+
+    assert (found.not_understood_count, found.conversions) == (3, ())
+    assert found.lacks == (
+        NO_ORDER,
+        f"3 kernels (2.00 us) may convert a layout, their names do not say: {POSSIBLE[:60]}",
+    )
+
+    found = summary()
+
+    assert (found.count, found.seconds, found.share, found.convolution_count) == (0, 0.0, None, 0)
+    assert found.lacks == ("the table has no kernels, so nothing can be said of conversions",)
+
+
+def test_rows_stand_for_all_their_launches_and_are_added_up_by_name() -> None:
     found = summary(a_row(TO_NHWC, 20, 3000), a_row(TO_NCHW, 5, 1000), a_row(FORWARD, 10, 8000), a_row(GEMM, 1, 4000))
 
     assert [(c.count, c.direction, nanoseconds(c.seconds)) for c in found.conversions] == [
@@ -42,8 +77,6 @@ def test_each_conversion_stands_for_all_launches_of_its_row() -> None:
     assert (found.count, nanoseconds(found.seconds)) == (36, 16_000)
     assert (found.conversion_count, nanoseconds(found.conversion_seconds), found.share) == (25, 4000, 0.25)
 
-
-def test_the_operation_that_a_table_names_says_it_better() -> None:
     found = summary(
         a_row(GEMM, 3, 500, operation="aten::conv2d"),
         a_row(FORWARD, 4, 700, operation="aten::mm"),
@@ -52,49 +85,6 @@ def test_the_operation_that_a_table_names_says_it_better() -> None:
 
     assert (found.convolution_count, nanoseconds(found.convolution_seconds)) == (8, 1400)
 
-
-def test_padding_is_listed_and_counted_as_no_conversion() -> None:
-    found = summary(a_row(PADDING), a_row(GEMM))
-
-    assert [c.direction for c in found.conversions] == ["none"]
-    assert (found.conversion_count, found.share) == (0, 0.0)
-
-
-def test_a_cast_travels_with_a_conversion_of_two_types() -> None:
-    (there,) = summary(a_row(CAST)).conversions
-    (plain,) = summary(a_row(TO_NHWC)).conversions
-
-    assert (there.dtype, there.target_dtype) == ("float32", "float16")
-    assert (plain.dtype, plain.target_dtype) == ("float16", None)
-
-
-def test_a_name_that_was_cut_is_known_by_its_beginning_and_says_so() -> None:
-    found = summary(a_row("void cudnn::ops::nchwToNhwcKernel<__ha", is_cut=True))
-
-    assert [c.cause for c in found.conversions] == [
-        "the name is cut short; what is left of it begins as this kernel's does"
-    ]
-    assert found.lacks == (NO_ORDER, "1 names are cut short, so kernels are known by their beginning only")
-
-
-def test_a_kernel_that_may_convert_is_not_understood() -> None:
-    found = summary(a_row(POSSIBLE, 3, 2000), a_row(GEMM))
-
-    assert (found.not_understood_count, found.conversions) == (3, ())
-    assert found.lacks == (
-        NO_ORDER,
-        f"3 kernels (2.00 us) may convert a layout, their names do not say: {POSSIBLE[:60]}",
-    )
-
-
-def test_an_empty_table_says_nothing() -> None:
-    found = summary()
-
-    assert (found.count, found.seconds, found.share, found.convolution_count) == (0, 0.0, None, 0)
-    assert found.lacks == ("the table has no kernels, so nothing can be said of conversions",)
-
-
-def test_rows_of_one_name_are_added_up_and_the_longest_stands_first() -> None:
     found = summary(
         a_row(TO_NHWC, 2, 100, operation="aten::conv2d"),
         a_row(TO_NHWC, 3, 200, operation="aten::conv3d"),
@@ -108,3 +98,4 @@ def test_rows_of_one_name_are_added_up_and_the_longest_stands_first() -> None:
         ("operation", "aten::conv2d", 2, 100, 2),
     ]
     assert [t.library for t in found.totals] == ["cublas", "cudnn", None, None]
+    assert summary(*[a_row(GEMM, 1 << 61, 1 << 61)] * 4).totals[0].count == 1 << 63  # no sum runs over

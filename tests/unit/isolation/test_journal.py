@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -43,7 +44,7 @@ KEPT = a_kept(
 LOST = Lost(status="timed_out", failure=Failure(kind="compile", message="it took longer", log="a\nb"))
 
 
-def test_a_run_is_continued_with_all_that_was_kept(tmp_path: Path) -> None:
+def test_a_run_is_continued_with_all_that_was_kept_for_its_owner_only(tmp_path: Path) -> None:
     journal = open_journal(str(tmp_path / "new" / "run"), KEY)
     assert not journal.can_continue
     journal.keep(KEPT)
@@ -62,8 +63,6 @@ def test_a_run_is_continued_with_all_that_was_kept(tmp_path: Path) -> None:
     assert pack(finished.finished) == pack(finished.kept) == pack(KEPT)
     finished.close(is_needed=False)
 
-
-def test_what_a_run_keeps_is_for_its_owner_only(tmp_path: Path) -> None:
     journal = open_journal(str(tmp_path / "run"), KEY)
 
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
@@ -151,10 +150,7 @@ def test_a_directory_that_cannot_be_made_is_said_at_once(
 def test_a_full_disk_costs_the_journal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = open_journal(str(tmp_path), KEY)
 
-    def full(path: Path, *, follow: bool) -> None:
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr(journal_module, "replacing", full)
+    monkeypatch.setattr(journal_module, "replacing", mock.Mock(side_effect=OSError(28, "No space left on device")))
     journal.keep(KEPT)
 
     assert journal.kept == KEPT
@@ -182,10 +178,7 @@ def test_a_temporary_journal_stays_only_where_somebody_needs_it() -> None:
 def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    def unsupported(*_: Any) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(fcntl, "flock", unsupported)
+    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=OSError(95, "Operation not supported")))
 
     open_journal(str(tmp_path / "no locks here"), KEY).close(is_needed=True)
     monkeypatch.setitem(sys.modules, "fcntl", None)  # nor on this system

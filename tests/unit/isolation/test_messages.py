@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 import time
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +18,6 @@ from recorded_builders import a_recording
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.isolation import messages as messages_module
 from layoutdoctor.isolation.messages import (
-    Attempt,
     Began,
     Broken,
     Finished,
@@ -120,12 +118,9 @@ def test_a_process_waits_until_what_it_handed_over_is_dealt_with_but_not_for_eve
     board.wait(2)
 
 
-def test_an_attempt_knows_what_earlier_ones_did() -> None:
-    later, first = Attempt(kept=KEPT), Attempt()
-
-    assert [attempt.trial("eager") for attempt in (later, first)] == [RECORDING.trial, None]
-    assert [attempt.memo("eager") for attempt in (later, first)] == [TrialMemo(key="k"), None]
-    assert later.trial("inductor") is later.memo("inductor") is None
+def test_it_is_known_which_trials_are_done() -> None:
+    assert [KEPT.trial("eager"), KEPT.trial("inductor"), Kept().trial("eager")] == [RECORDING.trial, None, None]
+    assert [KEPT.head, Kept().head] == [RECORDING.head, None]
 
 
 def test_a_name_that_is_no_text_travels_as_its_escape() -> None:
@@ -154,11 +149,3 @@ def test_what_is_known_later_of_a_trial_does_not_cost_what_was_seen_of_it() -> N
     assert known.iterations == seen.iterations
     assert kept.memos == {"eager": TrialMemo(key="k")}
     assert kept.without_profiles().recordings == (later,)
-
-
-def test_a_diagnosis_was_begun_when_the_first_process_began_it() -> None:
-    assert Attempt(kept=KEPT).created_at() == DIAGNOSIS.created_at
-
-    now = datetime.strptime(Attempt().created_at(), "%Y-%m-%dT%H:%M:%S%z")
-
-    assert abs((datetime.now(timezone.utc) - now).total_seconds()) < 60

@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from builders import a_kept, a_trial
@@ -18,9 +19,10 @@ from builders import a_kept, a_trial
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigurationError, UsageError
 from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.isolation import processes
 from layoutdoctor.isolation import supervisor as supervisor_module
 from layoutdoctor.isolation.journal import temporary_journal
-from layoutdoctor.isolation.messages import Kept, Request
+from layoutdoctor.isolation.messages import Request
 from layoutdoctor.isolation.processes import scratch_prefix
 from layoutdoctor.isolation.supervisor import Watch, supervise
 
@@ -41,9 +43,10 @@ from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.worker import Channel
 faulthandler.enable()
 faulthandler.register(signal.SIGUSR2, all_threads=True)
-request = msgspec.msgpack.decode(os.fdopen(int(sys.argv[1]), "rb").read(), type=Request)
-channel, board = Channel(int(sys.argv[2])), TurnBoard(int(sys.argv[4]))
+request = msgspec.msgpack.decode(os.fdopen(int(sys.argv[1]), "rb").read()[LENGTH_BYTES:], type=Request)
 names = [configuration.name for configuration in request.configurations]
+board = TurnBoard(int(sys.argv[4]))
+channel = Channel(int(sys.argv[2]), board, names)
 
 def recordings(done):
     trials = []
@@ -59,7 +62,7 @@ def recordings(done):
     return tuple(Recording(head=head, trial=trial, source="live") for trial in trials)
 
 channel.began(None, "load")
-done = [kept.name for kept in request.kept.recordings if kept.trial.status == "ok"] if request.kept else []
+done = [kept.name for kept in request.kept.recordings if kept.trial.status == "ok"]
 os.write(1, f"does {[name for name in names if name not in done and name not in request.lost]}\\n".encode())
 
 def run_all(run):
@@ -101,7 +104,7 @@ class Seen:
 @pytest.fixture
 def run(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Diagnosis, Seen]]:
     def run_child(code: str, *names: str, timeout_seconds: float | None = 30.0) -> tuple[Diagnosis, Seen]:
-        monkeypatch.setattr(supervisor_module, "_CHILD_CODE", PRELUDE + textwrap.dedent(code))
+        monkeypatch.setattr(processes, "_CHILD_CODE", PRELUDE + textwrap.dedent(code))
         configurations = tuple(Configuration(name=name, backend="eager") for name in names or ("one", "two", "three"))
         request = Request(target="some/m.py", configurations=configurations, budget_seconds=1.0)
         seen = Seen()
@@ -120,7 +123,7 @@ def failure_of(diagnosis: Diagnosis, name: str) -> Failure:
     return failure
 
 
-def test_a_child_that_finishes_is_asked_once(run: Any, journal: Journal) -> None:
+def test_a_child_that_finishes_is_asked_once_and_a_finished_run_starts_no_process(run: Any, journal: Journal) -> None:
     diagnosis, seen = run("run_all(lambda name: channel.send(Progress(name, 1, 3))); finish()")
 
     assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
@@ -130,6 +133,13 @@ def test_a_child_that_finishes_is_asked_once(run: Any, journal: Journal) -> None
     assert seen.warnings == []
     assert journal.finished is not None
     assert diagnosis_of(journal.finished.recordings) == diagnosis
+
+    journal.finish(a_kept(a_trial("eager")))
+
+    diagnosis, seen = run("os.abort()")
+
+    assert statuses(diagnosis) == {"eager": "ok"}
+    assert seen.output == b""
 
 
 @pytest.mark.parametrize(
@@ -295,7 +305,7 @@ def test_a_child_that_dies_before_any_configuration_is_no_crash_of_one(run: Any,
 
 def test_a_child_that_cannot_start_is_said_in_a_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_more(*_: Any, **__: Any) -> None:
-        raise OSError(11, "Resource temporarily unavailable")
+        raise OSError(11, "Resource temporarily unavailable")  # a mock's error would keep what it passed through
 
     monkeypatch.setattr(subprocess, "Popen", no_more)
     gc.collect()
@@ -305,8 +315,6 @@ def test_a_child_that_cannot_start_is_said_in_a_sentence(run: Any, monkeypatch: 
         run("")
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
-
-def test_an_interpreter_that_does_not_know_itself_cannot_start_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module.sys, "executable", "")
 
     with pytest.raises(SubjectError, match=r"sys\.executable is empty"):
@@ -410,14 +418,12 @@ def test_what_is_done_is_examined_while_nothing_is_measured(
 def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
     run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> Diagnosis:
-        raise RuntimeError("planted")
-
     def keep_only(self: Any, message: Any) -> None:
-        journal.keep((journal.kept or Kept()).with_trial(message.recording, message.memo))
+        journal.keep(journal.kept.with_trial(message.recording, message.memo))
+        self._board.let_go_on()
 
     monkeypatch.setattr(supervisor_module._Child, "_keep", keep_only)
-    monkeypatch.setattr(supervisor_module, "diagnosis_of", refuse)
+    monkeypatch.setattr(supervisor_module, "diagnosis_of", mock.Mock(side_effect=RuntimeError("planted")))
     with pytest.raises(RuntimeError, match="planted"):
         run("run_all(lambda name: None); finish()")
 
@@ -431,7 +437,6 @@ def test_a_fault_of_the_examination_costs_nothing_that_was_measured(
 def test_a_run_goes_on_where_another_one_ended(run: Any, journal: Journal) -> None:
     with pytest.raises(LayoutDoctorError):
         run('run_all(lambda name: name == "three" and channel.send(Refused(kind="SubjectError", message="stop")))')
-    assert journal.kept is not None
     assert {kept.name for kept in journal.kept.recordings} >= {"one", "two"}
 
     diagnosis, seen = run("run_all(lambda name: None); finish()")
@@ -478,15 +483,6 @@ def test_what_a_child_derives_is_known_to_the_next_one(
     assert [configuration.name for configuration in journal.kept.derived] == ["two+cure"]
 
 
-def test_a_finished_run_starts_no_process(run: Any, journal: Journal) -> None:
-    journal.finish(a_kept(a_trial("eager")))
-
-    diagnosis, seen = run("os.abort()")
-
-    assert statuses(diagnosis) == {"eager": "ok"}
-    assert seen.output == b""
-
-
 def test_nothing_of_a_run_stays_open(run: Any) -> None:
     run("run_all(lambda name: None); finish()")  # what is opened once for all
     gc.collect()
@@ -531,7 +527,7 @@ def test_the_child_waits_while_its_trial_is_examined(
         f"""
         keep = channel.keep
         def keep_and_mark(recording, memo):
-            keep(recording, memo, board=board)
+            keep(recording, memo)
             open(os.path.join({str(tmp_path)!r}, f"after {{channel._kept_count}}"), "w").close()
         channel.keep = keep_and_mark
         run_all(lambda name: None)

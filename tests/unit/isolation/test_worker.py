@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import sys
 import types
+from datetime import datetime, timezone
 from functools import reduce
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -19,13 +22,13 @@ from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import Cure, Diagnosis, Failure
 from layoutdoctor.errors import DeviceLostError, SubjectError, UnsupportedTorchError
 from layoutdoctor.isolation.messages import (
-    Attempt,
     Began,
     Broken,
     Derived,
     Finished,
     Kept,
     KeptMore,
+    Listener,
     Lost,
     MessageReader,
     Progress,
@@ -68,10 +71,11 @@ class Net(nn.Module):
 SUBJECT = subject_from_python(Net(), torch.randn(2, 4, 16, 16))
 
 
-class Told:
-    """Whom an attempt tells."""
+class Told(Listener):
+    """Keeps what it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.begun: list[tuple[str | None, str, bool]] = []
         self.turns: list[str] = []
         self.kept: list[Kept] = []
@@ -81,6 +85,9 @@ class Told:
     def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
         self.begun.append((configuration, stage, is_new))
 
+    def turn(self, configuration: str) -> None:
+        self.turns.append(configuration)
+
     def keep(self, recording: Recording, memo: TrialMemo) -> None:
         self.known = self.known.with_trial(recording, memo)
         self.kept.append(self.known)
@@ -89,17 +96,6 @@ class Told:
         self.known = self.known.with_derived(configurations)
         self.added += [configuration.name for configuration in configurations]
 
-    def attempt(self, kept: Kept | None = None, **fields: Any) -> Attempt:
-        """What another process is told of what is known here, and whom it tells."""
-        self.known = kept or Kept()
-        sent = None if kept is None else kept.without_profiles()
-        tell: dict[str, Any] = {"began": self.began, "turn": self.turns.append, "keep": self.keep}
-        return Attempt(kept=sent, derived=self.derived, **tell, **fields)
-
-    def diagnosis(self, recordings: tuple[Recording, ...]) -> Diagnosis:
-        """As the supervisor makes it of what the process ends with."""
-        return diagnose_recordings(reduce(Kept.with_trial, recordings, self.known).recordings, ())
-
 
 FLAT = subject_from_python(Flat(), torch.randn(2, 4, 3, 8, 8))
 REQUEST = Request(target="m.py", configurations=EAGER, budget_seconds=0.05)
@@ -107,8 +103,15 @@ REQUEST = Request(target="m.py", configurations=EAGER, budget_seconds=0.05)
 DERIVING = msgspec.structs.replace(REQUEST, derives=True)
 
 
-def diagnose(told: Told, subject: LoadedSubject = SUBJECT, request: Request = REQUEST, **fields: Any) -> Diagnosis:
-    return told.diagnosis(record_subject(subject, request, attempt=told.attempt(**fields)))
+def diagnose(
+    told: Told, subject: LoadedSubject = SUBJECT, request: Request = REQUEST, kept: Kept | None = None, **lost: Lost
+) -> Diagnosis:
+    """What another process makes of a request and of what is known here; as the supervisor makes it of its end."""
+    told.known = kept or Kept()
+    lost = {name.replace("_", "-"): how for name, how in lost.items()}
+    request = msgspec.structs.replace(request, kept=told.known.without_profiles(), lost=lost)
+    recordings = record_subject(subject, request, told)
+    return diagnose_recordings(reduce(Kept.with_trial, recordings, told.known).recordings, ())
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +130,12 @@ def test_each_stage_of_each_configuration_is_told(first: tuple[Diagnosis, Told])
     assert [is_new for name, _, is_new in told.begun if name == "eager"] == [True, False, False, False]
     assert began[-2:] == [(None, "measure"), (None, "looking for findings")]
     assert set(told.turns) == {"eager", "eager-channels-last"}
+
+
+def test_a_diagnosis_was_begun_when_its_first_process_began_it(first: tuple[Diagnosis, Told]) -> None:
+    begun = datetime.strptime(first[0].created_at, "%Y-%m-%dT%H:%M:%S%z")
+
+    assert abs((datetime.now(timezone.utc) - begun).total_seconds()) < 60
 
 
 def test_each_trial_is_handed_over_with_what_its_record_lacks(first: tuple[Diagnosis, Told]) -> None:
@@ -166,9 +175,8 @@ def test_where_all_is_done_or_lost_there_is_only_timing(
 ) -> None:
     monkeypatch.setattr(diagnosing, "compute_reference", None)  # nothing is left to compare with it
     told = Told()
-    lost = {"eager-channels-last": Lost(status="crashed", failure=FAILURE)}
 
-    diagnosis = diagnose(told, kept=first[1].kept[1], lost=lost)
+    diagnosis = diagnose(told, kept=first[1].kept[1], eager_channels_last=Lost(status="crashed", failure=FAILURE))
 
     trial = diagnosis.trial("eager-channels-last")
     assert (trial.status, trial.failure) == ("crashed", FAILURE)
@@ -178,8 +186,8 @@ def test_where_all_is_done_or_lost_there_is_only_timing(
 
 
 def test_all_may_be_lost() -> None:
-    lost = {configuration.name: Lost(status="timed_out", failure=FAILURE) for configuration in EAGER}
-    diagnosis = diagnose(Told(), lost=lost)
+    late = Lost(status="timed_out", failure=FAILURE)
+    diagnosis = diagnose(Told(), eager=late, eager_channels_last=late)
 
     assert [trial.status for trial in diagnosis.trials] == ["timed_out", "timed_out"]
     assert diagnosis.comparison is None
@@ -213,27 +221,24 @@ def test_a_lost_device_ends_the_process_or_all_that_follows(may_restart: bool, m
 
     monkeypatch.setattr(diagnosing, "why_unusable", lambda device: f"RuntimeError: CUDA error on {device}")
     subject = dataclasses.replace(SUBJECT, model=Picky())
-    began: list[Any] = []
 
-    def begin(configuration: str | None, stage: str, *, is_new: bool = True) -> None:
-        began.append((configuration, stage, is_new))
-        Picky.ready = configuration is not None
+    class Readying(Told):
+        def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
+            Picky.ready = configuration is not None
 
-    def run() -> Diagnosis:
-        attempt = Attempt(began=begin, may_restart=may_restart)
-        return diagnose_recordings(record_subject(subject, REQUEST, attempt=attempt), ())
-
+    told = Readying()
+    told.may_restart = may_restart
     message = (
         "RuntimeError: CUDA error: device-side assert triggered; the device could not be used in that process any "
         "more (RuntimeError: CUDA error on cpu)"
     )
     if may_restart:
         with pytest.raises(DeviceLostError) as caught:
-            run()
+            diagnose(told, subject)
         assert (caught.value.configuration, caught.value.stage, str(caught.value)) == ("eager", "run", message)
         assert caught.value.log is not None
     else:
-        trials = run().trials
+        trials = diagnose(told, subject).trials
         assert [trial.status for trial in trials] == ["crashed", "failed"]
         assert trials[0].failure is not None
         assert trials[0].failure.message == message
@@ -244,7 +249,8 @@ def test_a_lost_device_ends_the_process_or_all_that_follows(may_restart: bool, m
 @pytest.fixture(scope="module")
 def cured() -> tuple[Diagnosis, Told]:
     told = Told()
-    return diagnose(told, FLAT, DERIVING, may_restart=True), told
+    told.may_restart = True  # what was handed over is not here any more
+    return diagnose(told, FLAT, DERIVING), told
 
 
 def test_the_best_is_tried_with_its_cure_in_the_same_rounds(cured: tuple[Diagnosis, Told]) -> None:
@@ -267,7 +273,7 @@ def test_what_was_derived_by_an_earlier_process_is_not_derived_again(cured: tupl
     request = msgspec.structs.replace(DERIVING, configurations=(*EAGER, *before.known.derived))  # as it is sent then
     told = Told()
 
-    diagnosis = diagnose(told, FLAT, request, kept=before.kept[1], may_restart=True)
+    diagnosis = diagnose(told, FLAT, request, kept=before.kept[1])
 
     assert told.added == []
     assert [trial.name for trial in diagnosis.trials] == ["eager", "eager-channels-last", name]
@@ -278,7 +284,7 @@ def test_what_was_derived_by_an_earlier_process_is_not_derived_again(cured: tupl
 def test_what_an_earlier_process_saw_speaks_for_a_cure(cured: tuple[Diagnosis, Told]) -> None:
     told = Told()
 
-    diagnosis = diagnose(told, FLAT, DERIVING, kept=cured[1].kept[1], may_restart=True)
+    diagnosis = diagnose(told, FLAT, DERIVING, kept=cured[1].kept[1])
 
     assert len(told.added) == 1
     assert diagnosis.trials[2].name == told.added[0]
@@ -296,13 +302,13 @@ def test_configurations_that_were_named_have_no_others_made_of_them() -> None:
 def test_a_static_diagnosis_goes_on_too() -> None:
     told = Told()
     configurations = choose_configurations("eager,inductor,inductor-layout-opt-off", "inference")
-    lost = {"inductor-layout-opt-off": Lost(status="crashed", failure=FAILURE)}
     request = msgspec.structs.replace(REQUEST, configurations=configurations, lower_for="cuda:90")
     reference = diagnose(told, request=msgspec.structs.replace(request, configurations=configurations[:2]))
     assert [len(kept.recordings) for kept in told.kept] == [1, 2]
 
     again = Told()
-    diagnosis = diagnose(again, request=request, kept=told.kept[1], lost=lost)
+    lost = Lost(status="crashed", failure=FAILURE)
+    diagnosis = diagnose(again, request=request, kept=told.kept[1], inductor_layout_opt_off=lost)
 
     assert [trial.status for trial in diagnosis.trials] == ["skipped", "ok", "crashed"]
     assert diagnosis.trials[:2] == reference.trials
@@ -317,34 +323,41 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(reading)
 
 
+@pytest.fixture
+def channel(pipe: tuple[int, int]) -> Iterator[Channel]:
+    memory = TurnBoard.make()
+    made = Channel(pipe[1], TurnBoard(memory), [configuration.name for configuration in EAGER])
+    os.close(memory)
+    yield made
+    os.close(made._descriptor)
+
+
 def heard(reading: int) -> list[Any]:
     os.set_blocking(reading, False)
     return list(MessageReader().feed(os.read(reading, 10**6)))
 
 
-def test_the_channel_says_what_it_is_told(pipe: tuple[int, int], first: tuple[Diagnosis, Told]) -> None:
-    channel = Channel(pipe[1])
-    kept = first[1].kept[0]
-    (recording,) = kept.recordings
-    memo = kept.memos["eager"]
+def test_the_channel_says_what_it_is_told(
+    pipe: tuple[int, int], channel: Channel, first: tuple[Diagnosis, Told]
+) -> None:
+    (recording,), memo = first[1].kept[0].recordings, first[1].kept[0].memos["eager"]
 
-    channel.send(Progress("eager: running", 1, 3))
+    channel.progress(Progress("eager: running", 1, 3))
     channel.began("eager", "run", is_new=False)
+    channel.turn("eager-channels-last")
+    channel._board.let_go_on()
     channel.keep(recording, memo)
 
     *others, more = heard(pipe[0])
-    assert others == [
-        Progress("eager: running", 1, 3),
-        Began(configuration="eager", stage="run", is_new=False),
-    ]
+    assert others == [Progress("eager: running", 1, 3), Began(configuration="eager", stage="run", is_new=False)]
     assert pack(more) == pack(KeptMore(recording=recording, memo=memo))
+    assert (channel._board.read() or (None,))[0] == 1
+    assert channel.may_restart
     assert channel._descriptor >= 300
     assert not os.get_inheritable(channel._descriptor)
-    os.close(channel._descriptor)
 
 
-def test_a_forked_copy_ends_instead_of_talking(pipe: tuple[int, int]) -> None:
-    channel = Channel(pipe[1])
+def test_a_forked_copy_ends_instead_of_talking(pipe: tuple[int, int], channel: Channel) -> None:
     child = os.fork()
     if child == 0:
         channel.began("eager", "run")
@@ -355,7 +368,6 @@ def test_a_forked_copy_ends_instead_of_talking(pipe: tuple[int, int]) -> None:
     assert os.waitstatus_to_exitcode(status) == worker.STATUS_FORKED
     channel.began(None, "load")
     assert len(heard(pipe[0])) == 1
-    os.close(channel._descriptor)
 
 
 def test_a_process_with_few_descriptors_keeps_the_low_number(
@@ -363,81 +375,52 @@ def test_a_process_with_few_descriptors_keeps_the_low_number(
 ) -> None:
     import fcntl
 
-    def refuse(*_: Any) -> None:
-        raise OSError(22, "Invalid argument")
+    monkeypatch.setattr(fcntl, "fcntl", mock.Mock(side_effect=OSError(22, "Invalid argument")))
 
-    monkeypatch.setattr(fcntl, "fcntl", refuse)
-    channel = Channel(pipe[1])
-
-    assert channel._descriptor == pipe[1]
+    assert worker._moved_up(pipe[1]) == pipe[1]
     assert not os.get_inheritable(pipe[1])
     os.close(pipe[1])
 
 
-def answer(request: Request, monkeypatch: pytest.MonkeyPatch, result: Any) -> Any:
-    def record_subject(*_: Any, **options: Any) -> Any:
-        if isinstance(result, BaseException):
-            raise result
-        return result(options) if callable(result) else result
-
-    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(record_subject=record_subject))
-    monkeypatch.setattr(worker, "_load", lambda request: SUBJECT)
-    reading, writing = os.pipe()
-    memory = TurnBoard.make()
-    board = TurnBoard(memory)
-    channel = Channel(writing)
-    try:
-        return worker._answer(request, channel, board), heard(reading), board.read()
-    finally:
-        for descriptor in (reading, channel._descriptor, memory):
-            os.close(descriptor)
-
-
-def test_what_went_well_is_finished(monkeypatch: pytest.MonkeyPatch, first: tuple[Diagnosis, Told]) -> None:
-    recordings = first[1].kept[0].without_profiles().recordings
-
-    def run(options: dict[str, Any]) -> Any:
-        options["attempt"].turn("eager-channels-last")
-        assert options["attempt"].may_restart
-        return recordings
-
-    said, messages, turn = answer(REQUEST, monkeypatch, run)
-
-    assert said == Finished(recordings=recordings)
-    assert messages == [Began(configuration=None, stage="load")]
-    assert turn is not None
-    assert turn[0] == 1
-
-
-def test_what_is_derived_is_told_and_has_turns_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, first: tuple[Diagnosis, Told]
-) -> None:
+def test_what_is_derived_is_told_and_has_turns_of_its_own(pipe: tuple[int, int], channel: Channel) -> None:
     cured = (with_cures(EAGER[0], (Cure(name="flat-conv3d"),)), with_switch(EAGER[1]))
 
-    def run(options: dict[str, Any]) -> Any:
-        options["attempt"].derived(cured)
-        options["attempt"].turn("eager-channels-last+cudnn-benchmark")
-        return first[1].kept[0].without_profiles().recordings
+    channel.derived(cured)
+    channel.turn("eager-channels-last+cudnn-benchmark")
 
-    _, messages, turn = answer(REQUEST, monkeypatch, run)
-
-    assert messages == [Began(configuration=None, stage="load"), Derived(configurations=cured)]
+    assert heard(pipe[0]) == [Derived(configurations=cured)]
+    turn = channel._board.read()
     assert turn is not None
     assert turn[0] == 3
 
 
-def test_what_went_wrong_is_told_and_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, _, _ = answer(REQUEST, monkeypatch, SubjectError("cannot run m.py: mend it"))
-    assert said == Refused(kind="SubjectError", message="cannot run m.py: mend it")
+def test_what_a_request_ends_in_is_told_and_a_bug_is_not_hidden(
+    pipe: tuple[int, int], channel: Channel, monkeypatch: pytest.MonkeyPatch, first: tuple[Diagnosis, Told]
+) -> None:
+    engine = types.SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", engine)
+    monkeypatch.setattr(worker, "_load", lambda request: SUBJECT)
+    recordings = first[1].kept[0].without_profiles().recordings
+    engine.record_subject = mock.Mock(return_value=recordings)
 
-    said, _, _ = answer(REQUEST, monkeypatch, DeviceLostError("eager", "run", "CUDA error", "a stack"))
-    assert said == Broken(configuration="eager", failure=Failure(kind="run", message="CUDA error", log="a stack"))
-
+    assert worker._answer(REQUEST, channel, io.BytesIO()) == Finished(recordings=recordings)
+    assert engine.record_subject.call_args.args == (SUBJECT, REQUEST, channel)
+    assert heard(pipe[0]) == [Began(configuration=None, stage="load")]
+    for error, said in (
+        (SubjectError("mend it"), Refused(kind="SubjectError", message="mend it")),
+        (
+            DeviceLostError("eager", "run", "CUDA error", "a stack"),
+            Broken(configuration="eager", failure=Failure(kind="run", message="CUDA error", log="a stack")),
+        ),
+    ):
+        engine.record_subject.side_effect = error
+        assert worker._answer(REQUEST, channel, io.BytesIO()) == said
+    engine.record_subject.side_effect = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
-        answer(REQUEST, monkeypatch, ZeroDivisionError())
+        worker._answer(REQUEST, channel, io.BytesIO())
 
 
-def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_it_says_what_to_install(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     class NoTorch:
         def find_spec(self, name: str, *rest: object) -> None:
             if name == "layoutdoctor.run.diagnose":
@@ -445,13 +428,8 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.delitem(sys.modules, "layoutdoctor.run.diagnose", raising=False)
     monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
-    descriptor = TurnBoard.make()
-    reading, writing = os.pipe()
-    channel = Channel(writing)
 
-    said = worker._answer(REQUEST, channel, TurnBoard(descriptor))
+    said = worker._answer(REQUEST, channel, io.BytesIO())
 
     assert isinstance(said, Refused)
     assert said.kind == UnsupportedTorchError.__name__
-    for number in (descriptor, reading, channel._descriptor):
-        os.close(number)

@@ -101,10 +101,7 @@ def test_the_fastest_of_the_copies_counts_read_and_written(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("_small")
 def test_where_there_is_no_room_or_no_known_device_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: object, **keywords: object) -> None:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(torch, "ones", full)
+    monkeypatch.setattr(torch, "ones", mock.Mock(side_effect=RuntimeError("out of memory")))
 
     assert measure_copy_bandwidth("cpu") is None
     assert measure_copy_bandwidth("xla") is None

@@ -79,8 +79,7 @@ def test_the_events_of_the_source_stay_as_they_are_byte_for_byte(
 
 
 @pytest.mark.parametrize(
-    "end",
-    [b"", b",", b', {"ph": "X", "cat": "ker', b', {"ph": "X", "args": {"a": [', b"]", b'], "traceName": "/tm'],
+    "end", [b"", b",", b', {"ph": "X", "cat": "ker', b', {"ph": "X", "args": {"a": [', b"]", b'], "traceName": "/tm']
 )
 @pytest.mark.parametrize("opening", [b'{"schemaVersion": 1, "traceEvents": [', b"["])
 def test_a_trace_that_ends_too_early_is_closed_with_its_complete_events(
@@ -175,16 +174,7 @@ def test_a_survey_has_the_wanted_kernels_with_their_numbers_to_the_digit(tmp_pat
         (Span("25.000", "1"), '"GPU é"', '"stream 7"'),
     ]
 
-
-def test_a_field_that_cannot_be_written_costs_itself_only() -> None:
-    deep: list[object] = []
-    for _ in range(100_000):
-        deep = [deep]
-
-    assert list(_encoded({"deep": deep, "half": "\ud800", "x": 1, "y": float("nan")})) == [b'"x":1', b'"y":null']
-
-
-def test_a_kernel_without_name_process_or_thread_is_found_as_the_reader_reads_it(tmp_path: Path) -> None:
+    # A kernel without name process or thread is found as the reader reads it.
     source = (
         b'[{"ph": "X", "cat": "kernel", "ts": 1, "dur": 2}, {"ph": "X", "cat": "kernel", "name": 3, "ts": 4, "dur": 5}]'
     )
@@ -197,6 +187,14 @@ def test_a_kernel_without_name_process_or_thread_is_found_as_the_reader_reads_it
     ]
 
 
+def test_a_field_that_cannot_be_written_costs_itself_only() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    assert list(_encoded({"deep": deep, "half": "\ud800", "x": 1, "y": float("nan")})) == [b'"x":1', b'"y":null']
+
+
 def test_threads_that_are_free_collide_with_no_id_of_the_trace(tmp_path: Path) -> None:
     taken = [FIRST_OWN_THREAD, f'"{FIRST_OWN_THREAD + 1}"', f"{FIRST_OWN_THREAD + 3}.0", '"main"', "[1]"]
     events = [a_kernel("k", tid=str(tid)) for tid in taken] + [a_kernel("k", pid=str(FIRST_OWN_THREAD + 4))]
@@ -205,8 +203,7 @@ def test_threads_that_are_free_collide_with_no_id_of_the_trace(tmp_path: Path) -
 
     assert [next(free), next(free)] == [FIRST_OWN_THREAD + 2, FIRST_OWN_THREAD + 5]
 
-
-def test_a_survey_knows_the_last_flow_and_the_places_of_tracks(tmp_path: Path) -> None:
+    # A survey knows the last flow and the places of tracks.
     events = [
         '{"ph": "s", "id": 41, "cat": "ac2g", "name": "ac2g"}',
         '{"ph": "f", "id": "0x2a"}',

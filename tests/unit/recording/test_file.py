@@ -98,7 +98,7 @@ def test_numbers_of_any_size_are_packed_and_come_back(numbers: list[int], most_b
     assert unpack(pack(events), type(events)).kernels.start.dtype == np.int64
 
 
-def test_what_is_no_recording_is_said(tmp_path: Path) -> None:
+def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.recording"
     for content, reason in (
         (b"", "it is empty; expected what --save-recordings wrote"),
@@ -113,6 +113,17 @@ def test_what_is_no_recording_is_said(tmp_path: Path) -> None:
     assert refused(path) == "No such file or directory"
     path.mkdir()
     assert refused(path).startswith("it is a directory")
+
+    # Another version is said.
+    newer, older = changed(tmp_path, recording_version=2), tmp_path / "older.recording"
+    assert refused(newer) == "it is a recording of version 2, expected 1; update layoutdoctor"
+    older.write_bytes(changed(tmp_path, recording_version=0).read_bytes())
+    assert refused(older).endswith("examine it with the layoutdoctor that wrote it")
+
+    # One that unpacks to too much is refused.
+    path = saved(tmp_path, a_recording())
+    monkeypatch.setattr("layoutdoctor.recording.saved._MOST_UNPACKED_BYTES", 1000)
+    assert refused(path) == "unpacked it has more than 1000 B, which is too much"
 
 
 def test_one_that_ends_too_early_is_said_wherever_it_ends(tmp_path: Path) -> None:
@@ -137,23 +148,9 @@ def test_any_damaged_byte_is_an_error_or_does_no_harm(tmp_path: Path) -> None:
         examine(recording)
 
 
-def test_one_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved(tmp_path, a_recording())
-    monkeypatch.setattr("layoutdoctor.recording.saved._MOST_UNPACKED_BYTES", 1000)
-
-    assert refused(path) == "unpacked it has more than 1000 B, which is too much"
-
-
 def test_nothing_but_data_is_packed() -> None:
     with pytest.raises(NotImplementedError):
         pack([object()])
-
-
-def test_another_version_is_said(tmp_path: Path) -> None:
-    newer, older = changed(tmp_path, recording_version=2), tmp_path / "older.recording"
-    assert refused(newer) == "it is a recording of version 2, expected 1; update layoutdoctor"
-    older.write_bytes(changed(tmp_path, recording_version=0).read_bytes())
-    assert refused(older).endswith("examine it with the layoutdoctor that wrote it")
 
 
 NINE = b"\x01\x09\x09\x09\x09"

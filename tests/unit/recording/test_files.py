@@ -59,7 +59,7 @@ def test_any_bytes_are_read_as_they_are_and_unpacked_by_what_they_are_not_by_the
         )
 
 
-def test_a_second_part_that_ends_too_early_or_is_damaged_keeps_what_stands_before(path: Path) -> None:
+def test_damage_keeps_what_stands_before_it(path: Path) -> None:
     packed = gzip.compress(TEXT, mtime=0)
     damaged = bytearray(packed)
     damaged[-6] ^= 0xFF  # in the checksum, behind all data
@@ -68,6 +68,16 @@ def test_a_second_part_that_ends_too_early_or_is_damaged_keeps_what_stands_befor
 
         assert found.startswith(TEXT)
         assert file.is_cut
+
+    # Damage in the middle keeps what stands before it.
+    middle = len(TEXT) // 2
+    compressor = zlib.compressobj(wbits=31)
+    start = compressor.compress(TEXT[:middle]) + compressor.flush(zlib.Z_FULL_FLUSH)
+    end = compressor.compress(TEXT[middle:]) + compressor.flush()
+
+    found, file = read(path, start + b"\xff" * 100 + end)  # a block of a kind that does not exist
+
+    assert (found, file.is_cut) == (TEXT[:middle], True)
 
 
 @pytest.mark.parametrize("behind", [b"\0" * 100_000, b"not packed at all", b"\0\0garbage"], ids=repr)
@@ -86,17 +96,6 @@ def test_packed_data_that_end_too_early_give_what_they_hold(path: Path, missing:
     assert TEXT.startswith(found)
     assert len(found) > len(TEXT) - 40 * missing
     assert file.is_cut
-
-
-def test_damage_in_the_middle_keeps_what_stands_before_it(path: Path) -> None:
-    middle = len(TEXT) // 2
-    compressor = zlib.compressobj(wbits=31)
-    start = compressor.compress(TEXT[:middle]) + compressor.flush(zlib.Z_FULL_FLUSH)
-    end = compressor.compress(TEXT[middle:]) + compressor.flush()
-
-    found, file = read(path, start + b"\xff" * 100 + end)  # a block of a kind that does not exist
-
-    assert (found, file.is_cut) == (TEXT[:middle], True)
 
 
 def test_a_file_can_be_read_again_from_its_start(path: Path) -> None:
@@ -152,13 +151,23 @@ def test_a_pipe_is_refused_and_not_waited_for(path: Path) -> None:
     )
 
 
-def test_a_file_that_is_larger_than_allowed_says_how_to_allow_more(path: Path) -> None:
+def test_a_file_that_is_larger_than_allowed_or_white_space_alone_is_given_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path.write_bytes(b"{" * (MIB + 1))
 
     assert refusal(path, MIB) == (
         f"cannot read {str(path)!r}: it has more than 1.00 MiB, which is the limit; if it is a trace all the same, "
         "raise the limit: --max-bytes 2097152"
     )
+
+    # A file of white space is given up.
+    monkeypatch.setattr(files, "MOST_WHITE_SPACE_BYTES", 2 * MIB)
+    path.write_bytes(b" \n" * (2 * MIB))
+    expected = f"cannot read {str(path)!r}: its first 2.00 MiB are white space; expected a recorded trace"
+    assert refusal(path, 1 << 30) == expected
+    with pytest.raises(TraceError, match="white space"):
+        TraceFile(path).head()
 
 
 def test_a_packed_file_that_would_fill_the_memory_stops_at_the_limit(path: Path) -> None:
@@ -173,13 +182,3 @@ def test_a_packed_file_that_would_fill_the_memory_stops_at_the_limit(path: Path)
     assert "more than 50.0 MiB unpacked, which is the limit" in found
     assert found.endswith(f"--max-bytes {100 * MIB}")
     assert peak < 16 * MIB
-
-
-def test_a_file_of_white_space_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_WHITE_SPACE_BYTES", 2 * MIB)
-    path.write_bytes(b" \n" * (2 * MIB))
-
-    expected = f"cannot read {str(path)!r}: its first 2.00 MiB are white space; expected a recorded trace"
-    assert refusal(path, 1 << 30) == expected
-    with pytest.raises(TraceError, match="white space"):
-        TraceFile(path).head()

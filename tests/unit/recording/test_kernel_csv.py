@@ -54,11 +54,21 @@ def test_of_several_tables_the_one_of_kernels_is_read(tmp_path: Path, line: str,
     assert totals.problems == []
 
 
-def test_a_second_table_of_kernels_is_not_added_to_the_first(tmp_path: Path) -> None:
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     totals = read(tmp_path, f"{SUMMARY}\n{SUMMARY}")
 
     assert totals.rows == EXPECTED
     assert problems(totals) == {"further tables of kernels in the same file, which were not read": 1}
+
+    # A line without end is counted and not kept.
+    header, rest = SUMMARY.split("\n", 1)
+    totals = read(tmp_path, f"{header}\n1,2,3,{'x' * 3_000_000}\n{rest}")
+    assert totals.rows == EXPECTED
+    assert problems(totals) == {"lines that are too long for a table": 1}
+
+    # A table without rows says so.
+    totals = read(tmp_path, SUMMARY.split("\n", 1)[0])
+    assert (totals.rows, problems(totals)) == ([], {"the kernel table has no rows": 1})
 
 
 @pytest.mark.parametrize(
@@ -150,23 +160,9 @@ def test_a_bad_row_is_counted_and_the_next_one_read(tmp_path: Path, row: str) ->
     assert problems(totals) == {"rows of the kernel table that could not be read": 1}
 
 
-def test_a_line_without_end_is_counted_and_not_kept(tmp_path: Path) -> None:
-    header, rest = SUMMARY.split("\n", 1)
-    totals = read(tmp_path, f"{header}\n1,2,3,{'x' * 3_000_000}\n{rest}")
-
-    assert totals.rows == EXPECTED
-    assert problems(totals) == {"lines that are too long for a table": 1}
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path, encoding: str) -> None:
     assert read(tmp_path, SUMMARY.replace("\n", "\r\n"), encoding).rows == EXPECTED
-
-
-def test_a_table_without_rows_says_so(tmp_path: Path) -> None:
-    totals = read(tmp_path, SUMMARY.split("\n", 1)[0])
-
-    assert (totals.rows, problems(totals)) == ([], {"the kernel table has no rows": 1})
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_an_old_export_with_few_columns_is_read(tmp_path: Path) -> None:
     assert trace.problems == []
 
 
-def test_an_export_without_kernels_is_read_and_says_so(tmp_path: Path) -> None:
+def test_an_export_without_kernels_or_with_whole_graphs_is_read_and_says_so(tmp_path: Path) -> None:
     schema = SCHEMA.replace("CUPTI_ACTIVITY_KIND_KERNEL", "SCHED_EVENTS")
 
     run = {table: RUN[table] for table in ("NVTX_EVENTS", "StringIds")}
@@ -231,6 +231,14 @@ def test_an_export_without_kernels_is_read_and_says_so(tmp_path: Path) -> None:
     assert (len(trace.kernels), len(trace.annotations)) == (0, 1)
     (what,) = (what for what in problems(trace) if "kernel" in what)
     assert "nsys profile --trace=cuda,nvtx" in what
+
+    # Graphs recorded as a whole are a problem.
+    schema = SCHEMA + "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, end INT, graphId INT);"
+    run = {**RUN, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [{"start": 1, "end": 2}, {"start": 3, "end": 4}]}
+
+    trace = read_nsys_export(export(tmp_path / "whole.sqlite", run, schema))
+
+    assert [(count, "--cuda-graph-trace=node" in what) for what, count in problems(trace).items()] == [(2, True)]
 
 
 def test_values_of_other_types_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -245,13 +253,7 @@ def test_values_of_other_types_are_counted_and_left_out(tmp_path: Path) -> None:
         kernel(1e300, 1e301),
     ]
     odd = kernel(
-        10,
-        20,
-        name="'; DROP TABLE StringIds; --",
-        shortName=b"x",
-        deviceId="zero",
-        streamId=-5,
-        gridX=2**63 - 1,
+        10, 20, name="'; DROP TABLE StringIds; --", shortName=b"x", deviceId="zero", streamId=-5, gridX=2**63 - 1
     )
     run = {**RUN, "CUPTI_ACTIVITY_KIND_KERNEL": [*bad, odd]}
     trace = read_nsys_export(export(tmp_path / "run.sqlite", run))
@@ -293,15 +295,6 @@ def test_ranges_without_end_or_text_are_counted(tmp_path: Path) -> None:
     }
 
 
-def test_graphs_recorded_as_a_whole_are_a_problem(tmp_path: Path) -> None:
-    schema = SCHEMA + "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, end INT, graphId INT);"
-    run = {**RUN, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [{"start": 1, "end": 2}, {"start": 3, "end": 4}]}
-
-    trace = read_nsys_export(export(tmp_path / "run.sqlite", run, schema))
-
-    assert [(count, "--cuda-graph-trace=node" in what) for what, count in problems(trace).items()] == [(2, True)]
-
-
 def test_a_call_that_launched_nothing_is_no_launch(tmp_path: Path) -> None:
     idle = {**call(BASE + 120, 0, 5), "correlationId": None}
     run = {**RUN, "CUPTI_ACTIVITY_KIND_RUNTIME": [idle, *RUN["CUPTI_ACTIVITY_KIND_RUNTIME"]]}
@@ -311,7 +304,7 @@ def test_a_call_that_launched_nothing_is_no_launch(tmp_path: Path) -> None:
     assert problems(trace) == {}
 
 
-def test_a_table_of_more_rows_than_its_file_can_hold_is_left_as_damaged(tmp_path: Path) -> None:
+def test_a_table_of_too_many_rows_and_a_file_that_goes_are_told_as_damaged(tmp_path: Path) -> None:
     """A damaged file may lead through the same pages over and over."""
     path = export(tmp_path / "run.sqlite")
     database = Database(path, path.as_uri(), size_bytes=15)
@@ -320,10 +313,8 @@ def test_a_table_of_more_rows_than_its_file_can_hold_is_left_as_damaged(tmp_path
     assert (database.row_count, database.damaged) == (4, ["StringIds"])
     database.close()
 
-
-def test_a_file_that_goes_while_it_is_opened_is_told(tmp_path: Path) -> None:
+    # A file that goes while it is opened is told.
     path = tmp_path / "gone.sqlite"
-
     with pytest.raises(TraceError, match=r"cannot read '.*gone\.sqlite': its SQLite database is damaged \(unable to"):
         Database(path, path.as_uri(), size_bytes=100)
 

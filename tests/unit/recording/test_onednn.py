@@ -43,8 +43,7 @@ def test_a_line_of_today_is_read_with_its_start_in_seconds() -> None:
     assert reorder.start_seconds == pytest.approx(1790000000.123456543, abs=1e-6)
     assert reorder.line_number == 1
 
-
-def test_the_log_has_timestamps_only_where_every_primitive_has_one() -> None:
+    # The log has timestamps only where every primitive has one.
     assert read_onednn_log(f"{REORDER}\n{CONVOLUTION}").has_timestamps
     assert not read_onednn_log(f"{REORDER}\n{CONVOLUTION.replace('1790000000124.001,', '')}").has_timestamps
     assert not read_onednn_log("").has_timestamps
@@ -81,11 +80,9 @@ def test_a_difference_tensor_is_found_by_its_role() -> None:
     assert gradient is not None
     assert (gradient.role, gradient.dtype, gradient.tag) == ("diff_dst", "f32", "aBcd16b")
 
-
-def test_an_undefined_tensor_has_no_format_and_no_layout() -> None:
+    # An undefined tensor has no format and no layout.
     line = CONVOLUTION.replace("bia:f32:a:blocked:a::f0", "bia:undef::undef:::")
     bias = only(line).descriptor("bia")
-
     assert bias is not None
     assert (bias.tag, bias.item_bytes(), bias.layout((64,))) == ("", None, None)
 
@@ -115,47 +112,27 @@ def test_the_header_names_version_and_instruction_set() -> None:
 
     assert (log.version, log.isa) == ("3.12.0", "Intel AVX-512 with Intel DL Boost")
     assert (log.primitives, log.not_understood, log.other_lines) == ([], [], [])
+    for name, version in (("dnnl", "DNNL v1.6.0"), ("mkldnn", "Intel MKL-DNN v0.21.1"), ("onednn", "oneDNN v2.7.3")):
+        assert read_onednn_log(f"{name}_verbose,info,{version} (commit abc)").version == version.rpartition("v")[2]
 
 
-@pytest.mark.parametrize(
-    ("line", "version"),
-    [
-        ("dnnl_verbose,info,DNNL v1.6.0 (commit abc)", "1.6.0"),
-        ("mkldnn_verbose,info,Intel MKL-DNN v0.21.1 (commit abc)", "0.21.1"),
-        ("onednn_verbose,info,oneDNN v2.7.3 (commit abc)", "2.7.3"),
-    ],
-)
-def test_older_headers_are_read(line: str, version: str) -> None:
-    assert read_onednn_log(line).version == version
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_what_is_no_run_of_a_primitive_is_passed_over_and_what_cannot_be_read_is_kept() -> None:
+    dispatched = "create:dispatch,convolution,cpu,convolution,skipping,unsupported isa,file.cpp:10"
+    for line in (
         REORDER.replace(",exec,", ",create:cache_miss,"),
         REORDER.replace(",exec,", ",create:cache_hit,"),
-        "onednn_verbose,v1,primitive,create:dispatch,convolution,cpu,convolution,skipping,unsupported isa,file.cpp:10",
-    ],
-)
-def test_lines_about_creating_a_primitive_are_neither_run_nor_misunderstood(line: str) -> None:
-    log = read_onednn_log(line)
-
-    assert (log.primitives, log.not_understood) == ([], [])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
+        f"onednn_verbose,v1,primitive,{dispatched}",
+    ):
+        log = read_onednn_log(line)
+        assert (log.primitives, log.not_understood) == ([], [])
+    for line in (
         "onednn_verbose,v1,primitive,exec,cpu,reorder",
         REORDER.rsplit(",", 1)[0] + ",soon",
         "onednn_verbose,v1,something new",
         "onednn_verbose,v1,graph,exec,cpu,100002,convolution_post_ops,conv_0;relu_1,,,,fpm:strict,larger_kernel_t,0.9",
-    ],
-)
-def test_a_line_that_cannot_be_read_is_kept_as_not_understood(line: str) -> None:
-    log = read_onednn_log(line)
-
-    assert (log.primitives, log.not_understood) == ([], [line])
+    ):
+        log = read_onednn_log(line)
+        assert (log.primitives, log.not_understood) == ([], [line])
 
 
 def test_lines_of_other_programs_stand_apart() -> None:

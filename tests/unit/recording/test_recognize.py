@@ -9,16 +9,13 @@ import time
 import zipfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from loops import for_each
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.reading import recognize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TESTS = Path(__file__).parent.parent.parent
 EVENT = '{"ph": "X", "cat": "kernel", "name": "f", "ts": 1, "dur": 2}'
@@ -79,26 +76,7 @@ def test_a_onednn_log_may_begin_with_other_output(marker: str, before: str) -> N
 
 
 def test_a_diagnosis_of_ours_is_known() -> None:
-    head = (TESTS / "golden" / "no_gain.json").read_bytes()[: 1 << 16]
-
-    assert recognize(head, "diagnosis.json") == "diagnosis"
-
-
-@pytest.mark.parametrize(
-    ("pack", "expected"),
-    [
-        (gzip.compress, "packed with gzip twice"),
-        (bz2.compress, "packed with bzip2"),
-        (lzma.compress, "packed with xz"),
-        (lambda data: b"\x28\xb5\x2f\xfd" + data, "packed with zstd"),
-    ],
-)
-def test_a_packed_trace_is_to_be_unpacked_first(pack: Callable[[bytes], bytes], expected: str) -> None:
-    message = refusal(pack(EVENT.encode() * 100), "trace.json.xyz")
-
-    assert expected in message
-    assert "unpack it first" in message
-    assert "'trace.json.xyz'" in message
+    assert recognize((TESTS / "golden" / "no_gain.json").read_bytes()[: 1 << 16], "diagnosis.json") == "diagnosis"
 
 
 def zipped(name: str) -> bytes:
@@ -108,23 +86,22 @@ def zipped(name: str) -> bytes:
     return stream.getvalue()
 
 
-def test_what_torch_saves_is_not_a_trace() -> None:
+def saved_by_torch() -> bytes:
     stream = io.BytesIO()
     torch.save({"weight": torch.zeros(3)}, stream)
-
-    assert "saved by torch.save" in refusal(stream.getvalue(), "model.pt")
-    assert "a zip archive; unpack it first" in refusal(zipped("trace.json"), "trace.zip")
+    return stream.getvalue()
 
 
-def test_a_pickle_is_not_opened() -> None:
-    message = refusal(pickle.dumps({"segments": [1, 2], "device_traces": []}), "snapshot.pickle")
-
-    assert "it was not opened, as that can run code" in message
-
-
-@pytest.mark.parametrize(
+@for_each(
     ("head", "name", "expected"),
     [
+        (gzip.compress(EVENT.encode() * 100), "trace.json.xyz", "packed with gzip twice; unpack it first"),
+        (bz2.compress(EVENT.encode() * 100), "trace.json.xyz", "packed with bzip2; unpack it first"),
+        (lzma.compress(EVENT.encode() * 100), "trace.json.xyz", "packed with xz; unpack it first"),
+        (b"\x28\xb5\x2f\xfd" + EVENT.encode(), "trace.json.xyz", "packed with zstd; unpack it first"),
+        (saved_by_torch(), "model.pt", "saved by torch.save"),
+        (zipped("trace.json"), "trace.zip", "a zip archive; unpack it first"),
+        (pickle.dumps({"segments": [1, 2]}), "snapshot.pickle", "it was not opened, as that can run code"),
         (b"\x00\x83\x01\x02" * 40, "run.nsys-rep", "nsys export --type sqlite"),
         (b"\x00\x83\x01\x02" * 40, "RUN.QDREP", "nsys export --type sqlite"),
         (b"NVR\x00\x01\x00\x00", "run.ncu-rep", "Nsight Compute"),
@@ -141,8 +118,9 @@ def test_a_pickle_is_not_opened() -> None:
         ),
     ],
 )
-def test_a_file_of_another_kind_is_named(head: bytes, name: str, expected: str) -> None:
+def test_a_file_of_another_kind_is_named_and_not_opened(head: bytes, name: str, expected: str) -> None:
     assert expected in refusal(head, name)
+    assert repr(name) in refusal(head, name)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def test_what_kineto_writes_is_read(tmp_path: Path, name: str, options: dict[str
     names = Counter(found.names[index] for index in found.operations.name.tolist())
     assert names["aten::conv2d"] == names["aten::convolution_backward"] == 2
     assert found.has_stack == bool(options.get("with_stack"))
+    assert "traceEvents" in found.metadata["mine"]  # what the user added
     _check_shapes(found, events, recorded_shapes=bool(options.get("record_shapes")))
 
 
@@ -100,29 +101,17 @@ def test_what_torch_s_own_exporter_writes_is_read(tmp_path: Path, name: str) -> 
     _check_shapes(found, events, recorded_shapes=True)
 
 
-def test_metadata_that_the_user_added_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    recorded().export_chrome_trace(str(path))
-
-    assert "traceEvents" in check(path)[0].metadata["mine"]
-
-
-def test_what_the_autograd_profiler_writes_is_read(tmp_path: Path) -> None:
+def test_what_the_autograd_profiler_and_its_list_of_events_write_is_read(tmp_path: Path) -> None:
+    """``EventList`` has an exporter of its own, which writes names and times and closes its list or not."""
     path = tmp_path / "trace.json"
     with torch.autograd.profiler.profile(record_shapes=True) as found:
         Net()(torch.randn(1, 3, 16, 16))
     found.export_chrome_trace(str(path))
-
     assert len(check(path)[0].operations) > 3
 
-
-def test_a_list_of_events_without_categories_is_read_and_says_nothing_of_conversions(tmp_path: Path) -> None:
-    """``EventList`` has an exporter of its own, which writes names and times and closes its list or not."""
-    path = tmp_path / "trace.json"
     with torch.autograd.profiler.profile() as found:
         torch.relu(torch.randn(1, 3, 16, 16))
     found.function_events.export_chrome_trace(str(path))
-
     assert check(path)[0].event_count >= 2
 
 

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 import reviewed
-from golden.stories import STORIES
-from golden.trace_stories import TRACE_STORIES
+from golden.stories import STORIES, TRACE_STORIES
 from loops import for_each
 
 from layoutdoctor.diagnosis.saved import from_json

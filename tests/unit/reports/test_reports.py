@@ -28,7 +28,7 @@ from builders import (
     contiguous,
     kernels,
 )
-from golden.stories import STORIES, gain_with_findings, no_convolution, small_share
+from golden.stories import STORIES
 from loops import for_each
 
 from layoutdoctor import reports
@@ -42,6 +42,9 @@ from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
 from layoutdoctor.reports.sections.wording import clean_line, waste_of
 from layoutdoctor.reports.text import plain_table, render_text
 
+GAIN, NO_CONVOLUTION, SMALL_SHARE = (
+    STORIES[name]() for name in ("gain_with_findings", "no_convolution", "small_share")
+)
 BEST = "inductor-channels-last"
 BARE = a_subject(convolution_module_count=0)
 CRASHED = msgspec.structs.replace(a_failed_trial("inductor-layout-opt-on"), status="crashed")
@@ -106,19 +109,19 @@ CASES = {
     "a pair without a time": a_diagnosis(
         a_trial(graphs=(a_graph(conversions=UNTIMED),), redundant_pairs=(a_pair("a", "b", seconds=None),))
     ),
-    "irrelevant, a note": with_finding(small_share(), "note"),
-    "irrelevant, a warning": with_finding(small_share(), "warning"),
+    "irrelevant, a note": with_finding(SMALL_SHARE, "note"),
+    "irrelevant, a warning": with_finding(SMALL_SHARE, "warning"),
     "irrelevant, one not recorded": msgspec.structs.replace(
-        small_share(), trials=(*small_share().trials, a_trial("eager", kernels=None, notes=("not recorded: OSError",)))
+        SMALL_SHARE, trials=(*SMALL_SHARE.trials, a_trial("eager", kernels=None, notes=("not recorded: OSError",)))
     ),
-    "irrelevant, one crashed": msgspec.structs.replace(no_convolution(), trials=(*no_convolution().trials, CRASHED)),
-    "no convolution, many copies": with_trials(no_convolution(), kernels=COPIES),
+    "irrelevant, one crashed": msgspec.structs.replace(NO_CONVOLUTION, trials=(*NO_CONVOLUTION.trials, CRASHED)),
+    "no convolution, many copies": with_trials(NO_CONVOLUTION, kernels=COPIES),
     "a gain that was not confirmed": msgspec.structs.replace(
-        gain_with_findings(),
+        GAIN,
         recommendation=a_recommendation(BEST, speedup=a_speedup(1.01), how="x", reason="not confirmed"),
     ),
     "a gain whose outputs differ": with_trials(
-        gain_with_findings(), equivalence=Equivalence(status="different", max_abs_error=1.0, tolerance=1e-4)
+        GAIN, equivalence=Equivalence(status="different", max_abs_error=1.0, tolerance=1e-4)
     ),
     "another baseline": a_diagnosis(
         a_trial("eager"),
@@ -138,7 +141,7 @@ CASES = {
         comparison=a_comparison(a_ratio("eager", 1.0), fastest=()),
         recommendation=a_recommendation(None, how=None, reason="no outputs are right"),
     ),
-    "a range without coverage": uncovered(gain_with_findings()),
+    "a range without coverage": uncovered(GAIN),
     "no convolution, one time": a_diagnosis(
         a_trial(graphs=(a_graph(a_decision(applied=False, rule="no-convolution", convolution_count=0)),)), subject=BARE
     ),

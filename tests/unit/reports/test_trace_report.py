@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import msgspec
 import reviewed
-from builders import a_finding, a_graph, a_location, a_pair, a_total, a_trace, channels_last, recorded
-from golden.trace_stories import (
-    FORWARD,
-    launched,
-    trace_of_a_graph_replay,
-    trace_of_kernel_totals,
-    trace_of_owners,
-    trace_without_conversions,
+from builders import (
+    a_conversion,
+    a_finding,
+    a_graph,
+    a_location,
+    a_pair,
+    a_total,
+    a_trace,
+    channels_last,
+    contiguous,
+    recorded,
 )
+from golden.stories import STORIES
 
 from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Failure, Total
 from layoutdoctor.examination.costs import conversion_share, convolution_count, counted_conversions, irrelevance
@@ -21,6 +25,28 @@ from layoutdoctor.reports import render
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.rows import MOST_PLACES
 from layoutdoctor.reports.text import plain_table
+
+TO_NHWC = "cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>"
+TO_NCHW = "cudnn::engines_precompiled::nhwcToNchwKernel<__half, __half, float, true, false, (cudnnKernelDataType_t)0>"
+FORWARD = "aten::cudnn_convolution"
+
+
+def launched(number: int, *, back: bool = False, **changes: object) -> Conversion:
+    """One launch of a cuDNN conversion kernel: to channels_last, or back."""
+    there = {"kernel": TO_NHWC, "source": contiguous(), "target": channels_last(), "direction": "to_channels_last"}
+    and_back = {"kernel": TO_NCHW, "source": channels_last(), "target": contiguous(), "direction": "to_contiguous"}
+    fields = {
+        "op": FORWARD,
+        "location": None,
+        "module": None,
+        "seconds": 400e-6,
+        "exposed_seconds": 400e-6,
+        "start_seconds": number * 1e-3,
+        "stream": 7,
+        "confidence": "shapes",
+        "step": f"ProfilerStep#{9 + number // 6}",
+    }
+    return a_conversion(f"kernel {number}", **(fields | (and_back if back else there) | changes))
 
 
 def two(**changes: object) -> tuple[Conversion, Conversion]:
@@ -186,12 +212,12 @@ def test_a_trace_without_kernels_or_in_part_is_never_healthy() -> None:
         "what changes no layout",
         "steps without conversions",
     ]
-    assert build_answer(trace_without_conversions()).is_short
-    assert not build_answer(trace_of_a_graph_replay()).is_short
+    assert build_answer(STORIES["trace_without_conversions"]()).is_short
+    assert not build_answer(STORIES["trace_of_a_graph_replay"]()).is_short
 
 
 def test_an_entry_of_a_table_counts_as_often_as_it_was_launched() -> None:
-    (trial,) = trace_of_kernel_totals().trials
+    (trial,) = STORIES["trace_of_kernel_totals"]().trials
 
     assert launches_of(counted_conversions(trial)) == trial.kernels.conversion_count == 13_128
 
@@ -227,11 +253,11 @@ def test_long_names_are_broken_where_a_table_may_do_so() -> None:
     lines = ["name               n", "a_name_that_is_fa  1", "r_too_long", "b                  2"]
 
     assert plain_table(("name", "n"), rows, 20, wraps_names=True).splitlines() == lines
-    assert max(map(len, render(trace_of_owners(), "text").splitlines())) <= 100
+    assert max(map(len, render(STORIES["trace_of_owners"](), "text").splitlines())) <= 100
 
 
 def test_a_trace_is_never_judged_to_be_one_to_which_layouts_do_not_matter() -> None:
-    diagnosis = trace_without_conversions()
+    diagnosis = STORIES["trace_without_conversions"]()
 
     assert irrelevance(diagnosis) is None
     assert convolution_count(diagnosis) is None

@@ -1,14 +1,6 @@
 from __future__ import annotations
 
-from builders import (
-    a_comparison,
-    a_configuration,
-    a_diagnosis,
-    a_failed_trial,
-    a_ratio,
-    a_recommendation,
-    a_trial,
-)
+from builders import a_comparison, a_configuration, a_diagnosis, a_failed_trial, a_ratio, a_recommendation, a_trial
 from trace_builders import (
     a_recorded_kernel,
     a_recorded_trial,

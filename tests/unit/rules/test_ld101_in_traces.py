@@ -35,7 +35,7 @@ def a_pair_proved_by(confidence: str, seconds: float | None = 4e-4, **changes: A
     return a_recorded_pair("k1", "k2", confidence=confidence, seconds=seconds, **changes)
 
 
-def test_a_trace_without_round_trips_has_no_finding() -> None:
+def test_what_is_no_finding() -> None:
     assert findings() == []
 
 

@@ -41,7 +41,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     return list(check(diagnosis))
 
 
-def test_a_trial_without_redundant_pairs_has_no_finding() -> None:
+def test_what_is_no_finding() -> None:
     assert findings(a_diagnosis(a_trial(kernels=kernels(THERE, BACK)))) == []
 
 
@@ -86,6 +86,15 @@ def test_how_severe_it_is() -> None:
         recommendation=a_recommendation("inductor-channels-last", verified=True),
     )
     assert [f.severity for f in findings(diagnosis)] == ["warning", "warning"]
+
+    # Every configuration without them was measured, and is slower.
+    slower = a_diagnosis(a_trial_with_pairs(), a_trial("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF))
+    unmeasured = a_diagnosis(a_trial_with_pairs(), a_trial("inductor-layout-opt-off"), comparison=a_comparison())
+    own = a_trial_with_pairs(kernels=kernels(THERE, msgspec.structs.replace(BACK, owner="framework")))
+    mixed = a_diagnosis(own, a_trial("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF))
+    assert [f.severity for f in findings(slower)] == ["note"]
+    assert [f.severity for f in findings(unmeasured)] == ["warning"]
+    assert [f.severity for f in findings(mixed)] == ["warning"]
 
 
 def test_what_it_says(told: Told) -> None:
@@ -222,15 +231,3 @@ def a_concatenation(**changes: Any) -> Trial:
     )
     graph = a_graph(conversions=(*BRANCHES, AGAIN), nodes=(a_node("convolution_5", "aten.convolution.default"),))
     return a_trial(graphs=(graph,), redundant_pairs=(pair,))
-
-
-def test_round_trips_of_a_library_that_pay_are_a_note() -> None:
-    """Every configuration without them was measured, and is slower."""
-    slower = a_diagnosis(a_trial_with_pairs(), a_trial("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF))
-    unmeasured = a_diagnosis(a_trial_with_pairs(), a_trial("inductor-layout-opt-off"), comparison=a_comparison())
-    own = a_trial_with_pairs(kernels=kernels(THERE, msgspec.structs.replace(BACK, owner="framework")))
-    mixed = a_diagnosis(own, a_trial("inductor-layout-opt-off"), comparison=a_comparison(SLOWER_OFF))
-
-    assert [f.severity for f in findings(slower)] == ["note"]
-    assert [f.severity for f in findings(unmeasured)] == ["warning"]
-    assert [f.severity for f in findings(mixed)] == ["warning"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,16 +33,15 @@ findings = finder(check)
 SHAPE = (64, 64, 3, 3)
 
 
-def a_weight(id: str, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {
-        "source": contiguous(SHAPE),
-        "target": blocked(SHAPE, "ABcd16b16a"),
-        "direction": "to_blocked",
-        "tensor": "weight",
-        "seconds": 1e-4,
-        "bytes_moved": 294_912,
-    }
-    return a_conversion(id, **{**fields, **changes})
+a_weight = partial(
+    a_conversion,
+    source=contiguous(SHAPE),
+    target=blocked(SHAPE, "ABcd16b16a"),
+    direction="to_blocked",
+    tensor="weight",
+    seconds=1e-4,
+    bytes_moved=294_912,
+)
 
 
 def a_trial_with(*weights: Conversion, name: str = "inductor", **changes: Any) -> Trial:
@@ -183,6 +183,4 @@ PACKED = (
 )
 
 
-def a_recorded_weight(id: str, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {"source": contiguous(SHAPE), "target": channels_last(SHAPE), "tensor": "weight"}
-    return to_channels_last(id, **{**fields, **changes})
+a_recorded_weight = partial(to_channels_last, source=contiguous(SHAPE), target=channels_last(SHAPE), tensor="weight")

@@ -85,8 +85,7 @@ def test_which_facts_it_gives(told: Told) -> None:
         findings(a_broken_trial(NORMS[0], a_breaker("bmm", op="bmm", module="attention"))),
     )
 
-
-def test_without_a_measured_share_or_without_a_run_it_is_a_note() -> None:
+    # Without a measured share or without a run it is a note.
     for changes in ({"kernels": None}, {"is_static": True}):
         assert [f.severity for f in findings(a_broken_trial(*NORMS, **changes))] == ["note"]
 

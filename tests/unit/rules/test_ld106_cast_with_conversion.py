@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from builders import (
@@ -39,20 +40,19 @@ def a_cast(name: str, of: str, **changes: Any) -> FxNode:
     return a_node(name, "prims.convert_element_type.default", (of,), **{**fields, **changes})
 
 
-def a_casting_conversion(id: str, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {
-        "owner": "compiler",
-        "graph": "graph 0",
-        "tensor": "weight",
-        "source": contiguous(WEIGHT),
-        "target": channels_last(WEIGHT),
-        "direction": "to_channels_last",
-        "dtype": "float32",
-        "target_dtype": "bfloat16",
-        "seconds": 5e-4,
-        "bytes_moved": 221_184,
-    }
-    return a_conversion(id, **{**fields, **changes})
+a_casting_conversion = partial(
+    a_conversion,
+    owner="compiler",
+    graph="graph 0",
+    tensor="weight",
+    source=contiguous(WEIGHT),
+    target=channels_last(WEIGHT),
+    direction="to_channels_last",
+    dtype="float32",
+    target_dtype="bfloat16",
+    seconds=5e-4,
+    bytes_moved=221_184,
+)
 
 
 def a_trial_of(nodes: tuple[FxNode, ...], *conversions: Conversion, name: str = "inductor", **changes: Any) -> Trial:
@@ -94,9 +94,7 @@ def test_what_it_says(told: Told) -> None:
     conversion = a_casting_conversion("r0", dtype="f32", target_dtype="bf16", owner="library", graph=None, node=None)
     told("Onednn names of dtypes are those of torch", findings(a_trial(kernels=kernels(conversion))))
 
-
-def test_a_conversion_belongs_to_the_parameter_of_its_own_graph(told: Told) -> None:
-    """Both graphs call their parameter ``w0``: the conversion is that of the second one, whose cast it goes with."""
+    # Both graphs call their parameter ``w0``: the conversion is that of the second one, whose cast it goes with.
     first = a_graph(nodes=TWO_CASTS)
     conversion = a_casting_conversion("k0", graph="graph 1", source_value="w0", target_dtype=None)
     second = a_graph(name="graph 1", nodes=(a_weight("w0"), a_cast("d0", "w0")), conversions=(conversion,))
@@ -149,10 +147,8 @@ def test_what_it_suggests(told: Told) -> None:
         in_trace(a_recorded_cast("k0", direction="to_contiguous")),
     )
 
-
-def test_eager_is_looked_at_where_the_baseline_shows_nothing() -> None:
+    # Eager is looked at where the baseline shows nothing.
     casts = tuple(a_node(f"c{i}", "aten._to_copy.default", (f"w{i}",), dtype="bfloat16") for i in range(2))
-
     assert [f.configuration for f in findings(a_trial(), a_trial_of((*TWO_WEIGHTS, *casts), name="eager"))] == ["eager"]
 
 

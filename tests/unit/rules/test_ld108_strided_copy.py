@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
 from builders import Told, a_conversion, a_diagnosis, a_graph, a_location, a_trial, channels_last, contiguous
 from trace_builders import (
@@ -16,15 +16,10 @@ from trace_builders import (
 from layoutdoctor.rules import ld501_user_contiguous_call
 from layoutdoctor.rules.ld108_strided_copy import check
 
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion
-
 findings = finder_in_trace(check)
 
 
-def a_copy_back(id: str, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {"source": channels_last(), "target": contiguous(), "direction": "to_contiguous"}
-    return an_eager_copy(id, **{**fields, **changes})
+a_copy_back = partial(an_eager_copy, source=channels_last(), target=contiguous(), direction="to_contiguous")
 
 
 def test_what_it_says(told: Told) -> None:
@@ -42,6 +37,12 @@ def test_what_it_says(told: Told) -> None:
     assert [f.severity for f in findings(entry, an_eager_copy("c1", seconds=3e-4))] == ["warning"]
     told("What the model asks for in channels last is counted but no loss", findings(entry))
 
+    # A call of the model out of channels last is left to its own rule.
+    call = a_copy_back("c0", owner="user")
+    diagnosis = a_trace_diagnosis(a_recorded_trial(call))
+    assert list(check(diagnosis)) == []
+    assert [f.code for f in ld501_user_contiguous_call.check(diagnosis)] == ["LD501"]
+
 
 def test_what_is_no_finding() -> None:
     # What others convert and what changes no format is told elsewhere.
@@ -51,11 +52,3 @@ def test_what_is_no_finding() -> None:
     # In the diagnosis of a model such copies are told by the operation that causes them.
     copy = a_conversion(owner="framework", direction="to_contiguous")
     assert list(check(a_diagnosis(a_trial(graphs=(a_graph(conversions=(copy,)),))))) == []
-
-
-def test_a_call_of_the_model_out_of_channels_last_is_left_to_its_own_rule() -> None:
-    call = a_copy_back("c0", owner="user")
-    diagnosis = a_trace_diagnosis(a_recorded_trial(call))
-
-    assert list(check(diagnosis)) == []
-    assert [f.code for f in ld501_user_contiguous_call.check(diagnosis)] == ["LD501"]

@@ -8,16 +8,13 @@ from layoutdoctor.rules.ld109_generated_copy import check
 findings = finder_in_trace(check)
 
 
-def test_generated_kernels_that_look_like_copies_are_a_note_that_says_what_it_rests_on(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     copies = (
         a_generated_copy("g0"),
         a_generated_copy("g1"),
         a_generated_copy("g2", kernel="triton_poi_fused_convolution_7", cause="its operands lie in other orders"),
     )
     told("Generated kernels that look like copies are a note that says what it rests on", findings(*copies))
-
-
-def test_also_a_large_part_of_the_time_is_no_more_than_a_note(told: Told) -> None:
     told(
         "Also a large part of the time is no more than a note",
         findings(a_generated_copy("g0", seconds=0.009, cause=None, exposed_seconds=None)),

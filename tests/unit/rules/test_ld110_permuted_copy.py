@@ -9,12 +9,11 @@ from layoutdoctor.rules.ld110_permuted_copy import check
 findings = finder_in_trace(check)
 
 
-def test_copies_of_attention_are_a_note_that_keeps_them_apart_from_layout_conversions(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     copies = (a_permuted_copy("p0"), a_permuted_copy("p1", location=a_location(31), module="blocks.1"))
     told("Copies of attention are a note that keeps them apart from layout conversions", findings(*copies))
 
-
-def test_below_one_percent_of_the_time_nothing_is_told() -> None:
+    # Below one percent of the time nothing is told.
     assert [f.code for f in findings(a_permuted_copy("p0", seconds=1.5e-4))] == ["LD110"]
     assert findings(a_permuted_copy("p0", seconds=1.49e-4)) == []
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from builders import (
@@ -36,21 +37,20 @@ UNCOUNTED = a_decision(
 VETO = a_decision(applied=False, rule="grouped-convolution", explanation="a grouped convolution vetoes it")
 
 
-def laid_out_anew(id: str, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {
-        "owner": "compiler",
-        "kernel": "cpp_fused_3",
-        "graph": "graph 1",
-        "source": channels_last(),
-        "target": contiguous(),
-        "direction": "to_contiguous",
-        "tensor": "gradient",
-        "seconds": None,
-        "bytes_moved": 1_048_576,
-        "required_by": (BACKWARD[0],),
-        "role": "interior",
-    }
-    return a_conversion(id, **{**fields, **changes})
+laid_out_anew = partial(
+    a_conversion,
+    owner="compiler",
+    kernel="cpp_fused_3",
+    graph="graph 1",
+    source=channels_last(),
+    target=contiguous(),
+    direction="to_contiguous",
+    tensor="gradient",
+    seconds=None,
+    bytes_moved=1_048_576,
+    required_by=(BACKWARD[0],),
+    role="interior",
+)
 
 
 def a_step(
@@ -80,6 +80,10 @@ def test_which_facts_it_gives() -> None:
     # It is told once.
     on = a_step(laid_out_anew("buf1"), name="inductor-layout-opt-on")
     assert [f.configuration for f in findings(on, a_step(laid_out_anew("buf1")))] == ["inductor"]
+
+    # What cannot be felt is a note.
+    slight = laid_out_anew("buf1", seconds=1e-5)
+    assert [f.severity for f in findings(a_step(slight))] == ["note"]
 
 
 def test_what_is_no_finding() -> None:
@@ -133,9 +137,3 @@ def test_what_it_says(told: Told) -> None:
             "What is not laid out for a backward convolution is not counted",
             findings(a_step(laid_out_anew("buf1", **changes))),
         )
-
-
-def test_what_cannot_be_felt_is_a_note() -> None:
-    slight = laid_out_anew("buf1", seconds=1e-5)
-
-    assert [f.severity for f in findings(a_step(slight))] == ["note"]

@@ -48,7 +48,7 @@ def findings(*nodes: FxNode, decision: Any = VETO, **changes: Any) -> list[Findi
     return list(check(a_diagnosis(a_trial(graphs=(a_graph(decision, nodes=nodes),)), **changes)))
 
 
-def test_the_symbolic_dimensions_of_the_input_are_named(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     size, weight = placeholder("arg0_1", None, tensor=None), placeholder("arg1_1", contiguous((64, 3, 3, 3)))
     told("The symbolic dimensions of the input are named", findings(size, weight, IMAGE))
 

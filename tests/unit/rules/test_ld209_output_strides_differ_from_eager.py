@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from builders import Told, a_configuration, a_graph, a_location, a_node, a_trial, channels_last, contiguous, finder
@@ -22,27 +23,16 @@ def returning(name: str, *layouts: Layout, status: Any = "equal", **changes: Any
     return a_trial(name, equivalence=Equivalence(status=status, output_layouts=layouts), **changes)
 
 
-def a_breaker(**changes: Any) -> LayoutBreaker:
-    fields: dict[str, Any] = {
-        "node": "clone",
-        "op": "channel_shuffle",
-        "reason": "Inductor returns it contiguous",
-        "location": a_location(12),
-        "module": "shuffle",
-        "source": channels_last(),
-        "target": contiguous(),
-    }
-    return LayoutBreaker(**{**fields, **changes})
-
-
-def test_a_format_lost_under_the_compiler_is_told_once_with_all_configurations_and_the_place(told: Told) -> None:
-    graph = a_graph(breakers=(a_breaker(),))
-    trials = (
-        returning(EAGER_LAST, channels_last()),
-        returning(LAST, contiguous(), graphs=(graph,)),
-        returning(LAST_OFF, contiguous()),
-    )
-    told("A format lost under the compiler is told once with all configurations and the place", findings(*trials))
+a_breaker = partial(
+    LayoutBreaker,
+    node="clone",
+    op="channel_shuffle",
+    reason="Inductor returns it contiguous",
+    location=a_location(12),
+    module="shuffle",
+    source=channels_last(),
+    target=contiguous(),
+)
 
 
 def test_what_it_says(told: Told) -> None:
@@ -75,6 +65,14 @@ def test_what_it_says(told: Told) -> None:
             "Without a breaker the last operation that sets a layout is named",
             findings(returning(EAGER_LAST, channels_last()), returning(LAST, contiguous(), graphs=(graph,))),
         )
+
+    graph = a_graph(breakers=(a_breaker(),))
+    trials = (
+        returning(EAGER_LAST, channels_last()),
+        returning(LAST, contiguous(), graphs=(graph,)),
+        returning(LAST_OFF, contiguous()),
+    )
+    told("A format lost under the compiler is told once with all configurations and the place", findings(*trials))
 
 
 def test_what_is_no_finding() -> None:

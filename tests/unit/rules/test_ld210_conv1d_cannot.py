@@ -52,12 +52,6 @@ def an_eager(*conversions: Conversion) -> Trial:
     return a_trial("eager", graphs=(a_graph(name="eager", nodes=(node,)),), kernels=kernels(*conversions))
 
 
-def test_it_is_told_whatever_the_decision_was_and_on_a_device_that_is_not_there() -> None:
-    for applied in (True, False):
-        decision = a_decision(*convolutions(), applied=applied)
-        assert len(findings(a_graph(decision), is_static=True, kernels=None, measurement=None)) == 1
-
-
 def test_what_it_says(told: Told) -> None:
     told("Convolutions that are all 1 d are counted", findings(a_graph(ONE_D)))
     told(
@@ -82,6 +76,11 @@ def test_what_it_says(told: Told) -> None:
             "A copy that eager does not make is not called needed",
             findings(a_graph(ONE_D, conversions=(TURNED,)), others=eager),
         )
+
+    # It is told whatever the decision was and on a device that is not there.
+    for applied in (True, False):
+        decision = a_decision(*convolutions(), applied=applied)
+        assert len(findings(a_graph(decision), is_static=True, kernels=None, measurement=None)) == 1
 
 
 def test_what_is_no_finding() -> None:

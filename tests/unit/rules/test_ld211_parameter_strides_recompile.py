@@ -20,22 +20,23 @@ def findings(*reasons: str) -> list[Finding]:
     return list(check(a_diagnosis(a_trial(recompile_reasons=reasons, recompile_count=len(reasons)))))
 
 
-def test_a_recompile_for_the_strides_of_a_parameter_names_it(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     told("A recompile for the strides of a parameter names it", findings(OLD))
-
-
-def test_the_names_of_torch_2_13_are_made_plain_and_other_reasons_are_counted(told: Told) -> None:
     told("The names of torch 2 13 are made plain and other reasons are counted", findings(NEW, "L['x'] is None", OLD))
-
-
-def test_an_input_with_other_strides_is_called_a_tensor(told: Told) -> None:
     told(
         "An input with other strides is called a tensor",
         findings("tensor 'L['x']' stride mismatch at index 0. expected 8, actual 9"),
     )
 
+    # It is told once.
+    trials = (
+        a_trial("inductor-layout-opt-on", recompile_reasons=(OLD,)),
+        a_trial("inductor", recompile_reasons=(OLD,)),
+    )
+    assert [f.configuration for f in check(a_diagnosis(*trials))] == ["inductor"]
 
-def test_a_size_that_changed_is_another_matter() -> None:
+
+def test_what_is_no_finding() -> None:
     for reasons in (
         (),
         ("tensor 'L['x']' size mismatch at index 2. expected 32, actual 64",),
@@ -43,12 +44,3 @@ def test_a_size_that_changed_is_another_matter() -> None:
         ("tensor 'L['x']' requires_grad mismatch. expected requires_grad=0",),
     ):
         assert findings(*reasons) == []
-
-
-def test_it_is_told_once() -> None:
-    trials = (
-        a_trial("inductor-layout-opt-on", recompile_reasons=(OLD,)),
-        a_trial("inductor", recompile_reasons=(OLD,)),
-    )
-
-    assert [f.configuration for f in check(a_diagnosis(*trials))] == ["inductor"]

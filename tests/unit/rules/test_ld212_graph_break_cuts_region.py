@@ -2,17 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builders import (
-    Told,
-    a_conversion,
-    a_decision,
-    a_diagnosis,
-    a_graph,
-    a_trial,
-    channels_last,
-    contiguous,
-    kernels,
-)
+from builders import Told, a_conversion, a_decision, a_diagnosis, a_graph, a_trial, channels_last, contiguous, kernels
 
 from layoutdoctor.rules.ld212_graph_break_cuts_region import check
 
@@ -58,11 +48,32 @@ def findings(*graphs: Graph, **changes: Any) -> list[Finding]:
     return list(check(a_diagnosis(a_trial(graphs=graphs, **{"graph_break_reasons": (REASON,), **changes}))))
 
 
-def test_a_region_left_and_entered_again_at_a_break_is_told_with_what_it_costs(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     told(
         "A region left and entered again at a break is told with what it costs",
         findings(*graphs(an_exit(), an_entry())),
     )
+
+    fused = {"fused": True, "seconds": None, "location": None, "module": None}
+    told(
+        "Fused conversions on a device that is not there are a note",
+        findings(
+            *graphs(an_exit(**fused, node="relu_3"), an_entry(**fused)), kernels=None, measurement=None, is_static=True
+        ),
+    )
+
+    # One entry answers one exit.
+    first = a_graph(a_decision(), conversions=(an_exit(), an_exit()), graph_breaks=1)
+    second = a_graph(a_decision(), name="graph 1", conversions=(an_entry(),))
+    assert len(findings(first, second, graph_break_reasons=())) == 1
+
+    # What cannot be felt is a note and it is told once.
+    slight = graphs(an_exit(seconds=1e-5, bytes_moved=None), an_entry(seconds=1e-5, bytes_moved=None))
+    trials = (
+        a_trial("inductor-layout-opt-on", graphs=slight, graph_break_reasons=(REASON,)),
+        a_trial(graphs=slight, graph_break_reasons=(REASON,), kernels=kernels()),
+    )
+    assert [(f.configuration, f.severity) for f in check(a_diagnosis(*trials))] == [("inductor", "note")]
 
 
 def test_what_is_no_finding() -> None:
@@ -86,30 +97,3 @@ def test_what_is_no_finding() -> None:
 
     # Two graphs without a break are no cut.
     assert findings(*graphs(an_exit(), an_entry()), graph_break_reasons=()) == []
-
-
-def test_one_entry_answers_one_exit() -> None:
-    first = a_graph(a_decision(), conversions=(an_exit(), an_exit()), graph_breaks=1)
-    second = a_graph(a_decision(), name="graph 1", conversions=(an_entry(),))
-
-    assert len(findings(first, second, graph_break_reasons=())) == 1
-
-
-def test_fused_conversions_on_a_device_that_is_not_there_are_a_note(told: Told) -> None:
-    fused = {"fused": True, "seconds": None, "location": None, "module": None}
-    told(
-        "Fused conversions on a device that is not there are a note",
-        findings(
-            *graphs(an_exit(**fused, node="relu_3"), an_entry(**fused)), kernels=None, measurement=None, is_static=True
-        ),
-    )
-
-
-def test_what_cannot_be_felt_is_a_note_and_it_is_told_once() -> None:
-    slight = graphs(an_exit(seconds=1e-5, bytes_moved=None), an_entry(seconds=1e-5, bytes_moved=None))
-    trials = (
-        a_trial("inductor-layout-opt-on", graphs=slight, graph_break_reasons=(REASON,)),
-        a_trial(graphs=slight, graph_break_reasons=(REASON,), kernels=kernels()),
-    )
-
-    assert [(f.configuration, f.severity) for f in check(a_diagnosis(*trials))] == [("inductor", "note")]

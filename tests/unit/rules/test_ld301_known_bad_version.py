@@ -45,22 +45,6 @@ def sources(diagnosis: Diagnosis) -> list[str]:
     return [source for finding in check(diagnosis) for source in finding.evidence]
 
 
-def test_a_version_of_torch_is_read_without_what_was_built() -> None:
-    versions = {"2.9.1+cu128": "2.9.1", "2.13.0.dev20260514+cu130": "2.13.0.dev20260514", "2.6.0a0+git-x!": "2.6a0"}
-    for text, version in versions.items():
-        assert parse_torch(text) == Version(version)
-    for text in ("main", "2", "20260514", "", None):
-        assert parse_torch(text) is None
-
-
-def test_a_version_of_cudnn_is_read_with_and_without_dots() -> None:
-    versions = {"91002": "9.10.2", "91500": "9.15.0", "8907": "8.9.7", "9.10.2": "9.10.2"}
-    for text, version in versions.items():
-        assert parse_cudnn(text) == Version(version)
-    for text in ("none", "", None):
-        assert parse_cudnn(text) is None
-
-
 @pytest.mark.parametrize(
     ("torch", "advice"),
     [
@@ -162,6 +146,20 @@ def test_which_facts_it_gives() -> None:
         assert "#" in fault.source
         assert fault.advice
         assert fault.is_of_cudnn or (fault.first_cudnn is None and fault.before_cudnn is None)
+
+    # A version of torch is read without what was built.
+    versions = {"2.9.1+cu128": "2.9.1", "2.13.0.dev20260514+cu130": "2.13.0.dev20260514", "2.6.0a0+git-x!": "2.6a0"}
+    for text, version in versions.items():
+        assert parse_torch(text) == Version(version)
+    for text in ("main", "2", "20260514", "", None):
+        assert parse_torch(text) is None
+
+    # A version of cudnn is read with and without dots.
+    versions = {"91002": "9.10.2", "91500": "9.15.0", "8907": "8.9.7", "9.10.2": "9.10.2"}
+    for text, version in versions.items():
+        assert parse_cudnn(text) == Version(version)
+    for text in ("none", "", None):
+        assert parse_cudnn(text) is None
 
 
 UPSAMPLING = (

@@ -49,18 +49,14 @@ def findings(*nodes: FxNode, **changes: Any) -> list[Finding]:
     return list(check(a_diagnosis(an_eager(*nodes), **changes)))
 
 
-def test_a_batch_norm_behind_a_transposed_product_is_a_note(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     told("A batch norm behind a transposed product is a note", findings(*unfolded(), a_norm("view")))
 
-
-def test_a_layout_in_no_format_is_given_by_its_strides_with_the_time_of_the_norm(told: Told) -> None:
     layout = strided_layout(SHAPE, (14400, 1, 32, 480))
     ran = kernels(kernels=(a_kernel("aten::native_batch_norm", 3e-3, node="norm"),))
     trial = an_eager(*unfolded(layout, "aten.mm.default"), a_norm("view", module=None), kernels=ran)
     told("A layout in no format is given by its strides with the time of the norm", check(a_diagnosis(trial)))
 
-
-def test_operations_that_keep_the_layout_are_seen_through_and_further_norms_counted(told: Told) -> None:
     relu = a_node("relu", "aten.relu.default", ("view",), layout=channels_last(SHAPE), dtype=None)
     second = a_norm("view", "norm_1")
     told(

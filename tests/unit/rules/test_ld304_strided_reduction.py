@@ -48,7 +48,7 @@ def ran(
     return a_trial(name, graphs=graphs or (a_graph_of(own),), kernels=kernels(kernels=listed))
 
 
-def test_a_reduction_that_is_slower_for_the_same_elements_is_a_note(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     told(
         "A reduction that is slower for the same elements is a note",
         findings(ran("inductor", 0.002), ran(LAST, 0.006, kernel="cpp_fused_native_group_norm_1")),

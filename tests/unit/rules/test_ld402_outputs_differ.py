@@ -15,17 +15,10 @@ def a_different(name: str, **changes: Any) -> Trial:
     return a_trial(name, equivalence=Equivalence(**{**fields, **changes}))
 
 
-def test_equal_and_unchecked_outputs_are_no_finding() -> None:
+def test_what_is_no_finding() -> None:
     unchecked = a_trial("eager", equivalence=Equivalence(status="not_checked"))
 
     assert findings(a_trial(), unchecked, a_trial("inductor-layout-opt-off", equivalence=None)) == []
-
-
-def test_a_trial_that_is_the_same_as_another_is_not_told_again() -> None:
-    same = a_different("inductor-layout-opt-on")
-    same = Trial(configuration=same.configuration, status="same_as", same_as="inductor", equivalence=same.equivalence)
-
-    assert [f.configuration for f in findings(a_different("inductor"), same)] == ["inductor"]
 
 
 def test_what_it_suggests(told: Told) -> None:
@@ -43,3 +36,8 @@ def test_what_it_suggests(told: Told) -> None:
         "A contiguous configuration is not excused by an eager that differs in channels last",
         findings(a_different("inductor-layout-opt-off"), a_trial("eager"), a_different("eager-channels-last")),
     )
+
+    # A trial that is the same as another is not told again.
+    same = a_different("inductor-layout-opt-on")
+    same = Trial(configuration=same.configuration, status="same_as", same_as="inductor", equivalence=same.equivalence)
+    assert [f.configuration for f in findings(a_different("inductor"), same)] == ["inductor"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from builders import (
@@ -165,12 +166,11 @@ def test_how_severe_it_is() -> None:
 STRIDED = strided_layout((4, 64, 56, 56), (200704, 56, 3584, 1))
 
 
-def a_recorded_call(id: str, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {
-        "owner": "user",
-        "op": "aten::contiguous",
-        "source": channels_last(),
-        "target": contiguous(),
-        "direction": "to_contiguous",
-    }
-    return an_eager_copy(id, **{**fields, **changes})
+a_recorded_call = partial(
+    an_eager_copy,
+    owner="user",
+    op="aten::contiguous",
+    source=channels_last(),
+    target=contiguous(),
+    direction="to_contiguous",
+)

@@ -30,12 +30,25 @@ def findings(*convolutions: Convolution, **changes: Any) -> list[Finding]:
     return list(check(a_diagnosis(a_trial(graphs=(a_graph(a_decision(*convolutions), **changes),)))))
 
 
-def test_convolutions_that_leave_the_depth_alone_are_a_note_with_the_code_to_write(told: Told) -> None:
+def test_what_it_says(told: Told) -> None:
     flat = (
         a_flat_one(location=a_location(4), module="a"),
         a_flat_one("convolution_1", module=None, weight_shape=(8, 16, 1, 5, 5)),
     )
     told("Convolutions that leave the depth alone are a note with the code to write", findings(*flat, THICK))
+
+    # The configurations have the same convolutions so one finding does.
+    graphs = (a_graph(a_decision(a_flat_one())),)
+    static = a_trial("inductor", graphs=graphs, is_static=True, kernels=None, measurement=None)
+    found = list(check(a_diagnosis(a_trial("eager"), static, a_trial("inductor-layout-opt-off", graphs=graphs))))
+
+    assert [(f.configuration, f.message) for f in found] == [
+        (
+            "inductor",
+            "1 of 1 convolution is a Conv3d with a kernel of 1 in depth, which a Conv2d on each frame computes as "
+            "well: body.0.0 (1x3x3)",
+        )
+    ]
 
 
 def test_what_is_no_finding() -> None:
@@ -57,17 +70,3 @@ def test_what_is_no_finding() -> None:
 
     # The backward graph repeats nothing.
     assert findings(a_flat_one(), direction="backward") == []
-
-
-def test_the_configurations_have_the_same_convolutions_so_one_finding_does() -> None:
-    graphs = (a_graph(a_decision(a_flat_one())),)
-    static = a_trial("inductor", graphs=graphs, is_static=True, kernels=None, measurement=None)
-    found = list(check(a_diagnosis(a_trial("eager"), static, a_trial("inductor-layout-opt-off", graphs=graphs))))
-
-    assert [(f.configuration, f.message) for f in found] == [
-        (
-            "inductor",
-            "1 of 1 convolution is a Conv3d with a kernel of 1 in depth, which a Conv2d on each frame computes as "
-            "well: body.0.0 (1x3x3)",
-        )
-    ]

@@ -41,14 +41,6 @@ def a_trial_of(*nodes: FxNode, **changes: Any) -> Trial:
     return a_trial(**{"graphs": (a_graph(a_decision(), nodes=nodes),), **changes})
 
 
-def test_gradients_with_nominally_other_strides_are_the_same_bytes(told: Told) -> None:
-    off = a_trial("inductor-layout-opt-off", gradient_layouts=(REAL,))
-    told(
-        "Gradients with nominally other strides are the same bytes",
-        findings(a_trial_of(gradient_layouts=(REAL, NOMINAL)), off),
-    )
-
-
 def test_what_is_no_finding() -> None:
     # Gradients in really another order are not told.
     assert findings(a_trial_of(gradient_layouts=(REAL,))) == []
@@ -83,11 +75,15 @@ def test_what_it_says(told: Told) -> None:
     nodes = (*NODES[:3], a_node("again", "aten.convolution.default", ("x", "w")))
     told("One input read twice is one", findings(a_trial_of(*nodes)))
 
+    off = a_trial("inductor-layout-opt-off", gradient_layouts=(REAL,))
+    told(
+        "Gradients with nominally other strides are the same bytes",
+        findings(a_trial_of(gradient_layouts=(REAL, NOMINAL)), off),
+    )
 
-def test_each_kind_is_told_once_over_all_trials() -> None:
+    # Each kind is told once over all trials.
     trials = (
         a_trial_of(*NODES, gradient_layouts=(NOMINAL,)),
         a_trial_of(*NODES, name="eager", gradient_layouts=(NOMINAL,)),
     )
-
     assert [(f.configuration, f.severity) for f in findings(*trials)] == [("inductor", "note")] * 2

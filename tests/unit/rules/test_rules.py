@@ -7,8 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
 from builders import a_diagnosis
+from loops import for_each
 
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.rules import ALL_RULES, Rule, run_rules
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from layoutdoctor.diagnosis.records import Severity
-
-each_rule = pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
 
 
 def test_which_facts_it_gives() -> None:
@@ -52,27 +50,19 @@ def test_which_facts_it_gives() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@each_rule
-def test_a_rule_is_named_after_its_pattern_and_lives_in_the_file_of_that_name(rule: Rule) -> None:
+@for_each("rule", ALL_RULES)
+def test_a_rule_is_named_after_its_pattern_and_documented_under_six_headings(rule: Rule) -> None:
     assert re.fullmatch(r"LD[1-59]\d\d", rule.code)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
     assert rule.check.__module__ == f"layoutdoctor.rules.{rule.code.lower()}_{rule.name.replace('-', '_')}"
 
-
-@each_rule
-def test_the_documentation_has_the_six_headings_in_order_each_with_text(rule: Rule) -> None:
     found = re.findall(r"^(\S[^\n]*):\n {4}\S", rule.documentation, flags=re.MULTILINE)
-
     assert tuple(found) == DOCUMENTATION_HEADINGS
-
-
-@each_rule
-def test_the_summary_is_the_first_line_of_the_documentation(rule: Rule) -> None:
     assert rule.documentation.splitlines()[:2] == [rule.summary, ""]
     assert rule.summary.endswith(".")
 
 
-@each_rule
+@for_each("rule", ALL_RULES)
 def test_a_record_in_which_nothing_was_recorded_gives_no_finding(rule: Rule) -> None:
     bare = a_diagnosis()
     trial = type(bare.trials[0])(configuration=bare.trials[0].configuration, status="ok")

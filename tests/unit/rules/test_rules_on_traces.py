@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pytest
+import msgspec
 from builders import a_location, a_subject, channels_last, contiguous
+from loops import for_each
 from trace_builders import (
     PADDING,
     TO_NCHW,
@@ -24,7 +26,7 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.diagnosis.records import Diagnosis, Environment, KernelSummary
+from layoutdoctor.diagnosis.records import Diagnosis, Environment
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
@@ -42,9 +44,7 @@ def codes(diagnosis: Diagnosis) -> list[str]:
     return sorted(f.code for f in findings)
 
 
-def a_weight(id: str, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {"tensor": "weight", "source": contiguous(WEIGHT), "target": channels_last(WEIGHT)}
-    return to_channels_last(id, **{**fields, **changes})
+a_weight = partial(to_channels_last, tensor="weight", source=contiguous(WEIGHT), target=channels_last(WEIGHT))
 
 
 def a_call(id: str, **changes: Any) -> Conversion:
@@ -85,24 +85,19 @@ def test_what_is_no_finding() -> None:
     few = (to_channels_last("a", seconds=3e-5), to_contiguous("b", seconds=3e-5))
     assert codes(a_trace_diagnosis(a_recorded_trial(*few))) == []
 
-
-@pytest.mark.parametrize("seconds", [0.0, None])
-def test_a_trace_without_kernels_has_no_finding(seconds: float | None) -> None:
-    trial = a_recorded_trial(
-        kernels=KernelSummary(
-            count=0,
-            seconds=seconds,
-            conversion_count=0,
-            conversion_seconds=seconds,
-            share=None,
-            conversions=(),
-            not_understood_count=0,
-            lacks=("no kernel was recorded",),
-        )
-    )
-
-    assert codes(a_trace_diagnosis(trial)) == []
+    # A trace without kernels has none either.
+    for seconds in (0.0, None):
+        nothing = recorded_kernels(lacks=("no kernel was recorded",))
+        nothing = msgspec.structs.replace(nothing, count=0, seconds=seconds, conversion_seconds=seconds, share=None)
+        assert codes(a_trace_diagnosis(a_recorded_trial(kernels=nothing))) == []
     assert codes(a_trace_diagnosis(a_recorded_trial(kernels=None, graphs=()))) == []
+
+    # What it says of its device and torch is no finding by itself.
+    for device in ("cuda", "cpu", "mps", None):
+        for torch in ("2.9.0+cu128", "1.9.0", "not a version", None):
+            subject = a_subject(mode="trace", device=device, inputs=(), model=None, parameter_formats={})
+            environment = Environment(torch=torch, cudnn="91002")
+            assert codes(a_trace_diagnosis(subject=subject, environment=environment)) == []
 
 
 def test_which_facts_it_gives() -> None:
@@ -141,39 +136,26 @@ def test_which_facts_it_gives() -> None:
     assert large < 12 * small
 
 
-@pytest.mark.parametrize(
-    ("conversion", "code"),
+@for_each(
+    ("conversion", "found"),
     [
-        (to_channels_last("a"), "LD111"),
-        (a_weight("a", seconds=7e-5), "LD103"),
-        (to_channels_last("a", dtype="float32", target_dtype="float16", seconds=7e-5), "LD106"),
-        (to_channels_last("a", kernel=PADDING, direction="none"), "LD107"),
-        (an_eager_copy("a"), "LD108"),
-        (an_eager_copy("a", owner="user"), "LD108"),
-        (a_generated_copy("a"), "LD109"),
-        (a_permuted_copy("a", seconds=1e-3), "LD110"),
-        (a_call("a"), "LD501"),
+        (to_channels_last("a"), ["LD111"]),
+        (a_weight("a", seconds=7e-5), ["LD103"]),
+        (a_weight("a"), ["LD103", "LD111"]),
+        (to_channels_last("a", dtype="float32", target_dtype="float16", seconds=7e-5), ["LD106"]),
+        (to_channels_last("a", dtype="float32", target_dtype="float16"), ["LD106", "LD111"]),
+        (to_channels_last("a", kernel=PADDING, direction="none"), ["LD107"]),
+        (an_eager_copy("a"), ["LD108"]),
+        (an_eager_copy("a", owner="user"), ["LD108"]),
+        (a_generated_copy("a"), ["LD109"]),
+        (a_permuted_copy("a", seconds=1e-3), ["LD110"]),
+        (a_call("a"), ["LD501"]),
     ],
 )
-def test_a_conversion_alone_is_told_by_one_rule(conversion: Conversion, code: str) -> None:
-    assert codes(a_trace_diagnosis(a_recorded_trial(conversion))) == [code]
-
-
-@pytest.mark.parametrize(
-    ("conversion", "code"),
-    [(a_weight("a"), "LD103"), (to_channels_last("a", dtype="float32", target_dtype="float16"), "LD106")],
-)
-def test_what_a_rule_tells_of_a_library_is_in_the_sum_as_well(conversion: Conversion, code: str) -> None:
-    assert codes(a_trace_diagnosis(a_recorded_trial(conversion))) == [code, "LD111"]
-
-
-@pytest.mark.parametrize("device", ["cuda", "cpu", "mps", None])
-@pytest.mark.parametrize("torch", ["2.9.0+cu128", "1.9.0", "not a version", None])
-def test_what_a_trace_says_of_its_device_and_torch_is_no_finding_by_itself(device: str, torch: str | None) -> None:
-    subject = a_subject(mode="trace", device=device, inputs=(), model=None, parameter_formats={})
-    environment = Environment(torch=torch, cudnn="91002")
-
-    assert codes(a_trace_diagnosis(subject=subject, environment=environment)) == []
+def test_a_conversion_alone_is_told_by_one_rule_and_a_dear_one_of_a_library_in_the_sum_as_well(
+    conversion: Conversion, found: list[str]
+) -> None:
+    assert codes(a_trace_diagnosis(a_recorded_trial(conversion))) == found
 
 
 def test_a_trace_without_any_time_is_told_without_costs() -> None:

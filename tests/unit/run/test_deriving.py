@@ -9,8 +9,8 @@ import torch
 from builders import a_comparison
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name, is_a_group
-from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence, Failure
-from layoutdoctor.isolation.messages import Proposal
+from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence, Failure, Trial
+from layoutdoctor.isolation.messages import Listener, Proposal, TrialMemo
 from layoutdoctor.run.deriving import (
     cures_together,
     fewest_changes_first,
@@ -32,10 +32,11 @@ def a_proposal(name: str, bytes_moved: int = 1) -> Proposal:
     return Proposal(cure=Cure(name=name), bytes_moved=bytes_moved)
 
 
-def a_trial(configuration: str | Configuration, *proposals: Proposal, **fields: Any) -> LiveTrial:
+def a_trial(configuration: str | Configuration, *proposals: Proposal, **facts: Any) -> LiveTrial:
     known = BY_NAME[configuration] if isinstance(configuration, str) else configuration
-    step: Any = object()
-    return LiveTrial(known, **{"step": step, "ran": True, "proposals": proposals, **fields})
+    record = Trial(configuration=known, **{"status": "ok", **facts})
+    step: Any = object() if record.status == "ok" else None
+    return LiveTrial(record, TrialMemo(proposals=proposals), Listener(), was_done=False, step=step)
 
 
 def quick(**seconds: float) -> Callable[[Sequence[LiveTrial]], dict[str, float]]:
@@ -69,7 +70,7 @@ def test_what_is_wrong_or_did_not_run_is_no_base() -> None:
     trials = [
         a_trial("eager", a_proposal("a")),
         a_trial("inductor", a_proposal("a"), equivalence=different),
-        a_trial("inductor-layout-opt-off", a_proposal("a"), step=None, same_as="inductor"),
+        a_trial("inductor-layout-opt-off", a_proposal("a"), status="same_as", same_as="inductor"),
     ]
 
     assert names(single_cures(trials, quick(eager=2.0))) == ["eager+a"]
@@ -84,7 +85,7 @@ def test_without_a_proposal_nothing_is_timed() -> None:
 
 
 def test_what_failed_is_tried_with_what_mends_it_compiled_as_the_best_is() -> None:
-    broken = {"step": None, "ran": False, "failure": Failure(kind="run", message="view")}
+    broken = {"status": "failed", "failure": Failure(kind="run", message="view")}
     trials = [
         a_trial("eager"),
         a_trial("eager-channels-last", a_proposal("mend"), **broken),

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch._dynamo.pgo as pgo
 import torch._functorch.aot_autograd as aot_autograd
+from loops import for_each
 from torch import nn
 from torch._dynamo import convert_frame
 from torch._dynamo.testing import CompileCounter
@@ -42,7 +43,7 @@ def broken(x: torch.Tensor) -> torch.Tensor:
     return y + 1
 
 
-@pytest.mark.parametrize("function", [plain, broken])
+@for_each("function", [plain, broken])
 def test_the_callers_compiled_function_does_not_compile_again_after_a_diagnosis(function: object) -> None:
     mine, theirs = CompileCounter(), CompileCounter()
     own = torch.compile(function, backend=mine)
@@ -58,7 +59,7 @@ def test_the_callers_compiled_function_does_not_compile_again_after_a_diagnosis(
     assert mine.frame_count == before
 
 
-@pytest.mark.parametrize("is_the_callers", [False, True])
+@for_each("is_the_callers", [False, True])
 def test_what_was_compiled_meanwhile_is_compiled_again_when_asked_for(is_the_callers: bool) -> None:
     theirs = CompileCounter()
     if is_the_callers:
@@ -73,28 +74,21 @@ def test_what_was_compiled_meanwhile_is_compiled_again_when_asked_for(is_the_cal
     assert (first, theirs.frame_count) == (1, 2)
 
 
-def test_a_counter_that_the_caller_holds_is_the_one_that_is_put_back() -> None:
-    held = counters["frames"]
-    held["total"] = 3
-    state = DynamoState()
-    torch.compile(plain, backend=CompileCounter())(torch.ones(3))
-    state.restore()
-
-    assert counters["frames"] is held
-    assert dict(held) == {"total": 3}
-
-
-def test_what_shapes_were_met_is_forgotten_so_that_the_callers_next_compile_is_static() -> None:
+def test_what_was_met_is_forgotten_in_the_counters_that_the_caller_holds_and_shapes_stay_static() -> None:
     sizes: list[object] = []
 
     def noting(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         sizes.append(next(i for i in inputs if isinstance(i, torch.Tensor)).shape[0])
         return graph.forward
 
+    held = counters["frames"]
+    held["total"] = 3
     state = DynamoState()
     torch.compile(plain, backend=CompileCounter())(torch.ones(3))
     seen = bool(pgo._CODE_STATE)
     state.restore()
+    assert counters["frames"] is held
+    assert dict(held) == {"total": 3}
     torch.compile(plain, backend=noting)(torch.ones(5))
 
     assert seen
@@ -161,7 +155,7 @@ def test_a_generated_module_goes_with_the_weights_it_holds(monkeypatch: pytest.M
     assert name not in sys.modules
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("container", "change"),
     [
         ({"a": [1]}, lambda c: (c["a"].append(2), c.update(b=1))),
@@ -171,14 +165,12 @@ def test_a_generated_module_goes_with_the_weights_it_holds(monkeypatch: pytest.M
         ([1, {2}], lambda c: (c[1].add(3), c.pop(0))),
         (deque([1, 2], maxlen=2), lambda c: c.append(3)),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_contents_are_put_back_in_place(container: Any, change: Callable[[Any], object]) -> None:
     before = repr(container)
     restore = _keep_contents(container)
     change(container)
     changed = repr(container)
-    assert restore is not None
     restore()
 
     assert changed != before

@@ -44,21 +44,14 @@ sys.exit(0 if sys.stdout is sys.__stdout__ else 3)
 """
 
 
-def test_what_is_printed_afterwards_arrives() -> None:
+def test_what_is_printed_afterwards_arrives_and_what_was_closed_stays_closed() -> None:
     damage = "os.close(2); os.dup2(os.open(os.devnull, os.O_WRONLY), 1); sys.stdout = sys.__stdout__ = None"
-    ended = subprocess.run(
-        [sys.executable, "-c", STREAMS.format(damage=damage)], capture_output=True, text=True, check=False
-    )
+    closed = STREAMS.replace("import os, sys", "import os, sys; os.close(0); sys.stdin = None")
+    for code in (STREAMS.format(damage=damage), closed.format(damage="pass")):
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert (ended.returncode, ended.stdout) == (0, "before\nafter\n"), ended.stderr
-    assert "error after" in ended.stderr
-
-
-def test_a_stream_that_was_closed_before_stays_closed() -> None:
-    code = STREAMS.format(damage="pass").replace("import os, sys", "import os, sys; os.close(0); sys.stdin = None")
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert (ended.returncode, ended.stdout) == (0, "before\nafter\n"), ended.stderr
+        assert (ended.returncode, ended.stdout) == (0, "before\nafter\n"), ended.stderr
+        assert "error after" in ended.stderr
 
 
 def test_a_folder_that_is_gone_is_not_gone_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,13 +65,14 @@ def test_a_folder_that_is_gone_is_not_gone_back_to(tmp_path: Path, monkeypatch: 
     assert Path.cwd() == tmp_path
 
 
-def test_what_cannot_be_put_back_is_said_and_the_rest_is_put_back(
+def test_what_cannot_be_kept_or_put_back_is_said_and_the_rest_is_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = tmp_path / "start"
     start.mkdir()
     monkeypatch.chdir(start)
-    level = logging.getLogger("torch._inductor").level
+    monkeypatch.delattr(torch, "is_autocast_cache_enabled")  # as in another torch
+    level, before = logging.getLogger("torch._inductor").level, random.getstate()
 
     def disturb() -> None:
         with preserved_state():
@@ -86,25 +80,14 @@ def test_what_cannot_be_put_back_is_said_and_the_rest_is_put_back(
             start.rmdir()
             logging.getLogger("torch._inductor").setLevel(logging.CRITICAL)
             torch.set_default_dtype(torch.float64)
+            random.seed(1)
 
-    with pytest.warns(RuntimeWarning, match=r"not put back after the diagnosis: environment or folder \(File"):
+    said = r"not put back after the diagnosis: torch's modes \(AttributeError.*; environment or folder \(File"
+    with pytest.warns(RuntimeWarning, match=said):
         disturb()
 
     assert logging.getLogger("torch._inductor").level == level
     assert torch.get_default_dtype() == torch.float32
-
-
-def test_another_torch_that_lacks_a_name_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch, "is_autocast_cache_enabled")
-    before = random.getstate()
-
-    def disturb() -> None:
-        with preserved_state():
-            random.seed(1)
-
-    with pytest.warns(RuntimeWarning, match=r"torch's modes \(AttributeError"):
-        disturb()
-
     assert random.getstate() == before
 
 
@@ -156,54 +139,41 @@ def test_a_seed_of_ours_does_not_wait_for_a_device_that_the_caller_uses_later(de
     assert device.seeds == [7]  # what waited for it, though it was first used meanwhile
 
 
-def test_a_device_first_used_meanwhile_that_nobody_seeded_gets_a_seed_that_nobody_can_foresee(device: Device) -> None:
+def test_a_device_first_used_meanwhile_gets_an_unforeseen_seed_and_one_in_use_its_states_back(device: Device) -> None:
     with seeded(3):
         device.is_used = True
-
     assert device.seeds == ["unforeseen"]
 
-
-def test_a_device_in_use_gets_its_states_back(device: Device) -> None:
-    device.is_used = True
-    device.seeds = ["a state"]
     with seeded(3):
-        assert device.seeds == ["a state", 3]
+        assert device.seeds == ["unforeseen", 3]
+    assert device.seeds[-1] == ("put back", ["unforeseen"])
 
-    assert device.seeds[-1] == ("put back", ["a state"])
 
-
-def test_numpy_imported_meanwhile_is_not_left_with_our_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_imported_meanwhile_is_not_left_with_our_seed_nor_a_half_of_it_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seeds: list[object] = []
     numpy: Any = types.ModuleType("numpy")
+    monkeypatch.setitem(sys.modules, "numpy", numpy)
+    with preserved_random_state():  # it is just being imported
+        pass
     numpy.random = types.SimpleNamespace(seed=lambda *seed: seeds.append(seed))
     monkeypatch.delitem(sys.modules, "numpy")
     with seeded(3):
         sys.modules["numpy"] = numpy
-    del sys.modules["numpy"]
 
     assert seeds == [()]
 
 
-def test_numpy_that_is_just_being_imported_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numpy", types.ModuleType("numpy"))
-    with preserved_random_state():
-        pass
-
-
-def test_a_default_device_does_not_get_in_the_way() -> None:
-    before = torch.default_generator.get_state()
-    with torch.device("meta"), seeded(3):
-        pass
-
-    assert torch.equal(torch.default_generator.get_state(), before)
-
-
-def test_one_generator_that_cannot_be_put_back_does_not_keep_the_others_from_it(device: Device) -> None:
+def test_neither_a_default_device_nor_one_that_fails_keeps_a_generator_from_being_put_back(device: Device) -> None:
     device.is_used = True
     device.set_rng_state_all = lambda states: 1 / 0  # type: ignore[assignment,method-assign,return-value]
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.default_generator.get_state().tolist()
-    with pytest.raises(ZeroDivisionError), seeded(3):
+
+    def states() -> list[object]:
+        return [random.getstate(), np.random.get_state()[1].tolist(), torch.default_generator.get_state().tolist()]
+
+    before = states()
+    with pytest.raises(ZeroDivisionError), torch.device("meta"), seeded(3):
         pass
 
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[:2]
-    assert torch.default_generator.get_state().tolist() == before[2]
+    assert states() == before

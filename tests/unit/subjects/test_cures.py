@@ -11,11 +11,11 @@ from cured_models import CASES, Autocast, Case, Contiguous, Flat, Usual, Volume
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, choose_configurations
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.choice import how_to_apply
-from layoutdoctor.isolation.messages import Attempt, Request
+from layoutdoctor.isolation.messages import Kept, Listener, Request
 from layoutdoctor.run.deriving import with_cures
 from layoutdoctor.run.diagnose import record_subject
 from layoutdoctor.subjects.cures import ALL_CURES
@@ -31,13 +31,23 @@ if TYPE_CHECKING:
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 
 
-def run(model: nn.Module, x: torch.Tensor, configuration: Configuration, mode: Mode = "inference") -> tuple[Trial, Any]:
-    """The trial of one configuration, and the memo with the cures that it speaks for."""
-    kept: list[tuple[Recording, TrialMemo]] = []
+class Keeping(Listener):
+    """Keeps each trial, and what it speaks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = Kept()
+
+    def keep(self, recording: Recording, memo: TrialMemo) -> None:
+        self.kept = self.kept.with_trial(recording, memo)
+
+
+def run(model: Any, x: torch.Tensor, configuration: Configuration, mode: Mode = "inference") -> tuple[Trial, Any]:
+    """The trial of one configuration, and the cures that it speaks for."""
+    listener = Keeping()
     request = Request(mode=mode, configurations=(configuration,), budget_seconds=0.01)
-    attempt = Attempt(keep=lambda recording, memo: kept.append((recording, memo)))
-    record_subject(subject_from_python(model, x), request, attempt=attempt)
-    return kept[0][0].trial, kept[0][1].proposals
+    record_subject(subject_from_python(model, x), request, listener)
+    return listener.kept.recordings[0].trial, listener.kept.memos[configuration.name].proposals
 
 
 class Operations(TorchDispatchMode):
@@ -150,13 +160,9 @@ def test_a_model_that_is_one_flat_convolution_is_cured_itself() -> None:
 
 
 def test_a_function_has_no_lines_to_paste_and_no_cures() -> None:
-    model, x = Flat(), torch.randn(2, 4, 3, 8, 8)
-    kept: list[Any] = []
-    request = Request(configurations=choose_configurations("eager"), budget_seconds=0.01)
-    attempt = Attempt(keep=lambda _, memo: kept.append(memo))
-    record_subject(subject_from_python(lambda x: model(x), x), request, attempt=attempt)
+    model = Flat()
 
-    assert kept[0].proposals == ()
+    assert run(lambda x: model(x), torch.randn(2, 4, 3, 8, 8), BY_NAME["eager"])[1] == ()
 
 
 @pytest.mark.parametrize(

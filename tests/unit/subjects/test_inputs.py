@@ -2,62 +2,57 @@ from __future__ import annotations
 
 import pytest
 import torch
+from loops import for_each
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.inputs import EXPECTED_FORM, InputSpec, make_inputs, parse_input
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("f32[8,3,224,224]", InputSpec("float32", (8, 3, 224, 224))),
-        ("f16[2,3,4,5]:channels_last", InputSpec("float16", (2, 3, 4, 5), "channels_last")),
-        ("bfloat16[2, 3, 4, 5, 6] : channels_last", InputSpec("bfloat16", (2, 3, 4, 5, 6), "channels_last")),
-        ("f64[7]:contiguous", InputSpec("float64", (7,))),
-        ("mask=bool[1,8]", InputSpec("bool", (1, 8), None, "mask")),
-        ("i64[1,128]", InputSpec("int64", (1, 128))),
-        ("u8[0,3]", InputSpec("uint8", (0, 3))),
-        ("f32[]", InputSpec("float32", ())),
-    ],
-)
-def test_an_input_is_read_as_written(text: str, expected: InputSpec) -> None:
-    assert parse_input(text) == expected
+def test_an_input_is_read_as_written() -> None:
+    expected = {
+        "f32[8,3,224,224]": InputSpec("float32", (8, 3, 224, 224)),
+        "f16[2,3,4,5]:channels_last": InputSpec("float16", (2, 3, 4, 5), "channels_last"),
+        "bfloat16[2, 3, 4, 5, 6] : channels_last": InputSpec("bfloat16", (2, 3, 4, 5, 6), "channels_last"),
+        "f64[7]:contiguous": InputSpec("float64", (7,)),
+        "mask=bool[1,8]": InputSpec("bool", (1, 8), None, "mask"),
+        "i64[1,128]": InputSpec("int64", (1, 128)),
+        "u8[0,3]": InputSpec("uint8", (0, 3)),
+        "f32[]": InputSpec("float32", ()),
+    }
+    assert {text: parse_input(text) for text in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+WHOLE = "expected whole numbers separated by commas, such as 'f32[8,3,224,224]'"
+TOO_MANY = "got more elements than torch can count; give smaller sizes"
+KNOWN = "expected one of f16, bf16, f32, f64, i8, u8, i32, i64, bool; did you mean 'f32'?"
+
+
+@for_each(
+    ("text", "said"),
     [
         ("8,3,224,224", f"cannot read input '8,3,224,224': expected {EXPECTED_FORM}"),
         ("f32[8,3", f"cannot read input 'f32[8,3': expected {EXPECTED_FORM}"),
+        ("f33[8]", f"cannot read input 'f33[8]': got dtype 'f33', {KNOWN}"),
+        ("f32[8,x]", f"cannot read input 'f32[8,x]': got size 'x', {WHOLE}"),
+        ("f32[8,-1]", f"cannot read input 'f32[8,-1]': got size '-1', {WHOLE}"),
         (
-            "f33[8]",
-            "cannot read input 'f33[8]': got dtype 'f33', expected one of f16, bf16, f32, f64, i8, u8, i32, i64, bool; "
-            "did you mean 'f32'?",
-        ),
-        (
-            "f32[8,x]",
-            "cannot read input 'f32[8,x]': got size 'x', expected whole numbers separated by commas, "
-            "such as 'f32[8,3,224,224]'",
-        ),
-        (
-            "f32[8,-1]",
-            "cannot read input 'f32[8,-1]': got size '-1', expected whole numbers separated by commas, "
-            "such as 'f32[8,3,224,224]'",
-        ),
-        (
-            "f32[8,3]:nhwc",
-            "cannot read input 'f32[8,3]:nhwc': got memory format 'nhwc', expected channels_last or contiguous",
+            "f32[8]:nhwc",
+            "cannot read input 'f32[8]:nhwc': got memory format 'nhwc', expected channels_last or contiguous",
         ),
         (
             "f32[8,3,4]:channels_last",
             "cannot make input 'f32[8,3,4]:channels_last' channels_last: got 3 dimensions, expected 4 or 5",
         ),
+        *(
+            (text, f"cannot read input {text!r}: {TOO_MANY}")
+            for text in ("f32[99999999999999999999,2]", "f32[4294967296,4294967296]", "u8[0,99999999999999999999]")
+        ),
     ],
 )
-def test_an_input_that_cannot_be_read_says_what_was_expected(text: str, message: str) -> None:
+def test_an_input_that_cannot_be_read_says_what_was_expected(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_input(text)
-    assert str(caught.value) == message
+    assert str(caught.value) == said
 
 
 def test_inputs_have_the_dtype_shape_and_format_asked_for() -> None:
@@ -75,37 +70,19 @@ def test_inputs_have_the_dtype_shape_and_format_asked_for() -> None:
     assert kwargs["mask"].dtype == torch.bool
 
 
-def test_five_dimensions_get_the_three_dimensional_format() -> None:
-    args, _ = make_inputs([parse_input("f32[2,3,4,5,6]:channels_last")])
-
-    assert args[0].is_contiguous(memory_format=torch.channels_last_3d)
-
-
 def test_inputs_are_the_same_every_time_and_leave_the_global_generator_alone() -> None:
-    spec = parse_input("f32[4,4]")
+    specs = [parse_input("f32[2,3,4,5,6]:channels_last"), parse_input("i64[2]")]
     before = torch.get_rng_state()
 
-    first, _ = make_inputs([spec])
-    second, _ = make_inputs([spec])
+    (first, numbers), _ = make_inputs(specs, dtype=torch.bfloat16)  # for what is floating-point only
+    (second, _), _ = make_inputs(specs, dtype=torch.bfloat16)
 
-    assert torch.equal(first[0], second[0])
+    assert first.is_contiguous(memory_format=torch.channels_last_3d)
+    assert (first.dtype, numbers.dtype) == (torch.bfloat16, torch.int64)
+    assert torch.equal(first, second)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_dtype_given_for_all_changes_floating_point_inputs_only() -> None:
-    args, _ = make_inputs([parse_input("f32[2]"), parse_input("i64[2]")], dtype=torch.bfloat16)
-
-    assert [tensor.dtype for tensor in args] == [torch.bfloat16, torch.int64]
 
 
 def test_one_keyword_cannot_be_given_twice() -> None:
     with pytest.raises(UsageError, match="cannot give the input 'x' twice"):
         make_inputs([parse_input("x=f32[2]"), parse_input("x=f32[3]")])
-
-
-@pytest.mark.parametrize(
-    "spec", ["f32[99999999999999999999,2]", "f32[4294967296,4294967296]", "u8[0,99999999999999999999]"]
-)
-def test_more_elements_than_torch_can_count_are_refused(spec: str) -> None:
-    with pytest.raises(UsageError, match="got more elements than torch can count; give smaller sizes"):
-        parse_input(spec)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from loops import for_each
 from torch import nn
 
 from layoutdoctor.errors import SubjectError, UsageError
@@ -44,18 +45,24 @@ def message_of(target: str, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_a_kernelbench_file_is_built_with_its_init_inputs(write: Callable[..., str]) -> None:
+def test_a_kernelbench_file_is_built_with_its_init_inputs_and_the_same_weights_every_time(
+    write: Callable[..., str],
+) -> None:
     path = write(NET.replace("Net", "Model") + INPUTS + "\ndef get_init_inputs():\n    return [5]\n")
+    before, python_before = torch.get_rng_state(), random.getstate()
 
-    subject = load_target(path)
+    subject, again = load_target(path), load_target(f"{path}:")  # a colon without a name is the file itself
 
-    assert subject.name == "model.py"
-    assert subject.source == path
+    assert (subject.name, subject.source) == ("model.py", path)
     assert subject.model.conv.weight.shape == (5, 3, 3, 3)
     assert [tuple(tensor.shape) for tensor in subject.args] == [(2, 3, 8, 8)]
+    assert torch.equal(subject.model.conv.weight, again.model.conv.weight)
+    assert torch.equal(subject.args[0], again.args[0])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert random.getstate() == python_before
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         NET + "\ndef get_module():\n    return Net(), (torch.randn(2, 3, 8, 8),)\n",
@@ -64,7 +71,6 @@ def test_a_kernelbench_file_is_built_with_its_init_inputs(write: Callable[..., s
         NET + "\nmodel = Net()\nexample_inputs = (torch.randn(2, 3, 8, 8),)\n",
         NET + "\nmodel = torch.compile(Net())\nexample_input = {'x': torch.randn(2, 3, 8, 8)}\n",
     ],
-    ids=["get_module", "get_model", "model and example_input", "example_inputs", "compiled, keywords"],
 )
 def test_each_convention_is_understood(write: Callable[..., str], text: str) -> None:
     subject = load_target(write(text))
@@ -72,7 +78,7 @@ def test_each_convention_is_understood(write: Callable[..., str], text: str) -> 
     assert subject.model(*subject.args, **subject.kwargs).shape == (2, 4, 6, 6)
 
 
-@pytest.mark.parametrize("attribute", ["Net", "net", "build", "pair", "function", "holder.net"])
+@for_each("attribute", ["Net", "net", "build", "pair", "function", "holder.net"])
 def test_an_attribute_may_be_a_class_a_module_a_factory_or_a_function(
     write: Callable[..., str], attribute: str
 ) -> None:
@@ -100,37 +106,23 @@ def test_a_module_attribute_is_imported(write: Callable[..., str], tmp_path: Pat
     assert sys.modules.pop("shared_models").net.conv.weight.dtype == torch.float32
 
 
-def test_weights_are_reproducible_and_the_callers_generators_untouched(write: Callable[..., str]) -> None:
-    path = write(NET.replace("Net", "Model") + INPUTS) + ":"  # a colon without a name is the file itself
-    before, python_before = torch.get_rng_state(), random.getstate()
-
-    first, second = load_target(path), load_target(path)
-
-    assert torch.equal(first.model.conv.weight, second.model.conv.weight)
-    assert torch.equal(first.args[0], second.args[0])
-    assert torch.equal(torch.get_rng_state(), before)
-    assert random.getstate() == python_before
-
-
-def test_a_file_may_import_its_neighbours_and_sys_path_is_put_back(write: Callable[..., str], capsys: Any) -> None:
+def test_a_file_may_import_its_neighbours_its_classes_are_pickled_and_sys_path_is_put_back(
+    write: Callable[..., str], capsys: Any
+) -> None:
     write(NET, "neighbour_of_model.py")
+    size = (
+        "from dataclasses import dataclass\n@dataclass\nclass Size:\n    n: int\nmodel = Net()\nmodel.size = Size(3)\n"
+    )
     before = list(sys.path), list(sys.argv)
 
-    subject = load_target(write("from neighbour_of_model import Net as Model\nprint('hello')\n" + INPUTS))
+    subject = load_target(write("from neighbour_of_model import Net\nprint('hello')\n" + size + INPUTS))
 
     assert subject.model(*subject.args).shape == (2, 4, 6, 6)
+    assert pickle.loads(pickle.dumps(subject.model.size)) == subject.model.size
     assert (sys.path, sys.argv) == before
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "hello\n")
     del sys.modules["neighbour_of_model"]
-
-
-def test_classes_of_a_loaded_file_can_be_pickled(write: Callable[..., str]) -> None:
-    text = "from dataclasses import dataclass\n@dataclass\nclass Size:\n    n: int\n"
-    subject = load_target(write(text + NET.replace("Net", "Model") + "        \nsize = Size(3)\n" + INPUTS))
-    module = sys.modules[type(subject.model).__module__]
-
-    assert pickle.loads(pickle.dumps(module.size)) == module.size
 
 
 def test_inputs_from_the_command_line_replace_the_files(write: Callable[..., str]) -> None:
@@ -141,29 +133,16 @@ def test_inputs_from_the_command_line_replace_the_files(write: Callable[..., str
     assert subject.args[0].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_missing_file_names_its_neighbours(write: Callable[..., str], tmp_path: Path) -> None:
-    write("", "other.py")
-    path = str(tmp_path / "model.py")
-
-    assert message_of(path) == f"cannot load {path!r}: there is no such file; Python files in that folder: other.py"
-
-
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("x = 1 +\n", "SyntaxError on line 3"),
-        (
-            "\nraise ValueError('no weights')\n",
-            "cannot load model.py: ValueError: no weights (model.py:4); mend",
-        ),
+        ("\nraise ValueError('no weights')\n", "cannot load model.py: ValueError: no weights (model.py:4); mend"),
         (
             "class Odd(BaseException): pass\nraise Odd('no')",
             "cannot load model.py: Odd: no (model.py:4); mend it there",
         ),
-        (
-            "import not_there_at_all\n",
-            "'not_there_at_all', which is not installed (model.py:3); pip install not_there",
-        ),
+        ("import not_there_at_all\n", "'not_there_at_all', which is not installed (model.py:3); pip install not_there"),
         ("import sys\nsys.exit(3)\n", "cannot load model.py: it called sys.exit(3) (model.py:4); put what is a script"),
         (
             NET,
@@ -173,17 +152,10 @@ def test_a_missing_file_names_its_neighbours(write: Callable[..., str], tmp_path
         (NET + "model = Net()\n", "looked for get_inputs, example_input, example_inputs; define get_inputs(), or give"),
         (NET + "model = Net()\ndef get_inputs(): return [3]\n", "got no tensor in list, expected at least one"),
         (NET + "model = Net()\ndef get_inputs(): return 3\n", "cannot use a int as example input"),
-        (
-            NET + "def get_model(): return 3\n" + INPUTS,
-            "what model.py:get_model() returned: got int, expected an nn",
-        ),
-        (
-            NET.replace("Net", "Model").replace("=4", "") + INPUTS,
-            "missing a required argument: 'width'; define get",
-        ),
+        (NET + "def get_model(): return 3\n" + INPUTS, "what model.py:get_model() returned: got int, expected an nn"),
+        (NET.replace("Net", "Model").replace("=4", "") + INPUTS, "missing a required argument: 'width'; define get"),
         (NET + "model = torch.jit.script(nn.ReLU())\n" + INPUTS, "it is TorchScript, expected a plain nn.Module"),
     ],
-    ids=lambda value: value.strip()[:30],
 )
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_file_that_cannot_be_loaded_says_why_in_one_line(write: Callable[..., str], text: str, message: str) -> None:
@@ -196,13 +168,25 @@ def test_a_file_that_cannot_be_loaded_says_why_in_one_line(write: Callable[..., 
         assert not any("_layoutdoctor_subject" in name for name in set(sys.modules) - before)
 
 
-def test_a_wrong_attribute_names_the_close_ones(write: Callable[..., str]) -> None:
-    assert message_of(write(NET + "resnet_model = Net()\n") + ":resnet_modle") == (
-        "cannot find 'resnet_modle' in model.py: there is no 'resnet_modle'; did you mean 'resnet_model'?"
+def test_what_is_not_there_is_told_with_what_is(write: Callable[..., str], tmp_path: Path) -> None:
+    path = write(NET + "resnet_model = Net()\n", "other.py")
+    missing = str(tmp_path / "model.py")
+    (tmp_path / "saved.json").write_text("{}")
+
+    assert message_of(path + ":resnet_modle") == (
+        "cannot find 'resnet_modle' in other.py: there is no 'resnet_modle'; did you mean 'resnet_model'?"
+    )
+    assert message_of(missing) == (
+        f"cannot load {missing!r}: there is no such file; Python files in that folder: other.py"
+    )
+    assert message_of(str(tmp_path)).startswith(f"cannot load {str(tmp_path)!r}: it is a folder, expected model.py")
+    assert "saved.json': its name does not end in .py, expected model.py" in message_of(str(tmp_path / "saved.json"))
+    assert message_of(write("from .beside import K")).endswith(
+        f"(model.py:3); name it as part of its package, from the folder above: {tmp_path.name}.model:NAME"
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("target", "options", "message"),
     [
         ("resnet", {}, "cannot load 'resnet': expected model.py, model.py:attr, package.module:attr"),
@@ -217,12 +201,6 @@ def test_wrong_usage_is_found_before_anything_is_loaded(target: str, options: di
     with pytest.raises(UsageError) as caught:
         load_target(target, **options)
     assert message in str(caught.value)
-
-
-def test_a_zoo_that_is_not_installed_says_how_to_install_it(monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, "timm", None)
-
-    assert message_of("timm:resnet18") == "cannot load timm:resnet18: timm is not installed; pip install timm"
 
 
 @pytest.fixture
@@ -243,7 +221,7 @@ def small_timm(monkeypatch: Any) -> None:
 
 
 @pytest.mark.usefixtures("small_timm")
-def test_a_zoo_model_gets_the_input_it_was_made_for() -> None:
+def test_a_zoo_model_gets_the_input_it_was_made_for(monkeypatch: Any) -> None:
     subject = load_target("timm:resnet18")
 
     assert subject.args[0].shape == (8, 3, 16, 16)
@@ -254,29 +232,13 @@ def test_a_zoo_model_gets_the_input_it_was_made_for() -> None:
     assert message_of("timm:resnet81") == (
         "cannot load timm:resnet81: timm has no model of that name; did you mean 'resnet18'?"
     )
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert message_of("timm:resnet18") == "cannot load timm:resnet18: timm is not installed; pip install timm"
 
 
-def test_a_relative_import_says_how_to_name_the_package(write: Callable[[str], str], tmp_path: Path) -> None:
-    assert message_of(write("from .beside import K")).endswith(
-        f"(model.py:3); name it as part of its package, from the folder above: {tmp_path.name}.model:NAME"
-    )
+def test_a_device_that_cannot_run_anything_is_refused(write: Callable[[str], str]) -> None:
+    path = write(NET + "Model = Net" + INPUTS)
 
-
-def test_a_folder_and_another_kind_of_file_are_called_what_they_are(tmp_path: Path) -> None:
-    (tmp_path / "saved.json").write_text("{}")
-
-    assert message_of(str(tmp_path)).startswith(f"cannot load {str(tmp_path)!r}: it is a folder, expected model.py")
-    assert "saved.json': its name does not end in .py, expected model.py" in message_of(str(tmp_path / "saved.json"))
-
-
-@pytest.mark.parametrize(
-    ("device", "said"),
-    [("meta", "cannot use --device 'meta': it holds no data"), ("xpu", "cannot move model.py to xpu: ")],
-)
-def test_a_device_that_cannot_run_anything_is_refused(write: Callable[[str], str], device: str, said: str) -> None:
-    if device == "xpu" and torch.xpu.is_available():
-        pytest.skip("this machine has one")
-    with pytest.raises((SubjectError, UsageError)) as caught:
-        load_target(write(NET + "Model = Net" + INPUTS), device=device)
-
-    assert str(caught.value).startswith(said)
+    assert message_of(path, device="meta").startswith("cannot use --device 'meta': it holds no data")
+    if not torch.xpu.is_available():
+        assert message_of(path, device="xpu").startswith("cannot move model.py to xpu: ")

@@ -55,14 +55,12 @@ def test_channels_last_is_given_by_rank_and_keeps_ties() -> None:
     assert prepared.notes == ()
 
 
-@pytest.mark.parametrize(("mode", "training"), [("inference", False), ("training", True)])
-def test_the_mode_is_set_on_the_copy(mode: Any, training: bool) -> None:
-    model = nn.Dropout().train(not training)
+def test_the_mode_is_set_on_the_copy() -> None:
+    for mode, training in (("inference", False), ("training", True)):
+        model = nn.Dropout().train(not training)
+        prepared = prepare(subject_from_python(model, torch.randn(2)), BY_NAME["eager"], mode)  # type: ignore[arg-type]
 
-    prepared = prepare(subject_from_python(model, torch.randn(2)), BY_NAME["eager"], mode)
-
-    assert prepared.run.training is training  # type: ignore[attr-defined]
-    assert model.training is not training
+        assert (prepared.run.training, model.training) == (training, not training)  # type: ignore[attr-defined]
 
 
 def test_preserve_keeps_the_strides_of_weights_and_inputs_and_contiguous_undoes_channels_last() -> None:
@@ -79,36 +77,26 @@ def test_preserve_keeps_the_strides_of_weights_and_inputs_and_contiguous_undoes_
 
 
 def test_channels_last_that_changes_no_weight_says_so() -> None:
-    linear = prepare(subject_from_python(nn.Linear(2, 2), torch.ones(2)), BY_NAME["eager-channels-last"], "inference")
-    function = prepare(subject_from_python(torch.relu, torch.ones(2)), BY_NAME["eager-channels-last"], "inference")
-
-    already = prepare(
-        subject_from_python(nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), torch.ones(1, 3, 5, 5)),
-        BY_NAME["eager-channels-last"],
-        "inference",
-    )
-
-    assert linear.notes == ("channels_last changed no weight: the model has no 4-D or 5-D parameter",)
-    assert already.notes == ("channels_last changed no weight: all 4-D and 5-D parameters are in it already",)
-    assert function.notes == ("channels_last was given to the inputs only: the function uses no module",)
+    already = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    for model, x, note in (
+        (nn.Linear(2, 2), torch.ones(2), "changed no weight: the model has no 4-D or 5-D parameter"),
+        (already, torch.ones(1, 3, 5, 5), "changed no weight: all 4-D and 5-D parameters are in it already"),
+        (torch.relu, torch.ones(2), "was given to the inputs only: the function uses no module"),
+    ):
+        prepared = prepare(subject_from_python(model, x), BY_NAME["eager-channels-last"], "inference")
+        assert prepared.notes == (f"channels_last {note}",)
 
 
 def test_equal_preparations_have_equal_keys() -> None:
-    subject = a_subject()
-    keys = {name: same_preparation_key(prepare(subject, c, "inference"), c) for name, c in BY_NAME.items()}
-
-    assert keys["inductor"] == keys["inductor-layout-opt-on"]  # torch's default on this platform
-    assert keys["inductor-channels-last"] != keys["inductor"]
-    others = [keys[name] for name in BY_NAME if name != "inductor-layout-opt-on"]
-    assert len(set(others)) == len(others)
-
-
-def test_torchs_own_default_and_the_models_own_format_decide_what_is_equal() -> None:
     subject = a_subject()
 
     def key(name: str) -> Any:
         return same_preparation_key(prepare(subject, BY_NAME[name], "inference"), BY_NAME[name])
 
+    keys = {name: key(name) for name in BY_NAME}
+    assert keys["inductor"] == keys["inductor-layout-opt-on"]  # torch's default on this platform
+    others = [keys[name] for name in BY_NAME if name != "inductor-layout-opt-on"]
+    assert len(set(others)) == len(others)
     with inductor_config.patch(layout_optimization=False):
         assert key("inductor") == key("inductor-layout-opt-off")
         assert key("inductor") != key("inductor-layout-opt-on")
@@ -129,6 +117,8 @@ def test_compile_for_eager_converts_inputs_and_calls_a_copy() -> None:
     assert ready.module is not None
     assert not ready.module.training
     assert repr(ready) == "<Conv2d as configuration 'eager-channels-last'>"
+    with pytest.raises(UsageError, match="it is a recorded trace"):
+        compile_for(model, Configuration(name="recorded", backend="recorded"))
 
 
 def test_compile_for_passes_the_options_and_unwraps_a_compiled_model(monkeypatch: Any) -> None:
@@ -155,11 +145,6 @@ def test_compile_for_freezing_sets_it_around_the_call_and_needs_eval_mode(monkey
 
     assert seen == [(True, False)]
     assert not inductor_config.freezing
-
-
-def test_a_recorded_trace_names_no_way_to_compile() -> None:
-    with pytest.raises(UsageError, match="it is a recorded trace"):
-        compile_for(nn.ReLU(), Configuration(name="recorded", backend="recorded"))
 
 
 def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises() -> None:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from loops import for_each
 from torch import nn
 from torch.nn import functional
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.run.rehearsal import check_runs
+from layoutdoctor.subjects import step
 from layoutdoctor.subjects.load import load_target
 from layoutdoctor.subjects.step import COPIES_INPUTS_NOTE, Step, tensors_of
 from layoutdoctor.subjects.subject import subject_from_python
@@ -44,12 +46,9 @@ def test_every_tensor_of_a_nested_output_is_found_in_order() -> None:
 def test_inference_records_no_gradients() -> None:
     model = nn.Conv2d(3, 4, 3)
 
-    step = a_step(model, X, mode="inference")
-    step()
+    results = a_step(model, X, mode="inference").results()
 
-    assert not step.results().outputs[0].requires_grad
-    assert step.results().gradients == {}
-    assert model.weight.grad is None
+    assert (results.outputs[0].requires_grad, results.gradients, model.weight.grad) == (False, {}, None)
 
 
 def test_training_gives_the_gradients_of_the_weighted_sum() -> None:
@@ -68,60 +67,44 @@ def test_training_gives_the_gradients_of_the_weighted_sum() -> None:
     assert torch.allclose(results.gradients["input 0"], x.grad)
 
 
-def loss_weights_of_two_formats() -> tuple[torch.Tensor, torch.Tensor]:
-    model = nn.Conv2d(3, 4, 3)
-    plain, permuted = a_step(model, X), a_step(model, X.to(memory_format=torch.channels_last))
-    plain()
-    permuted()
-    assert plain._weights is not None
-    assert permuted._weights is not None
-    first, second = plain._weights[0], permuted._weights[0]
-    assert first is not None
-    assert second is not None
-    return first, second
-
-
-def test_the_loss_weight_is_fixed_has_the_outputs_strides_and_no_zero() -> None:
-    first, second = loss_weights_of_two_formats()
-
-    assert torch.equal(first, second)
-    assert first.is_contiguous()
-    assert second.is_contiguous(memory_format=torch.channels_last)
-    assert (first != 0).all()
-    assert torch.equal(first, first.bfloat16().float())
-
-
-def test_the_loss_weight_of_a_large_output_repeats_itself_alike_in_every_layout(
+def test_the_loss_weight_is_fixed_has_the_outputs_strides_no_zero_and_repeats_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("layoutdoctor.subjects.step._LOSS_WEIGHT_PERIOD", 61)
-    first, second = loss_weights_of_two_formats()
+    model = nn.Conv2d(3, 4, 3)
+    for period in (step._LOSS_WEIGHT_PERIOD, 61):
+        monkeypatch.setattr(step, "_LOSS_WEIGHT_PERIOD", period)
+        plain, permuted = a_step(model, X), a_step(model, X.to(memory_format=torch.channels_last))
+        plain()
+        permuted()
+        (first,), (second,) = plain._weights or (), permuted._weights or ()
+        assert first is not None
+        assert second is not None
 
-    assert torch.equal(first, second)
-    assert second.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(first, second)
+        assert first.is_contiguous()
+        assert second.is_contiguous(memory_format=torch.channels_last)
+        assert (first != 0).all()
+        assert torch.equal(first, first.bfloat16().float())
     values = first.flatten()
     assert values.numel() == 128
     assert torch.equal(values[:-61], values[61:])
-    assert (values != 0).all()
     assert len(values[:61].unique()) > 16
 
 
-def test_gradients_survive_a_batch_norm_at_the_end() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
-
-    gradient = a_step(model, X).results().gradients["0.weight"]
-
-    assert gradient.abs().max() > 0.1  # the gradient of a plain sum is zero here
-
-
-def test_a_scalar_output_is_the_loss_itself() -> None:
+def test_a_batch_norm_a_scalar_and_integers_get_the_loss_they_should() -> None:
+    normed = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
     model = nn.Linear(3, 1, bias=False)
 
-    results = a_step(lambda x: {"loss": model(x).mean(), "parts": 3}, torch.ones(5, 3)).results()
-    step = Step(lambda x: model(x).mean(), model, (torch.ones(5, 3),), {}, "training")
+    def results(run: Any, module: nn.Module | None) -> Any:
+        return Step(run, module, (torch.ones(5, 3),), {}, "training").results()
 
-    assert results.gradients == {}
-    assert torch.allclose(step.results().gradients["weight"], torch.ones(1, 3))
+    # The gradient of a plain sum is zero behind a batch norm.
+    assert a_step(normed, X).results().gradients["0.weight"].abs().max() > 0.1
+    assert results(lambda x: {"loss": model(x).mean(), "parts": 3}, None).gradients == {}
+    assert torch.allclose(results(lambda x: model(x).mean(), model).gradients["weight"], torch.ones(1, 3))
+    found = results(lambda x: (model(x), model(x).argmax(1)), model)
+    assert [output.dtype for output in found.outputs] == [torch.float32, torch.int64]
+    assert set(found.gradients) == {"weight"}
 
 
 def test_no_gradient_stays_after_an_iteration() -> None:
@@ -154,39 +137,31 @@ def test_results_are_those_of_the_first_call() -> None:
         step.results()
 
 
-def test_results_keep_the_strides_of_the_outputs() -> None:
-    step = a_step(lambda x: x[:, ::2].to(memory_format=torch.channels_last), X, mode="inference")
-
-    results = step.results()
+def test_results_keep_the_strides_of_the_outputs_and_two_steps_draw_the_same_numbers() -> None:
+    results = a_step(lambda x: x[:, ::2].to(memory_format=torch.channels_last), X, mode="inference").results()
+    before = torch.get_rng_state()
+    outputs = [a_step(functional.dropout, X, mode="inference").results().outputs[0] for _ in range(2)]
 
     assert results.outputs[0].stride() == results.output_layouts[0].stride == (72, 1, 12, 2)
     assert results.output_layouts[0].memory_formats == ("channels_last",)
-
-
-def test_the_first_call_of_two_steps_draws_the_same_numbers_and_leaves_the_generator() -> None:
-    before = torch.get_rng_state()
-
-    outputs = [a_step(functional.dropout, X, mode="inference").results().outputs[0] for _ in range(2)]
-
     assert torch.equal(outputs[0], outputs[1])
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_model_that_changes_its_inputs_gets_fresh_ones_every_time() -> None:
+def test_a_model_that_changes_its_inputs_gets_fresh_ones_every_time_and_another_the_same() -> None:
     x = torch.ones(3)
     seen: list[list[float]] = []
-
-    def add_one(tensor: torch.Tensor) -> torch.Tensor:
-        seen.append(tensor.tolist())
-        return tensor.add_(1)
-
-    step = a_step(add_one, x, mode="inference")
+    places: list[int] = []
+    changing = a_step(lambda x: (seen.append(x.tolist()), x.add_(1))[1], x, mode="inference")
+    leaving = a_step(lambda x: (places.append(x.data_ptr()), x + 1)[1], x, mode="inference")
     for _ in range(3):
-        step()
+        changing()
+        leaving()
 
     assert seen == [[1, 1, 1]] * 3
     assert x.tolist() == [1, 1, 1]
-    assert step.notes == (COPIES_INPUTS_NOTE,)
+    assert places[1] == places[2] == x.data_ptr()
+    assert (changing.notes, leaving.notes) == ((COPIES_INPUTS_NOTE,), ())
 
 
 def test_an_iteration_made_ready_copies_nothing_when_it_runs() -> None:
@@ -202,34 +177,8 @@ def test_an_iteration_made_ready_copies_nothing_when_it_runs() -> None:
     assert not {"aten::clone", "aten::as_strided"} & set(names)
 
 
-def test_a_model_that_leaves_its_inputs_alone_gets_the_same_ones() -> None:
-    seen: list[int] = []
-    step = a_step(lambda x: (seen.append(x.data_ptr()), x + 1)[1], X, mode="inference")
-
-    for _ in range(3):
-        step()
-
-    assert seen[1] == seen[2] == X.data_ptr()
-    assert step.notes == ()
-
-
 async def later(x: torch.Tensor) -> torch.Tensor:
     return x
-
-
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
-        (lambda x: None, "its output (NoneType) holds no tensor"),
-        (lambda x: (part for part in [x]), "it returned a generator, which ran nothing yet; return a list or tuple"),
-        (later, "it returned a coroutine, expected tensors; give a function that is not async"),
-    ],
-    ids=["none", "generator", "coroutine"],
-)
-def test_an_output_without_tensors_is_the_users_to_mend(run: Any, message: str) -> None:
-    with pytest.raises(SubjectError) as caught:
-        a_step(run, X, mode="inference")()
-    assert message in str(caught.value)
 
 
 class Detached(nn.Linear):
@@ -237,28 +186,21 @@ class Detached(nn.Linear):
         return super().forward(x).detach()
 
 
-@pytest.mark.parametrize(
-    ("run", "message"),
+@for_each(
+    ("run", "mode", "message"),
     [
-        (nn.Linear(2, 2).requires_grad_(False), "no parameter requires a gradient; call model.requires_grad_(True)"),
-        (nn.ReLU(), "the model has no parameters; call .requires_grad_(True) on an input"),
-        (Detached(2, 2), "no output depends on a parameter through autograd; let forward run without no_grad"),
+        (lambda x: None, "inference", "its output (NoneType) holds no tensor"),
+        (lambda x: (y for y in [x]), "inference", "it returned a generator, which ran nothing yet; return a list or t"),
+        (later, "inference", "it returned a coroutine, expected tensors; give a function that is not async"),
+        (nn.Linear(2, 2).requires_grad_(False), "training", "no parameter requires a gradient; call model.requires_gr"),
+        (nn.ReLU(), "training", "the model has no parameters; call .requires_grad_(True) on an input"),
+        (Detached(2, 2), "training", "no output depends on a parameter through autograd; let forward run without no_g"),
     ],
-    ids=["frozen", "no parameters", "detached"],
 )
-def test_a_model_that_cannot_be_trained_says_why(run: Any, message: str) -> None:
+def test_what_cannot_be_compared_or_trained_says_why(run: Any, mode: str, message: str) -> None:
     with pytest.raises(SubjectError) as caught:
-        a_step(run, torch.ones(2, 2))()
+        a_step(run, torch.ones(2, 2), mode=mode)()
     assert message in str(caught.value)
-
-
-def test_integer_outputs_take_no_part_in_the_loss() -> None:
-    model = nn.Linear(2, 2)
-
-    results = Step(lambda x: (model(x), model(x).argmax(1)), model, (torch.ones(2, 2),), {}, "training").results()
-
-    assert [output.dtype for output in results.outputs] == [torch.float32, torch.int64]
-    assert set(results.gradients) == {"weight", "bias"}
 
 
 def test_a_model_that_raises_names_its_error_its_line_and_its_inputs(tmp_path: Path) -> None:
@@ -286,7 +228,7 @@ def test_missing_arguments_are_told_like_any_other_error() -> None:
         check_runs(subject_from_python(needs_two, {"x": X, "flag": True}), "inference")
 
 
-@pytest.mark.parametrize("mode", ["inference", "training"])
+@for_each("mode", ["inference", "training"])
 def test_a_model_that_ends_the_process_is_told_so(mode: Any) -> None:
     def leave(x: torch.Tensor) -> torch.Tensor:
         raise SystemExit(5)

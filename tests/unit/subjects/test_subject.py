@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import pytest
 import torch
@@ -18,41 +17,30 @@ def scale(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
     return x * factor
 
 
-@pytest.mark.parametrize(
-    ("example_input", "args", "keywords"),
-    [
+def test_an_example_input_is_a_tensor_positional_or_keyword_arguments() -> None:
+    keywords = {"x": IMAGE, "mask": None}
+    for example_input, args, names in (
         (IMAGE, 1, []),
         ((IMAGE, 3), 2, []),
         ([IMAGE], 1, []),
-        ({"x": IMAGE, "mask": None}, 0, ["x", "mask"]),
-    ],
-    ids=["tensor", "tuple", "list", "dict"],
-)
-def test_an_example_input_is_a_tensor_positional_or_keyword_arguments(
-    example_input: Any, args: int, keywords: list[str]
-) -> None:
-    subject = subject_from_python(scale, example_input)
+        (keywords, 0, [*keywords]),
+    ):
+        subject = subject_from_python(scale, example_input)
 
-    assert (len(subject.args), list(subject.kwargs)) == (args, keywords)
+        assert (len(subject.args), list(subject.kwargs)) == (args, names)
+    for wrong in (3, None, "f32[2]", {1: IMAGE}):
+        with pytest.raises(UsageError, match="example input"):
+            subject_from_python(scale, wrong)
 
 
-@pytest.mark.parametrize("example_input", [3, None, "f32[2]", {1: IMAGE}])
-def test_another_example_input_is_wrong_usage(example_input: Any) -> None:
-    with pytest.raises(UsageError, match="example input"):
-        subject_from_python(scale, example_input)
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        (nn.Conv2d(3, 4, 3), "Conv2d"),
-        (scale, "scale"),
-        (functools.partial(scale, factor=3.0), "scale"),
-        (nn.Conv2d(3, 4, 3).forward, "forward"),
-    ],
-)
-def test_any_callable_is_a_subject_with_a_short_name(model: Any, name: str) -> None:
-    assert subject_from_python(model, IMAGE).name == name
+def test_any_callable_is_a_subject_with_a_short_name_and_a_class_or_a_number_is_none() -> None:
+    net = nn.Conv2d(3, 4, 3)
+    for model, name in ((net, "Conv2d"), (scale, "scale"), (functools.partial(scale, factor=3.0), "scale")):
+        assert subject_from_python(model, IMAGE).name == name
+    assert subject_from_python(net.forward, IMAGE).name == "forward"
+    for wrong, said in ((nn.ReLU, "the class ReLU"), (3, "a int")):
+        with pytest.raises(UsageError, match=f"cannot diagnose {said}"):
+            subject_from_python(wrong, IMAGE)  # type: ignore[arg-type]
 
 
 def test_data_parallel_around_a_compiled_model_is_unwrapped_twice() -> None:
@@ -70,12 +58,6 @@ def test_data_parallel_around_a_compiled_model_is_unwrapped_twice() -> None:
         "model.compile() had been called: the copies that are diagnosed are compiled anew",
     )
     assert subject_from_python(torch.compile(scale), IMAGE).model is scale
-
-
-@pytest.mark.parametrize(("model", "message"), [(nn.ReLU, "the class ReLU"), (3, "a int")])
-def test_a_class_or_a_number_is_no_model(model: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=f"cannot diagnose {message}"):
-        subject_from_python(model, IMAGE)
 
 
 def test_the_record_tells_inputs_formats_and_counts() -> None:
@@ -119,13 +101,10 @@ def test_a_functions_record_counts_the_module_it_reads() -> None:
     assert input_ranks(subject) == frozenset({4})
 
 
-def test_a_function_without_modules_has_no_counts() -> None:
+def test_a_function_without_modules_has_no_counts_and_a_lazy_module_is_to_be_called_first() -> None:
     record = describe(subject_from_python(scale, IMAGE), "inference")
 
     assert (record.parameter_count, record.convolution_module_count, record.parameter_formats) == (None, None, {})
     assert parameter_ranks(subject_from_python(scale, IMAGE)) == frozenset()
-
-
-def test_a_lazy_module_is_told_to_be_called_first() -> None:
     with pytest.raises(SubjectError, match="its parameter 'weight' has no shape yet"):
         describe(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")

@@ -10,24 +10,25 @@ import io
 import linecache
 import os
 import pickle
-import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 import warnings
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import cloudpickle
 import pytest
 import torch
 import torch._inductor.config
 from loops import for_each
+from process_state import differences, snapshot
 from torch import nn
-from torch.nn.utils import parametrizations
 from transport_facts import FACTS_FILE, facts
 
 from layoutdoctor.errors import SubjectError
@@ -105,8 +106,12 @@ class Marked(torch.Tensor):
     pass
 
 
+FLOATS = (torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.complex64)
+DTYPES = (*FLOATS, torch.bool, torch.int8, torch.uint16, torch.int64)
+
+
 class Memory(nn.Module):
-    """Parameters and buffers that share memory in every way there is."""
+    """Parameters and buffers that share memory in every way there is, and buffers of all dtypes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,22 +126,13 @@ class Memory(nn.Module):
         self.register_buffer("nothing", torch.empty(0, 3))
         self.register_buffer("scalar", torch.tensor(2.5))
         self.register_buffer("left_out", torch.ones(4), persistent=False)
+        for number, dtype in enumerate(DTYPES):
+            self.register_buffer(f"held_{number}", torch.arange(6).reshape(2, 3).t().to(dtype))
 
     def forward(self, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
         y = self.to_it(self.tied(x)) @ self.gaps + self.head + self.tail + self.bits.float() + self.left_out
-        return y * self.scalar + sum(part.float().sum() for part in more)
-
-
-class EveryDtype(nn.Module):
-    DTYPES = (torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.complex64, torch.bool)
-
-    def __init__(self) -> None:
-        super().__init__()
-        for number, dtype in enumerate((*self.DTYPES, torch.int8, torch.uint16, torch.int64)):
-            self.register_buffer(f"held_{number}", torch.arange(6).reshape(2, 3).t().to(dtype))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(x.sum() + buffer.to(torch.complex64).abs().sum() for buffer in self.buffers())
+        held = (buffer for name, buffer in self.named_buffers() if name.startswith("held"))
+        return y * self.scalar + sum(part.to(torch.complex64).abs().sum() for part in (*more, *held))
 
 
 class Stateful(nn.Module):
@@ -165,19 +161,14 @@ def images() -> torch.Tensor:
 
 
 def a_module() -> LoadedSubject:
-    model = Net().train()
+    model, seen = Net().train(), []
     model.norm.eval()
     model.second.weight.requires_grad_(False)
     model(images()).sum().backward()
-    return LoadedSubject("a module", model, (images(),), {"scale": 2.0}, ("a note",), "model.py")
-
-
-def hooks() -> LoadedSubject:
-    model, seen = Net().eval(), []
     model.first.register_forward_hook(lambda module, inputs, output: output.mul(3))
     model.second.register_forward_pre_hook(lambda module, inputs: (seen.append(1), inputs[0].abs())[1:])
     model.first.weight.register_hook(lambda grad: grad)  # on a tensor: no copy of ours has these
-    return subject_from_python(model, images(), name="hooks")
+    return LoadedSubject("a module", model, (images(),), {"scale": 2.0}, ("a note",), "model.py")
 
 
 def shared_memory() -> LoadedSubject:
@@ -201,36 +192,26 @@ def inputs() -> LoadedSubject:
     return LoadedSubject("inputs", add, args, {"nested": nested})
 
 
-def sparse_and_nested() -> LoadedSubject:
-    parts = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
-    args = (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr(), parts, torch.randn(3).as_subclass(Marked))
-    return LoadedSubject("sparse and nested", lambda *given: [x * 2 for x in given], args, {})
-
-
-def quantized() -> LoadedSubject:
+def of_every_layout() -> LoadedSubject:
     by_channel = torch.quantize_per_channel(
         torch.arange(6.0).reshape(2, 3), torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), 0, torch.qint8
     )
     by_tensor = torch.quantize_per_tensor(torch.arange(6.0).reshape(2, 3).t(), 0.5, 1, torch.quint8)
-    return LoadedSubject("quantized", lambda *given: [x.dequantize() for x in given], (by_channel, by_tensor), {})
+    parts = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    sparse = (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr())
+    args = (*sparse, parts, torch.randn(3).as_subclass(Marked), by_channel, by_tensor)
+    return LoadedSubject(
+        "every layout", lambda *given: [x.dequantize() if x.is_quantized else x * 2 for x in given], args, {}
+    )
 
 
 def parametrized() -> LoadedSubject:
-    model = nn.Sequential(
-        parametrizations.weight_norm(nn.Linear(4, 4)),
-        parametrizations.spectral_norm(nn.Linear(4, 4)),
-        parametrizations.orthogonal(nn.Linear(4, 4)),
-    )
-    return subject_from_python(model.eval(), torch.ones(2, 4), name="parametrized")
-
-
-def old_norms() -> LoadedSubject:
+    new = nn.utils.parametrizations
+    kinds = (new.weight_norm, new.spectral_norm, new.orthogonal, nn.utils.weight_norm, nn.utils.spectral_norm)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = nn.Sequential(
-            nn.utils.weight_norm(nn.Linear(4, 4)), nn.utils.spectral_norm(nn.Linear(4, 4)), Holder(nn.ReLU())
-        )
-    return subject_from_python(model.eval(), torch.ones(2, 4), name="old norms")
+        warnings.simplefilter("ignore")  # the last two are the old ones
+        model = nn.Sequential(*(kind(nn.Linear(4, 4)) for kind in kinds), Holder(nn.ReLU()))
+    return subject_from_python(model.eval(), torch.ones(2, 4), name="parametrized")
 
 
 class Holder(nn.Module):
@@ -258,14 +239,6 @@ def functions() -> LoadedSubject:
         return net(half(x)) * scale(3) + table
 
     return subject_from_python(functools.partial(closed), images(), name="functions")
-
-
-def a_bound_method() -> LoadedSubject:
-    return subject_from_python(Net().eval().forward, (images(), 3.0), name="a bound method")
-
-
-def a_lambda() -> LoadedSubject:
-    return subject_from_python(lambda x: (lambda y: half(y, by=4))(x), images(), name="a lambda")
 
 
 def from_a_file(folder: Path) -> LoadedSubject:
@@ -300,11 +273,6 @@ def from_a_folder_on_the_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return subject_from_python(module.Model(), torch.ones(2), name="on the path")
 
 
-def exported() -> LoadedSubject:
-    program = torch.export.export(Net().eval(), (images(), 2.0))
-    return subject_from_python(program, (images(), 2.0), name="exported")
-
-
 def exported_with_names() -> LoadedSubject:
     class Named(nn.Module):
         def forward(self, first: dict[str, torch.Tensor], *, second: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -317,9 +285,8 @@ def exported_with_names() -> LoadedSubject:
     return LoadedSubject("exported with names", model, args, kwargs)
 
 
-def traced() -> LoadedSubject:
-    model = torch.fx.symbolic_trace(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval())
-    return subject_from_python(model, images(), name="traced")
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
 
 
 def many_layers() -> LoadedSubject:
@@ -338,10 +305,13 @@ def training_mode_compiled() -> LoadedSubject:
 
 
 MAKERS = (
-    a_module, hooks, shared_memory, inputs, sparse_and_nested, quantized, parametrized, old_norms, functions,
-    a_bound_method, a_lambda, from_a_file, from_main, from_a_path, from_a_folder_on_the_path, exported,
-    exported_with_names, traced, many_layers, training_mode_compiled,
-    lambda: subject_from_python(EveryDtype(), torch.ones(2), name="every dtype"),
+    a_module, shared_memory, inputs, of_every_layout, parametrized, functions,
+    from_a_file, from_main, from_a_path, from_a_folder_on_the_path, exported_with_names, many_layers,
+    training_mode_compiled,
+    lambda: subject_from_python(Net().eval().forward, (images(), 3.0), name="a bound method"),
+    lambda: subject_from_python(lambda x: (lambda y: half(y, by=4))(x), images(), name="a lambda"),
+    lambda: subject_from_python(torch.export.export(Net().eval(), (images(), 2.0)), (images(), 2.0), name="exported"),
+    lambda: subject_from_python(torch.fx.symbolic_trace(layers().eval()), images(), name="traced"),
     lambda: subject_from_python(Stateful(), torch.ones(2), name="stateful"),
     lambda: LoadedSubject("without tensors", len, ("four",), {}),
 )  # fmt: skip
@@ -417,27 +387,25 @@ def test_text_of_code_in_no_file_comes_along(tmp_path: Path) -> None:
     del linecache.cache[name]
 
 
-def test_saving_changes_nothing_of_the_callers(tmp_path: Path) -> None:
+def test_saving_changes_nothing_of_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where nobody else writes
     model, x = Net(), images().requires_grad_()
     model.first.register_forward_hook(lambda *_: None)
     model(x).sum().backward()
     model.norm.eval()
-    objects = [*model.named_parameters(), *model.named_buffers(), ("x", x), ("grad", model.first.weight.grad)]
 
-    def state() -> list[Any]:
-        return [
-            [(name, id(t), t.data_ptr(), t.stride(), t._version, t.detach().clone(), t.grad) for name, t in objects],
-            [(list(vars(module)), module.training, list(module._forward_hooks)) for module in model.modules()],
-            (torch.get_rng_state(), random.getstate(), torch.get_default_dtype(), list(warnings.filters)),
-            (list(sys.path), set(sys.modules), cloudpickle.list_registry_pickle_by_value(), vars(Net).copy()),
-        ]
+    def state() -> Any:
+        found = snapshot(model=model, inputs=x, walk=False)
+        return found, (list(sys.path), set(sys.modules), cloudpickle.list_registry_pickle_by_value())
 
     save_subject(subject_from_python(model, x), private(tmp_path, "first"))  # what is imported late is now
     before = state()
 
     save_subject(subject_from_python(model, x), private(tmp_path, "second"))
 
-    assert same(before, state())
+    after = state()
+    assert differences(before[0], after[0]) == []
+    assert before[1] == after[1]
 
 
 class Keeps(nn.Module):
@@ -497,44 +465,6 @@ class Base:
     pass
 
 
-@pytest.mark.parametrize(
-    ("model", "place"),
-    [
-        (lambda: Keeps(threading.Lock()), "model.blocks.1.table['a'][1] (lock)"),
-        (lambda: Keeps(number for number in range(3)), "model.blocks.1.table['a'][1] (generator)"),
-        (lambda: Keeps(weakref.ref(Base())), "model.blocks.1.table['a'][1] (ReferenceType)"),
-        (
-            lambda: Keeps(Path(__file__).open()),  # noqa: SIM115
-            "model.blocks.1.table['a'][1] (TextIOWrapper)",
-        ),
-        (lambda: Keeps(torch.jit.script(nn.ReLU())), "model.blocks.1.table['a'][1]._c (ScriptModule)"),
-        (lambda: Keeps(Raises()), "model.blocks.1.table['a'][1] (Raises) cannot be pickled: ValueError: not this one"),
-        (lambda: nn.Sequential(nn.Identity(), Raises()), "model.1 (Raises)"),
-        (lambda: of_main("Guarded")(), "class Guarded.guard (lock)"),
-        (
-            calls_an_operator,
-            "model (function) cannot be pickled: PicklingError: it calls the operator layoutdoctor_tran",
-        ),
-        (lambda: of_main("locked"), "global LOCK of locked (lock)"),
-        (lambda: functools.partial(half, by=threading.Lock()), "model.keywords['by'] (lock)"),
-        (lambda: (lambda guard: lambda x: guard)(threading.Lock()), "variable guard of"),
-        (lambda: Keeps(threading.Lock()).forward, "model.blocks.1.table['a'][1] (lock)"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore")
-def test_what_cannot_travel_is_named_with_its_place(model: Any, place: str, tmp_path: Path) -> None:
-    directory = private(tmp_path, "subject")
-
-    with pytest.raises(SubjectError, match=r"cannot hand .* to another process") as caught:
-        save_subject(subject_from_python(model(), torch.ones(2), name="it"), directory)
-
-    assert place in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
-    assert list(directory.iterdir()) == []
-    assert cloudpickle.list_registry_pickle_by_value() == set()
-    gc.collect()
-
-
 @contextlib.contextmanager
 def hooks_on_all_modules() -> Iterator[None]:
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
@@ -554,31 +484,65 @@ def a_setting_with_a_lock() -> Any:
     return torch._inductor.config.patch({"post_grad_custom_pre_pass": lambda graph: lock})
 
 
+def of_model(make: Any) -> Any:
+    return lambda: subject_from_python(make(), torch.ones(2), name="it")
+
+
+def of_function(count: int = 2, **keywords: Any) -> Any:
+    return lambda: LoadedSubject("it", half, (torch.ones(count),), keywords)
+
+
 @for_each(
-    ("surroundings", "keywords", "said"),
+    ("subject", "surroundings", "said"),
     [
-        (contextlib.nullcontext, {"by": {"lock": threading.Lock()}}, "its keyword inputs['by']['lock'] (lock) cannot"),
-        (hooks_on_all_modules, {}, "hooks on all modules are registered"),
-        (little_room, {}, "its tensors take 3.94 KiB on disk, 1000 B are free in"),
-        (a_setting_with_a_lock, {}, "the setting torch._inductor.config.post_grad_custom_pre_pass cannot"),
+        *(
+            (of_model(make), contextlib.nullcontext, place)
+            for make, place in (
+                (lambda: Keeps(threading.Lock()), "model.blocks.1.table['a'][1] (lock)"),
+                (lambda: Keeps(number for number in range(3)), "model.blocks.1.table['a'][1] (generator)"),
+                (lambda: Keeps(weakref.ref(Base())), "model.blocks.1.table['a'][1] (ReferenceType)"),
+                (lambda: Keeps(Path(__file__).open()), "model.blocks.1.table['a'][1] (TextIOWrapper)"),  # noqa: SIM115
+                (lambda: Keeps(torch.jit.script(nn.ReLU())), "model.blocks.1.table['a'][1]._c (ScriptModule)"),
+                (lambda: Keeps(Raises()), ".table['a'][1] (Raises) cannot be pickled: ValueError: not this one"),
+                (lambda: nn.Sequential(nn.Identity(), Raises()), "model.1 (Raises)"),
+                (lambda: of_main("Guarded")(), "class Guarded.guard (lock)"),
+                (calls_an_operator, "model (function) cannot be pickled: PicklingError: it calls the operator layoutd"),
+                (lambda: of_main("locked"), "global LOCK of locked (lock)"),
+                (lambda: functools.partial(half, by=threading.Lock()), "model.keywords['by'] (lock)"),
+                (lambda: (lambda guard: lambda x: guard)(threading.Lock()), "variable guard of"),
+                (lambda: Keeps(threading.Lock()).forward, "model.blocks.1.table['a'][1] (lock)"),
+            )
+        ),
+        (
+            of_function(by={"lock": threading.Lock()}),
+            contextlib.nullcontext,
+            "its keyword inputs['by']['lock'] (lock) cannot",
+        ),
+        (of_function(), hooks_on_all_modules, "hooks on all modules are registered"),
+        (of_function(1000), little_room, "its tensors take 3.94 KiB on disk, 1000 B are free in"),
+        (of_function(), a_setting_with_a_lock, "the setting torch._inductor.config.post_grad_custom_pre_pass cannot"),
     ],
 )
-def test_what_else_keeps_a_subject_at_home_is_named(
-    surroundings: Any, keywords: dict[str, Any], said: str, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.filterwarnings("ignore")
+def test_what_keeps_a_subject_at_home_is_named_with_its_place(
+    subject: Any, surroundings: Any, said: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = private(tmp_path_factory.mktemp("work"), "subject")
-    subject = LoadedSubject("it", half, (torch.ones(1000 if surroundings is little_room else 2),), keywords)
+    subject = subject()
 
     with surroundings(), pytest.raises(SubjectError, match="cannot hand it to another process: ") as caught:
         save_subject(subject, directory)
 
     assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
     assert list(directory.iterdir()) == []
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+    gc.collect()
 
 
-@pytest.mark.parametrize("file", [OBJECTS_FILE, STORAGES_FILE, SETTINGS_FILE])
-def test_a_disk_that_fills_up_leaves_no_half_a_file(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = private(tmp_path, "subject")
+@for_each("file", [OBJECTS_FILE, STORAGES_FILE, SETTINGS_FILE])
+def test_a_disk_that_fills_up_leaves_no_half_a_file(file: str, tmp_path: Path) -> None:
+    directory = private(tmp_path, file)
 
     class Full(io.BytesIO):
         def write(self, data: Any) -> int:
@@ -590,9 +554,8 @@ def test_a_disk_that_fills_up_leaves_no_half_a_file(file: str, tmp_path: Path, m
         is_it = Path(f"/proc/self/fd/{descriptor}").readlink().name == file
         return Full() if is_it else whole(descriptor, mode)
 
-    monkeypatch.setattr(os, "fdopen", limited)
-
-    with pytest.raises(SubjectError, match="cannot hand a module to another process: No space left on device; set TM"):
+    said = "cannot hand a module to another process: No space left on device; set TM"
+    with mock.patch.object(os, "fdopen", limited), pytest.raises(SubjectError, match=said):
         save_subject(a_module(), directory)
 
     assert list(directory.iterdir()) == []
@@ -649,17 +612,12 @@ def test_what_cannot_be_rebuilt_is_one_sentence(tmp_path: Path) -> None:
         take_over_settings(directory)
 
 
-def test_a_result_kept_as_an_attribute_is_a_constant_as_in_every_copy(tmp_path: Path) -> None:
-    directory, model = private(tmp_path, "subject"), Stateful()
-    save_subject(subject_from_python(model, torch.ones(2)), directory)
+def test_tensors_are_private_to_the_process_that_loads_them_and_a_kept_result_is_a_constant(tmp_path: Path) -> None:
+    model = Stateful()
+    save_subject(subject_from_python(model, torch.ones(2)), stateful := private(tmp_path, "stateful"))
+    for copied in (load_subject(stateful).model, copy_module(model)):
+        assert (copied.kept.requires_grad, copied.kept.tolist()) == (False, model.kept.tolist())
 
-    kept = load_subject(directory).model.kept
-
-    assert (kept.requires_grad, kept.tolist()) == (False, model.kept.tolist())
-    assert copy_module(model).kept.requires_grad is False
-
-
-def test_tensors_are_private_to_the_process_that_loads_them(tmp_path: Path) -> None:
     directory = private(tmp_path, "subject")
     save_subject(a_module(), directory)
     first = load_subject(directory)
@@ -686,6 +644,7 @@ print(torch._inductor.config.post_grad_custom_pre_pass("graph"))
 """
 
 
+@pytest.mark.slow
 def test_another_process_is_set_as_this_one_is(tmp_path: Path) -> None:
     directory = private(tmp_path, "subject")
     changes: dict[str, Any] = {"layout_optimization": False, "post_grad_custom_pre_pass": lambda graph: f"my {graph}"}
@@ -744,6 +703,7 @@ print(saved, python_bytes, status("RssAnon") - before, (directory / "storages.bi
 """
 
 
+@pytest.mark.slow
 def test_weights_are_never_in_memory_a_second_time(tmp_path: Path) -> None:
     folders = (str(private(tmp_path, "big")), str(private(tmp_path, "small")))
 

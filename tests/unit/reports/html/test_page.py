@@ -29,7 +29,7 @@ from builders import (
     a_trial,
     kernels,
 )
-from golden.stories import STORIES, gain_with_findings
+from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
@@ -302,7 +302,7 @@ def test_without_the_library_a_page_is_small_and_without_what_all_pages_share(st
 @pytest.mark.thorough
 def test_long_lists_are_cut_and_say_so() -> None:
     conversions = tuple(a_conversion(f"reorder {i}") for i in range(5_000))
-    finding = gain_with_findings().findings[0]
+    finding = STORIES["gain_with_findings"]().findings[0]
     diagnosis = a_diagnosis(
         *(a_trial(configuration=a_configuration(f"c{i}"), kernels=kernels(*conversions)) for i in range(3)),
         findings=(finding,) * (MOST_FINDINGS + 7),

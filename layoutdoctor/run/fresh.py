@@ -1,0 +1,76 @@
+"""One configuration in a process that does nothing else: compiled as a user compiles it, timed when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layoutdoctor.capture.compat import inductor_config
+from layoutdoctor.examination.choice import effective_options, global_options
+from layoutdoctor.isolation.messages import Ready, Turned
+from layoutdoctor.measure.timing import choose_timer, page_faults
+from layoutdoctor.run.trial import subject_device
+from layoutdoctor.subjects.prepare import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from layoutdoctor.diagnosis.records import Configuration, Mode
+    from layoutdoctor.isolation.messages import AnyMessage
+    from layoutdoctor.measure.timing import Timer
+    from layoutdoctor.subjects.step import Step
+    from layoutdoctor.subjects.subject import LoadedSubject
+
+_WARM_UP_CALLS = 5
+_LONG_CALL_SECONDS = 1.0
+
+
+def serve_turns(
+    load: Callable[[], LoadedSubject],
+    configuration: Configuration,
+    mode: Mode,
+    orders: Iterable[int],
+    tell: Callable[[AnyMessage], None],
+) -> None:
+    """
+    Prepares the model once and times it at every order.
+
+    Args:
+        load: Loads the subject; nobody else holds it, so that the process has one model, as the user's has.
+        orders: How many calls to time, each when it is asked for.
+        tell: Given a ``Ready`` once the model runs, then a ``Turned`` for each order.
+    """
+    step, device = _prepared(load, configuration, mode)
+    timer = choose_timer(device)
+    tell(Ready(call_seconds=_warm_up(step, timer)))
+    for calls in orders:
+        before = page_faults()
+        seconds = timer(step, calls)
+        after = page_faults()
+        faults = None if before is None or after is None else (after - before) / calls
+        tell(Turned(seconds=seconds, page_faults_per_call=faults))
+
+
+def _prepared(load: Callable[[], LoadedSubject], configuration: Configuration, mode: Mode) -> tuple[Step, str]:
+    prepared = prepare(load(), configuration, mode)
+    gc.collect()  # the model as it was loaded
+    step = prepared.step(mode, fresh_inputs=False)
+    frozen: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if configuration.backend == "inductor":
+        step.run = torch.compile(step.run, options=effective_options(configuration) or None)
+        frozen = inductor_config().patch(global_options(configuration))
+    with frozen:
+        step()
+    step.forget_results()
+    return step, subject_device(prepared)
+
+
+def _warm_up(step: Step, timer: Timer) -> float:
+    """What a call takes once caches, heap and clock have settled."""
+    shortest = min(timer(step, 1))
+    for _ in range(_WARM_UP_CALLS if shortest < _LONG_CALL_SECONDS else 1):
+        shortest = min(shortest, *timer(step, 1))
+    return shortest
