@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import inspect
 import types
@@ -149,7 +150,8 @@ class Step:
             self._thread = ThreadPoolExecutor(max_workers=1)
         stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
         with switched(self.switches):
-            return self._thread.submit(self._pass_alone, args, kwargs, stream).result()
+            here = contextvars.copy_context()  # torch's settings, which are each thread's own
+            return self._thread.submit(here.run, self._pass_alone, args, kwargs, stream).result()
 
     def _pass_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Any) -> list[torch.Tensor]:
         """All in this thread, the backward too, on the caller's stream."""
