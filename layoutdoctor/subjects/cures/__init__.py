@@ -12,8 +12,6 @@ from layoutdoctor.subjects.cures.flat_conv3d import FLAT_CONV3D
 from layoutdoctor.subjects.cures.restored_format import RESTORED_FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import nn
 
     from layoutdoctor.diagnosis.records import Configuration
@@ -30,9 +28,9 @@ ALL_CURES: tuple[KnownCure, ...] = (
 )
 
 
-def propose(seen: Seen, cures: Sequence[KnownCure] = ALL_CURES) -> tuple[Proposal, ...]:
+def propose(seen: Seen) -> tuple[Proposal, ...]:
     """The cures that may help a model, as far as a trial of it shows."""
-    able = (cure for cure in cures if cure.mends_a_failure == (seen.failure is not None))
+    able = (cure for cure in ALL_CURES if cure.mends_a_failure == (seen.failure is not None))
     return tuple(proposal for cure in able if (proposal := cure.propose(seen)) is not None)
 
 

@@ -11,14 +11,16 @@ from cured_models import CASES, Autocast, Case, Contiguous, Flat, Usual, Volume
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from layoutdoctor import subjects
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.choice import how_to_apply
-from layoutdoctor.isolation.messages import Kept, Listener, Request
+from layoutdoctor.isolation.messages import Kept, Listener, Proposal, Request
 from layoutdoctor.run.deriving import with_cures
 from layoutdoctor.run.diagnose import record_subject
 from layoutdoctor.subjects.cures import ALL_CURES
+from layoutdoctor.subjects.cures.cure import KnownCure
 from layoutdoctor.subjects.cures.flat_conv3d import FlatConv3d
 from layoutdoctor.subjects.prepare import compile_for
 from layoutdoctor.subjects.subject import subject_from_python
@@ -186,6 +188,45 @@ def test_a_cure_that_fails_says_so_and_costs_its_trial_only() -> None:
     assert trial.status == "failed"
     assert trial.failure is not None
     assert "it has no module 'gone'" in trial.failure.message
+
+
+def _doubling(module: nn.Module, cure: Cure) -> None:
+    module.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def _refusing(module: nn.Module, cure: Cure) -> None:
+    def refuse(module: nn.Module, inputs: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    module.register_forward_pre_hook(refuse)
+
+
+def test_a_bad_cure_says_so_and_the_answer_comes_from_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = {"double": _doubling, "refuse": _refusing}
+    cures = [
+        KnownCure(name, lambda seen, name=name: Proposal(cure=Cure(name=name)), apply) for name, apply in bad.items()
+    ]
+    monkeypatch.setattr(subjects.cures, "ALL_CURES", (*cures, *ALL_CURES))
+    request = Request(configurations=(BY_NAME["eager"],), derives=True, budget_seconds=0.01)
+
+    def timer(step: Any, calls: int) -> tuple[float, ...]:
+        step()
+        return (1e-3,) * calls
+
+    recordings = record_subject(subject_from_python(Flat(), torch.randn(2, 4, 3, 8, 8)), request, timer=timer)
+
+    trials = {recording.name: recording.trial for recording in recordings}
+    assert list(trials) == ["eager", "eager+flat-conv3d", "eager+double", "eager+refuse"]
+    assert [trial.status for trial in trials.values()] == ["ok", "ok", "ok", "failed"]
+    doubled, refused = trials["eager+double"].equivalence, trials["eager+refuse"].failure
+    assert doubled is not None
+    assert doubled.status == "different"
+    assert refused is not None
+    assert refused.message == "RuntimeError: no such kernel"
+    assert trials["eager+flat-conv3d"].measurement is not None
+    comparison = recordings[0].head.comparison
+    assert comparison is not None
+    assert "eager+double" not in comparison.fastest
 
 
 def test_each_cure_has_a_case_and_lines() -> None:
