@@ -60,6 +60,7 @@ class Step:
             own: cuDNN keeps the algorithm that a thread first found for a convolution, however it was found, so that
             in the thread of the others ``cudnn.benchmark`` would change nothing (``benchmark_cache``, which is
             ``thread_local``, in aten/src/ATen/native/cudnn/Conv_v8.cpp).
+        is_alone: Whether there are no others in this process, so that it needs no such thread.
     """
 
     run: Callable[..., Any]
@@ -71,6 +72,7 @@ class Step:
     first_seed: int = FIRST_CALL_SEED
     loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict, repr=False)
     switches: dict[str, bool] = field(default_factory=dict)
+    is_alone: bool = False
     _thread: ThreadPoolExecutor | None = field(default=None, init=False, repr=False)
     _weights: list[torch.Tensor | None] | None = field(default=None, init=False, repr=False)
     _first: StepResults | None = field(default=None, init=False, repr=False)
@@ -146,10 +148,12 @@ class Step:
     def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         if not self.switches:
             return self._pass(args, kwargs)
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(max_workers=1)
-        stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
         with switched(self.switches):
+            if self.is_alone:
+                return self._pass(args, kwargs)
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(max_workers=1)
+            stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
             here = contextvars.copy_context()  # torch's settings, which are each thread's own
             return self._thread.submit(here.run, self._pass_alone, args, kwargs, stream).result()
 

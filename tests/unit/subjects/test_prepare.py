@@ -167,13 +167,17 @@ def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises
     step()
     assert len(set(threads)) == 1
     assert threads[0] != threading.get_ident()  # where no algorithm was chosen before
+    step = prepared.step("inference", fresh_inputs=False)
+    step.is_alone = True
+    step()
+    assert threads[-1] == threading.get_ident()
     ready = compile_for(Noting(), configuration)
     ready(torch.zeros(1))
     with pytest.raises(RuntimeError, match="too much"):
         ready(torch.full((1,), 1000.0))
 
     assert seen == [True] * len(seen)
-    assert len(seen) == 4
+    assert len(seen) == 5
     assert torch.backends.cudnn.benchmark is False
     plain = msgspec.structs.replace(configuration, library_switches={})
     assert same_preparation_key(prepared, configuration) != same_preparation_key(
