@@ -115,6 +115,7 @@ def test_a_cure_changes_what_runs_and_the_lines_as_pasted_do_the_same(tried: Any
         assert pasted != operations(before, scope["x"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", [case for case in CASES if case.cure != "autocast-dtype"], ids=lambda case: case.cure)
 def test_gradients_stay_too(case: Case) -> None:
     torch.manual_seed(0)
