@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ONE_PROCESS = "it was timed beside the other configurations in one process, not in fresh ones"
 _AGREEMENT = 0.05
 """What one process and fresh ones may differ by beyond their intervals and still mean the same."""
+_WIDEST = 0.2
+"""Width of an interval over starts, upper over lower end, from which on it is faster, but nobody can say how much."""
 _TELLING_FAULTS = 100
 """Page faults of a call above which their number may explain a time."""
 
@@ -217,7 +219,7 @@ def with_fresh_processes(
         how, why = recommendation.how, ""
     trial = next(trial for trial in trials if trial.name == name)
     equal = trial.equivalence is not None and trial.equivalence.status == "equal"
-    doubt = _disagreement(within, seen)
+    doubt = _scatter(seen) or _disagreement(within, seen)
     reason = doubt or _why_chosen(comparison, name, equal=equal)
     return Recommendation(
         configuration=name,
@@ -239,6 +241,14 @@ def _free_in_fresh_processes(free: WithoutFreezing, comparison: Comparison, seen
 
 def _is_faster(seen: FreshProcesses) -> bool:
     return seen.low > 1 + RESOLUTION
+
+
+def _scatter(seen: FreshProcesses) -> str | None:
+    """Where the starts differ too much among themselves to promise any one speed; None where they do not."""
+    if seen.high / seen.low <= 1 + _WIDEST:
+        return None
+    least, most = format_ratio(min(seen.start_ratios)), format_ratio(max(seen.start_ratios))
+    return f"its {seen.starts} starts scatter from {least} to {most}; measure on a machine that does nothing else"
 
 
 def _disagreement(within: Speedup | None, seen: FreshProcesses) -> str | None:

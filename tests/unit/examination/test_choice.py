@@ -95,6 +95,13 @@ def test_a_gain_of_which_less_is_left_in_fresh_processes_is_recommended_but_not_
     assert chosen.reason == "beside the other configurations in one process it was 1.60x, in fresh processes 1.20x"
 
 
+def test_starts_that_scatter_verify_nothing() -> None:
+    chosen = after({TWIN: seen(1.5, 0.2, start_ratios=(1.3, 1.5, 1.7))}, a_ratio(TWIN, 1.5))
+
+    assert (chosen.configuration, chosen.verified) == (TWIN, False)
+    assert chosen.reason == ("its 3 starts scatter from 1.30x to 1.70x; measure on a machine that does nothing else")
+
+
 def test_beside_frozen_weights_the_best_without_is_named() -> None:
     ratios = a_ratio(FROZEN, 1.6), a_ratio(TWIN, 1.2)
     both = after({FROZEN: seen(1.6), TWIN: seen(1.19)}, *ratios)
