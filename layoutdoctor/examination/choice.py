@@ -49,7 +49,7 @@ def how_to_apply(
     lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
     lines += _compile_lines(configuration)
     lines += _input_lines(configuration.input_format or "preserve", sorted(ranks_of_inputs & _FORMAT_BY_RANK.keys()))
-    if configuration.inductor_options.get("freezing"):
+    if configuration.freezes:
         lines += [
             "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
             "    y = model(x)",
@@ -111,7 +111,7 @@ def _compile_lines(configuration: Configuration) -> list[str]:
     options = effective_options(configuration)
     display = ", ".join(f'"{name}": {_value(value)}' for name, value in options.items())  # as formatters write it
     compiled = f"model = torch.compile(model{f', options={{{display}}}' if options else ''})"
-    if configuration.inductor_options.get("freezing"):
+    if configuration.freezes:
         return ["import torch._inductor.config", "model.eval()", compiled]
     return [compiled]
 

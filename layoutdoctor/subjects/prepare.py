@@ -221,7 +221,7 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
         )
     copied = copy_model(unwrap(model)[0])
     if copied.module is not None:
-        if configuration.inductor_options.get("freezing") and copied.module.training:
+        if configuration.freezes and copied.module.training:
             raise UsageError(
                 f"cannot apply {configuration.name!r} to a model in train mode: freezing makes the weights constants; "
                 "call model.eval() first"
