@@ -16,7 +16,8 @@ Example:
 
 What to do:
     In inference, freeze: ``torch._inductor.config.freezing = True`` set globally, before the first call, under
-    ``torch.no_grad()``. Or convert the parameters once, ``model.to(memory_format=torch.channels_last)``, where that
+    ``torch.no_grad()``; ``inductor-freezing`` measures what that brings. The weights must not change afterwards, and no
+    gradients can be had. Or convert the parameters once, ``model.to(memory_format=torch.channels_last)``, where that
     leaves fewer conversions. Parameters keep the format they were given also in training: each step changes their
     values only, so converting the model before the optimizer is made saves a library's conversion to channels_last.
 
