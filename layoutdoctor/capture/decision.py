@@ -82,6 +82,10 @@ def _explanation(
             "in training Inductor skips such graphs"
         ),
         "no-veto": f"no rule speaks against it for {count} convolution{plural} in training",
+        "packed-by-freezing": (
+            f"freezing packed the {'convolutions' if plural else 'convolution'} for oneDNN, which chooses their layout "
+            "itself: nothing is left to decide"
+        ),
         "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",
     }
     return texts.get(rule, "torch did not say how it decided")
@@ -224,14 +228,21 @@ def _rule(raw: RawDecision | None, counted: Sequence[Any], backward: Sequence[An
             if part in line:
                 return rule
     if not raw.applied:
-        if counted or (backward and raw.counts_backward is None):
-            return "not-said"
-        return "only-backward-convolutions" if backward else "no-convolution"
+        return _unsaid_rule(raw, counted, backward)
     if raw.has_onednn and all(_is_on_cpu(node) for node in [*counted, *backward]):
         return "cpu-onednn"
     if raw.is_inference is None:
         return "not-said"
     return "weighted-flops" if raw.is_inference else "no-veto"
+
+
+def _unsaid_rule(raw: RawDecision, counted: Sequence[Any], backward: Sequence[Any]) -> str:
+    """The rule by which Inductor decided against it without a word."""
+    if counted and not any(map(_is_aten, counted)):
+        return "packed-by-freezing"
+    if counted or (backward and raw.counts_backward is None):
+        return "not-said"
+    return "only-backward-convolutions" if backward else "no-convolution"
 
 
 def _is_on_cpu(node: Any) -> bool:
