@@ -109,8 +109,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion
         return 2 * len(_weight_conversions(other)) <= len(weights)
 
     frozen = None if is_training else _frozen(diagnosis, trial)
-    is_tried = frozen is not None and frozen.kernels is not None and is_cure(frozen)
-    if is_tried and evidence.faster_ratio(diagnosis, frozen.name) is not None:
+    is_faster = frozen is not None and evidence.faster_ratio(diagnosis, frozen.name) is not None
+    if frozen is not None and is_faster and frozen.kernels is not None and is_cure(frozen):
         return (
             f"freeze the weights, as {frozen.name} does (they must not change afterwards): {_fewer(frozen)}; "
             f"{evidence.alternative_words(diagnosis, trial, frozen)}"
