@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.choice import effective_options, global_options
-from layoutdoctor.measure.memory import why_too_little
+from layoutdoctor.measure.memory import Need, why_too_little
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
     copy_model,
@@ -22,7 +22,7 @@ from layoutdoctor.subjects.copies import (
 )
 from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import unwrap
-from layoutdoctor.subjects.weights import SharedTensors
+from layoutdoctor.subjects.weights import SharedTensors, byte_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -92,7 +92,10 @@ def prepare(
 
 def _check_fits(shared: SharedTensors, configuration: Configuration) -> None:
     need = shared.need(configuration.model_format or "preserve")
-    problem = why_too_little(need, shared.device) if need.parts[0][1] else None
+    if configuration.freezes:
+        need = Need((*need.parts, ("constants of frozen weights", byte_count(shared.originals))))
+    is_more = need.parts[0][1] or configuration.freezes
+    problem = why_too_little(need, shared.device) if is_more else None
     if problem is not None:
         raise SubjectError(
             f"cannot run {configuration.name}: it needs {problem}; diagnose it alone "
