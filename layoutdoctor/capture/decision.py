@@ -82,7 +82,7 @@ def _explanation(
             "in training Inductor skips such graphs"
         ),
         "no-veto": f"no rule speaks against it for {count} convolution{plural} in training",
-        "packed-by-freezing": (
+        "packed": (
             f"freezing packed the {'convolutions' if plural else 'convolution'} for oneDNN, which chooses their layout "
             "itself: nothing is left to decide"
         ),
@@ -239,7 +239,7 @@ def _rule(raw: RawDecision | None, counted: Sequence[Any], backward: Sequence[An
 def _unsaid_rule(raw: RawDecision, counted: Sequence[Any], backward: Sequence[Any]) -> str:
     """The rule by which Inductor decided against it without a word."""
     if counted and not any(map(_is_aten, counted)):
-        return "packed-by-freezing"
+        return "packed"
     if counted or (backward and raw.counts_backward is None):
         return "not-said"
     return "only-backward-convolutions" if backward else "no-convolution"

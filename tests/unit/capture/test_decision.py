@@ -184,7 +184,7 @@ def test_a_graph_whose_convolutions_freezing_packed_has_nothing_to_decide() -> N
 
     decision = card(graph_module, is_inference=True, onednn=True)
 
-    assert (decision.rule, decision.convolution_count) == ("packed-by-freezing", 1)
+    assert (decision.rule, decision.convolution_count) == ("packed", 1)
     assert decision.explanation.startswith("freezing packed the convolution for oneDNN")
 
 
