@@ -212,10 +212,11 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
     A model prepared the way a configuration's trial ran it, ready to call.
 
     Args:
-        model: A module or function; it is copied, keeps its training mode, and is not changed.
+        model: A module or function; it is copied, and not changed. The copy keeps its training mode; one whose weights
+            are frozen is in eval mode, as the trial ran it.
 
     Raises:
-        UsageError: The configuration names no way to run (a recorded trace), or freezes a model in train mode.
+        UsageError: The configuration names no way to run (a recorded trace).
         SubjectError: The model cannot be copied.
     """
     if configuration.backend == "recorded":
@@ -224,11 +225,8 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
         )
     copied = copy_model(unwrap(model)[0])
     if copied.module is not None:
-        if configuration.freezes and copied.module.training:
-            raise UsageError(
-                f"cannot apply {configuration.name!r} to a model in train mode: freezing makes the weights constants; "
-                "call model.eval() first"
-            )
+        if configuration.freezes:
+            copied.set_mode("inference")
         apply_model_format(copied.module, configuration.model_format or "preserve")
     compiled = copied.run
     if configuration.backend == "inductor":
