@@ -17,7 +17,7 @@ FROZEN = tuple(c.name for c in choose_configurations("all") if c.freezes)
 
 
 class Residual(nn.Module):
-    """Two convolutions and an addition, which freezing lowers as two calls, the second of them in place."""
+    """Convolutions of all kinds that freezing packs: one that adds in place, one transposed, one of one channel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,10 +25,12 @@ class Residual(nn.Module):
         self.first = nn.Conv2d(32, 32, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(32)
         self.second = nn.Conv2d(32, 32, 1)
+        self.last = nn.Sequential(nn.ConvTranspose2d(32, 16, 2, 2), nn.Conv2d(16, 1, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.stem(x))
-        return torch.relu(self.second(torch.relu(self.norm(self.first(x)))) + x)
+        result: torch.Tensor = self.last(torch.relu(self.second(torch.relu(self.norm(self.first(x)))) + x))
+        return result
 
 
 def test_frozen_trials_have_their_decision_kernels_and_equal_outputs_and_are_taken_for_no_other() -> None:
@@ -49,9 +51,9 @@ def test_frozen_trials_have_their_decision_kernels_and_equal_outputs_and_are_tak
         assert (trial.equivalence.status, trial.kernels.lacks) == ("equal", ())
         (graph,) = trial.graphs
         assert graph.decision is not None
-        assert graph.decision.convolution_count == 3
+        assert graph.decision.convolution_count == graph.decision.channels_last_convolution_count == 5
         assert not any(conversion.tensor == "weight" for conversion in trial.kernels.conversions)
-        ran = [kernel.node for kernel in trial.kernels.kernels if kernel.name == "convolution"]
+        ran = [kernel.node for kernel in trial.kernels.kernels if kernel.name in ("convolution", "deconvolution")]
         assert sorted(map(str, ran)) == sorted(c.node for c in graph.decision.convolutions)
         assert (trial.measurement.peak_memory_bytes or 0) > 0
     assert statuses["inductor-channels-last-opt-off-freezing"] == "inductor-channels-last-freezing"

@@ -27,6 +27,7 @@ _CONVOLUTIONS = (
     "aten::mkldnn_convolution",
     "mkldnn::_convolution_pointwise",
     "mkldnn::_convolution_pointwise_",
+    "mkldnn::_convolution_transpose_pointwise",
 )
 
 

@@ -63,6 +63,7 @@ def extern(name: str, node: str, kernel: str = "extern_kernels.convolution") -> 
         ("aten.convolution_backward.default", True),
         ("mkldnn._convolution_pointwise.default", True),
         ("mkldnn._convolution_pointwise_.binary", True),
+        ("mkldnn._convolution_transpose_pointwise.default", True),
         ("aten.addmm.default", False),
         ("aten.relu.default", False),
         ("convolution", False),
