@@ -94,7 +94,7 @@ class UnknownConfigurationError(UsageError):
     def __init__(self, name: str, known: Collection[str]) -> None:
         super().__init__(
             f"cannot diagnose under configuration {name!r}: expected one of {', '.join(sorted(known))}, "
-            "or 'default', or 'all'; in Python, pass a Configuration object for your own"
+            "or 'default', 'quick' or 'all'; in Python, pass a Configuration object for your own"
         )
 
 

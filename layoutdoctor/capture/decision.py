@@ -28,6 +28,8 @@ from layoutdoctor.errors import UnsupportedTorchError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.layout import Layout
+
 
 SMALL_CHANNELS = 64
 """``decide_layout_opt``: up to this many input and output channels a convolution counts as small."""
@@ -82,6 +84,10 @@ def _explanation(
             "in training Inductor skips such graphs"
         ),
         "no-veto": f"no rule speaks against it for {count} convolution{plural} in training",
+        "packed": (
+            f"freezing packed the {'convolutions' if plural else 'convolution'} for oneDNN, which chooses their layout "
+            "itself: nothing is left to decide"
+        ),
         "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",
     }
     return texts.get(rule, "torch did not say how it decided")
@@ -165,6 +171,7 @@ def describe_decision(
     layout_opt: bool | None,
     channels_last_count: int | None,
     extern_targets: Mapping[str, str] | None = None,
+    written: Mapping[str, Layout] | None = None,
 ) -> Decision:
     """
     The decision card of a graph.
@@ -173,6 +180,7 @@ def describe_decision(
         raw: What the hook saw; None where the heuristic was not asked.
         layout_opt: ``GraphLowering.layout_opt``, what was in effect in the end.
         channels_last_count: ``GraphLowering.num_channels_last_conv``.
+        written: The layouts that calls of a library write, by node, where the node's own is not what came of it.
 
     Raises:
         UnsupportedTorchError: This torch has no such count, without which nobody knows what came of the decision.
@@ -186,7 +194,7 @@ def describe_decision(
     if applied and channels_last_count is None:
         raise UnsupportedTorchError(f"torch {torch.__version__} does not count the convolutions made channels-last")
     rule = _rule(raw, counted, backward, applied)
-    forced = _forced_names(nodes, applied, channels_last_count)
+    forced = _forced_names(nodes, applied, channels_last_count, written or {})
     convolutions = tuple(_convolution(node, channels_last=node.name in forced) for node in nodes)
     deciding = tuple(node.name for node in counted if _vetoes(node, rule))
     return Decision(
@@ -224,9 +232,7 @@ def _rule(raw: RawDecision | None, counted: Sequence[Any], backward: Sequence[An
             if part in line:
                 return rule
     if not raw.applied:
-        if counted or (backward and raw.counts_backward is None):
-            return "not-said"
-        return "only-backward-convolutions" if backward else "no-convolution"
+        return _unsaid_rule(raw, counted, backward)
     if raw.has_onednn and all(_is_on_cpu(node) for node in [*counted, *backward]):
         return "cpu-onednn"
     if raw.is_inference is None:
@@ -234,14 +240,25 @@ def _rule(raw: RawDecision | None, counted: Sequence[Any], backward: Sequence[An
     return "weighted-flops" if raw.is_inference else "no-veto"
 
 
+def _unsaid_rule(raw: RawDecision, counted: Sequence[Any], backward: Sequence[Any]) -> str:
+    """The rule by which Inductor decided against it without a word."""
+    if counted and not any(map(_is_aten, counted)):
+        return "packed"
+    if counted or (backward and raw.counts_backward is None):
+        return "not-said"
+    return "only-backward-convolutions" if backward else "no-convolution"
+
+
 def _is_on_cpu(node: Any) -> bool:
     tensor = first_tensor(node.meta.get("val"))
     return tensor is not None and tensor.device.type == "cpu"
 
 
-def _forced_names(nodes: Iterable[Any], applied: bool | None, count: int | None) -> set[str]:
+def _forced_names(
+    nodes: Iterable[Any], applied: bool | None, count: int | None, written: Mapping[str, Layout]
+) -> set[str]:
     """Which convolutions layout optimization made channels-last: torch counts them, and takes the 2-D ones only."""
-    packed = {node.name for node in nodes if not _is_aten(node) and _is_only_channels_last(node)}
+    packed = {node.name for node in nodes if not _is_aten(node) and _is_channels_last(node, written)}
     if not applied or not count:
         return packed
     two_dimensional = [node.name for node in nodes if _rank(node) == 2 and node.name not in packed]
@@ -253,9 +270,9 @@ def _is_aten(node: Any) -> bool:
     return str(node.target).startswith("aten.")
 
 
-def _is_only_channels_last(node: Any) -> bool:
-    layout = layout_of(first_tensor(node.meta.get("val")))
-    return layout is not None and bool(layout.memory_formats) and "contiguous_format" not in layout.memory_formats
+def _is_channels_last(node: Any, written: Mapping[str, Layout]) -> bool:
+    layout = written.get(node.name) or layout_of(first_tensor(node.meta.get("val")))
+    return layout is not None and any(name.startswith("channels_last") for name in layout.memory_formats)
 
 
 def _weight(node: Any) -> torch.Tensor | None:

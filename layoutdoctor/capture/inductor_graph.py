@@ -129,7 +129,7 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
                 origins=origins,
                 reads=reads,
                 is_extern=is_extern,
-                source_node=_told(node.node, lambda inner: str(inner.get_origin_node().name), None),
+                source_node=_source_node(node, origins),
                 accesses=body.accesses,
                 operations=body.operations,
                 is_reduction=is_reduction,
@@ -144,6 +144,19 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
             )
         )
     return found
+
+
+def _source_node(node: Any, origins: Sequence[str]) -> str | None:
+    """
+    The FX node whose value a scheduler's node computes.
+
+    A call that freezing made for oneDNN has one origin, its own; the origin node is whoever writes into it afterwards,
+    as an addition does that was fused into the next convolution, and none at all where it writes in place itself.
+    """
+    call = node.node.inputs[0] if type(node.node).__name__ == "MultiOutput" else node.node
+    if len(origins) == 1 and str(getattr(call, "python_kernel_name", None)).startswith("torch.ops.mkldnn."):
+        return origins[0]
+    return _told(node.node, lambda inner: str(inner.get_origin_node().name), None)
 
 
 def _asked(owner: Any, method: str, problems: list[str]) -> Any:
@@ -284,8 +297,12 @@ _VARYING = (
     (re.compile(r"^# Topologically Sorted Source Nodes:.*$|^\s*#.*$", re.MULTILINE), ""),
     (re.compile(r"\bgraph_\d+_"), "graph_"),
     (re.compile(r"/[^\s'\"]+\.(?:py|cpp|h|so)"), "PATH"),
+    (re.compile(r"^(\w+ = None  #|// \w+)( .*\)) [0-9a-f]+$", re.MULTILINE), r"\1\2"),
 )
-"""What differs between two compiles of the same code: compile ids, comments, paths of generated files."""
+"""
+What differs between two compiles of the same code: compile ids, comments, paths of generated files, and where in memory
+a constant lies. Its dtype, sizes and strides stay: those of a frozen weight stand nowhere else in the code.
+"""
 
 
 def code_fingerprint(source: str) -> str:

@@ -22,6 +22,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Buffer, GraphDirection, TensorKind
 
 
@@ -156,6 +157,7 @@ def _graph_record(
             None if lowering.layout_opt is None else bool(lowering.layout_opt),
             lowering.num_channels_last_conv,
             targets,
+            _written_layouts(fields.get("buffers", ())),
         )
     with part("FX nodes"):
         lost: dict[str, list[str]] = {}
@@ -181,6 +183,15 @@ def _extern_targets(buffers: Sequence[Buffer]) -> dict[str, str]:
         buffer.source_node: buffer.kernel.removeprefix("torch.ops.")
         for buffer in buffers
         if buffer.source_node is not None and (buffer.kernel or "").startswith("torch.ops.") and buffer.kernel
+    }
+
+
+def _written_layouts(buffers: Sequence[Buffer]) -> dict[str, Layout]:
+    """What calls with several outputs write first, as freezing's packed convolutions are told by Inductor."""
+    return {
+        buffer.source_node: buffer.layout
+        for buffer in reversed(buffers)
+        if buffer.kernel == "MultiOutput" and buffer.source_node is not None and buffer.layout is not None
     }
 
 

@@ -75,11 +75,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode", choices=("inference", "training"), default="inference", help="what to run (default: inference)"
     )
-    parser.add_argument(
+    tried = parser.add_mutually_exclusive_group()
+    tried.add_argument(
         "--configurations",
         metavar="NAMES",
         default="default",
-        help="names separated by commas, 'default' or 'all' (default: default)",
+        help="names separated by commas, 'default', 'quick' or 'all' (default: default)",
+    )
+    tried.add_argument(
+        "--quick",
+        action="store_const",
+        const="quick",
+        dest="configurations",
+        help="the three that tell most: torch.compile's default, channels_last and, in inference, channels_last with "
+        "frozen weights",
     )
     parser.add_argument(
         "--budget",

@@ -40,12 +40,22 @@ DEFAULT_CONFIGURATIONS = (
     _inductor("inductor-layout-opt-on", "on"),
     _inductor("inductor-channels-last"),
     _inductor("inductor-channels-last-opt-off", "off"),
-)
-EXTRA_CONFIGURATIONS = (
-    _inductor("inductor-layout-opt-forced", "forced"),
     _inductor("inductor-freezing", freezing=True),
+    _inductor("inductor-channels-last-freezing", freezing=True),
+)
+"""What is tried where nothing else is asked for; in training, those that freeze the weights are left out."""
+EXTRA_CONFIGURATIONS = (
+    _inductor("inductor-opt-off-freezing", "off", freezing=True),
+    _inductor("inductor-channels-last-opt-off-freezing", "off", freezing=True),
+    _inductor("inductor-layout-opt-forced", "forced"),
 )
 BUILTIN_CONFIGURATIONS = DEFAULT_CONFIGURATIONS + EXTRA_CONFIGURATIONS
+_BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
+_SETS = {
+    "default": DEFAULT_CONFIGURATIONS,
+    "all": BUILTIN_CONFIGURATIONS,
+    "quick": tuple(_BY_NAME[name] for name in (BASELINE, "inductor-channels-last", "inductor-channels-last-freezing")),
+}
 
 
 def choose_configurations(
@@ -55,8 +65,9 @@ def choose_configurations(
     The configurations a user asked for.
 
     Args:
-        choice: ``"default"``, ``"all"``, one name, names separated by commas, a Configuration, or several of these.
-        mode: Freezing is for inference only, so ``"all"`` leaves it out in training.
+        choice: ``"default"``, ``"all"``, ``"quick"``, one name, names separated by commas, a Configuration, or several
+            of these.
+        mode: Freezing is for inference only, so these three words leave it out in training.
 
     Raises:
         UnknownConfigurationError: A name is not built in.
@@ -92,21 +103,14 @@ def _expand(choice: str | Configuration | Iterable[str | Configuration], mode: M
         return [choice]
     if not isinstance(choice, str):
         return [configuration for part in choice for configuration in _expand(part, mode)]
-    by_name = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
     found: list[Configuration] = []
     for name in (part.strip() for part in choice.split(",")):
-        if not name:
-            continue
-        if name == "default":
-            found += DEFAULT_CONFIGURATIONS
-        elif name == "all":
-            found += [
-                c for c in BUILTIN_CONFIGURATIONS if mode == "inference" or not c.inductor_options.get("freezing")
-            ]
-        elif name in by_name:
-            found.append(by_name[name])
-        else:
-            raise UnknownConfigurationError(name, by_name)
+        if name in _SETS:
+            found += [one for one in _SETS[name] if mode == "inference" or not one.freezes]
+        elif name in _BY_NAME:
+            found.append(_BY_NAME[name])
+        elif name:
+            raise UnknownConfigurationError(name, _BY_NAME)
     return found
 
 

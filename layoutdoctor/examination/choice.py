@@ -53,7 +53,7 @@ def how_to_apply(
     lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
     lines += _compile_lines(configuration)
     lines += _input_lines(configuration.input_format or "preserve", sorted(ranks_of_inputs & _FORMAT_BY_RANK.keys()))
-    if configuration.inductor_options.get("freezing"):
+    if configuration.freezes:
         lines += [
             "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
             "    y = model(x)",
@@ -115,7 +115,7 @@ def _compile_lines(configuration: Configuration) -> list[str]:
     options = effective_options(configuration)
     display = ", ".join(f'"{name}": {_value(value)}' for name, value in options.items())  # as formatters write it
     compiled = f"model = torch.compile(model{f', options={{{display}}}' if options else ''})"
-    if configuration.inductor_options.get("freezing"):
+    if configuration.freezes:
         return ["import torch._inductor.config", "model.eval()", compiled]
     return [compiled]
 

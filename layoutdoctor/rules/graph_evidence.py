@@ -242,7 +242,7 @@ def leaves_layouts_to_inductor(trial: Trial) -> bool:
     return (
         configuration.layout_optimization in ("default", "on", "forced")
         and configuration.model_format == "preserve"
-        and not configuration.inductor_options.get("freezing")
+        and not configuration.freezes
     )
 
 

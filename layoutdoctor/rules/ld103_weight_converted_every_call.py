@@ -16,7 +16,8 @@ Example:
 
 What to do:
     In inference, freeze: ``torch._inductor.config.freezing = True`` set globally, before the first call, under
-    ``torch.no_grad()``. Or convert the parameters once, ``model.to(memory_format=torch.channels_last)``, where that
+    ``torch.no_grad()``; ``inductor-freezing`` measures what that brings. The weights must not change afterwards, and no
+    gradients can be had. Or convert the parameters once, ``model.to(memory_format=torch.channels_last)``, where that
     leaves fewer conversions. Parameters keep the format they were given also in training: each step changes their
     values only, so converting the model before the optimizer is made saves a library's conversion to channels_last.
 
@@ -32,6 +33,8 @@ Source:
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import library_of
@@ -101,22 +104,46 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion
     of_a_gpu = all(map(_is_strided_by_gpu_library, weights))
     if is_training and not of_a_gpu:
         return _EXPECTED
-    other = evidence.clean_alternative(
-        diagnosis, trial, lambda candidate: 2 * len(_weight_conversions(candidate)) <= len(weights)
-    )
+
+    def is_cure(other: Trial) -> bool:
+        return 2 * len(_weight_conversions(other)) <= len(weights)
+
+    frozen = None if is_training else _frozen(diagnosis, trial)
+    is_faster = frozen is not None and evidence.faster_ratio(diagnosis, frozen.name) is not None
+    if frozen is not None and is_faster and frozen.kernels is not None and is_cure(frozen):
+        return (
+            f"freeze the weights, as {frozen.name} does (they must not change afterwards): {_fewer(frozen)}; "
+            f"{evidence.alternative_words(diagnosis, trial, frozen)}"
+        )
+    other = evidence.clean_alternative(diagnosis, trial, lambda other: other is not frozen and is_cure(other))
     if other is not None:
-        left = len(_weight_conversions(other)) or "no"
-        fewer = f"it leaves {left} weight conversion{'' if left == 1 else 's'}"
-        return f"use {other.name}: {fewer}; {evidence.alternative_words(diagnosis, trial, other)}"
+        return f"use {other.name}: {_fewer(other)}; {evidence.alternative_words(diagnosis, trial, other)}"
     if of_a_gpu:
         why = ", since a step changes their values and not their layout" if is_training else ""
         wanted = evidence.wanted_format(weights)
         return f"convert the parameters once: model.to(memory_format={wanted}){why}; and measure that"
+    if frozen is not None and frozen.status in ("failed", "crashed", "timed_out"):
+        return f"freezing converts them once, but {frozen.name} did not run here"
+    if frozen is not None and evidence.ratio_of(diagnosis, frozen.name) is not None:
+        return f"freezing is no faster here: {evidence.alternative_words(diagnosis, trial, frozen)}"
     return (
         "freeze the model: set torch._inductor.config.freezing = True before the first compiled call, under "
         "torch.no_grad() (given as an option of torch.compile it has no effect); "
-        "--configurations all measures it as inductor-freezing"
+        "--configurations inductor,inductor-freezing measures it"
     )
+
+
+def _frozen(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
+    """The trial that differs from a compiled one in nothing but its frozen weights."""
+    own = trial.configuration
+    wanted = msgspec.structs.replace(own, inductor_options={**own.inductor_options, "freezing": True})
+    others = (o for o in diagnosis.trials if own.backend == "inductor" and o is not trial)
+    return next((o for o in others if msgspec.structs.replace(o.configuration, name=own.name) == wanted), None)
+
+
+def _fewer(trial: Trial) -> str:
+    left = len(_weight_conversions(trial)) or "no"
+    return f"it leaves {left} weight conversion{'' if left == 1 else 's'}"
 
 
 def _is_strided_by_gpu_library(conversion: Conversion) -> bool:

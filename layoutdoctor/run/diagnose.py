@@ -69,7 +69,7 @@ def diagnose(
         model: An nn.Module or any callable; it is copied, never changed. A compiled model is unwrapped.
         example_input: A Tensor, a tuple of positional or a dict of keyword arguments, such as images ``[N, C, H, W]``.
         mode: ``inference`` (a copy in eval mode, no gradients) or ``training`` (forward, backward of a scalar loss).
-        configurations: ``default``, ``all``, names, or Configuration values.
+        configurations: ``default``, ``quick``, ``all``, names, or Configuration values.
         rules: Rules to run; None for all.
         target: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it, and
             nothing is measured. None measures where the model is.

@@ -149,7 +149,7 @@ def lower_trial(
 def _reason_to_skip(configuration: Configuration) -> str | None:
     if configuration.backend != "inductor":
         return EAGER_REASON
-    return FREEZING_REASON if configuration.inductor_options.get("freezing") else None
+    return FREEZING_REASON if configuration.freezes else None
 
 
 def _lower(trial: LiveTrial, step: Step, target: Target) -> None:

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.choice import effective_options, global_options
-from layoutdoctor.measure.memory import why_too_little
+from layoutdoctor.measure.memory import Need, why_too_little
 from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
@@ -24,7 +24,7 @@ from layoutdoctor.subjects.copies import (
 from layoutdoctor.subjects.cures import apply_cures
 from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import unwrap
-from layoutdoctor.subjects.weights import SharedTensors
+from layoutdoctor.subjects.weights import SharedTensors, byte_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -107,7 +107,10 @@ def prepare(
 
 def _check_fits(shared: SharedTensors, configuration: Configuration) -> None:
     need = shared.need(configuration.model_format or "preserve")
-    problem = why_too_little(need, shared.device) if need.parts[0][1] else None
+    if configuration.freezes:
+        need = Need((*need.parts, ("constants of frozen weights", byte_count(shared.originals))))
+    is_more = need.parts[0][1] or configuration.freezes
+    problem = why_too_little(need, shared.device) if is_more else None
     if problem is not None:
         raise SubjectError(
             f"cannot run {configuration.name}: it needs {problem}; diagnose it alone "
@@ -226,10 +229,11 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
     A model prepared the way a configuration's trial ran it, ready to call.
 
     Args:
-        model: A module or function; it is copied, keeps its training mode, and is not changed.
+        model: A module or function; it is copied, and not changed. The copy keeps its training mode; one whose weights
+            are frozen is in eval mode, as the trial ran it.
 
     Raises:
-        UsageError: The configuration names no way to run (a recorded trace), or freezes a model in train mode.
+        UsageError: The configuration names no way to run (a recorded trace).
         SubjectError: The model cannot be copied.
     """
     if configuration.backend == "recorded":
@@ -238,11 +242,8 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
         )
     copied = copy_model(unwrap(model)[0])
     if copied.module is not None:
-        if configuration.inductor_options.get("freezing") and copied.module.training:
-            raise UsageError(
-                f"cannot apply {configuration.name!r} to a model in train mode: freezing makes the weights constants; "
-                "call model.eval() first"
-            )
+        if configuration.freezes:
+            copied.set_mode("inference")
         apply_model_format(copied.module, configuration.model_format or "preserve")
         apply_cures(copied.module, configuration)
     elif configuration.cures:

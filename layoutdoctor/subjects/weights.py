@@ -8,16 +8,16 @@ beside the caller's own model and inputs::
     rehearsal:  W + I + A                    one copy that the model may do to what it likes
     reference:  8/s (W + I + A) + R          the same in float64, s bytes being one number of the model's; where that
                                              does not fit, the reference is eager itself: W + I + A + R
-    a trial:    W + C + T B + F I + L + A + R
-    timing:     W + C + T B + F I + L + A
+    a trial:    W + C + Z W + T B + F I + L + A + R
+    timing:     W + C + Z W + T B + F I + L + A
 
-W is the weights; C those among them that have other strides in channels_last (at most W); T the number of
-configurations that are timed, B their small buffers and whatever the model changes in place, which cannot be shared; I
-the inputs, F the number of input formats; L the weights of the loss (training: as large as the outputs); A activations,
-outputs and gradients of one iteration, of one configuration at a time; R the reference: outputs in float64 and
-(training) gradients in float32, on the host. Where the model is our own (loaded by the command), the first W of trials
-and timing is the model itself. What torch takes for itself comes on top: constants that freezing folds, code, the
-profiler's events.
+W is the weights; C those among them that have other strides in channels_last (at most W); Z the number of
+configurations that freeze them, each into constants of its own; T the number of those that are timed, B their small
+buffers and whatever the model changes in place, which cannot be shared; I the inputs, F the number of input formats; L
+the weights of the loss (training: as large as the outputs); A activations, outputs and gradients of one iteration, of
+one configuration at a time; R the reference: outputs in float64 and (training) gradients in float32, on the host. Where
+the model is our own (loaded by the command), the first W of trials and timing is the model itself. What torch takes for
+itself comes on top: code, the profiler's events.
 """
 
 from __future__ import annotations

@@ -27,6 +27,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 BUDGET_SECONDS = 0.2
 FORMATS = "eager,eager-channels-last,inductor,inductor-channels-last"
+UNFROZEN = (
+    "eager,eager-channels-last,inductor,inductor-layout-opt-off,inductor-layout-opt-on,inductor-channels-last,"
+    "inductor-channels-last-opt-off"
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Set:
 
     model: str
     mode: Mode = "inference"
-    configurations: str = "default"
+    configurations: str = UNFROZEN
     lower_for: str | None = None
     inputs: tuple[str, ...] = ()
     dynamic_dimension: int | None = None
@@ -81,7 +85,8 @@ def _casebook() -> Iterator[Set]:
         if number in TRAINED:
             yield Set(model, "training")
         elif number not in ("10", "36", "38"):
-            yield Set(model, configurations="all" if number == "22" else "default")
+            further = ",inductor-layout-opt-forced,inductor-freezing" if number == "22" else ""
+            yield Set(model, configurations=UNFROZEN + further)
     for number, mode in LOWERED:
         yield Set(models[number], mode, "inductor", lower_for="cuda:90")
     yield Set(models["10"], configurations="inductor", lower_for="cuda:90", dynamic_dimension=2)

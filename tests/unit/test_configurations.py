@@ -20,20 +20,30 @@ def test_the_names_are_unique_and_the_baseline_is_torch_compiles_default() -> No
     all_names = [c.name for c in BUILTIN_CONFIGURATIONS]
     baseline = next(c for c in DEFAULT_CONFIGURATIONS if c.name == BASELINE)
 
-    assert len(set(all_names)) == len(all_names) == 9
+    assert len(set(all_names)) == len(all_names) == 12
     assert (baseline.backend, baseline.layout_optimization, baseline.inductor_options) == ("inductor", "default", {})
     assert (baseline.model_format, baseline.input_format) == ("preserve", "preserve")
 
     assert all((c.layout_optimization is None) == (c.backend == "eager") for c in BUILTIN_CONFIGURATIONS)
 
 
-def test_default_and_all_stand_for_the_built_in_ones_that_fit_the_mode() -> None:
+def test_default_quick_and_all_stand_for_the_built_in_ones_that_fit_the_mode() -> None:
+    frozen = ["inductor-freezing", "inductor-channels-last-freezing"]
     assert names("default") == [c.name for c in DEFAULT_CONFIGURATIONS]
+    assert names("default") == [*names("default", mode="training"), *frozen]
+    assert names("quick") == ["inductor", "inductor-channels-last", "inductor-channels-last-freezing"]
+    assert names("quick", mode="training") == names("quick")[:2]
     assert names("all") == [c.name for c in BUILTIN_CONFIGURATIONS]
+    assert names("all", mode="training") == [*names("default", mode="training"), "inductor-layout-opt-forced"]
 
-    assert "inductor-freezing" in names("all")
-    assert "inductor-freezing" not in names("all", mode="training")
-    assert "inductor-layout-opt-forced" in names("all", mode="training")
+
+def test_four_configurations_freeze_the_weights_in_both_formats_with_and_without_layout_optimization() -> None:
+    frozen = [c for c in BUILTIN_CONFIGURATIONS if c.freezes]
+
+    assert all(c.name.endswith("-freezing") and c.inductor_options == {"freezing": True} for c in frozen)
+    assert {(c.model_format, c.input_format, c.layout_optimization) for c in frozen} == {
+        (given, given, optimization) for given in ("preserve", "channels_last") for optimization in ("default", "off")
+    }
 
 
 def test_names_and_ones_own_come_in_the_order_asked_for_and_once() -> None:

@@ -36,7 +36,7 @@ def test_each_error_has_its_exit_status(name: str, status: int) -> None:
 
 def test_an_error_about_a_name_says_what_was_expected() -> None:
     assert str(UnknownConfigurationError("x", ["b", "a"])).startswith(
-        "cannot diagnose under configuration 'x': expected one of a, b, or 'default', or 'all'"
+        "cannot diagnose under configuration 'x': expected one of a, b, or 'default', 'quick' or 'all'"
     )
     assert str(UnknownRuleError("LD9", ["LD102", "LD101"])) == (
         "cannot explain rule 'LD9': expected one of LD101, LD102"

@@ -27,6 +27,7 @@ _CONVOLUTIONS = (
     "aten::mkldnn_convolution",
     "mkldnn::_convolution_pointwise",
     "mkldnn::_convolution_pointwise_",
+    "mkldnn::_convolution_transpose_pointwise",
 )
 
 
@@ -106,7 +107,7 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
             continue
         names = (buffer.source_node, *buffer.origins)
         node = next((by_name[name] for name in names if name is not None and name in by_name), None)
-        if node is not None:
+        if node is not None and node not in found:  # a call that writes in place has several buffers
             found.append(node)
     return found
 
@@ -134,6 +135,8 @@ def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
 
 def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[int | str, ...]]) -> bool:
     recorded = [shape for shape in entry.operation.shapes if shape]
+    if entry.name.endswith("_"):  # mkldnn::_convolution_pointwise_: what it writes into stands before its input
+        recorded = recorded[1:]
     for shape, name in zip(recorded[:2], node.inputs[:2], strict=False):
         known = shapes.get(name)
         if known is not None and all(isinstance(size, int) for size in known) and tuple(known) != tuple(shape):

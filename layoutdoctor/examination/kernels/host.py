@@ -315,6 +315,8 @@ _CONVOLUTION_LEAVES = (
     "aten::mkldnn_convolution_backward",
     "aten::convolution_backward",
     "mkldnn::_convolution_pointwise",
+    "mkldnn::_convolution_pointwise_",
+    "mkldnn::_convolution_transpose_pointwise",
 )
 
 

@@ -173,6 +173,21 @@ def test_the_class_of_a_convolution_is_the_one_torchs_own_functions_give(
     assert convolution_class(shape, groups) == expected
 
 
+def test_a_graph_whose_convolutions_freezing_packed_has_nothing_to_decide() -> None:
+    """torch counts a packed convolution only where the operation behind it was fused into it."""
+    graph_module = torch.fx.GraphModule({}, torch.fx.Graph())
+    x, weight = (graph_module.graph.placeholder(name) for name in ("x", "weight"))
+    packed = graph_module.graph.call_function(torch.ops.mkldnn._convolution_pointwise.default, (x, weight))
+    x.meta["val"], weight.meta["val"], packed.meta["val"] = (
+        torch.empty(shape) for shape in ((1, 8, 4, 4, 4), (8, 8, 3, 3, 3), (1, 8, 2, 2, 2))
+    )
+
+    decision = card(graph_module, is_inference=True, onednn=True)
+
+    assert (decision.rule, decision.convolution_count) == ("packed", 1)
+    assert decision.explanation.startswith("freezing packed the convolution for oneDNN")
+
+
 def test_whether_torch_decides_by_backward_convolutions_is_read_right() -> None:
     """With oneDNN every graph with a convolution that counts is switched, and only then."""
     with torch.backends.mkldnn.flags(enabled=True):

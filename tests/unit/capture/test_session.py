@@ -224,6 +224,14 @@ def test_names_that_differ_by_compile_do_not_change_a_fingerprint() -> None:
     assert code_fingerprint(one) != code_fingerprint(one.replace("(x)", "(y)"))
 
 
+def test_a_constants_place_in_memory_is_no_part_of_the_code_and_its_strides_are() -> None:
+    frozen = "_frozen_param0 = None  # device(type='cpu') torch.float32 (4, 2, 3, 3) (18, 9, 3, 1) 7f0a12b3c4d0\n"
+    elsewhere = frozen.replace("7f0a12b3c4d0", "7f55d0e8a010")
+
+    assert code_fingerprint(frozen) == code_fingerprint(elsewhere)
+    assert code_fingerprint(frozen) != code_fingerprint(frozen.replace("(18, 9, 3, 1)", "(18, 1, 6, 2)"))
+
+
 def traced(function: Any, *shapes: tuple[int, ...]) -> Any:
     with torch.no_grad():
         return make_fx(function, tracing_mode="fake")(*(torch.empty(shape) for shape in shapes))

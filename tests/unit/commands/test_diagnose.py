@@ -25,6 +25,7 @@ from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands import output as output_module
 from layoutdoctor.commands.diagnose import command_without_folders
 from layoutdoctor.commands.isolation import Isolation
+from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
@@ -115,12 +116,17 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(engine: FakeEngine, 
     assert engine.asked.trace_directory == str(tmp_path / "traces")
     assert (engine.asked.command or "").startswith("layoutdoctor --mode training --budget 5 m.py:Net")
 
+    for mode, count in (("inference", 3), ("training", 2)):
+        main(["m.py", "--quick", "--mode", mode])
+        assert engine.asked.configurations == choose_configurations("quick", mode)
+        assert len(engine.asked.configurations) == count
+
     main(["m.py"])
 
     assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None}
     assert engine.asked.budget_seconds == DEFAULT_BUDGET_SECONDS
     assert engine.asked.trace_directory is None
-    assert len(engine.asked.configurations) == 7
+    assert engine.asked.configurations == choose_configurations("default")
 
 
 def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was_asked_for(
@@ -145,6 +151,7 @@ def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was
     ("words", "message"),
     [
         (["m.py", "--configurations", "nhwc"], "cannot diagnose under configuration 'nhwc'"),
+        (["m.py", "--quick", "--configurations", "eager"], "not allowed with argument --quick"),
         (["m.py", "--configurations", ","], "cannot diagnose without a configuration"),
         (["m.py", "--fail-on", "LD999"], "cannot fail on 'LD999': expected error, warning or one of LD101"),
         (["m.py", "--fail-on", "note"], "cannot fail on 'note': expected error, warning or one of LD101"),

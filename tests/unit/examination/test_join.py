@@ -63,6 +63,7 @@ def extern(name: str, node: str, kernel: str = "extern_kernels.convolution") -> 
         ("aten.convolution_backward.default", True),
         ("mkldnn._convolution_pointwise.default", True),
         ("mkldnn._convolution_pointwise_.binary", True),
+        ("mkldnn._convolution_transpose_pointwise.default", True),
         ("aten.addmm.default", False),
         ("aten.relu.default", False),
         ("convolution", False),
@@ -125,6 +126,14 @@ def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_dire
     assert [node.name for node in scheduled_convolutions(graph)] == ["b", "a"]
     assert join_compiled(entries, [graph]) is None
     assert joined(entries) == {4: ("b", "graph 0"), 10: ("a", "graph 0")}
+
+    # One that writes in place has several buffers, and what it writes into stands before its input.
+    call, other = "mkldnn._convolution_pointwise_.binary", (2, 8, 4, 4)
+    graph = graph_of("a", target=call, buffers=tuple(extern(f"buf{n}", "a", f"torch.ops.{call}") for n in range(3)))
+    entries = tree((CALL, 0, 10), ("mkldnn::_convolution_pointwise_", 4, 5), shapes=(other, IMAGE, WEIGHT))
+
+    assert join_compiled(entries, [graph]) is None
+    assert joined(entries) == {4: ("a", "graph 0")}
 
     entries = tree((CALL, 0, 10), (TRITON, 1, 2), ("aten::convolution", 4, 5), (CALL, 20, 10), (TRITON, 21, 2)) + tree(
         ("aten::convolution", 40, 5)

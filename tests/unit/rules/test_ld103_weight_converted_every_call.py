@@ -8,6 +8,7 @@ from builders import (
     Told,
     a_comparison,
     a_conversion,
+    a_failed_trial,
     a_graph,
     a_location,
     a_ratio,
@@ -77,13 +78,22 @@ def test_what_it_suggests(told: Told) -> None:
     assert findings(a_trial_with(*FEW), subject=training) == []
     told("In training it is expected and told only where it is dear", findings(a_trial_with(*DEAR), subject=training))
 
-    comparison = a_comparison(a_ratio("inductor-freezing", 1.28))
-    trial = a_trial_with(*FEW)
+    trial, frozen, last = a_trial_with(*FEW), "inductor-freezing", "inductor-channels-last-freezing"
+    comparison = a_comparison(a_ratio(frozen, 1.28), a_ratio(last, 1.65))
     for left in ((), FEW[:1]):
         told(
-            "A configuration with fewer that is as fast is the cure",
-            findings(trial, a_trial_with(*left, name="inductor-freezing"), comparison=comparison),
+            "Freezing is the cure with what it brings on its own, whatever is faster still",
+            findings(trial, a_trial_with(*left, name=frozen), a_trial_with(name=last), comparison=comparison),
         )
+    told(
+        "Where freezing was measured as no faster or did not run it is no cure",
+        findings(trial, a_trial_with(name=frozen), comparison=a_comparison(a_ratio(frozen, 1.0))),
+        findings(trial, a_failed_trial(frozen, "boom"), comparison=a_comparison()),
+    )
+    told(
+        "A configuration with fewer that is as fast is the cure",
+        findings(trial, a_trial_with(name=last), comparison=comparison),
+    )
 
     comparison = a_comparison(a_ratio("inductor-channels-last", 1.28))
     told(

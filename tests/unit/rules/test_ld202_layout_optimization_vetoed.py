@@ -83,7 +83,7 @@ def test_what_is_no_finding() -> None:
     assert findings(a_trial_of(*graphs)) == []
 
     # A decision that no convolution made is no veto.
-    for rule in ("config-off", "no-convolution", "set-from-outside", "not-recorded"):
+    for rule in ("config-off", "no-convolution", "packed", "set-from-outside", "not-recorded"):
         assert findings(a_trial_of(a_graph(a_decision(applied=False, rule=rule)))) == []
 
     # An applied or unrecorded decision is no veto.

@@ -133,16 +133,17 @@ def test_compile_for_passes_the_options_and_unwraps_a_compiled_model(monkeypatch
     assert asked == [(nn.Conv2d, {"layout_optimization": False}), (nn.Conv2d, None)]
 
 
-def test_compile_for_freezing_sets_it_around_the_call_and_needs_eval_mode(monkeypatch: Any) -> None:
+def test_compile_for_freezing_sets_it_around_the_call_of_a_copy_in_eval_mode(monkeypatch: Any) -> None:
     seen: list[tuple[bool, bool]] = []
     model = nn.Conv2d(3, 4, 3)
     model.register_forward_pre_hook(lambda *_: seen.append((inductor_config.freezing, torch.is_grad_enabled())))
     monkeypatch.setattr(torch, "compile", lambda run, options: run)
 
-    with pytest.raises(UsageError, match=r"freezing makes the weights constants; call model.eval\(\) first"):
-        compile_for(model, BY_NAME["inductor-freezing"])
-    compile_for(model.eval(), BY_NAME["inductor-freezing"])(torch.randn(1, 3, 5, 5))
+    ready = compile_for(model, BY_NAME["inductor-freezing"])
+    ready(torch.randn(1, 3, 5, 5))
 
+    assert ready.module is not None
+    assert (ready.module.training, model.training) == (False, True)
     assert seen == [(True, False)]
     assert not inductor_config.freezing
 

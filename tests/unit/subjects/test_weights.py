@@ -365,6 +365,19 @@ def test_the_need_is_what_is_not_there_yet() -> None:
     assert replace(shared, changed=[model[1].weight]).need("preserve").parts[0][1] >= 64
 
 
+def test_frozen_weights_need_room_for_their_constants_though_the_weights_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject = subject_from_python(nn.Conv2d(3, 4, 3, bias=False), torch.ones(1, 3, 5, 5))
+    shared = SharedTensors(originals=weights_of(subject.model))
+    prepare(subject, BY_NAME["inductor"], "inference", shared)
+    monkeypatch.setattr(memory, "available_memory", lambda device: 431)
+
+    prepare(subject, BY_NAME["inductor-layout-opt-off"], "inference", shared)
+    with pytest.raises(Exception, match=r"^cannot run inductor-freezing: it needs 432 B .* of constants of frozen"):
+        prepare(subject, BY_NAME["inductor-freezing"], "inference", shared)
+
+
 def test_a_subject_that_does_not_fit_is_refused_with_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda device: 3 << 30)
     weights = [torch.empty(1 << 30, dtype=torch.int8, device="meta").expand(2, -1)]

@@ -1,0 +1,70 @@
+"""Configurations that freeze the weights: what is recorded of them, and that no other one is taken for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from live_trials import trial_of
+from torch import nn
+
+import layoutdoctor
+from layoutdoctor.diagnosis.configurations import choose_configurations
+
+pytestmark = pytest.mark.compile
+
+X = torch.randn(2, 16, 12, 12, generator=torch.Generator().manual_seed(0))
+FROZEN = tuple(c.name for c in choose_configurations("all") if c.freezes)
+
+
+class Residual(nn.Module):
+    """Convolutions of all kinds that freezing packs: one that adds in place, one transposed, one of one channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(16, 32, 3, padding=1)
+        self.first = nn.Conv2d(32, 32, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(32)
+        self.second = nn.Conv2d(32, 32, 1)
+        self.last = nn.Sequential(nn.ConvTranspose2d(32, 16, 2, 2), nn.Conv2d(16, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(x))
+        result: torch.Tensor = self.last(torch.relu(self.second(torch.relu(self.norm(self.first(x)))) + x))
+        return result
+
+
+def test_frozen_trials_have_their_decision_kernels_and_equal_outputs_and_are_taken_for_no_other() -> None:
+    model = Residual().eval()
+
+    diagnosis = layoutdoctor.diagnose(model, X, configurations=("inductor", *FROZEN), budget_seconds=0.01)
+
+    default, statuses = trial_of(diagnosis), {trial.name: trial.same_as for trial in diagnosis.trials}
+    assert default.kernels is not None
+    assert sum(conversion.tensor == "weight" for conversion in default.kernels.conversions) >= 3
+    for name in FROZEN:
+        trial = diagnosis.measured_trial(name)
+        assert trial is not None
+        assert trial.configuration.freezes  # by name or as the same code, and never an unfrozen one
+        assert trial.kernels is not None
+        assert trial.equivalence is not None
+        assert trial.measurement is not None
+        assert (trial.equivalence.status, trial.kernels.lacks) == ("equal", ())
+        (graph,) = trial.graphs
+        assert graph.decision is not None
+        assert graph.decision.convolution_count == graph.decision.channels_last_convolution_count == 5
+        assert not any(conversion.tensor == "weight" for conversion in trial.kernels.conversions)
+        ran = [kernel.node for kernel in trial.kernels.kernels if kernel.name in ("convolution", "deconvolution")]
+        assert sorted(map(str, ran)) == sorted(c.node for c in graph.decision.convolutions)
+        assert (trial.measurement.peak_memory_bytes or 0) > 0
+    assert statuses["inductor-channels-last-opt-off-freezing"] == "inductor-channels-last-freezing"
+    assert statuses["inductor-opt-off-freezing"] is None  # its output is in another format
+    ready = trial_of(diagnosis, "inductor-channels-last-freezing").compile(model)
+    torch.testing.assert_close(ready(X), model(X).detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_function_without_weights_has_nothing_to_freeze() -> None:
+    names = ("inductor", "inductor-freezing")
+
+    diagnosis = layoutdoctor.diagnose(lambda x: torch.relu(x) + 1, X, configurations=names, budget_seconds=0.01)
+
+    assert [trial.same_as for trial in diagnosis.trials] == [None, "inductor"]
