@@ -119,7 +119,8 @@ def test_a_model_whose_copy_would_be_itself_is_refused_and_left_as_it_is(kind: s
     with pytest.raises(SubjectError) as caught:
         layoutdoctor.diagnose(net if kind == "module" else lambda x: net(x), torch.ones(1, 3, 8, 8), **options)
 
-    assert str(caught.value) == SHARED.format("Backbone", "stem.weight")
+    name, path = ("Backbone", "") if kind == "module" else ("<lambda>", "variable net of <lambda>.")
+    assert str(caught.value) == SHARED.format(name, f"{path}stem.weight")
     assert all(module.training for module in net.modules())
     assert net.stem.weight.dtype == torch.float32
     assert net.stem.weight.stride() == (27, 9, 3, 1)
