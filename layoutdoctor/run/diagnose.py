@@ -34,9 +34,10 @@ from layoutdoctor.run.diagnosing import record_measured
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.static import record_for_target
 from layoutdoctor.state.dynamo import DynamoState
-from layoutdoctor.state.process import preserved_state
+from layoutdoctor.state.process import one_at_a_time, preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.subjects.transport import save_subject
+from layoutdoctor.subjects.untouched import untouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -165,7 +166,7 @@ def record_subject(
     target = None if request.lower_for is None else find_target(request.lower_for)
     listener = listener or Listener()
     # The caller's inference mode would make tensors that know no version, and that no autograd can use.
-    with preserved_state(), torch.inference_mode(mode=False):
+    with one_at_a_time(), preserved_state(), torch.inference_mode(mode=False), _left_alone(subject):
         dynamo = DynamoState()
         try:
             lost = notes_on_torch(with_target=target is not None)
@@ -175,6 +176,11 @@ def record_subject(
             return record_measured(subject, request, listener, timer)
         finally:
             dynamo.restore()
+
+
+def _left_alone(subject: LoadedSubject) -> contextlib.AbstractContextManager[None]:
+    """Watches over what somebody else holds."""
+    return contextlib.nullcontext() if subject.is_ours else untouched(subject)
 
 
 def diagnose_isolated(
@@ -192,7 +198,7 @@ def diagnose_isolated(
         TransportError: The model cannot be saved, or not be rebuilt in another process.
         SubjectError: The model does not run in eager mode, or takes the process with it.
     """
-    with _saved_elsewhere(subject) as directory:
+    with one_at_a_time(), _saved_elsewhere(subject) as directory:  # two would time each other
         request = msgspec.structs.replace(request, subject_directory=directory)
         seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
         watch = Watch() if progress is None else Watch(progress=progress)

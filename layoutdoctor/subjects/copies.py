@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import types
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -187,7 +188,7 @@ def copy_model(model: Callable[..., Any], weights: Weights | None = None) -> Cop
 
 def copy_module(module: nn.Module, weights: Weights | None = None) -> nn.Module:
     """The same for a module."""
-    copied: nn.Module = copy_model(module, weights).run  # type: ignore[assignment]
+    copied: nn.Module = copy_model(module, weights).run
     return copied
 
 
@@ -302,8 +303,8 @@ class _Memo(dict[int, Any]):
     Deepcopy's memo, which knows copies of what deepcopy passes on, or refuses.
 
     A function that reaches a tensor or a module becomes one with the same code, bound to copies; it is made when it is
-    first asked for, and bound by ``fill``. A result of autograd kept as an attribute, as weight_norm does, becomes a
-    constant.
+    first asked for, and bound by ``fill``. A weak reference becomes one to the copy. A result of autograd kept as an
+    attribute, as weight_norm does, becomes a constant.
     """
 
     def __init__(self, reach: Reach, given: Mapping[int, torch.Tensor]) -> None:
@@ -314,11 +315,14 @@ class _Memo(dict[int, Any]):
         self._carriers = reach.carriers()
         self._made: list[tuple[types.FunctionType, types.FunctionType]] = []
 
-    def get(self, key: int, default: Any = None) -> Any:  # type: ignore[override]
+    def get(self, key: int, default: Any = None) -> Any:
         """The copy of what has this identity."""
-        function = self._reach.values.get(key)
-        if key not in self and key in self._carriers and isinstance(function, types.FunctionType):
-            self[key] = self._copy_of(function)
+        original = self._reach.values.get(key)
+        if key not in self and key in self._carriers:
+            if isinstance(original, types.FunctionType):
+                self[key] = self._copy_of(original)
+            elif type(original) is weakref.ref:
+                self[key] = weakref.ref(copy.deepcopy(original(), self))
         return super().get(key, default)
 
     def _copy_of(self, function: types.FunctionType) -> types.FunctionType:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import gc
 import sys
 import types
 import weakref
@@ -28,7 +29,8 @@ UNCHANGEABLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, 
 
 _LEAVES = (
     *UNCHANGEABLE,
-    *(types.ModuleType, types.CodeType, type, property, weakref.ref, fx.Graph, fx.Node, torch.Generator),
+    *(types.ModuleType, types.CodeType, types.FrameType, types.TracebackType, types.GeneratorType, types.CoroutineType),
+    *(type, property, fx.Graph, fx.Node, torch.Generator),
 )
 _LIBRARIES = frozenset({"torch", "numpy", "layoutdoctor", *sys.stdlib_module_names} - {"__main__"})
 
@@ -41,13 +43,21 @@ def parts_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, types.BuiltinMethodType):
         yield path, value.__self__  # such as the ``append`` of a list
         return
+    if isinstance(value, weakref.ref):
+        yield f"{path}()", value()
+        return
+    if isinstance(value, torch.jit.ScriptModule):  # its tables are no attributes
+        yield from ((f"{path}.{name}", part) for name, part in [*value.named_parameters(), *value.named_buffers()])
+    attributes = _attributes_of(value)
     if isinstance(value, Mapping):
         with contextlib.suppress(Exception):  # what a mapping of the user's own may raise
             for key, part in list(value.items()):
                 yield f"{path}[{repr(key) if isinstance(key, (str, int)) else '...'}]", part
     elif isinstance(value, (tuple, list, set, frozenset)):
         yield from ((f"{path}[{number}]", part) for number, part in enumerate(list(value)))
-    for name, attribute in _attributes_of(value).items():
+    elif not attributes and not isinstance(value, torch.Tensor):
+        yield from ((path, part) for part in gc.get_referents(value))  # written in C, such as a deque
+    for name, attribute in attributes.items():
         if isinstance(value, nn.Module) and name in ("_modules", "_parameters", "_buffers"):
             yield from ((f"{path}.{key}", part) for key, part in list(attribute.items()))
         elif name != "_compiled_call_impl":  # what model.compile() made; no copy has it
