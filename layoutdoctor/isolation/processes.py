@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layoutdoctor.errors import SubjectError
+from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,10 +49,10 @@ def child_command(numbers: Iterable[int]) -> list[str]:
         numbers: As ``run.worker.main`` takes them.
 
     Raises:
-        SubjectError: The interpreter does not know its own program.
+        TransportError: The interpreter does not know its own program.
     """
     if not sys.executable:
-        raise SubjectError(
+        raise TransportError(
             "cannot start a process for the diagnosis: this interpreter does not know its own program "
             "(sys.executable is empty); use --no-isolation"
         )

@@ -22,7 +22,7 @@ import msgspec
 
 from layoutdoctor import errors
 from layoutdoctor.diagnosis.records import Failure
-from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation.fresh import verified
 from layoutdoctor.isolation.messages import (
@@ -210,7 +210,7 @@ class _Child:
         except OSError as error:
             os.close(messages)
             os.close(request_end)
-            raise SubjectError(
+            raise TransportError(
                 f"cannot start a process for the diagnosis: {error.strerror or error}; "
                 "free memory or processes, or use --no-isolation"
             ) from error

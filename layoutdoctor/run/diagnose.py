@@ -60,7 +60,7 @@ def diagnose(
     budget_seconds: float = DEFAULT_BUDGET_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     timer: Timer | None = None,
-    isolate: bool = False,
+    isolate: bool | None = None,
     timeout_seconds: float | None = None,
 ) -> Diagnosis:
     """
@@ -79,16 +79,17 @@ def diagnose(
         timer: What times a block of calls; None chooses by device.
         isolate: Whether the diagnosis runs in processes of its own on a copy of the model, so that a configuration that
             crashes or hangs costs itself only. A model that cannot be rebuilt in another process is diagnosed in this
-            one, and a note says why.
-        timeout_seconds: With ``isolate``, how long one configuration may take; None for half an hour, infinity for no
-            limit.
+            one, and a note says why. None does so unless a ``timer`` of this process is given; False runs in this
+            process, one diagnosis at a time, where a checksum proves that the model is as it was.
+        timeout_seconds: In processes of its own, how long one configuration may take; None for half an hour, infinity
+            for no limit.
 
     Returns:
         The record; ``print`` it for the report.
 
     Raises:
         UsageError: An argument is wrong.
-        SubjectError: The model does not run on the example input in eager mode, or cannot be copied.
+        SubjectError: The model does not run on the example input in eager mode, cannot be copied, or was changed.
     """
     _check(mode, budget_seconds, progress, timer)
     _check_isolation(timer, timeout_seconds, isolate=isolate)
@@ -99,7 +100,7 @@ def diagnose(
         find_target(target)  # before the model is looked at
     subject = subject_from_python(model, example_input)
     request = Request(mode=mode, configurations=chosen, lower_for=target, budget_seconds=budget_seconds)
-    if isolate:
+    if isolate or (isolate is None and timer is None):
         try:
             return diagnose_isolated(subject, request, rules=rules, progress=progress, timeout_seconds=timeout_seconds)
         except TransportError as error:
@@ -244,8 +245,8 @@ def _check_isolation(timer: object, timeout_seconds: object, *, isolate: object)
         raise UsageError(
             f"cannot limit a configuration to {timeout_seconds!r} seconds: expected a number above 0, such as 600"
         )
-    if timeout_seconds is not None and not isolate:
-        raise UsageError("cannot limit a configuration's time in this process: pass isolate=True as well")
+    if timeout_seconds is not None and (isolate is False or timer is not None):
+        raise UsageError("cannot limit a configuration's time in this process: leave out isolate=False and timer")
     if timer is not None and isolate:
         raise UsageError("cannot use a timer of your own with isolate=True: it lives in this process; leave out one")
 
