@@ -334,7 +334,9 @@ import torch, layoutdoctor
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 72, 3), torch.nn.ReLU(), torch.nn.Conv2d(72, 72, 3))
 for mode in ("inference", "training"):
     names = ["inductor", "inductor-layout-opt-on", "inductor-layout-opt-off"]
-    diagnosis = layoutdoctor.diagnose(model, torch.randn(1, 3, 9, 9), mode=mode, configurations=names, target="cuda:80", isolate=False)
+    diagnosis = layoutdoctor.diagnose(
+        model, torch.randn(1, 3, 9, 9), mode=mode, configurations=names, target="cuda:80", isolate=False
+    )
     first, on, off = diagnosis.trials
     assert (first.status, on.status, off.status) == ("ok", "same_as", "ok"), [t.failure for t in diagnosis.trials]
     assert first.notes == ("Triton is not installed: the graphs were scheduled, but no kernels were generated, "

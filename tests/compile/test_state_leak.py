@@ -214,7 +214,6 @@ def leave_a_case_alone(
                 budget_seconds=0.1,
             ),
             timer=None if target else at_once,
-            isolate=False,
         )
 
 
