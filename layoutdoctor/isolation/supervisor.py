@@ -22,7 +22,7 @@ import msgspec
 
 from layoutdoctor import errors
 from layoutdoctor.diagnosis.records import Failure
-from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
+from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation.fresh import verified
 from layoutdoctor.isolation.messages import (
@@ -42,7 +42,6 @@ from layoutdoctor.isolation.messages import (
 )
 from layoutdoctor.isolation.processes import (
     adopt_orphans,
-    child_command,
     has_ended,
     how_it_ended,
     kill_all,
@@ -50,6 +49,7 @@ from layoutdoctor.isolation.processes import (
     last_seen,
     peak_resident_bytes,
     remove_scratch,
+    start_child,
     started_by,
 )
 from layoutdoctor.units import format_bytes
@@ -195,28 +195,7 @@ class _Child:
         """Starts the process and listens until it has ended, or has to be ended."""
         board = TurnBoard.make()
         self._board = TurnBoard(board)
-        messages, messages_end = os.pipe()
-        request, request_end = os.pipe()
-        numbers = (request, messages_end, os.getpid(), board)
-        try:
-            self._process = subprocess.Popen(
-                child_command(numbers),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(request, messages_end, board),
-                start_new_session=True,
-            )
-        except OSError as error:
-            os.close(messages)
-            os.close(request_end)
-            raise TransportError(
-                f"cannot start a process for the diagnosis: {error.strerror or error}; "
-                "free memory or processes, or use --no-isolation"
-            ) from error
-        finally:
-            for descriptor in (messages_end, request, board):
-                os.close(descriptor)
+        self._process, request_end, messages = start_child(board, subprocess.PIPE)
         output = self._process.stdout
         assert output is not None  # it is a pipe
         try:

@@ -315,7 +315,7 @@ def test_a_child_that_cannot_start_is_said_in_a_sentence(run: Any, monkeypatch: 
         run("")
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
-    monkeypatch.setattr(supervisor_module.sys, "executable", "")
+    monkeypatch.setattr(processes.sys, "executable", "")
 
     with pytest.raises(SubjectError, match=r"sys\.executable is empty"):
         run("")
