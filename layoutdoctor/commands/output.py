@@ -71,7 +71,7 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
         help="write a report to a file as well, in the format of its suffix: "
         f"{', '.join(end for end, name in endings.items() if name in formats)}; may be repeated",
     )
-    parser.add_argument("--force", action="store_true", help="replace output files that exist")
+    parser.add_argument("--force", action="store_true", help="replace output files, traces and recordings that exist")
     parser.add_argument(
         "--redact",
         action="store_true",
