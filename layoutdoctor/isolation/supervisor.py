@@ -29,6 +29,7 @@ from layoutdoctor.isolation.messages import (
     TURNS,
     Began,
     Broken,
+    Derived,
     Finished,
     Kept,
     KeptMore,
@@ -123,8 +124,10 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         adopt_orphans()
     known: dict[str, Examined] = {}
     while True:
-        request = msgspec.structs.replace(request, kept=journal.kept.without_profiles(), lost=journal.lost)
-        child = _Child(request, journal, watch, known, timeout_seconds)
+        kept = journal.kept.without_profiles()
+        configurations = (*request.configurations, *kept.derived)
+        attempt = msgspec.structs.replace(request, configurations=configurations, kept=kept, lost=journal.lost)
+        child = _Child(attempt, journal, watch, known, timeout_seconds)
         try:
             child.run()
         finally:
@@ -301,6 +304,10 @@ class _Child:
                 self.watch.progress(message)
             case KeptMore():
                 self._keep(message)
+            case Derived():
+                configurations = (*self.request.configurations, *message.configurations)
+                self.request = msgspec.structs.replace(self.request, configurations=configurations)
+                self.journal.keep(self.journal.kept.with_derived(message.configurations))
             case Finished():
                 self.finished = message
             case Refused():
