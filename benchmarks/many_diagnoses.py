@@ -140,7 +140,7 @@ def diagnose_one(index: int, *, compiled: bool) -> str:
     choices = COMPILED if compiled else EAGER
     try:
         diagnosis = layoutdoctor.diagnose(
-            model, x, mode=mode, configurations=choices[index % len(choices)], budget_seconds=0.02
+            model, x, mode=mode, configurations=choices[index % len(choices)], budget_seconds=0.02, isolate=False
         )
     except LayoutDoctorError as error:
         return type(error).__name__

@@ -146,7 +146,15 @@ def diagnose_quickly(
     chosen: Any = (configurations,) if isinstance(configurations, str) else configurations  # none is made of these
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return diagnose(model, example_input, mode=mode, configurations=chosen, budget_seconds=BUDGET_SECONDS)
+        # Here, as a test's model is small and its own process the one that a debugger sees: a start takes seconds.
+        return diagnose(
+            model,
+            example_input,
+            mode=mode,
+            configurations=chosen,
+            budget_seconds=BUDGET_SECONDS,
+            isolate=False,
+        )
 
 
 def _check(max_share: object) -> None:

@@ -24,6 +24,7 @@ import torch
 from packaging.version import Version
 
 from layoutdoctor.errors import UnsupportedTorchError, first_line
+from layoutdoctor.state.switches import same_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -245,7 +246,8 @@ def _dotted(version: Sequence[int]) -> str:
 def inductor_config() -> Any:
     """Inductor's settings."""
     try:
-        import torch._inductor.config as config  # seconds of import, only when a model is compiled
+        with same_environment():
+            import torch._inductor.config as config  # seconds of import, only when a model is compiled
     except ImportError as error:
         raise UnsupportedTorchError(
             f"cannot compile with torch {torch.__version__}: {first_line(error)}; expected a torch with Inductor"

@@ -19,15 +19,12 @@ from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_o
 from layoutdoctor.commands.output import (
     OutputFile,
     files_of_target,
-    prepare_directory,
     prepare_recordings,
-    refuse_raw_traces,
-    refuse_what_is_read,
+    prepare_traces,
     save_reports,
 )
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations, find_target, is_a_group
-from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS
 
@@ -160,15 +157,17 @@ def run(arguments: argparse.Namespace) -> int:
     check_target(arguments.lower_for, arguments.device)
     read = files_of_target(arguments.target)
     conclusion = prepare_conclusion(arguments, read)
-    refuse_raw_traces(arguments.save_traces, redact=arguments.redact)
+    traces = prepare_traces(
+        arguments.save_traces,
+        configurations,
+        force=arguments.force,
+        redact=arguments.redact,
+        is_static=arguments.lower_for is not None,
+        read=(*read, arguments.accepted),
+    )
     recordings = prepare_recordings(
         arguments.save_recordings, configurations, force=arguments.force, redact=arguments.redact
     )
-    keeps_traces = arguments.save_traces is not None and arguments.lower_for is None
-    traces = prepare_directory(arguments.save_traces, "traces") if keeps_traces else None
-    if traces is not None:
-        for configuration in configurations:
-            refuse_what_is_read(traces / trace_name(configuration.name), (*read, arguments.accepted))
     from layoutdoctor.commands import isolation as isolated  # late: what is wrong with the command line is said at once
     from layoutdoctor.isolation.messages import Request
 

@@ -239,7 +239,8 @@ class Isolation:
         words = list(self._words)
         if "--resume" not in words and not any(word.startswith("--resume=") for word in words):
             words += ["--resume", str(self._journal.directory)]
-        if any(word.startswith("--output") for word in words) and "--force" not in words:
+        written = ("--output", "--save-recordings", "--save-traces")  # what this run wrote is there by then
+        if any(word.startswith(written) for word in words) and "--force" not in words:
             words.append("--force")
         line = shlex.join(["python", "-m", "layoutdoctor", *words])
         say(f"continue with: {clean(line)}")

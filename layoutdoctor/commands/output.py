@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width, wants_colour
-from layoutdoctor.diagnosis.writing import check_directory, file_name_of, replacing, target_of
+from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, check_directory, file_name_of, replacing, target_of, trace_name
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
 
@@ -71,7 +71,7 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
         help="write a report to a file as well, in the format of its suffix: "
         f"{', '.join(end for end, name in endings.items() if name in formats)}; may be repeated",
     )
-    parser.add_argument("--force", action="store_true", help="replace output files that exist")
+    parser.add_argument("--force", action="store_true", help="replace output files, traces and recordings that exist")
     parser.add_argument(
         "--redact",
         action="store_true",
@@ -231,15 +231,6 @@ def _checked(path: Path, *, force: bool) -> Path:
     return target
 
 
-def refuse_raw_traces(directory: str | None, *, redact: bool) -> None:
-    """Refuses to keep the profiler's traces beside redacted reports."""
-    if directory is not None and redact:
-        raise UsageError(
-            f"cannot save traces in {directory!r} with --redact: the profiler writes paths and the names of modules "
-            "and files into them; leave out --redact, or --save-traces"
-        )
-
-
 def prepare_directory(name: str, what: str) -> Path:
     """
     Makes a directory and proves that files can be made in it.
@@ -285,13 +276,61 @@ def prepare_recordings(
             "--redact, or --save-recordings"
         )
     directory = prepare_directory(name, "recordings")
-    there = next((path for c in configurations if (path := _recording_path(directory, c.name)).exists()), None)
-    if there is not None and not force:
-        raise UsageError(
-            f"cannot save recordings in {name!r}: {there.name!r} is there already; pass --force to replace it, or name "
-            "another directory"
-        )
+    _refuse_to_replace(directory, configurations, RECORDING_SUFFIX, "recordings", force=force)
     return directory
+
+
+def prepare_traces(
+    name: str | None,
+    configurations: Sequence[Configuration],
+    *,
+    force: bool,
+    redact: bool,
+    is_static: bool,
+    read: Sequence[InputFile],
+) -> Path | None:
+    """
+    The directory that the profiler's traces go to; None where none were asked for, or nothing is run.
+
+    Args:
+        name: What the user gave with ``--save-traces``.
+        configurations: What will be profiled.
+        force: Whether earlier traces may be replaced.
+        redact: Whether reports are to be redacted.
+        is_static: Whether nothing is run.
+        read: What the command reads; none of it is ever replaced.
+
+    Raises:
+        UsageError: A trace is there already, or is read, the directory cannot be used, or reports are to be redacted.
+    """
+    if name is not None and redact:
+        raise UsageError(
+            f"cannot save traces in {name!r} with --redact: the profiler writes paths and the names of modules "
+            "and files into them; leave out --redact, or --save-traces"
+        )
+    if name is None or is_static:
+        return None
+    directory = prepare_directory(name, "traces")
+    for configuration in configurations:
+        refuse_what_is_read(directory / trace_name(configuration.name), read)
+    _refuse_to_replace(directory, configurations, TRACE_SUFFIX, "traces", force=force)
+    return directory
+
+
+def _refuse_to_replace(
+    directory: Path, configurations: Sequence[Configuration], suffix: str, what: str, *, force: bool
+) -> None:
+    """Refuses where a file of a configuration is there already, or of one that is made of it, such as NAME+CURE."""
+    if force:
+        return
+    names = [configuration.name for configuration in configurations]
+    files = [path.name for name in names if os.path.lexists(path := directory / f"{file_name_of(name)}{suffix}")]
+    files += [p.name for p in sorted(directory.glob("*+*" + suffix)) if p.name.partition("+")[0] in names]
+    if files:
+        raise UsageError(
+            f"cannot save {what} in {str(directory)!r}: {files[0]!r} is there already; pass --force to replace it, or "
+            "name another directory"
+        )
 
 
 def save_recordings(recordings: Iterable[Recording], directory: Path, interrupted: str | None = None) -> None:

@@ -23,6 +23,8 @@ _PERMISSIONS = 0o777
 _IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.+=,@-]")
 _LONGEST_FILE_NAME = 120
 
+TRACE_SUFFIX = ".json.gz"
+
 
 @contextlib.contextmanager
 def replacing(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
@@ -98,7 +100,7 @@ def file_name_of(name: str) -> str:
 
 def trace_name(configuration: str) -> str:
     """The name of the file that keeps a configuration's profiler trace."""
-    return f"{file_name_of(configuration)}.json.gz"
+    return f"{file_name_of(configuration)}{TRACE_SUFFIX}"
 
 
 def check_directory(directory: Path) -> Path:

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layoutdoctor.errors import SubjectError
+from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,11 +53,11 @@ def start_child(board: int, output: int) -> tuple[subprocess.Popen[bytes], int, 
         The process, the end of the pipe that its request is written to, and the end that its messages come from.
 
     Raises:
-        SubjectError: It cannot be started.
+        TransportError: It cannot be started.
     """
     if not sys.executable:
         os.close(board)
-        raise SubjectError(
+        raise TransportError(
             "cannot start a process for the diagnosis: this interpreter does not know its own program "
             "(sys.executable is empty); use --no-isolation"
         )
@@ -77,7 +77,7 @@ def start_child(board: int, output: int) -> tuple[subprocess.Popen[bytes], int, 
     except OSError as error:
         os.close(messages)
         os.close(requests_end)
-        raise SubjectError(
+        raise TransportError(
             f"cannot start a process for the diagnosis: {error.strerror or error}; "
             "free memory or processes, or use --no-isolation"
         ) from error

@@ -34,9 +34,10 @@ from layoutdoctor.run.diagnosing import record_measured
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.static import record_for_target
 from layoutdoctor.state.dynamo import DynamoState
-from layoutdoctor.state.process import preserved_state
+from layoutdoctor.state.process import one_at_a_time, preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.subjects.transport import save_subject
+from layoutdoctor.subjects.untouched import untouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +60,7 @@ def diagnose(
     budget_seconds: float = DEFAULT_BUDGET_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     timer: Timer | None = None,
-    isolate: bool = False,
+    isolate: bool | None = None,
     timeout_seconds: float | None = None,
 ) -> Diagnosis:
     """
@@ -78,16 +79,17 @@ def diagnose(
         timer: What times a block of calls; None chooses by device.
         isolate: Whether the diagnosis runs in processes of its own on a copy of the model, so that a configuration that
             crashes or hangs costs itself only. A model that cannot be rebuilt in another process is diagnosed in this
-            one, and a note says why.
-        timeout_seconds: With ``isolate``, how long one configuration may take; None for half an hour, infinity for no
-            limit.
+            one, and a note says why. None does so unless a ``timer`` of this process is given; False runs in this
+            process, one diagnosis at a time, where a checksum proves that the model is as it was.
+        timeout_seconds: In processes of its own, how long one configuration may take; None for half an hour, infinity
+            for no limit.
 
     Returns:
         The record; ``print`` it for the report.
 
     Raises:
         UsageError: An argument is wrong.
-        SubjectError: The model does not run on the example input in eager mode, or cannot be copied.
+        SubjectError: The model does not run on the example input in eager mode, cannot be copied, or was changed.
     """
     _check(mode, budget_seconds, progress, timer)
     _check_isolation(timer, timeout_seconds, isolate=isolate)
@@ -104,7 +106,7 @@ def diagnose(
         lower_for=target,
         budget_seconds=budget_seconds,
     )
-    if isolate:
+    if isolate or (isolate is None and timer is None):
         try:
             return diagnose_isolated(subject, request, rules=rules, progress=progress, timeout_seconds=timeout_seconds)
         except TransportError as error:
@@ -171,7 +173,7 @@ def record_subject(
     target = None if request.lower_for is None else find_target(request.lower_for)
     listener = listener or Listener()
     # The caller's inference mode would make tensors that know no version, and that no autograd can use.
-    with preserved_state(), torch.inference_mode(mode=False):
+    with one_at_a_time(), preserved_state(), torch.inference_mode(mode=False), _left_alone(subject):
         dynamo = DynamoState()
         try:
             lost = notes_on_torch(with_target=target is not None)
@@ -181,6 +183,11 @@ def record_subject(
             return record_measured(subject, request, listener, timer)
         finally:
             dynamo.restore()
+
+
+def _left_alone(subject: LoadedSubject) -> contextlib.AbstractContextManager[None]:
+    """Watches over what somebody else holds."""
+    return contextlib.nullcontext() if subject.is_ours else untouched(subject)
 
 
 def diagnose_isolated(
@@ -198,7 +205,7 @@ def diagnose_isolated(
         TransportError: The model cannot be saved, or not be rebuilt in another process.
         SubjectError: The model does not run in eager mode, or takes the process with it.
     """
-    with _saved_elsewhere(subject) as directory:
+    with one_at_a_time(), _saved_elsewhere(subject) as directory:  # two would time each other
         request = msgspec.structs.replace(request, subject_directory=directory)
         seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
         watch = Watch() if progress is None else Watch(progress=progress)
@@ -244,8 +251,8 @@ def _check_isolation(timer: object, timeout_seconds: object, *, isolate: object)
         raise UsageError(
             f"cannot limit a configuration to {timeout_seconds!r} seconds: expected a number above 0, such as 600"
         )
-    if timeout_seconds is not None and not isolate:
-        raise UsageError("cannot limit a configuration's time in this process: pass isolate=True as well")
+    if timeout_seconds is not None and (isolate is False or timer is not None):
+        raise UsageError("cannot limit a configuration's time in this process: leave out isolate=False and timer")
     if timer is not None and isolate:
         raise UsageError("cannot use a timer of your own with isolate=True: it lives in this process; leave out one")
 

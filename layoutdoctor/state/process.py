@@ -24,6 +24,7 @@ from layoutdoctor.state.switches import (
     keep_modes,
     keep_switches,
     nothing,
+    same_environment,
     together,
 )
 
@@ -31,6 +32,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from layoutdoctor.state.switches import Restore
+
+
+_RUNNING = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_RUNNING._at_fork_reinit)  # type: ignore[attr-defined]
+
+
+def one_at_a_time() -> contextlib.AbstractContextManager[bool]:
+    """
+    A block that one thread of this process runs at a time; the others wait.
+
+    What a diagnosis sets and puts back belongs to the whole process, and two that time at once time each other.
+    """
+    return _RUNNING
 
 
 @contextlib.contextmanager
@@ -70,14 +85,11 @@ def _tried(action: Callable[[], Any], what: str, problems: list[str]) -> Any:
 
 
 def _keep_surroundings() -> Restore:
-    environment, folder = dict(os.environ), _current_folder()
+    folder, kept = _current_folder(), contextlib.ExitStack()
+    kept.enter_context(same_environment())
 
     def restore() -> None:
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        for name, value in environment.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
+        kept.close()
         if folder is not None and _current_folder() != folder:
             os.chdir(folder)
 

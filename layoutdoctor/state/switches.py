@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -305,12 +306,32 @@ def keep_compiler_settings() -> Restore:
     return restore
 
 
+@contextlib.contextmanager
+def same_environment() -> Iterator[None]:
+    """
+    A block after which the environment is as it was before.
+
+    Source:
+        ``TORCHINDUCTOR_CACHE_DIR`` is set by ``import torch._dynamo`` (torch/_dynamo/package.py, torch 2.13).
+    """
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        for name, value in before.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+
+
 def config_modules() -> dict[str, Any]:
     """Every module in which torch keeps settings of a compiler, by its name."""
     # The three that a compile reads: loaded now, because a model may change one of them before anything is compiled.
-    import torch._dynamo.config
-    import torch._functorch.config
-    import torch._inductor.config  # noqa: F401
+    with same_environment():  # as they are imported they make a folder, and say where
+        import torch._dynamo.config
+        import torch._functorch.config
+        import torch._inductor.config  # noqa: F401
 
     return {
         name: module

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import types
-from collections.abc import Mapping
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,17 +14,16 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.errors import SubjectError, first_line
+from layoutdoctor.subjects.reach import UNCHANGEABLE, Reach, global_names, is_filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Mapping
 
     from layoutdoctor.diagnosis.records import FormatChoice, Mode
 
     Weights = Callable[[torch.Tensor], torch.Tensor | None]
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-_UNCHANGEABLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
 class CopiedModel(NamedTuple):
@@ -120,7 +118,7 @@ def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple
     copied: dict[int, Any] = {}
 
     def copy_leaf(leaf: Any) -> Any:
-        if isinstance(leaf, _UNCHANGEABLE):
+        if isinstance(leaf, UNCHANGEABLE):
             return leaf
         if id(leaf) not in copied:
             copied[id(leaf)] = clone_tensor(leaf) if isinstance(leaf, torch.Tensor) else _deep_copy_or_same(leaf)
@@ -131,11 +129,14 @@ def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple
 
 
 def _deep_copy_or_same(leaf: Any) -> Any:
-    try:
-        copied = copy.deepcopy(leaf)
-    except Exception:
-        return leaf
-    _check_is_a_copy(leaf, copied)
+    reach = Reach(leaf)
+    if not reach.carriers():
+        try:
+            return copy.deepcopy(leaf)
+        except Exception:
+            return leaf
+    copied = _deep_copy(leaf, _Memo(reach, {}))
+    _check_is_a_copy(reach, copied, leaf)
     return copied
 
 
@@ -146,114 +147,120 @@ def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torc
 
 def copy_model(model: Callable[..., Any], weights: Weights | None = None) -> CopiedModel:
     """
-    A copy of a module, function, bound method or partial; no gradient is carried over, strides and tied weights stay.
+    A copy of a module or of any other callable; no gradient is carried over, strides and tied weights stay.
 
     Args:
-        model: What the caller gave; a function's copy is bound to copies of the modules and tensors that it reads
-            from its closure, its defaults and its globals.
-        weights: As for ``copy_module``; asked for a function's tensors too.
-
-    Raises:
-        SubjectError: It cannot be copied.
-    """
-    if isinstance(model, nn.Module):
-        copied = copy_module(model, weights)
-        return CopiedModel(copied, copied)
-    copier = _Copier({}, weights)
-    run = copier.copy_callable(model)
-    return CopiedModel(run, nn.ModuleList(copier.modules.values()) if copier.modules else None)
-
-
-def copy_module(module: nn.Module, weights: Weights | None = None) -> nn.Module:
-    """
-    A deep copy of a module with the strides of the original and without its gradients.
-
-    Args:
-        weights: Asked for each parameter and buffer of the module: what to take in its place, such as a parameter that
-            shares its memory with that of other copies; None where it is to be copied like the rest.
+        model: What the caller gave; a function's copy is bound to copies of the modules and tensors that it reads, be
+            it from a collection or by way of other functions.
+        weights: Asked for each parameter and buffer, and for a function's tensors: what to take in its place, such as
+            a parameter that shares its memory with that of other copies; None where it is to be copied like the rest.
 
     Raises:
         SubjectError: It is not initialised yet, or holds something that Python cannot copy, or the copy shares memory
             with it: what would be done to the copy would be done to the caller's model.
     """
-    check_has_data(module)
-    given: dict[int, torch.Tensor] = {}
-    for tensor in own_tensors(module) if weights is not None else ():
-        taken = weights(tensor) if weights is not None else None
-        if taken is not None:
-            given[id(tensor)] = taken
-    try:
-        copied = copy.deepcopy(module, {**_non_leaf_tensors(module), **given})
-    except Exception as error:
-        raise SubjectError(
-            f"cannot copy {type(module).__name__}, and layoutdoctor never works on the model itself: "
-            f"{first_line(error)}; give it a __deepcopy__, or diagnose a function that builds it (model.py:build)"
-        ) from error
-    _check_is_a_copy(module, copied, given.values())
-    for ours, theirs in zip(own_tensors(copied), own_tensors(module), strict=True):
-        ours.grad = None
-        taken = given.get(id(theirs))
-        if taken is not None:
-            if ours is not taken:  # its own __deepcopy__ takes no memo
-                ours.data = taken.detach()
-        elif ours.layout == torch.strided and ours.stride() != theirs.stride():
-            ours.data = clone_tensor(theirs).detach()  # deepcopy makes a parameter with gaps dense
+    reach = Reach(model)
+    modules = reach.outermost_modules()
+    for module in modules:
+        check_has_data(module)
+    _refuse_what_is_outside(reach, model)
+    if not reach.carriers():
+        return CopiedModel(model, None)
+    tensors = {id(tensor): tensor for module in modules for tensor in own_tensors(module)}
+    if not isinstance(model, nn.Module):
+        tensors.update((id(tensor), tensor) for _, tensor in reach.of_kind(torch.Tensor))
+    given = {key: taken for key, tensor in tensors.items() if weights and (taken := weights(tensor)) is not None}
+    memo = _Memo(reach, given)
+    copied = _deep_copy(model, memo)
+    _check_is_a_copy(reach, copied, model, given.values())
+    for module in modules:
+        ours = copied if module is model else memo.get(id(module))
+        if ours is not None:
+            _finish(ours, module, given)
+    for key, tensor in reach.values.items():
+        if isinstance(tensor, torch.Tensor) and memo.get(key) is not None:
+            _finish_tensor(memo[key], tensor, given.get(key))
+    if isinstance(model, nn.Module):
+        return CopiedModel(copied, copied)
+    copies = [memo[id(module)] for module in modules if id(module) in memo]
+    return CopiedModel(copied, nn.ModuleList(copies) if copies else None)
+
+
+def copy_module(module: nn.Module, weights: Weights | None = None) -> nn.Module:
+    """The same for a module."""
+    copied: nn.Module = copy_model(module, weights).run
     return copied
 
 
-def _check_is_a_copy(original: Any, copied: Any, given: Iterable[torch.Tensor] = ()) -> None:
+def _deep_copy(original: Any, memo: _Memo) -> Any:
+    try:
+        copied = copy.deepcopy(original, memo)
+        memo.fill()
+    except Exception as error:
+        raise SubjectError(
+            f"cannot copy {_name_of(original)}, and layoutdoctor never works on the original: {first_line(error)}; "
+            "give it a __deepcopy__, or diagnose a function that builds it (model.py:build)"
+        ) from error
+    return copied
+
+
+def _name_of(value: Any) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def _finish(copied: nn.Module, original: nn.Module, given: Mapping[int, torch.Tensor]) -> None:
+    pairs = list(zip(own_tensors(copied), own_tensors(original), strict=False))
+    if len(pairs) != len(own_tensors(copied)) or len(pairs) != len(own_tensors(original)):
+        raise SubjectError(
+            f"cannot copy {_name_of(original)}: its copy has {len(own_tensors(copied))} parameters and buffers, "
+            f"expected {len(own_tensors(original))}; make __deepcopy__ return a real copy"
+        )
+    for ours, theirs in pairs:
+        if ours is not theirs:  # which is refused in a moment
+            _finish_tensor(ours, theirs, given.get(id(theirs)))
+
+
+def _finish_tensor(ours: torch.Tensor, theirs: torch.Tensor, taken: torch.Tensor | None) -> None:
+    if ours is theirs:
+        return
+    if ours.is_leaf:
+        ours.grad = None
+    if taken is not None:
+        if ours is not taken:  # its own __deepcopy__ takes no memo
+            ours.data = taken.detach()
+    elif ours.layout == torch.strided and theirs.layout == torch.strided and ours.stride() != theirs.stride():
+        ours.data = clone_tensor(theirs).detach()  # deepcopy makes a parameter with gaps dense
+
+
+def _refuse_what_is_outside(reach: Reach, original: Any) -> None:
+    """Refuses weights that only a class or a Python module reaches: the copy would run, and train, the caller's."""
+    for path, part in reach.outside():
+        learns = isinstance(part, torch.Tensor) and part.requires_grad and part.is_leaf
+        if learns or (isinstance(part, nn.Module) and any(True for _ in part.parameters())):
+            raise SubjectError(
+                f"cannot copy {_name_of(original)}: it reaches {path}, which is no part of it, so that a copy would "
+                "still run the original's; make it an attribute of the model"
+            )
+
+
+def _check_is_a_copy(reach: Reach, copied: Any, original: Any, given: Iterable[torch.Tensor] = ()) -> None:
     """
     Refuses a deep copy in which a tensor lies in memory of the original, or a module is the original's.
 
     Args:
         given: Tensors that the copy was told to take; they may lie where they like.
     """
-    known: dict[int, Any] = {}  # keeps what was met alive: no identity is used again
-    theirs = {_memory_of(part) for _, part in _held(original, "", known)}
+    kinds = (torch.Tensor, nn.Module)
+    theirs = {_memory_of(part) for _, part in reach.of_kind(kinds)}
     allowed = {id(tensor) for tensor in given}
-    for path, part in _held(copied, "", {}):
+    for path, part in Reach(copied).of_kind(kinds):
         if id(part) not in allowed and _memory_of(part) in theirs:
-            name = type(original).__name__
+            name = _name_of(original)
             raise SubjectError(
                 f"cannot copy {name}, and layoutdoctor never works on the original: "
                 f"{path.removeprefix('.') or name!r} of the copy is still the original's, expected memory of its own; "
                 "make __deepcopy__ return a real copy"
             )
-
-
-def _held(value: Any, path: str, met: dict[int, Any]) -> Iterator[tuple[str, torch.Tensor | nn.Module]]:
-    """Tensors and modules in a value with the way to them, each once; a module after what it holds."""
-    if id(value) in met:
-        return
-    parts: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, (nn.Module, dict, list, tuple)):
-        parts = parts_of(value, path)
-    elif isinstance(value, torch.Tensor):
-        pass
-    elif hasattr(type(value), "__deepcopy__"):
-        parts = ((f"{path}.{name}", part) for name, part in getattr(value, "__dict__", {}).items())
-    else:
-        return
-    met[id(value)] = value
-    for name, part in parts:
-        yield from _held(part, name, met)
-    if isinstance(value, (torch.Tensor, nn.Module)):
-        yield path, value
-
-
-def parts_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What a module, mapping or collection holds, each with the way to it; nothing of anything else."""
-    if isinstance(value, nn.Module):
-        for name, attribute in vars(value).items():
-            if name in ("_modules", "_parameters", "_buffers"):
-                yield from ((f"{path}.{key}", part) for key, part in attribute.items())
-            else:
-                yield f"{path}.{name}", attribute
-    elif isinstance(value, Mapping):
-        named = ((repr(key) if isinstance(key, (str, int)) else "...", part) for key, part in value.items())
-        yield from ((f"{path}[{key}]", part) for key, part in named)
-    elif isinstance(value, (tuple, list, set, frozenset)):
-        yield from ((f"{path}[{number}]", part) for number, part in enumerate(value))
 
 
 def _memory_of(part: torch.Tensor | nn.Module) -> object:
@@ -291,81 +298,64 @@ def own_tensors(module: nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-def _non_leaf_tensors(module: nn.Module) -> dict[int, Any]:
-    """Deepcopy's memo, with the tensors it refuses: results of autograd kept as attributes, as weight_norm does."""
-    memo: dict[int, Any] = {}
-    for part in module.modules():
-        for value in [*vars(part).values(), *part._buffers.values()]:
-            if isinstance(value, torch.Tensor) and not value.is_leaf:
-                memo[id(value)] = clone_tensor(value).detach()
-    return memo
+class _Memo(dict[int, Any]):
+    """
+    Deepcopy's memo, which knows copies of what deepcopy passes on, or refuses.
 
+    A function that reaches a tensor or a module becomes one with the same code, bound to copies; it is made when it is
+    first asked for, and bound by ``fill``. A weak reference becomes one to the copy. A result of autograd kept as an
+    attribute, as weight_norm does, becomes a constant.
+    """
 
-class _Copier(NamedTuple):
-    """Copies what a callable reads; ``modules`` maps the id of each module met to its copy."""
+    def __init__(self, reach: Reach, given: Mapping[int, torch.Tensor]) -> None:
+        kept = [tensor for _, tensor in reach.of_kind(torch.Tensor)]
+        super().__init__({id(tensor): clone_tensor(tensor).detach() for tensor in kept if not tensor.is_leaf})
+        self.update(given)
+        self._reach = reach  # keeps what is copied alive: no identity is used again
+        self._carriers = reach.carriers()
+        self._made: list[tuple[types.FunctionType, types.FunctionType]] = []
 
-    modules: dict[int, nn.Module]
-    weights: Weights | None
+    def get(self, key: int, default: Any = None) -> Any:
+        """The copy of what has this identity."""
+        original = self._reach.values.get(key)
+        if key not in self and key in self._carriers:
+            if isinstance(original, types.FunctionType):
+                self[key] = self._copy_of(original)
+            elif type(original) is weakref.ref:
+                self[key] = weakref.ref(copy.deepcopy(original(), self))
+        return super().get(key, default)
 
-    def copy_callable(self, function: Any) -> Any:
-        """A callable bound to copies."""
-        if isinstance(function, nn.Module):
-            return self._copy_value(function)
-        if isinstance(function, functools.partial):
-            args = [self._copy_value(value) for value in function.args]
-            keywords = {name: self._copy_value(value) for name, value in function.keywords.items()}
-            return functools.partial(self.copy_callable(function.func), *args, **keywords)
-        if isinstance(function, types.MethodType):
-            owner = function.__self__
-            return types.MethodType(function.__func__, self._copy_value(owner))
-        if isinstance(function, types.FunctionType):
-            return self._copy_function(function)
-        return function
-
-    def _copy_value(self, value: Any) -> Any:
-        if isinstance(value, nn.Module):
-            if id(value) not in self.modules:
-                self.modules[id(value)] = copy_module(value, self.weights)
-            return self.modules[id(value)]
-        if type(value) is not torch.Tensor:
-            return value
-        taken = self.weights(value) if self.weights is not None else None
-        return clone_tensor(value) if taken is None else taken
-
-    def _copy_function(self, function: types.FunctionType) -> types.FunctionType:
-        """The same code bound to copies of what it reads; the function itself where that is no module or tensor."""
-        kinds = (nn.Module, torch.Tensor)
+    def _copy_of(self, function: types.FunctionType) -> types.FunctionType:
         cells = function.__closure__ or ()
-        held = [cell.cell_contents if _is_filled(cell) else None for cell in cells]
         names = global_names(function.__code__) & function.__globals__.keys()
-        used = {name: function.__globals__[name] for name in names}
-        used = {name: value for name, value in used.items() if isinstance(value, kinds)}
-        defaults = function.__defaults__ or ()
-        if not used and not any(isinstance(value, kinds) for value in (*held, *defaults)):
-            return function
-        pairs = zip(cells, held, strict=True)
-        closure = tuple(types.CellType(self._copy_value(v)) if isinstance(v, kinds) else cell for cell, v in pairs)
-        copies = {name: self._copy_value(value) for name, value in used.items()}
-        copied = types.FunctionType(
-            function.__code__,
-            {**function.__globals__, **copies} if copies else function.__globals__,
-            function.__name__,
-            tuple(self._copy_value(value) for value in defaults) or None,
-            closure or None,
-        )
-        copied.__kwdefaults__ = function.__kwdefaults__
+        scope = function.__globals__
+        if any(id(scope[name]) in self._carriers for name in names):
+            # Without a name: dynamo looks globals up in the module of that name, where the caller's own are.
+            scope = {name: value for name, value in scope.items() if name != "__name__"}
+        closure = tuple(types.CellType() if self._is_carried(cell) else cell for cell in cells)
+        copied = types.FunctionType(function.__code__, scope, function.__name__, None, closure or None)
+        for name in ("__module__", "__qualname__", "__doc__", "__annotations__", "__type_params__"):
+            if hasattr(function, name):
+                setattr(copied, name, getattr(function, name))
+        self._made.append((function, copied))
         return copied
 
+    def _is_carried(self, cell: types.CellType) -> bool:
+        return is_filled(cell) and id(cell.cell_contents) in self._carriers
 
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
+    def fill(self) -> None:
+        """Binds every function that was made to copies; each may lead to further ones."""
+        for function, copied in self._made:  # it grows meanwhile
+            for ours, theirs in zip(copied.__closure__ or (), function.__closure__ or (), strict=True):
+                if ours is not theirs:
+                    ours.cell_contents = copy.deepcopy(theirs.cell_contents, self)
+            if copied.__globals__ is not function.__globals__:
+                for name in global_names(function.__code__) & copied.__globals__.keys():
+                    if id(copied.__globals__[name]) in self._carriers:
+                        copied.__globals__[name] = copy.deepcopy(function.__globals__[name], self)
+            copied.__defaults__ = self._copied(function.__defaults__)
+            copied.__kwdefaults__ = self._copied(function.__kwdefaults__)
+            copied.__dict__.update({name: self._copied(value) for name, value in vars(function).items()})
 
-
-def global_names(code: types.CodeType) -> set[str]:
-    """Names of globals and attributes that code, and the code within it, asks for."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return set(code.co_names).union(*(global_names(part) for part in inner))
+    def _copied(self, value: Any) -> Any:
+        return copy.deepcopy(value, self) if id(value) in self._carriers else value

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-import torch._inductor.config as inductor_config
 from torch.utils import _pytree as pytree
 
+from layoutdoctor.capture.compat import inductor_config
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.choice import effective_options, global_options
 from layoutdoctor.measure.memory import Need, why_too_little
@@ -165,9 +165,9 @@ def same_preparation_key(prepared: PreparedModel, configuration: Configuration) 
     options: dict[str, object] = {}
     if configuration.backend == "inductor":
         options = {
-            "layout_optimization": inductor_config.layout_optimization,
-            "force_layout_optimization": inductor_config.force_layout_optimization,
-            "freezing": inductor_config.freezing,
+            "layout_optimization": inductor_config().layout_optimization,
+            "force_layout_optimization": inductor_config().force_layout_optimization,
+            "freezing": inductor_config().freezing,
             **effective_options(configuration),
             **global_options(configuration),
         }
@@ -216,7 +216,7 @@ class ReadyModel:
             if not settings:
                 return self._compiled(*args, **kwargs)
             # Dynamo looks at the global setting whenever it compiles, also for a later input of another shape.
-            with inductor_config.patch(settings), _no_grad_if(needed=bool(settings.get("freezing"))):
+            with inductor_config().patch(settings), _no_grad_if(needed=bool(settings.get("freezing"))):
                 return self._compiled(*args, **kwargs)
 
     def __repr__(self) -> str:

@@ -19,7 +19,6 @@ import stat
 import sys
 import types
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from torch.nn.utils import parametrize
 from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.state.process import preserved_random_state
 from layoutdoctor.state.switches import apply_settings, current_settings
-from layoutdoctor.subjects.copies import global_names, parts_of
+from layoutdoctor.subjects.reach import parts_of
 from layoutdoctor.subjects.subject import LoadedSubject
 from layoutdoctor.units import format_bytes
 
@@ -272,6 +271,12 @@ class _Unpickler(pickle.Unpickler):
         self._mapped = torch.UntypedStorage.from_file(str(storages_path), False, size) if size else None
         self._storages: dict[tuple[int, int, str], torch.UntypedStorage] = {}
 
+    def find_class(self, module: str, name: str) -> Any:
+        """What pickle asks for by name; functions that travel by value are made here."""
+        if (module, name) == ("cloudpickle.cloudpickle", "_make_function"):
+            return _make_function
+        return super().find_class(module, name)
+
     def persistent_load(self, place: Any) -> torch.TypedStorage:
         """The storage that an identification stands for, on the device where it was."""
         *where, dtype = place
@@ -288,6 +293,22 @@ class _Unpickler(pickle.Unpickler):
             return storage
         flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
         return torch.empty(size, dtype=torch.uint8, device=device).copy_(flat).untyped_storage()
+
+
+def _make_function(code: types.CodeType, scope: dict[str, Any], *rest: Any) -> types.FunctionType:
+    """
+    A function that travelled by value, whose globals travelled with it.
+
+    They are in no module, so they have no name: dynamo would look them up in the module of that name, such as
+    ``__main__``, which is another one here.
+
+    Source:
+        ``cloudpickle.cloudpickle._make_function``; ``InstructionTranslatorBase.get_globals_source_and_value``,
+        torch/_dynamo/symbolic_convert.py, torch 2.7 to 2.13.
+    """
+    scope.pop("__name__", None)
+    scope["__builtins__"] = __builtins__
+    return types.FunctionType(code, scope, *rest)
 
 
 def _dump(subject: LoadedSubject, file: Any, storages: _Storages, modules: ValueModules) -> None:
@@ -564,28 +585,9 @@ def _find_culprit(
 
 def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     """What an object is made of as pickle sees it, each with the way to it."""
-    if isinstance(value, (nn.Module, Mapping, tuple, list, set, frozenset)):
-        yield from parts_of(value, place)
-    elif isinstance(value, functools.partial):
-        yield from ((f"{place}.{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
-    elif isinstance(value, types.MethodType):
-        yield from ((place, value.__self__), (place, value.__func__))
-    elif isinstance(value, types.FunctionType):
-        yield from _parts_of_function(value, place)
-    elif hasattr(value, "__dict__"):
-        # Functions last: a class's methods know the class, and with it whatever else it holds.
-        parts = sorted(vars(value).items(), key=lambda item: isinstance(item[1], types.FunctionType))
-        yield from ((f"{place}.{name}", part) for name, part in parts)
+    # Functions last: a class's methods know the class, and with it whatever else it holds.
+    parts = vars(value).items() if isinstance(value, type) else ()
+    named = [(f"{place}.{name}", part) for name, part in parts] or list(parts_of(value, place))
+    yield from sorted(named, key=lambda item: isinstance(item[1], types.FunctionType))
     if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
         yield f"class {type(value).__name__}", type(value)
-
-
-def _parts_of_function(function: types.FunctionType, place: str) -> Iterator[tuple[str, Any]]:
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    for name, cell in cells:
-        with contextlib.suppress(ValueError):  # an empty cell
-            yield f"variable {name} of {function.__qualname__}", cell.cell_contents
-    for name in sorted(global_names(function.__code__) & function.__globals__.keys()):
-        yield f"global {name} of {function.__qualname__}", function.__globals__[name]
-    yield f"a default of {function.__qualname__}", (function.__defaults__, function.__kwdefaults__)
-    yield from ((f"{place}.{name}", part) for name, part in vars(function).items())

@@ -33,6 +33,7 @@ def test_compiled_graphs_are_joined_with_the_kernels_of_a_gpu(monkeypatch: pytes
         torch.ones(IMAGES),
         configurations=("inductor-layout-opt-off", "inductor"),
         budget_seconds=0.01,
+        isolate=False,
     )
     contiguous, optimized = (diagnosis.trial(name) for name in ("inductor-layout-opt-off", "inductor"))
 

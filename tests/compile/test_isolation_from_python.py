@@ -29,7 +29,7 @@ class Block(nn.Module):
         self.conv, self.act = nn.Conv2d(3, 4, 3), act
 
     def forward(self, x):
-        return self.act(self.conv(x))
+        return torch.tanh(self.act(self.conv(x)))
 """
 CALL = """
 torch.set_num_threads(1)
@@ -83,8 +83,10 @@ CELLS = (
         (["-c", MODEL + CALL], "", ""),
         (["-"], "", MODEL + CALL),
         (["script.py"], CELLS, ""),
+        # dynamo looks up what a function's globals are by the name of its module, which is another one there
+        (["-c", MODEL + CALL.replace('"eager"', '"inductor"')], "", ""),
     ],
-    ids=["a guard and a module of its own", "a command line", "standard input", "cells of a notebook"],
+    ids=["a guard and a module of its own", "a command line", "standard input", "cells of a notebook", "compiled"],
 )
 def test_python_is_run_in_every_way(arguments: list[str], script: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "blocks.py").write_text(MODEL)

@@ -109,7 +109,7 @@ class Merging(Net):
 
 def test_configurations_of_a_model_that_changes_its_weights_do_not_see_each_other() -> None:
     diagnosis = layoutdoctor.diagnose(
-        Merging(), X, configurations=("eager", "eager-channels-last", "inductor"), budget_seconds=0.01
+        Merging(), X, configurations=("eager", "eager-channels-last", "inductor"), budget_seconds=0.01, isolate=False
     )
 
     assert [trial.equivalence.status for trial in diagnosis.trials if trial.equivalence] == ["equal"] * 3
@@ -127,7 +127,11 @@ def test_a_format_whose_weights_do_not_fit_costs_its_configurations_only(monkeyp
     monkeypatch.setattr(SharedTensors, "need", need)
 
     diagnosis = layoutdoctor.diagnose(
-        Net(), X, configurations=("eager", "eager-channels-last", "inductor-channels-last"), budget_seconds=0.01
+        Net(),
+        X,
+        configurations=("eager", "eager-channels-last", "inductor-channels-last"),
+        budget_seconds=0.01,
+        isolate=False,
     )
 
     eager, *others = diagnosis.trials
@@ -156,7 +160,7 @@ def test_a_model_of_5_gb_is_refused_where_there_is_no_room_for_a_copy() -> None:
         "pages = [line for line in open('/proc/self/status') if line.startswith('VmSize')][0].split()[1]\n"
         "resource.setrlimit(resource.RLIMIT_AS, (int(pages) * 1024 + (8 << 30),) * 2)\n"
         "try:\n"
-        "    diagnose(Large(), torch.ones(2))\n"
+        "    diagnose(Large(), torch.ones(2), isolate=False)\n"
         "except layoutdoctor.LayoutDoctorError as error:\n"
         "    print(error.exit_status, error)\n"
         "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"

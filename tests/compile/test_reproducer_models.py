@@ -166,7 +166,7 @@ def operations(graph: Graph) -> list[tuple[object, ...]]:
 def test_the_written_model_runs_what_was_recorded(name: str) -> None:
     model = MODELS[name].eval()
     x = input_of(name)
-    diagnosis = from_json(to_json(diagnose(model, (x,), configurations=EAGER, budget_seconds=0.05)))
+    diagnosis = from_json(to_json(diagnose(model, (x,), configurations=EAGER, budget_seconds=0.05, isolate=False)))
     reproducer = build_reproducer(diagnosis)
     assert reproducer.reason is None
     source = reproducer.script.partition("\nsteps = ")[0]

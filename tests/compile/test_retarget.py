@@ -40,7 +40,7 @@ def lower(
     torch.manual_seed(0)
     given = torch.randn(*shape)
     return layoutdoctor.diagnose(
-        model, given, mode=mode, configurations=configurations.split(","), target="cuda:90", **options
+        model, given, mode=mode, configurations=configurations.split(","), target="cuda:90", isolate=False, **options
     )
 
 
@@ -114,7 +114,7 @@ def test_conv3d_in_bfloat16_with_a_channels_last_input(
         model = model.to(memory_format=torch.channels_last_3d)
     given = torch.randn(1, 8, 4, 8, 8).bfloat16().to(memory_format=torch.channels_last_3d)
 
-    trial = only(layoutdoctor.diagnose(model, given, mode=mode, configurations=name, target="cuda:90"))
+    trial = only(layoutdoctor.diagnose(model, given, mode=mode, configurations=name, target="cuda:90", isolate=False))
 
     if torch.__version__.startswith("2.13"):
         assert [conversions(graph) for graph in trial.graphs] == expected
@@ -272,7 +272,9 @@ def test_a_torch_without_a_private_name_fails_the_trial_with_a_sentence(monkeypa
 def test_an_option_that_inductor_does_not_know_fails_its_trial_with_a_sentence() -> None:
     mine = Configuration(name="mine", backend="inductor", inductor_options={"no_such_option": True})
 
-    diagnosis = layoutdoctor.diagnose(nn.Linear(4, 4), torch.randn(2, 4), configurations=mine, target="cuda:90")
+    diagnosis = layoutdoctor.diagnose(
+        nn.Linear(4, 4), torch.randn(2, 4), configurations=mine, target="cuda:90", isolate=False
+    )
 
     assert diagnosis.trials[0].failure is not None
     message = diagnosis.trials[0].failure.message
@@ -332,7 +334,9 @@ import torch, layoutdoctor
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 72, 3), torch.nn.ReLU(), torch.nn.Conv2d(72, 72, 3))
 for mode in ("inference", "training"):
     names = ["inductor", "inductor-layout-opt-on", "inductor-layout-opt-off"]
-    diagnosis = layoutdoctor.diagnose(model, torch.randn(1, 3, 9, 9), mode=mode, configurations=names, target="cuda:80")
+    diagnosis = layoutdoctor.diagnose(
+        model, torch.randn(1, 3, 9, 9), mode=mode, configurations=names, target="cuda:80", isolate=False
+    )
     first, on, off = diagnosis.trials
     assert (first.status, on.status, off.status) == ("ok", "same_as", "ok"), [t.failure for t in diagnosis.trials]
     assert first.notes == ("Triton is not installed: the graphs were scheduled, but no kernels were generated, "

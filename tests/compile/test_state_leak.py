@@ -144,7 +144,7 @@ def _compiled_before() -> None:
         compiled(x).sum().backward()
         with torch.no_grad():
             compiled(x)
-    layoutdoctor.diagnose(model, x, configurations="inductor", target="cuda:90")
+    layoutdoctor.diagnose(model, x, configurations="inductor", target="cuda:90", isolate=False)
     torch._dynamo.reset()
 
 
@@ -166,6 +166,7 @@ def diagnose(mode: Mode, configurations: str, target: str | None = None, **keywo
             configurations=configurations.split(),
             target=target,
             timer=None if target else at_once,
+            isolate=False,
             **keywords,
         )
 

@@ -61,7 +61,7 @@ def _diagnose(fault: Fault, place: Workplace, monkeypatch: pytest.MonkeyPatch) -
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
-    options: dict[str, Any] = {"isolate": True} if fault.way == "isolated" else {}
+    options: dict[str, Any] = {"isolate": fault.way == "isolated"}
     if "--timeout" in fault.options:
         options["timeout_seconds"] = float(fault.options.rpartition("--timeout ")[2])
     return layoutdoctor.diagnose(

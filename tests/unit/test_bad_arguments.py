@@ -47,7 +47,12 @@ def test_a_wrong_argument_is_refused_before_the_model_runs(options: dict[str, An
 def test_the_callers_inference_mode_does_not_matter_and_stays(mode: Any) -> None:
     with torch.inference_mode():
         diagnosis = layoutdoctor.diagnose(
-            nn.Conv2d(4, 4, 3), torch.randn(1, 4, 6, 6), mode=mode, configurations="eager", budget_seconds=0.05
+            nn.Conv2d(4, 4, 3),
+            torch.randn(1, 4, 6, 6),
+            mode=mode,
+            configurations="eager",
+            budget_seconds=0.05,
+            isolate=False,
         )
         still = torch.is_inference_mode_enabled()
 
@@ -57,6 +62,6 @@ def test_the_callers_inference_mode_does_not_matter_and_stays(mode: Any) -> None
 
 def test_a_device_that_cannot_be_timed_is_refused_before_the_model_runs() -> None:
     with pytest.raises(SubjectError, match="its parameter 'weight' is on the meta device, which holds no data"):
-        layoutdoctor.diagnose(nn.Conv2d(4, 4, 3, device="meta"), IMAGE)
+        layoutdoctor.diagnose(nn.Conv2d(4, 4, 3, device="meta"), IMAGE, isolate=False)
     with pytest.raises(SubjectError, match="an example input is on the meta device, which holds no data"):
-        layoutdoctor.diagnose(torch.relu, IMAGE.to("meta"))
+        layoutdoctor.diagnose(torch.relu, IMAGE.to("meta"), isolate=False)

@@ -55,7 +55,7 @@ def diagnosed(
     monkeypatch: pytest.MonkeyPatch, model: nn.Module, profile: GpuProfile | None = None, **options: Any
 ) -> tuple[Diagnosis, Trial]:
     pretend_gpu(monkeypatch, profile)
-    arguments: dict[str, Any] = {"configurations": "eager", "budget_seconds": 0.01, **options}
+    arguments: dict[str, Any] = {"configurations": "eager", "budget_seconds": 0.01, "isolate": False, **options}
     diagnosis = layoutdoctor.diagnose(model, torch.ones(IMAGES), **arguments)
     (trial,) = diagnosis.trials
     assert (trial.status, trial.failure) == ("ok", None)

@@ -447,7 +447,9 @@ def test_a_diagnosis_under_a_newer_torch_names_what_is_lost_once_and_ends(monkey
     for path in ("torch._inductor.graph.GraphLowering.compile_to_module", "torch._dynamo.utils.counters"):
         take_away(monkeypatch, path, AttributeError("moved"))
 
-    diagnosis = layoutdoctor.diagnose(Tiny(), torch.ones(2, 3), configurations="inductor", budget_seconds=0.2)
+    diagnosis = layoutdoctor.diagnose(
+        Tiny(), torch.ones(2, 3), configurations="inductor", budget_seconds=0.2, isolate=False
+    )
 
     (note,) = [note for note in diagnosis.subject.notes if " is newer than " in note]
     assert note.startswith(f"torch {torch.__version__} is newer than the versions layoutdoctor was checked with")
@@ -696,4 +698,4 @@ def test_a_diagnosis_under_an_old_torch_is_refused_in_one_sentence(monkeypatch: 
     with pytest.raises(
         UnsupportedTorchError, match=r"cannot diagnose with torch 2\.5\.1\+cu121: expected 2\.7 or newer"
     ):
-        layoutdoctor.diagnose(Tiny(), torch.ones(2, 3), configurations="eager", budget_seconds=0.2)
+        layoutdoctor.diagnose(Tiny(), torch.ones(2, 3), configurations="eager", budget_seconds=0.2, isolate=False)

@@ -103,7 +103,9 @@ def test_the_word_diagnose_may_be_left_out(engine: FakeEngine) -> None:
     assert (engine.loaded, msgspec.structs.replace(engine.asked, command=None)) == without
 
 
-def test_every_option_reaches_the_engine_and_so_do_defaults(engine: FakeEngine, tmp_path: Path) -> None:
+def test_every_option_reaches_the_engine_and_so_do_defaults(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["--mode", "training", "--budget", "5", "m.py:Net", "--input", "f32[1]", "--input", "f32[2]", "--device"]
     words += ["cpu", "--dtype", "bf16", "--configurations", "eager,inductor", "--save-traces", str(tmp_path / "traces")]
 
@@ -115,6 +117,13 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(engine: FakeEngine, 
     assert engine.asked.budget_seconds == 5
     assert engine.asked.trace_directory == str(tmp_path / "traces")
     assert (engine.asked.command or "").startswith("layoutdoctor --mode training --budget 5 m.py:Net")
+
+    (tmp_path / "traces" / "eager.json.gz").touch()
+    assert main(words) == 2
+    assert main([*words, "--force"]) == 0
+    (tmp_path / "traces" / "eager.json.gz").rename(tmp_path / "traces" / "inductor+flat-conv3d.json.gz")
+    assert main(words) == 2
+    assert "'inductor+flat-conv3d.json.gz' is there already; pass --force to replace it" in capsys.readouterr().err
 
     for mode, count in (("inference", 3), ("training", 2)):
         main(["m.py", "--quick", "--mode", mode])

@@ -117,9 +117,12 @@ def test_a_model_whose_copy_would_be_itself_is_refused_and_left_as_it_is(kind: s
         parameter.grad = gradient
 
     with pytest.raises(SubjectError) as caught:
-        layoutdoctor.diagnose(net if kind == "module" else lambda x: net(x), torch.ones(1, 3, 8, 8), **options)
+        layoutdoctor.diagnose(
+            net if kind == "module" else lambda x: net(x), torch.ones(1, 3, 8, 8), isolate=False, **options
+        )
 
-    assert str(caught.value) == SHARED.format("Backbone", "stem.weight")
+    name, path = ("Backbone", "") if kind == "module" else ("<lambda>", "variable net of <lambda>.")
+    assert str(caught.value) == SHARED.format(name, f"{path}stem.weight")
     assert all(module.training for module in net.modules())
     assert net.stem.weight.dtype == torch.float32
     assert net.stem.weight.stride() == (27, 9, 3, 1)
@@ -208,7 +211,7 @@ def test_real_copies_ties_views_and_tensors_without_memory_pass(weights: Any) ->
 @for_each(("given", "path"), [(Holder(), "image"), (Batch(x=[torch.ones(1)]), "['x'][0]")])
 def test_an_input_whose_copy_is_itself_is_refused(given: Any, path: str) -> None:
     with pytest.raises(SubjectError, match=re.escape(SHARED.format(type(given).__name__, path))):
-        layoutdoctor.diagnose(lambda x, held: x, (torch.ones(2), given))
+        layoutdoctor.diagnose(lambda x, held: x, (torch.ones(2), given), isolate=False)
 
 
 def make_functions(net: nn.Module) -> dict[str, Any]:
