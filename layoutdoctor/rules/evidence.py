@@ -15,6 +15,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.examination.costs import all_conversions_of, conversion_places, sum_known
 from layoutdoctor.examination.kernels.names import library_of
+from layoutdoctor.examination.trust import exceeds_rounds
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shape_words
 
@@ -46,8 +47,6 @@ NEGLIGIBLE_SHARE = 0.02
 
 CHANNELS_LAST_CONFIGURATIONS = ("inductor-channels-last", "inductor-channels-last-opt-off")
 _FORMAT_PAIRS = (("inductor", "inductor-channels-last"), ("eager", "eager-channels-last"))
-# A profiled iteration whose kernels take this many times what an iteration takes in the rounds was disturbed.
-_DISTURBED_FACTOR = 1.5
 # What libraries and autograd call what only a training step runs.
 _BACKWARD = re.compile(r"backward|dgrad|wgrad|_bwd|bn_bw", re.IGNORECASE)
 _DIAGNOSE = "or diagnose the model itself, which measures: python -m layoutdoctor model.py"
@@ -131,15 +130,10 @@ def share_of_kernels(trial: Trial, seconds: float | None) -> float | None:
     return seconds / trial.kernels.seconds
 
 
-def severity_of_share(share: float | None) -> Severity:
-    """``note`` for a loss that cannot be felt, else ``warning``; also where its time was not recorded."""
-    return "note" if share is not None and share < NEGLIGIBLE_SHARE else "warning"
-
-
 def severity_of_cost(trial: Trial, seconds: float | None) -> Severity:
-    """The same for what is seen in a graph: without a measured share nothing says that it can be felt: a note."""
+    """``warning`` for a loss that can be felt, else ``note``; also where nothing says how large a share it is."""
     share = share_of_kernels(trial, seconds)
-    return "note" if trial.is_static or share is None else severity_of_share(share)
+    return "note" if trial.is_static or share is None or share < NEGLIGIBLE_SHARE else "warning"
 
 
 def is_baseline(diagnosis: Diagnosis, name: str) -> bool:
@@ -278,7 +272,7 @@ def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
 def _is_sound(trial: Trial) -> bool:
     if trial.kernels is None or trial.kernels.seconds is None:
         return False
-    return trial.measurement is None or (trial.kernels.seconds <= _DISTURBED_FACTOR * trial.measurement.median_seconds)
+    return not exceeds_rounds(trial.kernels, trial.measurement)
 
 
 def _measured_name(diagnosis: Diagnosis, name: str) -> str:

@@ -189,7 +189,7 @@ def _severity(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> Severity:
     if _is_worth_it(diagnosis, trial, facts):
         return "note"
     seconds = sum_known(pair.seconds for pair in trial.redundant_pairs)
-    severity = evidence.severity_of_share(evidence.share_of_kernels(trial, seconds))
+    severity = evidence.severity_of_cost(trial, seconds)
     if severity == "note" or not evidence.is_baseline(diagnosis, trial.name):
         return severity
     cure = evidence.verified_cure(diagnosis)

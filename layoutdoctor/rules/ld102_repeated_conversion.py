@@ -157,14 +157,12 @@ def _origin(trial: Trial, graph: Graph, node: FxNode) -> _Value | None:
 
 def _finding(diagnosis: Diagnosis, index: _Index, repeated: Sequence[_Repeated]) -> Finding:
     trial, again = index.trial, [conversion for _, own in repeated for conversion in own[1:]]
-    share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in again))
     moved = sum_known(_all_but_largest([c.bytes_moved for c in own]) for _, own in repeated)
-    is_unknown = share is None and evidence.is_trace(trial)
     return RULE.finding(
         trial.name,
         _message(index, repeated, again, moved),
         _suggestion(diagnosis, trial, repeated[0][1][0]),
-        severity="note" if is_unknown else evidence.severity_of_share(share),
+        severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in again)),
         conversions=again,
         bytes_moved=moved,
         evidence=[c.id for _, own in repeated for c in own],

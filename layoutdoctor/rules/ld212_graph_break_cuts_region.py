@@ -85,13 +85,12 @@ def _finding(trial: Trial, cut: Cut) -> Finding:
     first, second, exit_, entry = cut
     own = [conversion for conversion in (exit_, entry) if not conversion.fused]
     seconds = sum_known(conversion.seconds for conversion in own)
-    share = evidence.share_of_kernels(trial, seconds)
     return RULE.finding(
         trial.name,
         _message(trial, cut, seconds),
         "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says "
         "where it is), or give the model and its input channels_last",
-        severity="note" if not own else evidence.severity_of_share(share),
+        severity="note" if not own else evidence.severity_of_cost(trial, seconds),
         evidence=(first.name, exit_.id, second.name, entry.id),
         at=Place(exit_.module or entry.module, exit_.location or entry.location, 2, seconds),
         seconds=seconds,
