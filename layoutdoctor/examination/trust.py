@@ -37,7 +37,7 @@ _LEAST_CPU_BANDWIDTH = 1e9
 _START_SECONDS = 100e-6
 """What a conversion of any size may take to start: threads are woken, caches are cold."""
 
-WITHOUT_SECONDS = "no times of its kernels and conversions are told; counts and bytes hold"
+WITHOUT_SECONDS = "no times of kernels are told, counts and bytes hold"
 
 
 def exceeds_rounds(kernels: KernelSummary | None, measurement: Measurement | None) -> bool:

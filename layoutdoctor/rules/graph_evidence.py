@@ -305,7 +305,7 @@ def veto_finding(
         trial.name,
         message,
         suggestion or measured_words(diagnosis) or how_to_measure(trial),
-        severity="note" if evidence.fastest_of(diagnosis, WAYS_AROUND) is None else "warning",
+        severity=evidence.severity_of_gain(evidence.fastest_of(diagnosis, WAYS_AROUND)),
         at=deciding[0] if deciding else None,
         evidence=decision.deciding_nodes,
     )

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import conversions_of, sum_known
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import advised, channels_last_ways
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
 from layoutdoctor.units import format_bytes
@@ -215,7 +216,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> s
         return f"{advice}: {evidence.try_words(wanted)}{further}"
     if trial.configuration.input_format == "channels_last":
         return "convert the value once by hand, in front of its readers, and give them the copy"
-    return f"{advice}: give the model and its input channels_last"
+    return advised(diagnosis, trial, channels_last_ways(trial), f"{advice}: give the model and its input channels_last")
 
 
 RULE = document_rule("LD102", "repeated-conversion", check, __doc__)

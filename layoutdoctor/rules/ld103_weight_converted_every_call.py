@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import advised, frozen_ways
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, joined
 
@@ -112,11 +113,12 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion
         why = ", since a step changes their values and not their layout" if is_training else ""
         wanted = evidence.wanted_format(weights)
         return f"convert the parameters once: model.to(memory_format={wanted}){why}; and measure that"
-    return (
+    ways = frozen_ways(diagnosis)
+    advice = (
         "freeze the model: set torch._inductor.config.freezing = True before the first compiled call, under "
-        "torch.no_grad() (given as an option of torch.compile it has no effect); "
-        "--configurations all measures it as inductor-freezing"
+        "torch.no_grad() (given as an option of torch.compile it has no effect)"
     )
+    return advised(diagnosis, trial, ways, advice if ways else f"{advice}; --configurations all measures it")
 
 
 def _is_strided_by_gpu_library(conversion: Conversion) -> bool:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import all_conversions_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import OFF, advised, channels_last_ways
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing
@@ -180,6 +181,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> s
         advice = _VIEW_ADVICE if op in (*_VIEWS, *_PRODUCTS) else _ADVICE.get(op, general)
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _is_without(candidate, breaker))
     if other is None:
+        if advice == _COMPILED_ADVICE:
+            return advised(diagnosis, trial, (*channels_last_ways(trial), *OFF), advice)
         return advice
     return f"{advice}; {other.name} does not lose it there: {evidence.alternative_words(diagnosis, trial, other)}"
 
