@@ -59,6 +59,11 @@ _EAGER_ADVICE = {
     "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
     "instance_norm": "in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
 }
+_CONVOLUTIONS = ("convolution", "conv2d", "conv3d", "mkldnn_convolution")
+_CONVOLUTION_ADVICE = (
+    "this convolution runs outside the library that keeps channels_last, as small ones do: a larger batch, or a Conv3d "
+    "whose kernel has depth 1 written as a Conv2d, may run inside it"
+)
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
 _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")
 _VIEW_ADVICE = (
@@ -178,6 +183,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> s
     advice = _EAGER_ADVICE.get(op) if trial.configuration.backend == "eager" else None
     if advice is None:
         general = _GENERAL_ADVICE if trial.configuration.backend == "eager" else _COMPILED_ADVICE
+        general = _CONVOLUTION_ADVICE if op in _CONVOLUTIONS else general
         advice = _VIEW_ADVICE if op in (*_VIEWS, *_PRODUCTS) else _ADVICE.get(op, general)
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _is_without(candidate, breaker))
     if other is None:
