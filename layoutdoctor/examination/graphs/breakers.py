@@ -121,12 +121,11 @@ def _losing_convolutions(flow: BufferGraph, buffer: Buffer) -> Iterator[tuple[Bu
         is_end = source is None or not is_followed or _given_to_buffer(flow, source) is not None
         return [] if is_end or source is None else list(source.reads)
 
-    for name in sorted(_reached(buffer.reads, above), key=flow.position):
-        source = flow.buffers.get(name)
-        if source is not None and source.is_extern and is_only_contiguous(source.layout):
-            given = _given_to_convolution(flow, source)
-            if given is not None:
-                yield source, given
+    reached = _reached(buffer.reads, above)
+    for source in flow.buffers.values():
+        given = _given_to_convolution(flow, source) if source.name in reached and source.is_extern else None
+        if given is not None and is_only_contiguous(source.layout):
+            yield source, given
 
 
 def _read_by_convolutions(flow: BufferGraph) -> set[str]:

@@ -292,6 +292,8 @@ def test_a_called_convolution_that_returns_contiguous_is_named_and_not_the_sum_b
         return [breaker.node for breaker in compiled_breakers(BufferGraph(known), graph_conversions(known))]
 
     assert names(A, losing, total, back, B) == ["conv_m"]
+    of_inputs = plain("t", a_read("m", PLAIN), a_read("a", LAST), reads=("m", "a", "x", "w"), source_node="relu")
+    assert names(A, losing, of_inputs, back, B) == ["conv_m"]
     direct = last("back", a_read("m", PLAIN), origins=("conv_b",))
     assert names(A, losing, direct, B) == ["conv_m"]
 

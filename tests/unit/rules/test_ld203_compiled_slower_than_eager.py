@@ -58,6 +58,7 @@ def test_what_is_no_finding() -> None:
     # Eager in a format in which nothing was compiled, or something compiled is as fast, is the format's doing.
     last, off = a_trial("inductor-channels-last"), a_trial("inductor-layout-opt-off")
     assert findings(EAGER_LAST) == []
+    assert findings(a_ratio("eager-channels-last", 0.9), a_ratio(last.name, 0.7), trials=(last,)) == []
     assert findings(EAGER_LAST, a_ratio(last.name, 1.27), trials=(last,)) == []
     assert findings(EAGER, a_ratio(off.name, 1.24), trials=(off,)) == []
 
