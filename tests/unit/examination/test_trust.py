@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from builders import a_conversion, a_kernel, a_measurement, kernels
+from builders import a_conversion, a_diagnosis, a_kernel, a_measurement, a_trial, kernels
 from recorded_builders import a_recording
 
 from layoutdoctor.examination.examine import diagnosis_of, examine
-from layoutdoctor.examination.trust import doubt_by_bandwidth, exceeds_rounds
+from layoutdoctor.examination.trust import WITHOUT_SECONDS, doubt_by_bandwidth, exceeds_rounds
+from layoutdoctor.reports.sections.view import build_remarks
 from layoutdoctor.reports.text import render_text
 from layoutdoctor.run.recorded import diagnose_recordings
 
@@ -110,3 +111,12 @@ def test_kernels_that_ran_beside_one_another_are_counted_once() -> None:
     assert not exceeds_rounds(both, a_measurement(*[1.1e-3] * 9))
     assert exceeds_rounds(both, a_measurement(*[0.6e-3] * 9))
     assert exceeds_rounds(kernels(seconds=2e-3), a_measurement(*[1.1e-3] * 9))
+
+
+def test_a_report_says_it_in_one_line_for_all_configurations() -> None:
+    doubt = f"profiled kernels take 31.6 ms, an iteration in the timing rounds 231 us: {WITHOUT_SECONDS}"
+    trials = [a_trial(name, notes=("another", doubt)) for name in ("inductor", "eager", "eager-channels-last")]
+
+    assert build_remarks(a_diagnosis(*trials))[-1] == f"inductor: {doubt}; so it is with eager and eager-channels-last"
+    assert sum(WITHOUT_SECONDS in remark for remark in build_remarks(a_diagnosis(*trials))) == 1
+    assert build_remarks(a_diagnosis(trials[0]))[-1] == f"inductor: {doubt}"
