@@ -47,6 +47,7 @@ from layoutdoctor.rules.ld502_mixed_formats_in_model import RULE as LD502
 from layoutdoctor.rules.ld503_flat_conv3d import RULE as LD503
 from layoutdoctor.rules.ld504_ambiguous_format import RULE as LD504
 from layoutdoctor.rules.ld505_as_strided_on_activation import RULE as LD505
+from layoutdoctor.rules.measured_cures import is_of_interest, with_measured_cure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,8 +79,9 @@ def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tupl
     """
     chosen = ALL_RULES if rules is None else rules
     first = {None, *_first_names(diagnosis)}
-    found = (finding for rule in chosen for finding in _run(rule, diagnosis))
-    return tuple(sorted(found, key=lambda finding: (finding.configuration not in first, *_rank(finding))))
+    findings = (finding for rule in chosen for finding in _run(rule, diagnosis))
+    told = (with_measured_cure(diagnosis, finding) for finding in findings if is_of_interest(diagnosis, finding))
+    return tuple(sorted(told, key=lambda finding: (finding.configuration not in first, *_rank(finding))))
 
 
 def _first_names(diagnosis: Diagnosis) -> Iterator[str]:

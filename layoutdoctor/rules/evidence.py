@@ -199,6 +199,7 @@ def _preference(diagnosis: Diagnosis, name: str) -> tuple[bool, int]:
         own.layout_optimization not in (None, "default"),
         own.freezes,
         own.backend != "inductor",
+        bool(own.cures),
     )
     return not _is_advised(diagnosis, name), sum(changes)
 
