@@ -549,7 +549,7 @@ class Kernel(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
-        seconds: Its time.
+        seconds: Its time; the least of several iterations.
         start_seconds: Start within the profiled iteration.
         op: ATen operation it ran in; None for a generated kernel.
         library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None where not known.
@@ -562,7 +562,7 @@ class Kernel(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    seconds: Seconds
+    seconds: Seconds | None
     start_seconds: Moment | None = None
     op: str | None = None
     library: str | None = None
@@ -603,7 +603,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
 
     Attributes:
         count: Kernels in the list.
-        seconds: Sum of their times; not the wall time.
+        seconds: Sum of their times; not the wall time. None, as all of their times, where what was seen cannot be true.
         conversion_count: Library conversions that change a layout (direction other than ``none``).
         conversion_seconds: Their time.
         share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.

@@ -232,7 +232,7 @@ def _launch_seconds(graph: Graph, launches: dict[int, list[Buffer]], kernels: Se
     """Seconds of each launch, the mean over the times that the graph ran; none where counts do not fit."""
     ran: dict[str, list[float]] = defaultdict(list)
     for kernel in kernels:
-        if kernel.library == "inductor" and kernel.graph in (graph.name, None):
+        if kernel.library == "inductor" and kernel.graph in (graph.name, None) and kernel.seconds is not None:
             ran[kernel.name].append(kernel.seconds)
     order: dict[str, list[int]] = defaultdict(list)
     for launch, buffers in sorted(launches.items()):

@@ -26,9 +26,17 @@ from layoutdoctor.examination.graphs.join import align_eager, join_compiled, joi
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives, summarize_host
+from layoutdoctor.examination.kernels.host import place_primitives, summarize_host
+from layoutdoctor.examination.kernels.least import least_times
 from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table
-from layoutdoctor.recording.recording import unrest
+from layoutdoctor.examination.trust import (
+    WITHOUT_SECONDS,
+    doubt_by_bandwidth,
+    doubt_by_rounds,
+    graphs_without_seconds,
+    kernels_without_seconds,
+    pairs_without_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -74,6 +82,7 @@ def _of_events_alone(iteration: Iteration) -> Examined:
 
 def _of_graphs(recording: Recording) -> Examined:
     graphs, kernels, notes = recording.trial.graphs, None, []
+    doubt: str | None = None
     pairs: tuple[RedundantPair, ...] = ()
     is_eager = recording.trial.configuration.backend == "eager"
     try:
@@ -83,7 +92,7 @@ def _of_graphs(recording: Recording) -> Examined:
         notes.append(f"conversions were not looked for: {first_line(error)}")
     try:
         if recording.iterations:
-            graphs, kernels = _ran(recording, graphs, is_eager=is_eager)
+            graphs, kernels, doubt = _ran(recording, graphs, is_eager=is_eager)
     except Exception as error:  # the configuration still has its times and outputs
         notes.append(f"the kernel list was not recorded: {first_line(error)}")
     try:
@@ -91,15 +100,26 @@ def _of_graphs(recording: Recording) -> Examined:
             graphs, pairs = _proved(graphs, kernels.conversions if kernels is not None else (), is_eager=is_eager)
     except Exception as error:  # what was recorded stays
         notes.append(f"round trips were not looked for: {first_line(error)}")
-    return Examined(graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=tuple(notes))
+    facts = Examined(graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=tuple(notes))
+    return facts if doubt is None else _without_seconds(facts, doubt)
 
 
-def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> tuple[tuple[Graph, ...], KernelSummary]:
-    """The kernel list of the quietest iteration, and the graphs with what ran in them."""
-    iteration = min(recording.iterations, key=unrest)
+def _without_seconds(facts: Examined, doubt: str) -> Examined:
+    return Examined(
+        graphs=graphs_without_seconds(facts.graphs),
+        kernels=None if facts.kernels is None else kernels_without_seconds(facts.kernels),
+        redundant_pairs=pairs_without_seconds(facts.redundant_pairs),
+        notes=(*facts.notes, f"{doubt}: {WITHOUT_SECONDS}"),
+    )
+
+
+def _ran(
+    recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool
+) -> tuple[tuple[Graph, ...], KernelSummary, str | None]:
+    """The kernel list with the least times of all iterations, the graphs with what ran, and a doubt of the times."""
+    least = least_times(recording.iterations)
     bandwidth = recording.head.environment.copy_bandwidth_bytes_per_second
-    profile, log = iteration_of(iteration.events), iteration.log
-    tree = operation_tree(profile)
+    iteration, profile, tree, log = least.iteration, least.profile, least.tree, least.iteration.log
     lacks = list(iteration.lacks)
     homeless = place_primitives(tree, log, profile.base_seconds) if log is not None else []
     problem = join_eager(tree, graphs[0]) if is_eager else join_compiled(tree, graphs)
@@ -118,11 +138,13 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
     if is_eager:
         graph = with_eager_conversions(graphs[0], tree, kernels.conversions, seconds)
         conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
-        return (msgspec.structs.replace(graph, conversions=conversions),), kernels
-    graphs = with_costs_of_all(graphs, kernels.kernels, bandwidth)
-    if seconds is not None:
-        graphs = tuple(with_copies_in_calls(graph, tree, seconds) for graph in graphs)
-    return graphs, kernels
+        graphs = (msgspec.structs.replace(graph, conversions=conversions),)
+    else:
+        graphs = with_costs_of_all(graphs, kernels.kernels, bandwidth)
+        if seconds is not None:
+            graphs = tuple(with_copies_in_calls(graph, tree, seconds) for graph in graphs)
+    converted = (*kernels.conversions, *(conversion for graph in graphs for conversion in graph.conversions))
+    return graphs, kernels, least.doubt or doubt_by_bandwidth(converted, bandwidth, iteration.device)
 
 
 def _proved(
@@ -183,7 +205,7 @@ def _without_conclusions(head: Head, missing: Sequence[str]) -> Head:
 
 
 def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping[str, Recording]) -> Trial:
-    trial, facts = recording.trial, known[recording.name]
+    trial, facts = recording.trial, _believed(recording, known)
     graphs, kernels, pairs = facts.graphs, facts.kernels, facts.redundant_pairs
     if trial.same_as is not None:
         if trial.same_as not in by_name:
@@ -191,12 +213,21 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
             failure = Failure(kind="prepare", message=missing)
             return msgspec.structs.replace(trial, status="skipped", same_as=None, failure=failure, graphs=graphs)
         # What was recorded there holds here, the times stay there; the nodes need not be saved twice.
-        twin = known[trial.same_as]
+        twin = _believed(by_name[trial.same_as], known)
         kernels, pairs = twin.kernels, twin.redundant_pairs
         graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
     return msgspec.structs.replace(
         trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=(*trial.notes, *facts.notes)
     )
+
+
+def _believed(recording: Recording, known: Mapping[str, Examined]) -> Examined:
+    """What was examined, without times that the rounds, which may have come later, contradict."""
+    facts = known[recording.name]
+    if recording.source != "live" or recording.trial.same_as is not None:
+        return facts
+    doubt = doubt_by_rounds(facts.kernels, recording.trial.measurement)
+    return facts if doubt is None else _without_seconds(facts, doubt)
 
 
 def by_diagnosis(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:

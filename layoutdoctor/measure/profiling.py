@@ -1,5 +1,5 @@
 """
-One warm iteration under the profiler and oneDNN's verbose log.
+Warm iterations under the profiler and oneDNN's verbose log.
 
 Timing is another pass: profiled times are good for shares, not for comparing configurations.
 """
@@ -12,6 +12,7 @@ import gzip
 import os
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,12 @@ _TIMESTAMP_VARIABLES = ("ONEDNN_VERBOSE_TIMESTAMP", "DNNL_VERBOSE_TIMESTAMP")
 """Read by oneDNN when it first prints; with it every line says when its primitive started."""
 
 
-QUIET_REPETITIONS = 3
-"""Iterations to choose the quietest from: one may have met another program, or a thread that woke up late."""
+MOST_ITERATIONS = 5
+"""Of a short call: of each operation the least of their times counts, as any may have met another program."""
+
+_LEAST_ITERATIONS = 3
+_ENOUGH_SECONDS = 1.0
+"""After which no more than the least are recorded."""
 
 _LONG_ITERATION_NANOSECONDS = 2_000_000_000
 
@@ -53,7 +58,7 @@ def record_iterations(
     trace_file: Path | None = None,
 ) -> tuple[Iteration, ...]:
     """
-    Records a few iterations, of which the quietest is examined; a long one is recorded once.
+    Records a few iterations, of which each operation counts with its least time; a long one is recorded once.
 
     Args:
         prepare: Makes one iteration, already warm, ready to run.
@@ -62,10 +67,11 @@ def record_iterations(
     Raises:
         Exception: Whatever the step raises.
     """
+    start = time.perf_counter()
     best = record_iteration(prepare(), device, captured, trace_file)
     found = [best]
-    for _ in range(QUIET_REPETITIONS - 1):
-        if busy_nanoseconds(best.events) > _LONG_ITERATION_NANOSECONDS:
+    while len(found) < MOST_ITERATIONS and busy_nanoseconds(best.events) <= _LONG_ITERATION_NANOSECONDS:
+        if len(found) >= _LEAST_ITERATIONS and time.perf_counter() - start > _ENOUGH_SECONDS:
             break
         with tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory:
             kept = None if trace_file is None else Path(directory) / trace_file.name

@@ -97,7 +97,7 @@ def _first_kernel(trial: Trial) -> tuple[str, int, float] | None:
     if not known:
         return None
     start, kernel = min(known, key=lambda item: item[0])
-    return kernel.name, round(kernel.seconds * _NANOSECONDS), start
+    return kernel.name, round((kernel.seconds or 0.0) * _NANOSECONDS), start
 
 
 def _find_kernels(trial: Trial, conversions: Sequence[Conversion], survey: Survey) -> dict[str, KernelEvent]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.records import Finding
 from layoutdoctor.errors import first_line
 from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.evidence import main_trial
 from layoutdoctor.rules.ld101_round_trip_conversion import RULE as LD101
 from layoutdoctor.rules.ld102_repeated_conversion import RULE as LD102
 from layoutdoctor.rules.ld103_weight_converted_every_call import RULE as LD103
@@ -49,7 +50,7 @@ from layoutdoctor.rules.ld505_as_strided_on_activation import RULE as LD505
 from layoutdoctor.rules.measured_cures import is_of_interest, with_measured_cure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Diagnosis, Severity
 
@@ -67,7 +68,7 @@ _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tuple[Finding, ...]:
     """
-    What the rules find, most severe first, then by cost.
+    What the rules find: of the default and the recommended configuration first; most severe first, then by cost.
 
     Args:
         diagnosis: Any diagnosis; its own findings are not looked at.
@@ -77,9 +78,19 @@ def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tupl
         The findings. A rule that raises loses its own findings only: a note with its code says that it failed.
     """
     chosen = ALL_RULES if rules is None else rules
+    first = {None, *_first_names(diagnosis)}
     findings = (finding for rule in chosen for finding in _run(rule, diagnosis))
     told = (with_measured_cure(diagnosis, finding) for finding in findings if is_of_interest(diagnosis, finding))
-    return tuple(sorted(told, key=_rank))
+    return tuple(sorted(told, key=lambda finding: (finding.configuration not in first, *_rank(finding))))
+
+
+def _first_names(diagnosis: Diagnosis) -> Iterator[str]:
+    """The default and the recommended configuration, also where another trial stands for one of them."""
+    main, advice = main_trial(diagnosis), diagnosis.recommendation
+    names = (main.name if main is not None else None, advice.configuration if advice is not None else None)
+    for name in names:
+        trial = diagnosis.measured_trial(name) if name is not None else None
+        yield from (name for name in (name, trial.name if trial is not None else None) if name is not None)
 
 
 def _run(rule: Rule, diagnosis: Diagnosis) -> list[Finding]:

@@ -15,15 +15,15 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.examination.costs import all_conversions_of, conversion_places, sum_known
 from layoutdoctor.examination.kernels.names import library_of
+from layoutdoctor.examination.trust import exceeds_rounds
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shape_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import (
-        Configuration,
         Conversion,
         ConversionDirection,
         CostSource,
@@ -46,8 +46,6 @@ NEGLIGIBLE_SHARE = 0.02
 
 CHANNELS_LAST_CONFIGURATIONS = ("inductor-channels-last", "inductor-channels-last-opt-off")
 _FORMAT_PAIRS = (("inductor", "inductor-channels-last"), ("eager", "eager-channels-last"))
-# A profiled iteration whose kernels take this many times what an iteration takes in the rounds was disturbed.
-_DISTURBED_FACTOR = 1.5
 # What libraries and autograd call what only a training step runs.
 _BACKWARD = re.compile(r"backward|dgrad|wgrad|_bwd|bn_bw", re.IGNORECASE)
 _DIAGNOSE = "or diagnose the model itself, which measures: python -m layoutdoctor model.py"
@@ -131,15 +129,10 @@ def share_of_kernels(trial: Trial, seconds: float | None) -> float | None:
     return seconds / trial.kernels.seconds
 
 
-def severity_of_share(share: float | None) -> Severity:
-    """``note`` for a loss that cannot be felt, else ``warning``; also where its time was not recorded."""
-    return "note" if share is not None and share < NEGLIGIBLE_SHARE else "warning"
-
-
 def severity_of_cost(trial: Trial, seconds: float | None) -> Severity:
-    """The same for what is seen in a graph: without a measured share nothing says that it can be felt: a note."""
+    """``warning`` for a loss that can be felt, else ``note``; also where nothing says how large a share it is."""
     share = share_of_kernels(trial, seconds)
-    return "note" if trial.is_static or share is None else severity_of_share(share)
+    return "note" if trial.is_static or share is None or share < NEGLIGIBLE_SHARE else "warning"
 
 
 def is_baseline(diagnosis: Diagnosis, name: str) -> bool:
@@ -167,13 +160,57 @@ def faster_ratio(diagnosis: Diagnosis, name: str) -> RatioInterval | None:
     ratio = ratio_of(diagnosis, name)
     if ratio is None or ratio.verdict != FASTER or has_different_outputs(diagnosis, name):
         return None
-    return ratio
+    return None if is_refuted(diagnosis, name) else ratio
 
 
 def fastest_of(diagnosis: Diagnosis, names: Iterable[str]) -> RatioInterval | None:
     """Of some configurations, the one that gains most over the baseline; None where none is measurably faster."""
-    ratios = [ratio for name in names if (ratio := faster_ratio(diagnosis, name)) is not None]
-    return max(ratios, key=lambda ratio: ratio.median, default=None)
+    ratios = {name: ratio for name in names if (ratio := faster_ratio(diagnosis, name)) is not None}
+    return ratios.get(_best_of(diagnosis, ratios) or "")
+
+
+def _best_of(diagnosis: Diagnosis, names: Collection[str]) -> str | None:
+    """The recommended one, else of the fastest, which cannot be told apart, that which changes least."""
+    first = max(names, key=lambda name: _median(diagnosis, name), default=None)
+    if first is None:
+        return None
+    ratio = ratio_of(diagnosis, first)
+    least = 1.0 if ratio is None else ratio.low
+    tied = [name for name in names if _high(diagnosis, name) >= least or _is_advised(diagnosis, name)]
+    return min(tied, key=lambda name: (*_preference(diagnosis, name), -_median(diagnosis, name)))
+
+
+def _is_advised(diagnosis: Diagnosis, name: str) -> bool:
+    advice = diagnosis.recommendation
+    if advice is None or advice.configuration is None:
+        return False
+    return _measured_name(diagnosis, name) == _measured_name(diagnosis, advice.configuration)
+
+
+def _preference(diagnosis: Diagnosis, name: str) -> tuple[bool, int]:
+    """Of configurations that are as good: the recommended one first, then those that change least."""
+    trial = diagnosis.measured_trial(name)
+    if trial is None:
+        return True, 0
+    own = trial.configuration
+    changes = (
+        own.model_format != "preserve",
+        own.input_format != "preserve",
+        own.layout_optimization not in (None, "default"),
+        own.freezes,
+        own.backend != "inductor",
+        bool(own.cures),
+    )
+    return not _is_advised(diagnosis, name), sum(changes)
+
+
+def is_refuted(diagnosis: Diagnosis, name: str) -> bool:
+    """Whether a configuration led the rounds, and was not faster in fresh processes."""
+    advice, comparison = diagnosis.recommendation, diagnosis.comparison
+    if advice is None or advice.fresh_processes is None or comparison is None or not comparison.fastest:
+        return False
+    led = comparison.fastest[0]
+    return led != advice.configuration and _measured_name(diagnosis, name) == _measured_name(diagnosis, led)
 
 
 def has_different_outputs(diagnosis: Diagnosis, name: str) -> bool:
@@ -190,20 +227,19 @@ def verified_cure(diagnosis: Diagnosis) -> Trial | None:
     return None if is_baseline(diagnosis, advice.configuration) else diagnosis.measured_trial(advice.configuration)
 
 
-def severity_by_cure(diagnosis: Diagnosis, is_this: Callable[[Configuration], bool]) -> Severity:
-    """``error`` where the cure that a rule means was measured and verified, else ``warning``."""
-    cure = verified_cure(diagnosis)
-    return "error" if cure is not None and is_this(cure.configuration) else "warning"
+def severity_of_gain(gain: RatioInterval | None) -> Severity:
+    """``warning`` where another configuration gains what can be felt, else ``note``."""
+    return "note" if gain is None or gain.median < 1 + NEGLIGIBLE_SHARE else "warning"
 
 
 def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> Trial | None:
     """
-    A measured trial without the trouble that is at least as fast: the recommended one, else the fastest, else a tie.
+    A measured trial without the trouble that is at least as fast: the recommended one, else of the fastest that which
+    changes least.
 
     Args:
         is_clean: Whether a trial is free of it; asked only of trials whose kernels were recorded.
     """
-    advised = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
     candidates = [
         other
         for other in own_trials(diagnosis)
@@ -211,10 +247,12 @@ def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Tr
         and other.status == "ok"
         and other.kernels is not None
         and not has_different_outputs(diagnosis, other.name)
+        and not is_refuted(diagnosis, other.name)
         and is_clean(other)
         and _is_as_fast(diagnosis, other.name, trial.name)
     ]
-    return max(candidates, key=lambda other: (other.name == advised, _median(diagnosis, other.name)), default=None)
+    best = _best_of(diagnosis, [other.name for other in candidates])
+    return next((other for other in candidates if other.name == best), None)
 
 
 def is_worth_it(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> bool:
@@ -278,7 +316,17 @@ def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
 def _is_sound(trial: Trial) -> bool:
     if trial.kernels is None or trial.kernels.seconds is None:
         return False
-    return trial.measurement is None or (trial.kernels.seconds <= _DISTURBED_FACTOR * trial.measurement.median_seconds)
+    return not exceeds_rounds(trial.kernels, trial.measurement)
+
+
+def is_surely_slower(diagnosis: Diagnosis, name: str, than: str) -> bool:
+    """Whether a configuration was measured, and is slower than another one by more than the rounds leave open."""
+    ratio, other = ratio_of(diagnosis, name), ratio_of(diagnosis, than)
+    if is_baseline(diagnosis, name):
+        return other is not None and other.verdict == FASTER
+    if is_baseline(diagnosis, than):
+        return ratio is not None and ratio.verdict == SLOWER
+    return ratio is not None and other is not None and ratio.high < other.low
 
 
 def _measured_name(diagnosis: Diagnosis, name: str) -> str:
@@ -289,6 +337,11 @@ def _measured_name(diagnosis: Diagnosis, name: str) -> str:
 def _median(diagnosis: Diagnosis, name: str) -> float:
     ratio = ratio_of(diagnosis, name)
     return ratio.median if ratio is not None else 1.0
+
+
+def _high(diagnosis: Diagnosis, name: str) -> float:
+    ratio = ratio_of(diagnosis, name)
+    return ratio.high if ratio is not None else 1.0
 
 
 def _is_as_fast(diagnosis: Diagnosis, name: str, than: str) -> bool:

@@ -14,6 +14,7 @@ from layoutdoctor.diagnosis.records import SLOWER
 from layoutdoctor.examination.costs import may_hide_gain
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, is_layout_agnostic
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import other_cure
 from layoutdoctor.rules.evidence import eager_of_same_formats
 from layoutdoctor.words import joined, line_words, shape_words
 
@@ -300,12 +301,13 @@ def veto_finding(
     rule: Rule, diagnosis: Diagnosis, trial: Trial, decision: Decision, message: str, suggestion: str | None = None
 ) -> Finding:
     """A finding about a veto, at the first convolution that decided; it suggests to measure where nobody did."""
-    deciding = deciding_convolutions(decision)
+    deciding, gain = deciding_convolutions(decision), evidence.fastest_of(diagnosis, WAYS_AROUND)
+    against = other_cure(diagnosis, trial, lambda cure: cure.name in WAYS_AROUND) if gain is not None else None
     return rule.finding(
         trial.name,
         message,
-        suggestion or measured_words(diagnosis) or how_to_measure(trial),
-        severity="note" if evidence.fastest_of(diagnosis, WAYS_AROUND) is None else "warning",
+        against or suggestion or measured_words(diagnosis) or how_to_measure(trial),
+        severity=evidence.severity_of_gain(gain),
         at=deciding[0] if deciding else None,
         evidence=decision.deciding_nodes,
     )

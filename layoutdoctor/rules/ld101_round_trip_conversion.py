@@ -49,11 +49,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import Place, all_conversions_of, places_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import advised, channels_last_ways, is_cured
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_name
+from layoutdoctor.rules.graph_evidence import FORCED, is_convolution_named, nodes_by_name
 from layoutdoctor.words import DIRECTION_WORDS, PROOF_WORDS, count_of, distinct, joined, layout_words, listing, op_words
 
 if TYPE_CHECKING:
@@ -189,11 +191,10 @@ def _severity(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> Severity:
     if _is_worth_it(diagnosis, trial, facts):
         return "note"
     seconds = sum_known(pair.seconds for pair in trial.redundant_pairs)
-    severity = evidence.severity_of_share(evidence.share_of_kernels(trial, seconds))
+    severity = evidence.severity_of_cost(trial, seconds)
     if severity == "note" or not evidence.is_baseline(diagnosis, trial.name):
         return severity
-    cure = evidence.verified_cure(diagnosis)
-    return "error" if cure is not None and _is_clean(cure) else severity
+    return "error" if is_cured(diagnosis, _is_clean) else severity
 
 
 def _is_worth_it(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> bool:
@@ -275,18 +276,24 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequen
         return _untried_suggestion(facts, pairs)
     firsts = [first for pair in trial.redundant_pairs if (first := facts.first(pair)) is not None]
     if firsts and all(c.owner == "library" and c.direction == "to_channels_last" for c in firsts):
-        return "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
+        without = "eager" if trial.configuration.backend == "eager" else BASELINE
+        ways = (without,) if evidence.is_channels_last(trial) else ()
+        advice = "leave channels_last away, for these layers or for the whole model"
+        return advised(diagnosis, trial, ways, f"the library computes contiguous here: {advice}")
     if any(place.code and ".contiguous()" in place.code for p in trial.redundant_pairs if (place := p.location)):
         return "remove the .contiguous() between the layers, so that they hand on the layout they have"
     if trial.configuration.input_format != "channels_last":
-        return "give the model and its input channels_last, so that the layers between hand the layout on"
+        advice = "give the model and its input channels_last, so that the layers between hand the layout on"
+        return advised(diagnosis, trial, channels_last_ways(trial), advice)
     if trial.configuration.layout_optimization == "off":
-        return "leave Inductor's layout optimization on, so that the layers between hand the layout on"
+        advice = "leave Inductor's layout optimization on, so that the layers between hand the layout on"
+        return advised(diagnosis, trial, ("inductor-channels-last",), advice)
     if _is_vetoed(trial):
-        return (
+        advice = (
             'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
             "channels_last as well, and measure it (--configurations all)"
         )
+        return advised(diagnosis, trial, (FORCED,), advice)
     return "model and input are channels_last already: look at the operation in front, which returns another layout"
 
 

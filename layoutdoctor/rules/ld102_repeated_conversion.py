@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import conversions_of, sum_known
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import advised, channels_last_ways
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
 from layoutdoctor.units import format_bytes
@@ -157,14 +158,12 @@ def _origin(trial: Trial, graph: Graph, node: FxNode) -> _Value | None:
 
 def _finding(diagnosis: Diagnosis, index: _Index, repeated: Sequence[_Repeated]) -> Finding:
     trial, again = index.trial, [conversion for _, own in repeated for conversion in own[1:]]
-    share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in again))
     moved = sum_known(_all_but_largest([c.bytes_moved for c in own]) for _, own in repeated)
-    is_unknown = share is None and evidence.is_trace(trial)
     return RULE.finding(
         trial.name,
         _message(index, repeated, again, moved),
         _suggestion(diagnosis, trial, repeated[0][1][0]),
-        severity="note" if is_unknown else evidence.severity_of_share(share),
+        severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in again)),
         conversions=again,
         bytes_moved=moved,
         evidence=[c.id for _, own in repeated for c in own],
@@ -217,7 +216,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> s
         return f"{advice}: {evidence.try_words(wanted)}{further}"
     if trial.configuration.input_format == "channels_last":
         return "convert the value once by hand, in front of its readers, and give them the copy"
-    return f"{advice}: give the model and its input channels_last"
+    return advised(diagnosis, trial, channels_last_ways(trial), f"{advice}: give the model and its input channels_last")
 
 
 RULE = document_rule("LD102", "repeated-conversion", check, __doc__)

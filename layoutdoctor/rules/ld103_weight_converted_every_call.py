@@ -39,6 +39,7 @@ import msgspec
 from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import advised, frozen_ways
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, joined
 
@@ -126,11 +127,13 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion
         return f"freezing converts them once, but {frozen.name} did not run here"
     if frozen is not None and evidence.ratio_of(diagnosis, frozen.name) is not None:
         return f"freezing is no faster here: {evidence.alternative_words(diagnosis, trial, frozen)}"
-    return (
+    ways = frozen_ways(diagnosis)
+    advice = (
         "freeze the model: set torch._inductor.config.freezing = True before the first compiled call, under "
-        "torch.no_grad() (given as an option of torch.compile it has no effect); "
-        "--configurations inductor,inductor-freezing measures it"
+        "torch.no_grad() (given as an option of torch.compile it has no effect)"
     )
+    measured = "--configurations inductor,inductor-freezing measures it"
+    return advised(diagnosis, trial, ways, advice if ways else f"{advice}; {measured}")
 
 
 def _frozen(diagnosis: Diagnosis, trial: Trial) -> Trial | None:

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import all_conversions_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import OFF, advised, channels_last_ways
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing
@@ -59,6 +60,11 @@ _EAGER_ADVICE = {
     "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
     "instance_norm": "in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
 }
+_CONVOLUTIONS = ("convolution", "conv2d", "conv3d", "mkldnn_convolution")
+_CONVOLUTION_ADVICE = (
+    "this convolution runs outside the library that keeps channels_last, as small ones do: a larger batch, or a Conv3d "
+    "whose kernel has depth 1 written as a Conv2d, may run inside it"
+)
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
 _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")
 _VIEW_ADVICE = (
@@ -178,9 +184,12 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> s
     advice = _EAGER_ADVICE.get(op) if trial.configuration.backend == "eager" else None
     if advice is None:
         general = _GENERAL_ADVICE if trial.configuration.backend == "eager" else _COMPILED_ADVICE
+        general = _CONVOLUTION_ADVICE if op in _CONVOLUTIONS else general
         advice = _VIEW_ADVICE if op in (*_VIEWS, *_PRODUCTS) else _ADVICE.get(op, general)
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _is_without(candidate, breaker))
     if other is None:
+        if advice == _COMPILED_ADVICE:
+            return advised(diagnosis, trial, (*channels_last_ways(trial), *OFF), advice)
         return advice
     return f"{advice}; {other.name} does not lose it there: {evidence.alternative_words(diagnosis, trial, other)}"
 

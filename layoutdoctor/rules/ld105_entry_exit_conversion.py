@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import channels_last_ways, is_worth_trying, refusal
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_name
 from layoutdoctor.words import count_of, joined
@@ -50,7 +51,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     graphs = [graph for graph in trial.graphs if _is_clean(graph)]
     found = [c for graph in graphs for c in _activations(graph) if c.role == "exit" or _is_for_convolution(graph, c)]
     if found:
-        message, suggestion = _message(diagnosis, trial, graphs, found), _suggestion(diagnosis, found)
+        message, suggestion = _message(diagnosis, trial, graphs, found), _suggestion(diagnosis, trial, found)
         yield RULE.finding(trial.name, message, suggestion, conversions=found, at=found[0])
 
 
@@ -99,13 +100,15 @@ def _count_words(conversions: Sequence[Conversion], noun: str, side: str) -> str
     return f"{counted} {side}{remark}"
 
 
-def _suggestion(diagnosis: Diagnosis, found: Sequence[Conversion]) -> str:
+def _suggestion(diagnosis: Diagnosis, trial: Trial, found: Sequence[Conversion]) -> str:
     roles = {c.role for c in found}
     parts: list[str] = []
     if "entry" in roles:
         tensors = evidence.inputs_not_channels_last(diagnosis)
         wanted = dict.fromkeys(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
-        parts.append(f"a {' or '.join(wanted) or 'channels_last'} input saves the conversion at the entry")
+        advice = f"a {' or '.join(wanted) or 'channels_last'} input saves the conversion at the entry"
+        ways = channels_last_ways(trial)
+        parts.append(advice if is_worth_trying(diagnosis, trial, ways) else refusal(diagnosis, trial, ways))
     if "exit" in roles:
         parts.append(
             "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "

@@ -162,7 +162,7 @@ def _finding(trial: Trial, weights: list[_Weight], *, is_training: bool) -> Find
     )
 
 
-def _cast_seconds(trial: Trial, weights: list[_Weight], conversions: list[Conversion]) -> list[float]:
+def _cast_seconds(trial: Trial, weights: list[_Weight], conversions: list[Conversion]) -> list[float | None]:
     """What the casts took that are steps of their own; a conversion's time has its cast in it."""
     if trial.kernels is None:
         return []

@@ -46,9 +46,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import library_of, output_layout_of
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import advised, channels_last_ways
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.ld101_round_trip_conversion import check as check_round_trips
 from layoutdoctor.rules.ld102_repeated_conversion import check as check_repeated
@@ -137,7 +139,9 @@ def _are_worth_it(diagnosis: Diagnosis, trial: Trial) -> bool:
 
 
 def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
-    """None where they are too little to tell, or took no time that was recorded."""
+    """None where they are too little to tell, or took no time that was recorded; a note where times cannot be told."""
+    if kernels.seconds is None and conversions and not evidence.is_trace(trial):
+        return "note"
     share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in conversions))
     if share is None or share < _LEAST_SHARE:
         return None
@@ -294,10 +298,9 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conver
         return "leave them: every configuration with fewer of them that was measured is slower here"
     if wanted is None:
         return "measure both memory formats: --configurations default"
-    return (
-        f"give the model and its input {wanted}, and measure that as well: --configurations default"
-        + evidence.miopen_words(conversions)
-    )
+    advice = f"give the model and its input {wanted}, and measure that as well: --configurations default"
+    ways = ("eager", BASELINE) if wanted == "torch.contiguous_format" else channels_last_ways(trial)
+    return advised(diagnosis, trial, ways, advice + evidence.miopen_words(conversions))
 
 
 def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted: str | None) -> str:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import may_hide_gain, sum_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules import graph_evidence as decisions
+from layoutdoctor.rules.advice import other_cure
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import count_of
@@ -123,7 +124,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, message: str, convolutions: Seq
         trial.name,
         message,
         _suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}),
-        severity="note" if gain is None else "warning",
+        severity=evidence.severity_of_gain(gain),
         evidence=[convolution.node for convolution in convolutions],
         at=convolutions[0] if convolutions else None,
     )
@@ -137,6 +138,9 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> s
         return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
+    against = other_cure(diagnosis, trial, lambda cure: cure.input_format == "channels_last")
+    if gain is not None and against is not None:
+        return against
     measured = gain or evidence.ratio_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS[0])
     if measured is None or diagnosis.comparison is None:
         return f"{advice}, and measure: the flag will not do it"

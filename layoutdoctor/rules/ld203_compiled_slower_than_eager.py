@@ -2,8 +2,9 @@
 torch.compile makes the model slower than plain eager execution.
 
 What it finds:
-    ``eager`` measurably faster than the baseline; or, where it is not, ``eager-channels-last`` faster: then it is the
-    layout that wins, and no compiled configuration with the caller's layout makes up for it.
+    Eager measurably faster than the baseline, and than everything compiled with the same formats of model and input: in
+    the caller's formats, or else in channels_last. Where eager in one format beats compiled code in another,
+    it is the format that wins: no finding.
 
 Why it costs:
     The compile itself took time, and each call takes longer than without it.
@@ -29,6 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import other_cure, severity_by_cure
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
@@ -39,35 +41,41 @@ if TYPE_CHECKING:
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most."""
-    baseline = evidence.main_trial(diagnosis)
-    if baseline is None or diagnosis.comparison is None or baseline.configuration.backend != "inductor":
+    main, comparison = evidence.main_trial(diagnosis), diagnosis.comparison
+    if main is None or comparison is None or main.configuration.backend != "inductor":
         return
-    name = diagnosis.comparison.baseline
-    for other, words in (("eager", "eager"), ("eager-channels-last", "eager in channels_last")):
-        ratio = evidence.faster_ratio(diagnosis, other)
-        if ratio is not None:
-            message = f"{name} is slower than {words}: {evidence.speed_words(ratio, name)}"
-            yield _finding(diagnosis, baseline, ratio, message)
+    for eager, words in (("eager", "eager"), ("eager-channels-last", "eager in channels_last")):
+        own, ratio = diagnosis.measured_trial(eager), evidence.faster_ratio(diagnosis, eager)
+        if own is None or ratio is None:
+            continue
+        compiled = [trial for trial in diagnosis.trials if _is_compiled_alike(diagnosis, trial, own)]
+        if compiled and all(evidence.is_surely_slower(diagnosis, trial.name, eager) for trial in compiled):
+            slower = main if main in compiled else min(compiled, key=lambda trial: trial.name)
+            yield _finding(diagnosis, main, slower, ratio, words)
             return
 
 
-def _finding(diagnosis: Diagnosis, baseline: Trial, ratio: RatioInterval, message: str) -> Finding:
-    cure = evidence.verified_cure(diagnosis)
+def _is_compiled_alike(diagnosis: Diagnosis, trial: Trial, eager: Trial) -> bool:
+    """Whether a trial was compiled with the formats of an eager one, and compared."""
+    mine, theirs = trial.configuration, eager.configuration
+    is_alike = (mine.model_format, mine.input_format) == (theirs.model_format, theirs.input_format)
+    is_compared = evidence.is_baseline(diagnosis, trial.name) or evidence.ratio_of(diagnosis, trial.name) is not None
+    return is_alike and mine.backend == "inductor" and trial.status == "ok" and is_compared
+
+
+def _finding(diagnosis: Diagnosis, main: Trial, slower: Trial, ratio: RatioInterval, words: str) -> Finding:
+    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else ""
+    own = evidence.ratio_of(diagnosis, slower.name)
+    beside = "" if own is None else f", {evidence.speed_words(own, baseline)}"
     return RULE.finding(
-        baseline.name,
-        message,
-        _suggestion(diagnosis, ratio, cure),
-        severity="warning" if cure is None else "error",
+        slower.name,
+        f"{slower.name} is slower than {words}: {evidence.speed_words(ratio, baseline)}{beside}",
+        other_cure(diagnosis, main, lambda cure: cure.name == ratio.name)
+        or f"use {ratio.name}, or compile only the parts that gain from it",
+        severity=severity_by_cure(diagnosis, ratio, lambda cure: own is None or cure.backend == "eager"),
         evidence=(ratio.name,),
-        seconds=evidence.seconds_lost(diagnosis, ratio.name),
+        seconds=evidence.seconds_lost(diagnosis, ratio.name) if own is None else None,
     )
-
-
-def _suggestion(diagnosis: Diagnosis, ratio: RatioInterval, cure: Trial | None) -> str:
-    if cure is None:
-        return f"use {ratio.name}, or compile only the parts that gain from it"
-    speedup = diagnosis.recommendation.speedup if diagnosis.recommendation is not None else None
-    return f"use {cure.name}" + (f": {evidence.speedup_words(speedup)}" if speedup is not None else "")
 
 
 RULE = document_rule("LD203", "compiled-slower-than-eager", check, __doc__)

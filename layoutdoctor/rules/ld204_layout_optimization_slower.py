@@ -30,6 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import other_cure, severity_by_cure
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
                 + evidence.speed_words(ratio, diagnosis.comparison.baseline)
                 + _caution(diagnosis)
             ),
-            _suggestion(diagnosis, ratio, diagnosis.comparison.baseline),
-            severity=evidence.severity_by_cure(diagnosis, lambda cure: cure.layout_optimization == "off"),
+            other_cure(diagnosis, baseline, lambda cure: cure.layout_optimization == "off")
+            or _suggestion(diagnosis, ratio, diagnosis.comparison.baseline),
+            severity=severity_by_cure(diagnosis, ratio, lambda cure: cure.layout_optimization == "off"),
             evidence=applied,
             seconds=evidence.seconds_lost(diagnosis, ratio.name),
         )

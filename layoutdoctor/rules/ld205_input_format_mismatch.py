@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import conversions_of, dearest_of, sum_known
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import other_cure, severity_by_cure
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import be, count_of, distinct, joined, listing, shape_words
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import (
+        Configuration,
         Conversion,
         Diagnosis,
         Finding,
@@ -59,13 +61,17 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield RULE.finding(
         baseline.name,
         _message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions),
-        _suggestion(tensors),
-        severity=evidence.severity_by_cure(diagnosis, lambda cure: cure.input_format == "channels_last"),
+        other_cure(diagnosis, baseline, _is_channels_last) or _suggestion(tensors),
+        severity=severity_by_cure(diagnosis, gain, _is_channels_last),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=dearest_of(conversions),
         seconds=seconds,
         bytes_moved=sum_known(c.bytes_moved for c in conversions),
     )
+
+
+def _is_channels_last(cure: Configuration) -> bool:
+    return cure.input_format == "channels_last"
 
 
 def _message(

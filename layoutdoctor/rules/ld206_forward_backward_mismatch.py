@@ -5,7 +5,8 @@ What it finds:
     A configuration that leaves the decision to Inductor, in training, with a forward graph in which layout optimization
     was applied and a backward graph with convolutions in which it was not; or the reverse. It counts the activations
     and gradients that are laid out anew for the backward convolutions: in compiled kernels, and inside the library.
-    Gradients put back into the caller's strides at the end are not among them.
+    Gradients of weights, gradients put back into the caller's strides at the end, and what channels_last input leaves
+    as it is are not among them.
 
 Why it costs:
     What the forward saved in channels-last is brought into another layout for the backward, on each step.
@@ -33,7 +34,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_known
-from layoutdoctor.rules import evidence
+from layoutdoctor.rules import advice, evidence
 from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes
@@ -55,7 +56,8 @@ if TYPE_CHECKING:
     )
 
 _UNCOUNTED = "only-backward-convolutions"
-# A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision.
+# A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision. That of
+# a transposed convolution comes with its first dimensions exchanged, and nothing says which tensor it is.
 _PARAMETER_GRADIENTS = ("output 1", "output 2")
 
 
@@ -80,8 +82,11 @@ def _change(conversion: Conversion) -> tuple[object, ...]:
 def _kept(diagnosis: Diagnosis) -> set[tuple[object, ...]]:
     """What the backward lays out anew with channels_last input as well, which is not the mismatch's doing."""
     other = diagnosis.measured_trial("inductor-channels-last")
-    graphs = other.graphs if other is not None else ()
-    return {_change(c) for graph in graphs if graph.direction == "backward" for c in graph.conversions}
+    if other is None:
+        return set()
+    backward = [graph for graph in other.graphs if graph.direction == "backward"]
+    names, ids = {graph.name for graph in backward}, {c.id for graph in backward for c in graph.conversions}
+    return {_change(c) for c in all_conversions_of(other) if c.id in ids or c.graph in names}
 
 
 def _mismatched(trial: Trial) -> list[Graph]:
@@ -114,7 +119,7 @@ def _conversions_for_backward(trial: Trial, graph: Graph) -> list[Conversion]:
         for conversion in sorted(all_conversions_of(trial), key=lambda c: c.id not in own)
         if (conversion.id in own or conversion.graph == graph.name)
         and conversion.role not in ("entry", "exit")
-        and conversion.tensor != "weight"
+        and conversion.tensor in ("activation", "gradient")
         and conversion.port not in _PARAMETER_GRADIENTS
         and (not conversion.required_by or not names.isdisjoint(conversion.required_by))
     ]
@@ -131,8 +136,8 @@ def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conver
     return RULE.finding(
         trial.name,
         f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
-        _suggestion(diagnosis, gain),
-        severity="warning" if gain is not None else _severity(trial, conversions, seconds),
+        _suggestion(diagnosis, trial, gain),
+        severity=evidence.severity_of_gain(gain) if gain is not None else _severity(trial, conversions, seconds),
         evidence=[conversion.id for conversion in conversions] or [graph.name for graph in graphs],
         at=dearest_of(conversions),
         seconds=seconds,
@@ -174,14 +179,23 @@ def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float 
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 
 
-def _suggestion(diagnosis: Diagnosis, gain: RatioInterval | None) -> str:
-    advice = (
-        "give the model and its input channels_last, which the backward keeps, or compile with "
-        'options={"layout_optimization": False}; torch 2.15 counts backward convolutions'
-    )
-    if gain is None or diagnosis.comparison is None:
-        return advice
-    return f"{advice}; {evidence.speed_words(gain, diagnosis.comparison.baseline)}"
+def _suggestion(diagnosis: Diagnosis, trial: Trial, gain: RatioInterval | None) -> str:
+    """The best that was measured to help; else what was not tried, or was no slower than the noise hides."""
+    counted = "torch 2.15 counts backward convolutions"
+    ways = {
+        "give the model and its input channels_last, which the backward keeps": advice.channels_last_ways(trial),
+        'compile with options={"layout_optimization": False}': advice.OFF,
+    }
+    every = [name for names in ways.values() for name in names]
+    against = advice.other_cure(diagnosis, trial, lambda cure: cure.name in every)
+    if against is not None:
+        return f"{against}; {counted}"
+    if gain is not None and diagnosis.comparison is not None:
+        best = [words for words, names in ways.items() if gain.name in names]
+        measured = evidence.speed_words(gain, diagnosis.comparison.baseline)
+        return joined((*best, measured, counted))
+    left = [words for words, names in ways.items() if advice.is_worth_trying(diagnosis, trial, names)]
+    return joined((", or ".join(left) or advice.refusal(diagnosis, trial, every), counted))
 
 
 RULE = document_rule("LD206", "forward-backward-mismatch", check, __doc__)

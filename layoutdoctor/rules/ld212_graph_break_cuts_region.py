@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place, sum_known
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import channels_last_ways, is_worth_trying
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only
 from layoutdoctor.units import format_bytes
@@ -46,7 +47,7 @@ Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per cut, for the first configuration that has any."""
     for trial, cuts in evidence.first_showing(evidence.own_trials(diagnosis), lambda trial: list(_cuts(trial))):
-        yield from (_finding(trial, cut) for cut in cuts)
+        yield from (_finding(diagnosis, trial, cut) for cut in cuts)
 
 
 def _cuts(trial: Trial) -> Iterator[Cut]:
@@ -81,17 +82,17 @@ def _undoes(entry: Conversion, exit_: Conversion) -> bool:
     return channels_last_only(exit_.source) is not None and channels_last_only(entry.target) is not None
 
 
-def _finding(trial: Trial, cut: Cut) -> Finding:
+def _finding(diagnosis: Diagnosis, trial: Trial, cut: Cut) -> Finding:
     first, second, exit_, entry = cut
     own = [conversion for conversion in (exit_, entry) if not conversion.fused]
     seconds = sum_known(conversion.seconds for conversion in own)
-    share = evidence.share_of_kernels(trial, seconds)
+    is_open = is_worth_trying(diagnosis, trial, channels_last_ways(trial))
     return RULE.finding(
         trial.name,
         _message(trial, cut, seconds),
-        "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says "
-        "where it is), or give the model and its input channels_last",
-        severity="note" if not own else evidence.severity_of_share(share),
+        "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says where it is)"
+        + (", or give the model and its input channels_last" if is_open else ""),
+        severity="note" if not own else evidence.severity_of_cost(trial, seconds),
         evidence=(first.name, exit_.id, second.name, entry.id),
         at=Place(exit_.module or entry.module, exit_.location or entry.location, 2, seconds),
         seconds=seconds,

@@ -24,7 +24,8 @@ When it is fine:
 
 Source:
     torch/_inductor/graph.py, torch 2.13: a grouped convolution that "slows down 31x using channels last";
-    pytorch/pytorch issues #34977 and #50036. The times are of one profiled iteration, hence the wide margins.
+    pytorch/pytorch issues #34977 and #50036. The times are the least of a
+    few profiled iterations, hence the wide margins.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class _Convolutions:
     @property
     def seconds(self) -> float:
         """Time of all of them in the profiled iteration."""
-        return sum(kernel.seconds for kernel in self.kernels)
+        return sum(kernel.seconds or 0.0 for kernel in self.kernels)
 
     @property
     def codes(self) -> frozenset[str]:
@@ -144,7 +145,7 @@ def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
     return RULE.finding(
         slow.trial.name,
         f"{name} ({count}{backward}{slow.groups} groups{problem}) takes {_time_words(slow)} and {_time_words(fast)}: "
-        f"{ratio} slower, in one profiled iteration each",
+        f"{ratio} slower, in profiled iterations",
         "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
         "usual cause, so convert around this layer or change its groups where the rest gains",
         severity="warning",

@@ -22,7 +22,7 @@ When it is fine:
 
 Source:
     pytorch/pytorch pull request #129556, which made GroupNorm's decomposition reduce in two steps for this reason. The
-    times are of one profiled iteration.
+    times are the least of a few profiled iterations.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.examination.costs import sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
@@ -111,7 +112,7 @@ def _seconds(trial: Trial, graph: Graph, kernel: str | None) -> float | None:
     ran = [k for k in (trial.kernels.kernels if trial.kernels is not None else ()) if k.name == kernel]
     graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
     own = [k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1)]
-    return sum(own) if own else None
+    return sum_known(own)
 
 
 def _elements_read(graph: Graph, buffers: Sequence[Buffer]) -> int | None:

@@ -36,6 +36,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of, conversions_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import channels_last_ways, is_worth_trying, refusal
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import (
     channels_last_only,
@@ -178,6 +179,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
         f"convert the input and the parameters too: model = model.to(memory_format=torch.{wanted}); "
         f"x = x.to(memory_format=torch.{wanted})"
     )
+    if not is_worth_trying(diagnosis, trial, channels_last_ways(trial)):
+        return refusal(diagnosis, trial, channels_last_ways(trial))
     other = diagnosis.measured_trial("eager-channels-last")
     measured = evidence.alternative_words(diagnosis, trial, other) if other is not None and other is not trial else ""
     return f"{advice}; {measured}" if measured else advice

@@ -125,7 +125,7 @@ SETS = {found.name: found for found in (*_casebook(), *_false_alarms(), *_exampl
 
 def record(wanted: Set) -> list[Recording]:
     """
-    Runs a diagnosis, in this process; of several profiled iterations only the one that is examined is kept.
+    Runs a diagnosis, in this process; of several profiled iterations only the quietest is kept.
 
     Args:
         wanted: What to run.

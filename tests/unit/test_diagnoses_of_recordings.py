@@ -61,7 +61,7 @@ def test_a_diagnosis_has_all_that_was_observed_and_all_that_follows() -> None:
 @pytest.mark.parametrize(
     ("name", "lost", "note"),
     [
-        ("iteration_of", {"kernels"}, "the kernel list was not recorded: RuntimeError: planted"),
+        ("least_times", {"kernels"}, "the kernel list was not recorded: RuntimeError: planted"),
         ("with_breaker_costs", set(), "round trips were not looked for: RuntimeError: planted"),
     ],
 )

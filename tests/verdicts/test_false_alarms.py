@@ -417,7 +417,7 @@ def test_17_float32_that_gains_nothing_from_channels_last_is_no_finding() -> Non
 
     assert above(0.7) == set()
     assert above(1.0) == set()
-    assert above(1.3) == {"LD203", "LD205"}
+    assert above(1.3) == {"LD205"}  # compiled code in channels_last is as fast as eager in it
 
 
 # Not in the casebook's list

@@ -71,20 +71,61 @@ def _ends_above(flow: BufferGraph, name: str | None) -> Iterator[tuple[Buffer, L
         for one in front:
             buffer = flow.buffers.get(one)
             # Of another rank, such as [N, H * W, C], it may hold the same bytes: there formats say nothing.
-            if buffer is None or buffer.is_extern or not is_only_contiguous(buffer.layout):
+            if buffer is None or not is_only_contiguous(buffer.layout):
                 continue
-            # What a buffer reads it may hold: whole, in part, or through a table of indices.
-            given = next(
-                (layout for layout in map(flow.layout_of, buffer.reads) if is_only_channels_last(layout)), None
-            )
+            if buffer.is_extern:
+                given = _given_to_convolution(flow, buffer)
+                if given is not None:
+                    is_found = True
+                    yield buffer, given
+                continue
+            given = _given_to_buffer(flow, buffer)
             if given is not None:
                 is_found = True
-                yield buffer, given
+                # A sum of a channels-last value and of one that a convolution returned contiguous did not lose it.
+                yield from list(_losing_convolutions(flow, buffer)) or [(buffer, given)]
                 continue
             inputs = [other for other in buffer.reads if other not in seen]
             seen.update(inputs)
             further += dict.fromkeys(inputs)
         front = further
+
+
+def _given_to_buffer(flow: BufferGraph, buffer: Buffer) -> Layout | None:
+    """A channels-last value that a buffer reads, and so may hold: whole, in part, or through a table of indices."""
+    return next((layout for layout in map(flow.layout_of, buffer.reads) if is_only_channels_last(layout)), None)
+
+
+def _given_to_convolution(flow: BufferGraph, buffer: Buffer) -> Layout | None:
+    """The channels-last activation that a called convolution reads; None of any other call."""
+    node = flow.extern_node(buffer)
+    if node is None or not is_convolution(node.target):
+        return None
+    layouts = (flow.layout_of(name) for name in buffer.reads if not _is_weight(flow, name))
+    return next((layout for layout in layouts if is_only_channels_last(layout)), None)
+
+
+def _is_weight(flow: BufferGraph, name: str) -> bool:
+    node, buffer = flow.inputs.get(name), flow.buffers.get(name)
+    if buffer is not None:
+        return bool(buffer.reads) and all(_is_weight(flow, read) for read in buffer.reads)
+    return node is not None and node.tensor == "weight"
+
+
+def _losing_convolutions(flow: BufferGraph, buffer: Buffer) -> Iterator[tuple[Buffer, Layout]]:
+    """Convolutions that were given channels-last and returned contiguous what a buffer is computed from."""
+
+    def above(name: str) -> list[str]:
+        source = flow.buffers.get(name)
+        is_followed = source is not None and not source.is_extern and is_only_contiguous(source.layout)
+        is_end = source is None or not is_followed or _given_to_buffer(flow, source) is not None
+        return [] if is_end or source is None else list(source.reads)
+
+    reached = _reached(buffer.reads, above)
+    for source in flow.buffers.values():
+        given = _given_to_convolution(flow, source) if source.name in reached and source.is_extern else None
+        if given is not None and is_only_contiguous(source.layout):
+            yield source, given
 
 
 def _read_by_convolutions(flow: BufferGraph) -> set[str]:
@@ -129,7 +170,8 @@ def _compiled_breaker(
         node = flow.node_of(flow.buffers[buffer.alias_of]) or node
     if node is None or buffer.layout is None:
         return None
-    return _breaker(node, given, buffer.layout, conversions, f"Inductor writes its result in {_words(buffer.layout)}")
+    who = "the library returns" if buffer.is_extern else "Inductor writes"
+    return _breaker(node, given, buffer.layout, conversions, f"{who} its result in {_words(buffer.layout)}")
 
 
 def _breaker(
@@ -215,22 +257,39 @@ def _given_layout(nodes: dict[str, FxNode], node: FxNode, region: set[str]) -> L
 
 
 def _eager_ends_above(nodes: dict[str, FxNode], name: str, region: set[str]) -> Iterator[tuple[FxNode, Layout]]:
-    pending, seen = [name], {name}
+    for other in _contiguous_above(nodes, [name], region):
+        node = nodes[other]
+        given = _given_layout(nodes, node, region)
+        if is_convolution(node.target):
+            given = nodes[node.inputs[0]].layout if node.inputs[0] in region else None
+        if given is None:
+            continue
+        # A sum of a channels-last value and of one that a convolution returned contiguous did not lose it.
+        above = _contiguous_above(nodes, node.inputs, region) if not is_convolution(node.target) else []
+        losing = [nodes[one] for one in above if is_convolution(nodes[one].target) and nodes[one].inputs[0] in region]
+        if not losing:
+            yield node, given
+        for convolution in losing:
+            layout = nodes[convolution.inputs[0]].layout
+            if layout is not None:
+                yield convolution, layout
+
+
+def _contiguous_above(nodes: dict[str, FxNode], names: Sequence[str], region: set[str]) -> list[str]:
+    """Contiguous values that others are made of, up to those that read channels-last and to convolutions, included."""
+    pending, seen, found = list(names), set(names), []
     while pending:
-        node = nodes.get(pending.pop())
+        name = pending.pop()
+        node = nodes.get(name)
         if node is None or node.op != "call_function" or not is_only_contiguous(node.layout):
             continue
-        given = _given_layout(nodes, node, region)
-        if given is not None:
-            if not is_convolution(node.target):
-                yield node, given
+        found.append(name)
+        if is_convolution(node.target) or _given_layout(nodes, node, region) is not None:
             continue
-        if is_convolution(node.target):
-            continue
-        for other in node.inputs:
-            if other not in seen:
-                seen.add(other)
-                pending.append(other)
+        further = [other for other in node.inputs if other not in seen]
+        seen.update(further)
+        pending += further
+    return found
 
 
 def _eager_breaker(node: FxNode, given: Layout, returned: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker:

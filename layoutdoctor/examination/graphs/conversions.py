@@ -374,7 +374,7 @@ def _eager_conversion(
 
 def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -> float | None:
     if device_seconds is None:
-        return entry.operation.seconds
+        return entry.seconds()
     return device_seconds.get(entry.operation.external_id) if entry.operation.external_id is not None else None
 
 

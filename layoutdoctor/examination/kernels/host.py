@@ -218,6 +218,8 @@ class HostOperation:
         primitives: oneDNN primitives that ran in it and in none of its children.
         node: The graph node that it ran, where that is certain.
         graph: Name of that node's graph; of the call of a compiled graph, that graph's.
+        least_seconds: The least it took in several iterations, children included; None where there was one only.
+        least_self_seconds: The same without its children's.
     """
 
     operation: Operation
@@ -226,14 +228,22 @@ class HostOperation:
     primitives: list[Primitive] = field(default_factory=list)
     node: FxNode | None = None
     graph: str | None = None
+    least_seconds: float | None = None
+    least_self_seconds: float | None = None
 
     @property
     def name(self) -> str:
         """The operation's name."""
         return self.operation.name
 
+    def seconds(self) -> float:
+        """Its duration, children included."""
+        return self.operation.seconds if self.least_seconds is None else self.least_seconds
+
     def self_seconds(self) -> float:
         """Its duration without its children's."""
+        if self.least_self_seconds is not None:
+            return self.least_self_seconds
         return max(0.0, self.operation.seconds - sum(child.operation.seconds for child in self.children))
 
     def around(self) -> Iterator[HostOperation]:
@@ -371,7 +381,7 @@ def summarize(
     """
     not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
     real = [conversion for conversion in conversions if conversion.direction != "none"]
-    seconds = sum(kernel.seconds for kernel in kernels)
+    seconds = sum(kernel.seconds or 0.0 for kernel in kernels)
     spent = sum(conversion.seconds or 0.0 for conversion in real)
     return KernelSummary(
         count=len(kernels),
@@ -410,7 +420,7 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
     graph = entry.name.removeprefix(GENERATED_PREFIX).rsplit("::", 1)[0] if generated else None
     return Kernel(
         name=entry.name.rsplit("::", 1)[1] if generated else entry.name,
-        seconds=entry.operation.seconds if generated else entry.self_seconds(),
+        seconds=entry.seconds() if generated else entry.self_seconds(),
         start_seconds=entry.operation.start_seconds - origin,
         op=None if generated else outermost_name(entry),
         library="inductor" if generated else "aten",

@@ -435,6 +435,8 @@ def _node_seconds(trial: Trial, graph: Graph) -> dict[str, float]:
         return found
     converting = {c.kernel for c in trial.kernels.conversions} | {"reorder"}
     for kernel in trial.kernels.kernels:
-        if kernel.node is not None and kernel.graph == graph.name and kernel.name not in converting:
+        if kernel.node is None or kernel.graph != graph.name or kernel.name in converting:
+            continue
+        if kernel.seconds is not None:
             found[kernel.node] += kernel.seconds
     return found

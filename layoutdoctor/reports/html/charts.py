@@ -198,7 +198,7 @@ def _timeline(trial: Trial) -> Timeline | None:
 
 def _events(trial: Trial) -> tuple[list[_Event], list[str]]:
     """Kernels in order of time, each with the conversion it is; conversions that no kernel stands for are added."""
-    if trial.kernels is None:
+    if trial.kernels is None or any(kernel.seconds is None for kernel in trial.kernels.kernels):
         return [], []
     waiting: dict[tuple[float | None, int | None], list[Conversion]] = defaultdict(list)
     for conversion in counted_conversions(trial):
@@ -240,12 +240,12 @@ def _event(kernel: Kernel, waiting: dict[tuple[float | None, int | None], list[C
     found = next((c for c in candidates if c.kernel is None or c.kernel.startswith(kernel.name)), None)
     if found is not None:
         candidates.remove(found)
-    return _Event(kernel.name, start, kernel.seconds, kernel.stream, found)
+    return _Event(kernel.name, start, kernel.seconds or 0.0, kernel.stream, found)
 
 
 def _one_after_the_other(kernels: Sequence[Kernel]) -> list[_Event]:
-    starts = accumulate((kernel.seconds for kernel in kernels), initial=0.0)
-    return [_Event(k.name, start, k.seconds, k.stream, None) for k, start in zip(kernels, starts, strict=False)]
+    starts = accumulate((kernel.seconds or 0.0 for kernel in kernels), initial=0.0)
+    return [_Event(k.name, start, k.seconds or 0.0, k.stream, None) for k, start in zip(kernels, starts, strict=False)]
 
 
 def _alone(conversion: Conversion) -> _Event | None:

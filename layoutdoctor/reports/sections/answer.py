@@ -363,12 +363,12 @@ def _where(trial: Trial, owners: tuple[str, ...]) -> str:
 def _conversions_now(trial: Trial) -> str | None:
     """How much of the kernel time all conversions of a trial take; None where that was not recorded."""
     conversions = counted_conversions(trial)
-    if trial.kernels is None or trial.kernels.seconds is None:
-        return f"Conversions now ({clean_name(trial.name)}): kernels not recorded"
-    seconds = sum_seconds(conversions)
-    if not conversions or seconds is None:
+    whole = trial.kernels.seconds if trial.kernels is not None else None
+    if whole is None:
+        known = "kernels not recorded" if trial.kernels is None else f"{len(conversions)}, their times cannot be told"
+        return f"Conversions now ({clean_name(trial.name)}): {known}"
+    if not conversions or (seconds := sum_seconds(conversions)) is None:
         return None
-    whole = trial.kernels.seconds
     cost = f"{format_seconds(seconds)} of {format_seconds(whole)} kernel time{share_of(seconds, whole)}"
     return f"Conversions now ({clean_name(trial.name)}): {len(conversions)}, {cost}, no round trip proved"
 

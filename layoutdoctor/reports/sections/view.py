@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import NO_DIFFERENCE
 from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.trust import WITHOUT_SECONDS
 from layoutdoctor.reports.sections.answer import Answer, build_answer
 from layoutdoctor.reports.sections.rows import Table, build_tables
 from layoutdoctor.reports.sections.wording import (
@@ -50,10 +51,19 @@ def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
     remarks = [clean(note) for note in diagnosis.subject.notes]
     for describe in (_dropped, _different_outputs, _other_output_layouts, _recompiles, _graph_breaks):
         remarks += _one_line_per_fact(diagnosis, describe)
+    doubted: dict[str, str] = {}  # times that cannot be true
     for trial in diagnosis.trials:
         if trial.status != "same_as":  # the table says what it is the same as; its notes stand in the record
             about = "" if is_recording(diagnosis) else f"{clean_name(trial.name)}: "
-            remarks += [f"{about}{clean(note)}" for note in trial.notes]
+            for note in trial.notes:
+                if note.endswith(WITHOUT_SECONDS):
+                    doubted[clean_name(trial.name)] = clean(note)
+                else:
+                    remarks.append(f"{about}{clean(note)}")
+    if doubted:  # in one line, with the first one's reason
+        (name, note), *others = doubted.items()
+        alike = f"; so it is with {listing([other for other, _ in others], MOST_NAMED)}" if others else ""
+        remarks.append(f"{name}: {note}{alike}")
     return tuple(remarks)
 
 

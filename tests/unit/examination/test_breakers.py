@@ -254,15 +254,53 @@ def test_what_else_may_look_like_the_end_of_an_eager_region_is_none() -> None:
     assert in_eager(copied("norm"), nodes=(*EAGER[:2], norm, *EAGER[3:])) == ()
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [("conv_a", "it converts what it is given by itself"), ("norm", "what stands in front of it is another matter")],
-)
-def test_a_convolution_that_returns_contiguous_is_no_breaker(given: str, why: str) -> None:
-    between = eager("conv_m", "aten.convolution.default", given, "w")
-    last_one = eager("conv_b", "aten.convolution.default", "conv_m", "w", layout=LAST)
+def test_an_eager_convolution_that_returns_contiguous_is_named_and_not_the_sum_behind_it() -> None:
+    losing = eager("conv_m", "aten.convolution.default", "conv_a", "w", called="conv3d")
+    relu, added = eager("relu_m", "aten.relu.default", "conv_m"), eager("added", "aten.add.Tensor", "relu_m", "conv_a")
+    last_one = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
+    (breaker,) = in_eager(entering(), nodes=(*EAGER[:2], losing, relu, added, last_one))
 
-    assert in_eager(entering(), nodes=(*EAGER[:3], between, last_one)) == (), why
+    assert (breaker.node, breaker.op, breaker.conversions) == ("conv_m", "conv3d", ("conv_b in",))
+
+    direct = eager("conv_b", "aten.convolution.default", "conv_m", "w", layout=LAST)
+    (breaker,) = in_eager(entering(), nodes=(*EAGER[:2], losing, direct))
+    assert breaker.node == "conv_m"
+
+    # One that was given contiguous is none: what stands in front of it is another matter.
+    between = eager("conv_m", "aten.convolution.default", "norm", "w")
+    assert in_eager(entering(), nodes=(*EAGER[:3], between, direct)) == ()
+
+    # Of a sum whose other operand no convolution made contiguous the sum is told.
+    other = eager("other", "aten.relu.default", "shortcut")
+    mixed = eager("added", "aten.add.Tensor", "other", "conv_a")
+    (breaker,) = in_eager(entering(), nodes=(*EAGER[:2], a_placeholder("shortcut", PLAIN), other, mixed, last_one))
+    assert breaker.node == "added"
+
+
+def test_a_called_convolution_that_returns_contiguous_is_named_and_not_the_sum_behind_it() -> None:
+    losing = call("m", "a", "w", node="conv_m", layout=PLAIN)
+    nodes = (
+        *NODES,
+        a_placeholder("w", LAST, tensor="weight"),
+        a_node("conv_m", "aten.convolution.default", ("conv_a",)),
+    )
+    total = plain("t", a_read("m", PLAIN), a_read("a", LAST), source_node="relu", operations=("add",))
+    back = last("back", a_read("t", PLAIN), origins=("conv_b",))
+
+    def names(*buffers: Buffer) -> list[str]:
+        known = a_graph(nodes=nodes, buffers=buffers)
+        return [breaker.node for breaker in compiled_breakers(BufferGraph(known), graph_conversions(known))]
+
+    assert names(A, losing, total, back, B) == ["conv_m"]
+    of_inputs = plain("t", a_read("m", PLAIN), a_read("a", LAST), reads=("m", "a", "x", "w"), source_node="relu")
+    assert names(A, losing, of_inputs, back, B) == ["conv_m"]
+    direct = last("back", a_read("m", PLAIN), origins=("conv_b",))
+    assert names(A, losing, direct, B) == ["conv_m"]
+
+    # One that read contiguous, with channels-last weights, lost nothing.
+    plain_input = plain("p", a_read("x", PLAIN), source_node="shuffle")
+    kept = call("m", "p", "w", node="conv_m", layout=PLAIN)
+    assert names(A, plain_input, kept, total, back, B) == ["relu"]
 
 
 def test_an_eager_operation_that_returns_contiguous_is_a_breaker_with_its_copy_or_without() -> None:

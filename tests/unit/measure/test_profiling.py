@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import gzip
+import itertools
 import json
 import os
 import types
@@ -15,6 +16,7 @@ from recorded_builders import Recorder
 
 from layoutdoctor.capture.session import CapturedGraph
 from layoutdoctor.examination.kernels.host import iteration_of
+from layoutdoctor.examination.kernels.least import least_times
 from layoutdoctor.measure import profiling
 from layoutdoctor.measure.profiling import (
     named_kernels,
@@ -52,7 +54,7 @@ def test_one_iteration_is_recorded_with_operations_and_log() -> None:
 
 
 def test_a_few_iterations_are_recorded_and_the_trace_of_the_quietest_is_kept(tmp_path: Path) -> None:
-    sizes = iter([400, 4, 200])
+    sizes = iter([400, 4, 200, 300, 300])
 
     def prepare() -> Callable[[], None]:
         size = next(sizes)
@@ -62,11 +64,20 @@ def test_a_few_iterations_are_recorded_and_the_trace_of_the_quietest_is_kept(tmp
     recordings = record_iterations(prepare, "cpu", trace_file=tmp_path / "trace.json.gz")
     recording = min(recordings, key=unrest)
 
-    assert len(recordings) == 3
+    assert 3 <= len(recordings) <= 5
     (product,) = (operation for operation in iteration_of(recording.events).operations if operation.name == "aten::mm")
     assert product.shapes[0] == (4, 4)
     kept = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
     assert any(event.get("args", {}).get("Input Dims", [None])[0] == [4, 4] for event in kept["traceEvents"])
+
+
+def test_the_iterations_of_one_step_ran_the_same_and_each_operation_has_its_least_time() -> None:
+    recordings = record_iterations(lambda: step, "cpu")
+    least = least_times(recordings)
+    took = [[entry.self_seconds() for entry in least_times([one]).tree] for one in recordings]
+
+    assert least.doubt is None
+    assert [entry.self_seconds() for entry in least.tree] == [min(times) for times in zip(*took, strict=True)]
 
 
 def test_on_a_gpu_the_trace_is_read_whole_and_what_was_queued_before_has_ended(
@@ -97,21 +108,23 @@ def of_a_gpu(*kernel_nanoseconds: int) -> Iteration:
 
 
 @pytest.mark.parametrize(
-    ("recordings", "kept"),
+    ("recordings", "seconds_each", "count"),
     [
-        ([of_a_gpu(500, 500), of_a_gpu(300), of_a_gpu(400)], 1),
-        ([of_a_gpu(), of_a_gpu(900), of_a_gpu()], 1),
-        ([of_a_gpu(3_000_000_000)], 0),
+        ([of_a_gpu(500, 500), of_a_gpu(300), of_a_gpu(400), of_a_gpu(400), of_a_gpu(400)], 0.0, 5),
+        ([of_a_gpu(), of_a_gpu(900), of_a_gpu()], 1.1, 3),
+        ([of_a_gpu(3_000_000_000)], 3.0, 1),
     ],
-    ids=["the kernels took least", "kernels were recorded", "a long one is recorded once"],
+    ids=["a short one", "one that takes a while", "a long one"],
 )
-def test_on_a_gpu_the_quietest_is_that_whose_kernels_took_least(
-    recordings: list[Iteration], kept: int, monkeypatch: pytest.MonkeyPatch
+def test_how_many_iterations_are_recorded(
+    recordings: list[Iteration], seconds_each: float, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = iter(recordings)
+    waiting, clock = iter(recordings), itertools.count(step=seconds_each)
     monkeypatch.setattr(profiling, "record_iteration", lambda *_: next(waiting))
+    monkeypatch.setattr(profiling.time, "perf_counter", lambda: next(clock))
 
-    assert min(record_iterations(lambda: step, "cuda"), key=unrest) is recordings[kept]
+    assert list(record_iterations(lambda: step, "cuda")) == recordings[:count]
+    assert list(waiting) == []
 
 
 def _product(a: torch.Tensor) -> None:

@@ -119,7 +119,7 @@ def test_what_it_says(told: Told) -> None:
     )
     pair = a_pair(seconds=None, location=None)
     trial = a_trial("recorded", kernels=None, measurement=None, redundant_pairs=(pair,))
-    told("Without times it is a warning with the bytes", findings(a_diagnosis(trial)))
+    told("Without times it is a note with the bytes", findings(a_diagnosis(trial)))
 
     # What was not recorded is left out of the message.
     pair = a_pair(seconds=None, bytes_moved=None, tensor_shape=None)

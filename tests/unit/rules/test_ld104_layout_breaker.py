@@ -125,5 +125,5 @@ def test_what_it_suggests(told: Told) -> None:
         "A configuration whose graphs were not captured is no cure",
         findings(a_trial(), a_broken_trial(*NORMS), comparison=comparison),
     )
-    for op in ("aten::_unsafe_view", "bmm", "native_channel_shuffle", "avg_pool3d"):
+    for op in ("aten::_unsafe_view", "bmm", "native_channel_shuffle", "avg_pool3d", "conv3d"):
         told("Each kind has its advice", findings(a_broken_trial(a_breaker(op=op))))

@@ -11,6 +11,7 @@ from builders import (
     a_convolution,
     a_decision,
     a_diagnosis,
+    a_failed_trial,
     a_graph,
     a_location,
     a_ratio,
@@ -128,6 +129,7 @@ def test_what_it_says(told: Told) -> None:
     told("A graph lowered for a device that is not there is told with bytes only", findings(trial))
     for changes in (
         {"tensor": "weight"},
+        {"tensor": "unknown", "owner": "library"},
         {"role": "exit"},
         {"direction": "none"},
         {"owner": "library", "port": "output 1"},
@@ -137,3 +139,33 @@ def test_what_it_says(told: Told) -> None:
             "What is not laid out for a backward convolution is not counted",
             findings(a_step(laid_out_anew("buf1", **changes))),
         )
+
+
+def test_what_channels_last_input_leaves_as_it_is_is_not_counted() -> None:
+    # Gradients of the weights of transposed convolutions, which no configuration does without.
+    kept = laid_out_anew("reorder 7", owner="library", port="output 0")
+    last = a_step(library=(kept,), name="inductor-channels-last")
+
+    assert [f.evidence for f in findings(a_step(library=(kept,)))] == [("reorder 7",)]
+    assert [f.evidence for f in findings(a_step(library=(kept,)), last)] == [("graph 1",)]
+
+
+def test_it_suggests_nothing_that_was_measured_as_no_faster_or_that_failed() -> None:
+    last, off = "inductor-channels-last", "inductor-layout-opt-off"
+    step = a_step(laid_out_anew("buf1"))
+
+    def suggestion(*trials: Trial, **changes: Any) -> str:
+        (finding,) = findings(step, *trials, **changes)
+        return str(finding.suggestion)
+
+    slower = suggestion(a_trial(off), comparison=a_comparison(a_ratio(off, 0.9)))
+    assert "channels_last" in slower
+    assert "layout_optimization" not in slower
+    failed = suggestion(a_failed_trial(last), comparison=a_comparison())
+    assert "channels_last" not in failed
+    assert "layout_optimization" in failed
+    neither = suggestion(a_trial(off), a_failed_trial(last), comparison=a_comparison(a_ratio(off, 0.9)))
+    assert neither.startswith("no configuration that was tried helps: inductor-layout-opt-off runs at 0.90x")
+    both = suggestion(a_trial(off), a_trial(last), comparison=a_comparison(a_ratio(off, 1.1), a_ratio(last, 1.3)))
+    assert "layout_optimization" not in both
+    assert "1.30x" in both

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from builders import a_diagnosis
+from builders import a_diagnosis, a_recommendation, a_trial
 from loops import for_each
 
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
@@ -33,17 +33,22 @@ def test_which_facts_it_gives() -> None:
     # A quiet diagnosis has no finding.
     assert run_rules(a_diagnosis()) == ()
 
-    # Findings are sorted by severity then cost then code then configuration.
+    # Those of the default and the recommended configuration stand first, then by severity, cost, code, configuration.
     wanted = [
         a_finding("LD205", "error"),
         a_finding("LD103", "warning", seconds=2e-3),
         a_finding("LD101", "warning", seconds=1e-3),
-        a_finding("LD102", "warning", seconds=1e-3, configuration="eager"),
         a_finding("LD102", "warning", seconds=1e-3, configuration="inductor"),
         a_finding("LD401", "note"),
+        a_finding("LD501", "note", configuration="inductor-channels-last"),
+        a_finding("LD104", "error", configuration="eager"),
+        a_finding("LD102", "warning", seconds=1e-3, configuration="eager"),
+        a_finding("LD102", "warning", seconds=1e-3, configuration="eager-channels-last"),
     ]
     rules = [document_rule("LD901", "some-pattern", _finds(finding), None) for finding in reversed(wanted)]
-    assert run_rules(a_diagnosis(), rules) == tuple(wanted)
+    trials = (a_trial("eager"), a_trial(), a_trial("inductor-channels-last"))
+    diagnosis = a_diagnosis(*trials, recommendation=a_recommendation("inductor-channels-last"))
+    assert run_rules(diagnosis, rules) == tuple(wanted)
 
     # Rules run without torch.
     code = "import sys, layoutdoctor.rules; sys.exit('torch' in sys.modules)"

@@ -1,0 +1,137 @@
+"""
+Whether the times of a profile can be true; where they cannot, the same facts without them: counts and bytes hold.
+
+On a busy machine every profiled iteration may meet another program. What shows it: kernels that take far longer than an
+iteration takes in the timing rounds, or a conversion that is slower than any processor copies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from layoutdoctor.diagnosis.records import (
+        Conversion,
+        Graph,
+        Kernel,
+        KernelSummary,
+        Measurement,
+        RedundantPair,
+    )
+
+_DISTURBED_FACTOR = 1.5
+"""Kernels that take this many times what an iteration takes in the rounds were disturbed."""
+
+_LEAST_BANDWIDTH_SHARE = 0.05
+"""Of the copy bandwidth: eager's strided copies, the slowest conversions there are, were seen to reach 10 %."""
+
+_LEAST_CPU_BANDWIDTH = 1e9
+"""Bytes per second that one core moves element by element, however many cores make the copy bandwidth."""
+
+_START_SECONDS = 100e-6
+"""What a conversion of any size may take to start: threads are woken, caches are cold."""
+
+WITHOUT_SECONDS = "no times of kernels are told, counts and bytes hold"
+
+
+def exceeds_rounds(kernels: KernelSummary | None, measurement: Measurement | None) -> bool:
+    """Whether a profile's kernels take far longer than an iteration does in the rounds."""
+    if kernels is None or measurement is None or kernels.seconds is None:
+        return False
+    return _busy_seconds(kernels.seconds, kernels.kernels) > _DISTURBED_FACTOR * measurement.median_seconds
+
+
+def doubt_by_rounds(kernels: KernelSummary | None, measurement: Measurement | None) -> str | None:
+    """What the rounds say against a profile; None where they do not."""
+    if kernels is None or measurement is None or kernels.seconds is None or not exceeds_rounds(kernels, measurement):
+        return None
+    return (
+        f"profiled kernels take {format_seconds(kernels.seconds)}, an iteration in the timing rounds "
+        f"{format_seconds(measurement.median_seconds)}"
+    )
+
+
+def doubt_by_bandwidth(conversions: Iterable[Conversion], bandwidth: float | None, device: str | None) -> str | None:
+    """The conversion that is furthest below what the device copies, in words; None where none is."""
+    if not bandwidth:
+        return None
+    least = _LEAST_BANDWIDTH_SHARE * bandwidth
+    if device == "cpu":
+        least = min(least, _LEAST_CPU_BANDWIDTH)
+    slow = [
+        (conversion.seconds / (_START_SECONDS + conversion.bytes_moved / least), conversion)
+        for conversion in conversions
+        if conversion.seconds is not None
+        and conversion.bytes_moved is not None
+        and conversion.seconds_source == "measured"
+    ]
+    factor, worst = max(slow, key=lambda item: item[0], default=(0.0, None))
+    if worst is None or factor <= 1 or worst.seconds is None or worst.bytes_moved is None:
+        return None
+    return (
+        f"a conversion that moves {format_bytes(worst.bytes_moved)} was recorded with {format_seconds(worst.seconds)}, "
+        "far below what the device copies"
+    )
+
+
+def _busy_seconds(seconds: float, kernels: Sequence[Kernel]) -> float:
+    """Time of all kernels; on a GPU, where streams run beside one another, overlaps are counted once."""
+    spans = [
+        (kernel.start_seconds, kernel.seconds)
+        for kernel in kernels
+        if kernel.stream is not None and kernel.start_seconds is not None and kernel.seconds is not None
+    ]
+    if not spans or len(spans) < len(kernels):
+        return seconds
+    total, end = 0.0, float("-inf")
+    for start, own in sorted(spans):
+        total += max(0.0, start + own - max(start, end))
+        end = max(end, start + own)
+    return total
+
+
+def graphs_without_seconds(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
+    """Graphs whose conversions and breakers say nothing of time."""
+    return tuple(
+        msgspec.structs.replace(
+            graph,
+            conversions=_without_seconds(graph.conversions),
+            breakers=tuple(msgspec.structs.replace(breaker, seconds=None) for breaker in graph.breakers),
+        )
+        for graph in graphs
+    )
+
+
+def kernels_without_seconds(kernels: KernelSummary) -> KernelSummary:
+    """The kernel list, which says nothing of time."""
+    return msgspec.structs.replace(
+        kernels,
+        seconds=None,
+        conversion_seconds=None,
+        share=None,
+        conversions=_without_seconds(kernels.conversions),
+        kernels=tuple(msgspec.structs.replace(kernel, seconds=None) for kernel in kernels.kernels),
+        exposed_conversion_seconds=None,
+        convolution_seconds=None,
+        totals=(),
+    )
+
+
+def pairs_without_seconds(pairs: Iterable[RedundantPair]) -> tuple[RedundantPair, ...]:
+    """Round trips that say nothing of time."""
+    return tuple(
+        msgspec.structs.replace(pair, seconds=None, seconds_source=None, exposed_seconds=None) for pair in pairs
+    )
+
+
+def _without_seconds(conversions: Iterable[Conversion]) -> tuple[Conversion, ...]:
+    return tuple(
+        msgspec.structs.replace(one, seconds=None, seconds_source=None, bandwidth_share=None, exposed_seconds=None)
+        for one in conversions
+    )

@@ -1,0 +1,132 @@
+"""What a rule may suggest: nothing measured as no faster or seen to fail, nothing against the recommendation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from builders import (
+    a_comparison,
+    a_configuration,
+    a_diagnosis,
+    a_failed_trial,
+    a_ratio,
+    a_recommendation,
+    a_speedup,
+    a_trial,
+)
+
+from layoutdoctor.diagnosis.records import Equivalence, FreshProcesses, Trial
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import advised, is_worth_trying, severity_by_cure
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Diagnosis
+
+OFF, LAST, LAST_OFF = "inductor-layout-opt-off", "inductor-channels-last", "inductor-channels-last-opt-off"
+SAME = Trial(configuration=a_configuration(LAST), status="same_as", same_as="inductor")
+
+
+def said(diagnosis: Diagnosis, *ways: str, of: int = 0) -> str:
+    return advised(diagnosis, diagnosis.trials[of], ways, "do it")
+
+
+@pytest.mark.parametrize(
+    ("trials", "ratios", "words"),
+    [
+        ((), (), "do it"),
+        ((a_trial(LAST),), (a_ratio(LAST, 1.2),), "do it"),
+        ((a_trial(LAST),), (a_ratio(LAST, 1.0, 0.2),), "do it"),
+        (
+            (a_trial(LAST),),
+            (a_ratio(LAST, 0.9),),
+            "no configuration that was tried helps: inductor-channels-last runs at 0.90x the speed of inductor "
+            "(99 % interval 0.87x to 0.93x)",
+        ),
+        (
+            (a_failed_trial(LAST),),
+            (),
+            "no configuration that was tried helps: inductor-channels-last failed, or computed something else",
+        ),
+        (
+            (a_trial(LAST, equivalence=Equivalence(status="different")),),
+            (a_ratio(LAST, 1.2),),
+            "no configuration that was tried helps: inductor-channels-last failed, or computed something else",
+        ),
+        ((SAME,), (), "no configuration that was tried helps: inductor-channels-last runs the same code as inductor"),
+    ],
+    ids=["not tried", "faster", "too noisy to tell", "slower", "failed", "other outputs", "the same"],
+)
+def test_what_was_measured_speaks_against_it(trials: tuple[Trial, ...], ratios: tuple[object, ...], words: str) -> None:
+    diagnosis = a_diagnosis(a_trial(), *trials, comparison=a_comparison(*ratios))  # type: ignore[arg-type]
+
+    assert said(diagnosis, LAST) == words
+
+
+def test_one_way_of_several_is_enough_and_the_trial_itself_is_none() -> None:
+    trials, ratios = (a_trial(), a_trial(LAST), a_trial(LAST_OFF)), (a_ratio(LAST, 0.9), a_ratio(LAST_OFF, 1.1))
+    diagnosis = a_diagnosis(*trials, comparison=a_comparison(*ratios))
+
+    assert said(diagnosis, LAST, LAST_OFF) == "do it"
+    assert is_worth_trying(diagnosis, trials[1], ("inductor", LAST))  # from the slower one to the baseline
+    assert not is_worth_trying(diagnosis, trials[2], ("inductor", LAST))
+    assert said(diagnosis, "inductor") == "do it"
+
+
+def test_a_cure_that_goes_against_the_recommended_one_gives_way_to_it() -> None:
+    trials, ratios = (a_trial(), a_trial(LAST), a_trial(OFF)), (a_ratio(LAST, 1.3), a_ratio(OFF, 1.2))
+    advice = a_recommendation(LAST, speedup=a_speedup(1.3))
+    diagnosis = a_diagnosis(*trials, comparison=a_comparison(*ratios), recommendation=advice)
+
+    assert said(diagnosis, OFF) == "use inductor-channels-last: 1.30x faster (1.27x to 1.33x)"
+    assert said(diagnosis, LAST) == "do it"
+    assert said(diagnosis, "inductor", of=1) == (  # only of the baseline something is recommended
+        "no configuration that was tried helps: inductor-channels-last runs at 1.30x the speed of inductor "
+        "(99 % interval 1.27x to 1.33x)"
+    )
+
+
+def test_what_fresh_processes_refuted_is_not_suggested() -> None:
+    seen = FreshProcesses(starts=4, low=0.7, median=0.75, high=0.8)
+    comparison = a_comparison(a_ratio(OFF, 1.05, 0.01), fastest=(OFF,))
+    refuted = a_recommendation(None, fresh_processes=seen)
+    diagnosis = a_diagnosis(a_trial(), a_trial(OFF), comparison=comparison, recommendation=refuted)
+
+    assert evidence.fastest_of(diagnosis, (OFF,)) is None
+    assert said(diagnosis, OFF) == (
+        "no configuration that was tried helps: inductor-layout-opt-off is not faster in fresh processes"
+    )
+
+
+def test_of_tied_configurations_the_recommended_one_or_that_which_changes_least() -> None:
+    trials = (a_trial(), a_trial(LAST), a_trial(OFF))
+    tied = a_comparison(a_ratio(LAST, 1.22), a_ratio(OFF, 1.2))
+    apart = a_comparison(a_ratio(LAST, 1.4), a_ratio(OFF, 1.2))
+    for comparison, recommended, best in (
+        (tied, None, OFF),
+        (tied, LAST, LAST),
+        (apart, None, LAST),
+        (apart, OFF, OFF),
+    ):
+        diagnosis = a_diagnosis(*trials, comparison=comparison, recommendation=a_recommendation(recommended))
+        found = evidence.fastest_of(diagnosis, (LAST, OFF))
+        other = evidence.clean_alternative(diagnosis, trials[0], lambda _: True)
+        assert found is not None
+        assert other is not None
+        assert found.name == other.name == best
+
+
+def test_an_error_is_at_least_5_percent_to_gain_by_a_verified_cure_and_a_warning_2_percent_lost() -> None:
+    for median, verified, severity in (
+        (1.06, True, "error"),
+        (1.06, False, "warning"),
+        (1.04, True, "warning"),
+        (1.015, True, "note"),
+    ):
+        ratio = a_ratio(LAST, median, 0.003)
+        advice = a_recommendation(LAST, verified=verified, speedup=a_speedup(median))
+        diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(ratio), recommendation=advice)
+
+        assert severity_by_cure(diagnosis, ratio, lambda cure: cure.input_format == "channels_last") == severity
+        assert severity_by_cure(diagnosis, ratio, lambda cure: cure.freezes) in ("warning", "note")
+        assert severity_by_cure(diagnosis, None, lambda cure: cure.freezes) == "note"
