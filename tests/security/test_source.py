@@ -43,7 +43,7 @@ REASONS = {
     ("measure/environment.py", "subprocess.run"): "asks the C++ compiler that Inductor uses for its version; no shell",
     ("privacy/paths.py", "socket"): "the machine's own name, to take it out of reports; nothing is connected",
     ("reports/ci/junit.py", "xml.etree"): "writes XML; none is read",
-    ("isolation/supervisor.py", "subprocess.Popen"): "starts its own worker by sys.executable; no shell",
+    ("isolation/processes.py", "subprocess.Popen"): "starts our own worker by sys.executable; no shell",
     ("subjects/transport.py", "pickle"): "the caller's own live model, to a child process, by a private directory",
     ("subjects/transport.py", "cloudpickle"): "the caller's own live model, to a child process, by a private directory",
 }
