@@ -29,7 +29,8 @@ from layoutdoctor.commands.streams import OutputError, logger, say, showing_prog
 from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations, find_target
 from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
-from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS
+from layoutdoctor.examination.choice import undecided
+from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,8 +86,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--budget",
         metavar="SECONDS",
         type=positive_seconds,
-        default=DEFAULT_BUDGET_SECONDS,
-        help="for the timing rounds; capturing and profiling come on top (default: %(default)g)",
+        help="for the timing rounds; capturing and profiling come on top (default: until there is a verdict, for at "
+        "most half of what compiling took, at least 20 and at most 180)",
     )
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     parser.add_argument(
@@ -276,4 +277,4 @@ def status_of(diagnosis: Diagnosis, configuration_count: int) -> int:
     others = [trial for trial in diagnosis.trials if trial.measurement is None]
     all_the_same = bool(others) and all(trial.status == "same_as" for trial in others)
     compared = diagnosis.comparison is not None or configuration_count == 1 or all_the_same
-    return 0 if measured and compared else EXIT_INCONCLUSIVE
+    return 0 if measured and compared and not undecided(diagnosis) else EXIT_INCONCLUSIVE

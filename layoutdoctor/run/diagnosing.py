@@ -17,11 +17,11 @@ from layoutdoctor.capture.compat import triton_version
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import DeviceLostError
 from layoutdoctor.examination.choice import choose_baseline, eligible_names, recommend
-from layoutdoctor.examination.ratios import compare
+from layoutdoctor.examination.ratios import compare, open_questions
 from layoutdoctor.isolation.messages import TURNS, Progress
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, why_unusable
 from layoutdoctor.measure.memory import release_memory
-from layoutdoctor.measure.timing import choose_timer, measure_rounds, to_measurement
+from layoutdoctor.measure.timing import choose_timer, measure_rounds, seconds_to_decide, to_measurement
 from layoutdoctor.run.rehearsal import compute_reference
 from layoutdoctor.run.trial import LiveTrial, head_of, rehearse, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
@@ -173,11 +173,14 @@ class Diagnosing:
         baseline = choose_baseline(self.request.configurations, steps)
         self.listener.began(None, TURNS)
         self._say("timing all configurations in turns")
+        choices = self._choices()
         times = measure_rounds(
             steps,
             baseline=baseline,
-            budget_seconds=self.request.budget_seconds,
             timer=timer,
+            budget_seconds=self.request.budget_seconds,
+            compile_seconds=sum(trial.memo.compile_seconds or 0.0 for trial in self.trials),
+            choices=choices,
             on_round=self._on_round(),
             on_turn=self.listener.turn,
         )
@@ -187,8 +190,17 @@ class Diagnosing:
             baseline = choose_baseline(self.request.configurations, rounds)
         eligible = eligible_names([trial.record for trial in self.trials])
         comparison = compare(rounds, baseline, eligible=eligible)
+        if comparison is not None:
+            seconds = seconds_to_decide(times, open_questions(rounds, baseline, choices))
+            comparison = msgspec.structs.replace(comparison, seconds_to_decide=seconds)
         recommendation = self._recommend(comparison, rounds, baseline, eligible)
         self.head = msgspec.structs.replace(self.head, comparison=comparison, recommendation=recommendation)
+
+    def _choices(self) -> tuple[frozenset[str], ...]:
+        """From each of these one is named: from all whose outputs are right, and from those without frozen weights."""
+        eligible = eligible_names([trial.record for trial in self.trials])
+        frozen = {trial.name for trial in self.trials if trial.configuration.freezes}
+        return (eligible, eligible - frozen) if frozen & eligible else (eligible,)
 
     def _on_round(self) -> Callable[[int, int], None]:
         last = time.monotonic()

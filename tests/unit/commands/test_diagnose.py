@@ -28,7 +28,7 @@ from layoutdoctor.commands.isolation import Isolation
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, Listener, Progress, Request, TrialMemo
+from layoutdoctor.isolation.messages import Listener, Progress, Request, TrialMemo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +118,7 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(engine: FakeEngine, 
     main(["m.py"])
 
     assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None}
-    assert engine.asked.budget_seconds == DEFAULT_BUDGET_SECONDS
+    assert engine.asked.budget_seconds is None
     assert engine.asked.trace_directory is None
     assert len(engine.asked.configurations) == 7
 
