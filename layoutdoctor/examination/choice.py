@@ -210,6 +210,12 @@ def undecided(diagnosis: Diagnosis) -> tuple[RatioInterval, ...]:
     return tuple(sorted(found, key=lambda ratio: -ratio.median))
 
 
+def has_open_questions(diagnosis: Diagnosis) -> bool:
+    """Whether more rounds could say more: of what may be faster than the baseline, or as fast as the best."""
+    open_among = () if diagnosis.comparison is None else diagnosis.comparison.undecided
+    return bool(open_among or undecided(diagnosis))
+
+
 def _speedup(comparison: Comparison, name: str) -> Speedup | None:
     ratio = next((ratio for ratio in comparison.ratios if ratio.name == name), None)
     return None if ratio is None else Speedup(low=ratio.low, median=ratio.median, high=ratio.high)

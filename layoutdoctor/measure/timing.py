@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import RatioInterval
+    from layoutdoctor.measure.load import LoadMeter
     from layoutdoctor.units import Bytes, Seconds
 
 # An interval narrows with the root of the rounds: what is wide after so many would take far longer than anyone waits.
@@ -173,6 +174,8 @@ def measure_rounds(
     seed: int = 0,
     on_round: Callable[[int, int], None] | None = None,
     on_turn: Callable[[str], None] | None = None,
+    meter: LoadMeter | None = None,
+    before: Mapping[str, Measurement] | None = None,
 ) -> dict[str, RoundTimes]:
     """
     Times all configurations in turns.
@@ -191,6 +194,8 @@ def measure_rounds(
         seed: For the order of turns: random, then the same backwards, so that a drift meets all alike.
         on_round: Told the rounds done and how many there may be in all, after each.
         on_turn: Told whose turn it is, before each; what it takes is not timed.
+        meter: Looks before the first round and after each.
+        before: What an earlier run measured of the same configurations; its rounds come first, and these are added.
 
     Returns:
         One entry per configuration, in the order of ``steps``.
@@ -199,15 +204,20 @@ def measure_rounds(
     fewest = rounds_needed(COVERAGE, len(steps)) if budget_seconds is None else 1
     rounds = _Rounds(steps, baseline, timer, choices or [frozenset(steps)], estimator, on_turn)
     rounds.warm_up(bound)
+    done = rounds.take_over(before or {})
     start = last = clock()
     stopped = "budget"
-    while rounds.active and rounds.count < maximum_rounds:
+    if meter is not None:
+        meter.look()
+    while rounds.active and rounds.count < done + maximum_rounds:
         rounds.run(_turns(rounds.active, rounds.count, seed))
         now = clock()
+        if meter is not None:
+            meter.look()
         affordable = _affordable_rounds(bound - (now - start), now - last)
         last = now
         if on_round is not None:
-            on_round(rounds.count, min(max(rounds.count + affordable, fewest), maximum_rounds))
+            on_round(rounds.count, min(max(rounds.count + affordable, fewest), done + maximum_rounds))
         if rounds.count in LOOKS:
             if rounds.is_decided():
                 stopped = "decided"
@@ -307,6 +317,29 @@ class _Rounds:
                     estimates[name] = min(self.timer(self.steps[name], _USUAL_CALLS))
         if estimates:
             self.calls = _choose_calls(min(estimates.values()), sum(estimates.values()), budget_seconds)
+
+    def take_over(self, before: Mapping[str, Measurement]) -> int:
+        """
+        Puts the rounds of an earlier run first, where they are of the same configurations, each of as many calls.
+
+        Returns:
+            How many there are; 0 where they cannot be gone on with.
+        """
+        known = [(name, before[name]) for name in self.active if name in before]
+        calls = {measurement.calls_per_round for _, measurement in known}
+        if len(known) < len(self.active) or len(calls) != 1:
+            return 0
+        count = max(len(measurement.round_seconds) for _, measurement in known)
+        if len(before[self.baseline].round_seconds if self.baseline in before else ()) < count:
+            return 0
+        for name, measurement in known:
+            self.round_seconds[name] = list(measurement.round_seconds)
+            self.call_seconds[name] = list(measurement.call_seconds)
+            if len(measurement.round_seconds) < count:
+                self.dropped[name] = len(measurement.round_seconds)
+                self.active.remove(name)
+        self.calls, self.count = calls.pop(), count
+        return count
 
     def run(self, order: list[str]) -> None:
         for name in order:

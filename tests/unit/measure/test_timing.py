@@ -5,7 +5,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -375,6 +375,29 @@ def compared(times: dict[str, RoundTimes], resolution: float = RESOLUTION) -> Co
     comparison = compare(rounds, next(iter(rounds)), resolution=resolution)
     assert comparison is not None
     return comparison
+
+
+def test_rounds_of_before_come_first_and_are_added_to() -> None:
+    def again(budget: float, before: dict[str, RoundTimes], **seconds: float | Callable[[int], float]) -> Any:
+        kept = {n: to_measurement(t, compile_seconds=None, peak_memory_bytes=None) for n, t in before.items()}
+        return Machine(**seconds).measure(budget=budget, before=kept)
+
+    noisy = {"a": jittery(0.5, 0.6, 1), "b": jittery(0.5, 0.6, 2), "slow": jittery(5.0, 0.1, 3)}
+    first = Machine(**noisy).measure(budget=120.0)
+    second = again(30.0, first, **noisy)
+
+    assert first["slow"].dropped_after_round is not None
+    assert second["slow"].round_seconds == first["slow"].round_seconds  # it needs no more
+    for name in "ab":
+        count = len(first[name].round_seconds)
+        assert second[name].round_seconds[:count] == first[name].round_seconds
+        assert second[name].call_seconds[:count] == first[name].call_seconds
+        assert len(second[name].round_seconds) > count + 5
+        assert second[name].stopped_because == first[name].stopped_because == "budget"
+        assert {len(calls) for calls in second[name].call_seconds} == {first[name].calls_per_round}
+    alone = Machine(a=0.5, b=0.6).measure()
+    others = again(1000.0, alone, a=0.5, b=0.6, new=0.7)
+    assert len(others["a"].round_seconds) == 16  # what has no earlier rounds cannot go on with them
 
 
 Noise = Callable[[random.Random], Callable[[int], float]]
