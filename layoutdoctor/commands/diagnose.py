@@ -193,7 +193,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         isolation.is_done = True
         isolation.save_recordings(recordings)
-    return conclusion.conclude(diagnosis, status_of(diagnosis, len(configurations)))
+    status = status_of(diagnosis, len(configurations))
+    if conclusion.fail_on is None and undecided(diagnosis):
+        status = EXIT_INCONCLUSIVE  # with --fail-on, findings are what was asked for
+    return conclusion.conclude(diagnosis, status)
 
 
 def _conclude_interrupted(how: str, record: RecordSoFar, conclusion: Conclusion, isolation: Isolation) -> None:
@@ -277,4 +280,4 @@ def status_of(diagnosis: Diagnosis, configuration_count: int) -> int:
     others = [trial for trial in diagnosis.trials if trial.measurement is None]
     all_the_same = bool(others) and all(trial.status == "same_as" for trial in others)
     compared = diagnosis.comparison is not None or configuration_count == 1 or all_the_same
-    return 0 if measured and compared and not undecided(diagnosis) else EXIT_INCONCLUSIVE
+    return 0 if measured and compared else EXIT_INCONCLUSIVE
