@@ -81,8 +81,8 @@ def paired_ratio(
 
     Returns:
         Median of the ratios baseline / candidate, above 1 where the candidate is faster, with a distribution-free
-        interval; rounds that hang together count for fewer. Too few for the coverage: the interval is smallest to
-        largest ratio, its coverage None, and nothing is decided.
+        interval; rounds that hang together count for fewer. Too few rounds for the coverage: the interval is smallest
+        to largest ratio, its coverage None, and nothing is decided.
 
     Raises:
         ValueError: No round is shared, or a time is not positive and finite.
@@ -91,7 +91,7 @@ def paired_ratio(
         Order-statistic interval for a median; for 20 rounds the 6th smallest to the 6th largest ratio covers 95.9 %.
     """
     ratios = round_ratios(baseline_seconds, candidate_seconds)
-    interval = median_interval(ratios, coverage, cautious_count(ratios))
+    interval = _cautious_interval(ratios, coverage)
     is_too_wide = interval.high / interval.low > _MOST_SPREAD
     verdict = NO_DIFFERENCE if is_too_wide else judge(interval, resolution) or NO_DIFFERENCE
     return RatioInterval(
@@ -104,6 +104,20 @@ def paired_ratio(
         round_count=len(ratios),
         decided=verdict != NO_DIFFERENCE or is_equal(interval),
     )
+
+
+def _cautious_interval(ratios: Sequence[float], coverage: float) -> MedianInterval:
+    """
+    Where rounds that would suffice hang together too much for it, three times what they span, so that much is clear.
+
+    Source:
+        Simulation; benchmarks/README.md has the figures.
+    """
+    interval = median_interval(ratios, coverage, cautious_count(ratios))
+    if interval.coverage is not None or ratios_left_out(len(ratios), coverage) is None:
+        return interval
+    span = interval.high / interval.low
+    return MedianInterval(interval.low / span, interval.median, interval.high * span, coverage)
 
 
 def is_equal(interval: MedianInterval | RatioBounds | RatioInterval) -> bool:
@@ -322,9 +336,9 @@ def cautious_count(values: Sequence[float]) -> int:
     """
     count = effective_count(values)
     first = _correlation(_sides_of_median(values), 1)
-    if first <= math.sqrt(1 / len(values)):
+    if first <= 0.5 / math.sqrt(len(values)):  # half of what it scatters by where nothing hangs together
         return count
-    chain = min(math.sin(math.pi / 2 * min(first + 2 / len(values), 1.0)), _STRONGEST_CHAIN)
+    chain = min(math.sin(math.pi / 2 * min(first + 3 / len(values), 1.0)), _STRONGEST_CHAIN)
     return max(min(int(len(values) * (1 - chain) / (1 + chain)), count), 1)
 
 

@@ -201,6 +201,15 @@ def test_equal_and_undecided_are_different_words_and_a_busy_machine_decides_noth
     assert set(busy.fastest) == set(times)
 
 
+def test_rounds_that_hang_together_tell_only_what_is_clear() -> None:
+    def word(start: float) -> str:
+        drift = [start * (1 + 0.005 * number) for number in range(24)]
+        return word_of(compared({"inductor": drift, "a": [1.0] * 24}).ratios[0])
+
+    assert word(1.5) == "faster"  # 1.50 to 1.67
+    assert word(1.02) == word(0.99) == "undecided"
+
+
 def test_what_old_files_call_no_difference_is_told_from_noise_by_its_interval() -> None:
     def word(low: float, high: float, **fields: object) -> str:
         known = {"name": "a", "median": 1.0, "verdict": NO_DIFFERENCE, "coverage": 0.99, "round_count": 9, **fields}
