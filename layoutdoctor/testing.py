@@ -143,7 +143,7 @@ def diagnose_quickly(
     with needs_torch():
         from layoutdoctor.run.diagnose import diagnose  # brings torch, which a ready diagnosis does not need
 
-    chosen: Any = configurations
+    chosen: Any = (configurations,) if isinstance(configurations, str) else configurations  # none is made of these
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return diagnose(model, example_input, mode=mode, configurations=chosen, budget_seconds=BUDGET_SECONDS)

@@ -11,6 +11,7 @@ import pytest
 from layoutdoctor.__main__ import build_parser, with_command
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.subjects.cures import ALL_CURES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,10 +23,10 @@ def test_every_rule_has_its_row() -> None:
     assert rows == [(rule.code, rule.name) for rule in ALL_RULES]
 
 
-def test_every_configuration_has_its_row() -> None:
-    rows = re.findall(r"^\| `([a-z-]+)` \|", README, re.MULTILINE)
+def test_every_configuration_and_every_cure_has_its_row() -> None:
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \|", README, re.MULTILINE)
 
-    assert rows == [configuration.name for configuration in BUILTIN_CONFIGURATIONS]
+    assert rows == [known.name for known in (*BUILTIN_CONFIGURATIONS, *ALL_CURES)]
 
 
 def test_every_command_is_one_the_parser_takes() -> None:

@@ -26,7 +26,7 @@ from layoutdoctor.commands.output import (
     save_reports,
 )
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
-from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations, find_target
+from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations, find_target, is_a_group
 from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.examination.choice import undecided
@@ -172,6 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         mode=arguments.mode,
         configurations=configurations,
+        derives=is_a_group(arguments.configurations),
         lower_for=arguments.lower_for,
         budget_seconds=arguments.budget,
         trace_directory=str(traces) if traces is not None else None,

@@ -74,6 +74,19 @@ def choose_configurations(
     return tuple(chosen.values())
 
 
+def is_a_group(choice: object) -> bool:
+    """Whether a user left the configurations to us, so that others may be made of them."""
+    return choice in ("default", "all")
+
+
+def base_name(configuration: Configuration) -> str:
+    """The name of the configuration that one with cures was made of."""
+    name = configuration.name
+    for cure in reversed(configuration.cures):
+        name = name.removesuffix(f"+{cure.name}")
+    return name
+
+
 def _expand(choice: str | Configuration | Iterable[str | Configuration], mode: Mode) -> list[Configuration]:
     if isinstance(choice, Configuration):
         return [choice]

@@ -78,6 +78,25 @@ class SourceLocation(Record, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}"
 
 
+class Cure(Record, frozen=True, kw_only=True):
+    """
+    A change of the model by public means, which a configuration makes in its copy.
+
+    Attributes:
+        name: Such as ``flat-conv3d``.
+        answers: Code of the finding that it answers, such as ``LD503``; None where no rule speaks of it.
+        modules: Paths of the modules that it changes; empty where it is about the model as a whole.
+        dtype: The dtype that it gives them; None where it leaves that alone.
+        how: The same change as lines to paste, of a model called ``model``.
+    """
+
+    name: str
+    answers: str | None = None
+    modules: tuple[str, ...] = ()
+    dtype: str | None = None
+    how: str = ""
+
+
 class Configuration(Record, frozen=True, kw_only=True):
     """
     One way to lay out and run a model.
@@ -89,6 +108,9 @@ class Configuration(Record, frozen=True, kw_only=True):
         model_format: Memory format given to the parameters and buffers of a copy, by rank (4-D and 5-D).
         input_format: Memory format given to the example inputs, by rank.
         inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally around it).
+        cures: Changes of the model that it makes; what they are tried on is the configuration of the same name without
+            ``+CURE``.
+        library_switches: Switches of libraries under which it runs, such as ``cudnn.benchmark``; each is put back.
     """
 
     name: str
@@ -97,6 +119,8 @@ class Configuration(Record, frozen=True, kw_only=True):
     model_format: FormatChoice | None = "preserve"
     input_format: FormatChoice | None = "preserve"
     inductor_options: dict[str, OptionValue] = {}
+    cures: tuple[Cure, ...] = ()
+    library_switches: dict[str, bool] = {}
 
     @property
     def freezes(self) -> bool:

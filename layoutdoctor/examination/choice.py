@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ONE_PROCESS = "it was timed beside the other configurations in one process, not in fresh ones"
 _AGREEMENT = 0.05
 """What one process and fresh ones may differ by beyond their intervals and still mean the same."""
+_WIDEST = 0.2
+"""Width of an interval over starts, upper over lower end, from which on it is faster, but nobody can say how much."""
 _TELLING_FAULTS = 100
 """Page faults of a call above which their number may explain a time."""
 
@@ -50,6 +52,8 @@ def how_to_apply(
     """
     ranks_of_inputs = parameter_ranks if input_ranks is None else input_ranks
     lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
+    lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
+    lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
     lines += _compile_lines(configuration)
     lines += _input_lines(configuration.input_format or "preserve", sorted(ranks_of_inputs & _FORMAT_BY_RANK.keys()))
     if configuration.inductor_options.get("freezing"):
@@ -168,10 +172,11 @@ def recommend(
     """
     if comparison is None or not comparison.fastest:
         return _none(_why_nothing(trials, comparison))
-    chosen = comparison.fastest[0]
-    if chosen == comparison.baseline:
+    faster = {ratio.name for ratio in comparison.ratios if ratio.verdict == FASTER}
+    chosen = next((name for name in comparison.fastest if name in faster), comparison.fastest[0])
+    if comparison.fastest[0] == comparison.baseline:
         return _none(_why_baseline(comparison))
-    if all(ratio.verdict != FASTER for ratio in comparison.ratios if ratio.name == chosen):
+    if any(ratio.name == chosen for ratio in comparison.ratios) and chosen not in faster:
         name = "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
         return _none(f"{name} may not be chosen, as its outputs are not right, and {chosen} is not surely faster")
     by_name = {trial.name: trial for trial in trials}
@@ -247,7 +252,7 @@ def with_fresh_processes(
         how, why = recommendation.how, ""
     trial = next(trial for trial in trials if trial.name == name)
     equal = trial.equivalence is not None and trial.equivalence.status == "equal"
-    doubt = _disagreement(within, seen)
+    doubt = _scatter(seen) or _disagreement(within, seen)
     reason = doubt or _why_chosen(comparison, name, equal=equal)
     return Recommendation(
         configuration=name,
@@ -269,6 +274,14 @@ def _free_in_fresh_processes(free: WithoutFreezing, comparison: Comparison, seen
 
 def _is_faster(seen: FreshProcesses) -> bool:
     return seen.low > 1 + RESOLUTION
+
+
+def _scatter(seen: FreshProcesses) -> str | None:
+    """Where the starts differ too much among themselves to promise any one speed; None where they do not."""
+    if seen.high / seen.low <= 1 + _WIDEST:
+        return None
+    least, most = format_ratio(min(seen.start_ratios)), format_ratio(max(seen.start_ratios))
+    return f"its {seen.starts} starts scatter from {least} to {most}; measure on a machine that does nothing else"
 
 
 def _disagreement(within: Speedup | None, seen: FreshProcesses) -> str | None:

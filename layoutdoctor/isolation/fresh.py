@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.records import FreshProcesses
-from layoutdoctor.errors import LayoutDoctorError
+from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.choice import with_fresh_processes
 from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
 from layoutdoctor.isolation.messages import (
@@ -35,10 +35,10 @@ from layoutdoctor.isolation.messages import (
 )
 from layoutdoctor.isolation.processes import (
     available_bytes,
-    child_command,
     how_it_ended,
     kill_with_all_it_started,
     remove_scratch,
+    start_child,
 )
 from layoutdoctor.units import format_bytes, format_seconds
 
@@ -64,10 +64,6 @@ _FEWEST_ROUNDS = 3
 _MOST_CALLS = 64
 _READ_BYTES = 2**16
 _MEMORY_SHARE = 0.9
-
-
-class _NotTimedError(LayoutDoctorError):
-    """Why fresh processes could tell nothing."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ def verified(
         _check_memory(peak_bytes, len(chosen))
         fresh = time_in_fresh_processes(request, chosen, progress)
         advice = with_fresh_processes(advice, comparison, list(by_name.values()), fresh)
-    except _NotTimedError as error:
+    except SubjectError as error:
         advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
     return with_advice(recordings, advice)
 
@@ -135,7 +131,7 @@ def time_in_fresh_processes(
         Of each of the others how it compares with the baseline.
 
     Raises:
-        LayoutDoctorError: A process could not be started, died, or took too long.
+        SubjectError: A process could not be started, died, or took too long.
     """
     starts: list[_Start] = []
     begin = time.monotonic()
@@ -152,7 +148,7 @@ def time_in_fresh_processes(
         ):
             break
     if len(starts) < FEWEST_STARTS:
-        raise _NotTimedError(
+        raise SubjectError(
             f"one start takes {format_seconds(longest)}, and {FEWEST_STARTS} are needed within "
             f"{format_seconds(LIMIT_SECONDS)}"
         )
@@ -212,26 +208,8 @@ class _Process:
         self._name = request.timed.name if request.timed is not None else "?"
         self._reader = MessageReader()
         self._waiting: list[AnyMessage] = []
-        board = TurnBoard.make()  # every child is given one
-        self._messages, messages_end = os.pipe()
-        requests, self._orders = os.pipe()
-        numbers = (requests, messages_end, os.getpid(), board)
-        try:
-            self._process = subprocess.Popen(
-                child_command(numbers),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(requests, messages_end, board),
-                start_new_session=True,
-            )
-        except OSError as error:
-            for descriptor in (self._messages, self._orders):
-                os.close(descriptor)
-            raise _NotTimedError(f"no process could be started: {error.strerror or error}") from error
-        finally:
-            for descriptor in (requests, messages_end, board):
-                os.close(descriptor)
+        # Every child is given a board; what it prints is the model's own, and nobody reads it.
+        self._process, self._orders, self._messages = start_child(TurnBoard.make(), subprocess.DEVNULL)
         self._order(encode(request))
 
     def __enter__(self) -> _Process:
@@ -254,9 +232,9 @@ class _Process:
         """Waits until it can be timed; what a call takes, about."""
         message = self._hear(limit_seconds)
         if isinstance(message, Refused):
-            raise _NotTimedError(message.message)
+            raise SubjectError(message.message)
         if not isinstance(message, Ready):
-            raise _NotTimedError(f"{self._name}: the process said what was not asked for")
+            raise SubjectError(f"{self._name}: the process said what was not asked for")
         return message.call_seconds
 
     def turn(self, calls: int, limit_seconds: Seconds) -> Turned:
@@ -264,9 +242,9 @@ class _Process:
         self._order(calls.to_bytes(LENGTH_BYTES, "big"))
         message = self._hear(limit_seconds)
         if isinstance(message, Refused):
-            raise _NotTimedError(message.message)
+            raise SubjectError(message.message)
         if not isinstance(message, Turned) or len(message.seconds) != calls:
-            raise _NotTimedError(f"{self._name}: the process said what was not asked for")
+            raise SubjectError(f"{self._name}: the process said what was not asked for")
         return message
 
     def _hear(self, limit_seconds: Seconds) -> AnyMessage:
@@ -274,14 +252,14 @@ class _Process:
         while not self._waiting:
             readable = select.select([self._messages], [], [], max(end - time.monotonic(), 0.0))[0]
             if not readable:
-                raise _NotTimedError(f"{self._name} took longer than {format_seconds(limit_seconds)}")
+                raise SubjectError(f"{self._name} took longer than {format_seconds(limit_seconds)}")
             data = os.read(self._messages, _READ_BYTES)
             if not data:
-                raise _NotTimedError(f"{self._name}: {how_it_ended(self._process.wait())}")
+                raise SubjectError(f"{self._name}: {how_it_ended(self._process.wait())}")
             try:
                 self._waiting += self._reader.feed(data)
             except ValueError as error:
-                raise _NotTimedError(f"{self._name}: the process sent what is no message ({error})") from error
+                raise SubjectError(f"{self._name}: the process sent what is no message ({error})") from error
         return self._waiting.pop(0)
 
 
@@ -289,7 +267,7 @@ def _check_memory(peak_bytes: Bytes | None, count: int) -> None:
     available = available_bytes()
     if peak_bytes is None or available is None or count * peak_bytes <= _MEMORY_SHARE * available:
         return
-    raise _NotTimedError(
+    raise SubjectError(
         f"{count} processes may need {format_bytes(count * peak_bytes)} of memory together, and "
         f"{format_bytes(available)} are free"
     )

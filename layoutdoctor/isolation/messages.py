@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Configuration, Failure, Mode, PositiveSeconds, Trial
+from layoutdoctor.diagnosis.records import Configuration, Cure, Failure, Mode, PositiveSeconds, Trial
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.recording.saved import pack, unpacked_column
 
@@ -60,6 +60,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """What all messages share: frozen, built by keyword."""
 
 
+class Proposal(Message, frozen=True, kw_only=True):
+    """A cure that what was seen of a trial speaks for, and the bytes of the tensors that it is about."""
+
+    cure: Cure
+    bytes_moved: int = 0
+
+
 class TrialMemo(Message, frozen=True, kw_only=True):
     """
     What a process has to know of a trial that another process ran, beside its record.
@@ -69,6 +76,7 @@ class TrialMemo(Message, frozen=True, kw_only=True):
         code: Fingerprint of the generated code; None where not all of it is known, or there is none.
         compile_seconds: Wall time of the first call; None for eager.
         onednn: oneDNN's version and instruction set, as its log says.
+        proposals: The cures that may help.
     """
 
     key: str | None = None
@@ -76,6 +84,7 @@ class TrialMemo(Message, frozen=True, kw_only=True):
     compile_seconds: float | None = None
     peak_memory_bytes: int | None = None
     onednn: tuple[str | None, str | None] = (None, None)
+    proposals: tuple[Proposal, ...] = ()
 
 
 class Lost(Message, frozen=True, kw_only=True):
@@ -92,10 +101,12 @@ class Kept(Message, frozen=True, kw_only=True):
     Attributes:
         recordings: Of each trial that is done, in order; all with the newest head.
         memos: Of each trial by its configuration's name.
+        derived: Configurations that were made of the requested ones.
     """
 
     recordings: tuple[Recording, ...] = ()
     memos: dict[str, TrialMemo] = {}
+    derived: tuple[Configuration, ...] = ()
 
     @property
     def head(self) -> Head | None:
@@ -119,11 +130,17 @@ class Kept(Message, frozen=True, kw_only=True):
             recording = msgspec.structs.replace(before, head=recording.head, trial=trial)
         found[recording.name] = recording
         memos = self.memos if memo is None else {**self.memos, recording.name: memo}
-        return Kept(recordings=tuple(found.values()), memos=memos)
+        return Kept(recordings=tuple(found.values()), memos=memos, derived=self.derived)
+
+    def with_derived(self, configurations: tuple[Configuration, ...]) -> Kept:
+        """The same with more configurations that were made of the requested ones."""
+        return msgspec.structs.replace(self, derived=(*self.derived, *configurations))
 
     def without_profiles(self) -> Kept:
         """As much as another process has to know that goes on from here."""
-        return Kept(recordings=tuple(without_profile(recording) for recording in self.recordings), memos=self.memos)
+        return msgspec.structs.replace(
+            self, recordings=tuple(without_profile(recording) for recording in self.recordings)
+        )
 
 
 def without_profile(recording: Recording) -> Recording:
@@ -142,6 +159,7 @@ class Request(Message, frozen=True, kw_only=True):
         lower_for: A GPU that is not there, to lower for.
         budget_seconds: For the timing rounds; None lets them go on until there is a verdict.
         trace_directory: Where to keep profiler traces.
+        derives: Whether configurations may be made of these: the best with cures, and with switches of libraries.
         timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
         kept: What earlier processes did.
         lost: The configurations that took one with them.
@@ -154,6 +172,7 @@ class Request(Message, frozen=True, kw_only=True):
     dtype: str | None = None
     mode: Mode = "inference"
     configurations: tuple[Configuration, ...] = ()
+    derives: bool = False
     lower_for: str | None = None
     budget_seconds: float | None = None
     trace_directory: str | None = None
@@ -183,6 +202,12 @@ class KeptMore(Message, frozen=True, kw_only=True, tag=True):
 
     recording: Recording
     memo: TrialMemo
+
+
+class Derived(Message, frozen=True, kw_only=True, tag=True):
+    """Configurations that were made of the requested ones, and come next."""
+
+    configurations: tuple[Configuration, ...]
 
 
 class Finished(Message, frozen=True, kw_only=True, tag=True):
@@ -218,7 +243,7 @@ class Turned(Message, frozen=True, kw_only=True, tag=True):
     page_faults_per_call: float | None = None
 
 
-AnyMessage = Began | Progress | KeptMore | Finished | Refused | Broken | Ready | Turned
+AnyMessage = Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Ready | Turned
 
 
 class TurnBoard:
@@ -330,6 +355,9 @@ class Listener:
 
     def turn(self, configuration: str) -> None:
         """Told whose turn it is to be timed."""
+
+    def derived(self, configurations: tuple[Configuration, ...]) -> None:
+        """Told which configurations were made of the requested ones, before the first of them begins."""
 
     def keep(self, recording: Recording, memo: TrialMemo) -> None:
         """Given each trial once it is done."""

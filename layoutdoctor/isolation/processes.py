@@ -41,23 +41,50 @@ _SCRATCH_PREFIX = "layoutdoctor-"
 _CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.run.worker import main; main(sys.argv[1:5])"
 
 
-def child_command(numbers: Iterable[int]) -> list[str]:
+def start_child(board: int, output: int) -> tuple[subprocess.Popen[bytes], int, int]:
     """
-    What starts a process that reads a request: the interpreter that runs this, with the options it was started with.
+    Starts a process that reads a request and writes messages, with the interpreter that runs this and its options.
 
     Args:
-        numbers: As ``run.worker.main`` takes them.
+        board: Descriptor of the memory for a board; closed here.
+        output: What its standard output and error become, as ``subprocess`` has it.
+
+    Returns:
+        The process, the end of the pipe that its request is written to, and the end that its messages come from.
 
     Raises:
-        SubjectError: The interpreter does not know its own program.
+        SubjectError: It cannot be started.
     """
     if not sys.executable:
+        os.close(board)
         raise SubjectError(
             "cannot start a process for the diagnosis: this interpreter does not know its own program "
             "(sys.executable is empty); use --no-isolation"
         )
-    options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [sys.executable, *options, "-c", _CHILD_CODE, *map(str, numbers), *sys.path]
+    messages, messages_end = os.pipe()
+    requests, requests_end = os.pipe()
+    numbers = (requests, messages_end, os.getpid(), board)
+    try:
+        options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        process = subprocess.Popen(
+            [sys.executable, *options, "-c", _CHILD_CODE, *map(str, numbers), *sys.path],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=(requests, messages_end, board),
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(messages)
+        os.close(requests_end)
+        raise SubjectError(
+            f"cannot start a process for the diagnosis: {error.strerror or error}; "
+            "free memory or processes, or use --no-isolation"
+        ) from error
+    finally:
+        for descriptor in (messages_end, requests, board):
+            os.close(descriptor)
+    return process, requests_end, messages
 
 
 def scratch_prefix(pid: int) -> str:

@@ -30,6 +30,7 @@ from layoutdoctor.isolation.messages import (
     TURNS,
     Began,
     Broken,
+    Derived,
     Finished,
     Kept,
     KeptMore,
@@ -43,7 +44,6 @@ from layoutdoctor.isolation.messages import (
 )
 from layoutdoctor.isolation.processes import (
     adopt_orphans,
-    child_command,
     has_ended,
     how_it_ended,
     kill_all,
@@ -51,6 +51,7 @@ from layoutdoctor.isolation.processes import (
     last_seen,
     peak_resident_bytes,
     remove_scratch,
+    start_child,
     started_by,
 )
 from layoutdoctor.units import format_bytes
@@ -127,8 +128,10 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         adopt_orphans()
     known: dict[str, Examined] = {}
     while True:
-        request = msgspec.structs.replace(request, kept=journal.kept.without_profiles(), lost=journal.lost)
-        child = _Child(request, journal, watch, known, timeout_seconds)
+        kept = journal.kept.without_profiles()
+        configurations = (*request.configurations, *kept.derived)
+        attempt = msgspec.structs.replace(request, configurations=configurations, kept=kept, lost=journal.lost)
+        child = _Child(attempt, journal, watch, known, timeout_seconds)
         try:
             child.run()
         finally:
@@ -199,28 +202,7 @@ class _Child:
         """Starts the process and listens until it has ended, or has to be ended."""
         board = TurnBoard.make()
         self._board = TurnBoard(board)
-        messages, messages_end = os.pipe()
-        request, request_end = os.pipe()
-        numbers = (request, messages_end, os.getpid(), board)
-        try:
-            self._process = subprocess.Popen(
-                child_command(numbers),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(request, messages_end, board),
-                start_new_session=True,
-            )
-        except OSError as error:
-            os.close(messages)
-            os.close(request_end)
-            raise SubjectError(
-                f"cannot start a process for the diagnosis: {error.strerror or error}; "
-                "free memory or processes, or use --no-isolation"
-            ) from error
-        finally:
-            for descriptor in (messages_end, request, board):
-                os.close(descriptor)
+        self._process, request_end, messages = start_child(board, subprocess.PIPE)
         output = self._process.stdout
         assert output is not None  # it is a pipe
         try:
@@ -326,6 +308,10 @@ class _Child:
                 self.watch.progress(message)
             case KeptMore():
                 self._keep(message)
+            case Derived():
+                configurations = (*self.request.configurations, *message.configurations)
+                self.request = msgspec.structs.replace(self.request, configurations=configurations)
+                self.journal.keep(self.journal.kept.with_derived(message.configurations))
             case Finished():
                 self.finished = message
             case Refused():

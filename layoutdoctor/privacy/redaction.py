@@ -229,7 +229,7 @@ def _file_name(path: str) -> str:
 
 
 def _is_module(place: str) -> bool:
-    return place.endswith((".module", ".parameter"))
+    return place.endswith((".module", ".modules", ".parameter"))
 
 
 # ---------------------------------------------------------------------------------------------- what is public

@@ -21,6 +21,7 @@ MOST_FINDINGS = 20
 INDENT = "  "
 NO_FINDINGS = "Findings: none."
 GAP = 2
+_LONGEST_NAME = 32  # as long as the names that are built in
 # Wide enough for "channels-last", which is not broken at its hyphen.
 NARROWEST_COLUMN = 13
 
@@ -138,23 +139,36 @@ def plain_table(
     taken = [*clauses, *([None] * (len(rows) - len(clauses)))]
     ordinary = [row for row, clause in zip(rows, taken, strict=True) if clause is None]
     spanning = [(row[0], clause) for row, clause in zip(rows, taken, strict=True) if clause is not None]
-    first_column = max(len(row[0]) for row in (head, *rows))
+    names_of = {row[0]: row[0] if wraps_names else _broken_name(row[0]) for row in (head, *rows)}
+    first_column = max(map(_width, names_of.values()))
     lines = []
     if ordinary:
         names = 0 if wraps_names else first_column
-        body = [[row[0].ljust(names), *row[1:]] for row in (head, *ordinary)]
+        body = [[names_of[row[0]].ljust(names), *row[1:]] for row in (head, *ordinary)]
         lines = _wrapped_rows(body, _column_widths(body, width, first=0 if wraps_names else 1), names)
     for name, clause in spanning:
-        lines += _clause_lines(name, clause, first_column + GAP, width)
+        lines += _clause_lines(names_of[name], clause, first_column + GAP, width)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _broken_name(name: str) -> str:
+    """A long name of a configuration made of another one with what was added on lines of its own."""
+    base, *added = name.split("+")
+    return "\n".join((base, *(f"  +{part}" for part in added))) if len(name) > _LONGEST_NAME else name
+
+
+def _width(cell: str) -> int:
+    return max(map(len, cell.split("\n")))
+
+
+def _cell_lines(cell: str, most: int) -> list[str]:
+    lines = (textwrap.wrap(part, most, break_on_hyphens=False) for part in cell.split("\n"))
+    return [line for wrapped in lines for line in wrapped] or [""]
 
 
 def _wrapped_rows(rows: Sequence[Sequence[str]], widths: Sequence[int], names: int) -> list[str]:
     """The lines of rows whose cells are wrapped; the first column is at least as wide as ``names``."""
-    wrapped = [
-        [textwrap.wrap(cell, most, break_on_hyphens=False) or [""] for cell, most in zip(row, widths, strict=True)]
-        for row in rows
-    ]
+    wrapped = [[_cell_lines(cell, most) for cell, most in zip(row, widths, strict=True)] for row in rows]
     columns = [max(len(line) for cell in column for line in cell) for column in zip(*wrapped, strict=True)]
     columns[0] = max(columns[0], names)
     return [
@@ -166,7 +180,7 @@ def _wrapped_rows(rows: Sequence[Sequence[str]], widths: Sequence[int], names: i
 
 def _column_widths(rows: Sequence[Sequence[str]], width: int, first: int) -> list[int]:
     """Natural widths, with the widest columns from the given one on narrowed until the table fits."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     while sum(widths) + GAP * (len(widths) - 1) > width:
         widest = max(range(first, len(widths)), key=lambda column: widths[column], default=None)
         if widest is None or widths[widest] <= NARROWEST_COLUMN:
@@ -177,5 +191,5 @@ def _column_widths(rows: Sequence[Sequence[str]], width: int, first: int) -> lis
 
 def _clause_lines(name: str, clause: str, offset: int, width: int) -> list[str]:
     room = max(width - offset, 2 * NARROWEST_COLUMN)
-    first, *rest = textwrap.wrap(clause, room) or [""]
-    return [name.ljust(offset) + first, *(" " * offset + line for line in rest)]
+    clauses = textwrap.wrap(clause, room) or [""]
+    return [part.ljust(offset) + line for part, line in zip_longest(name.split("\n"), clauses, fillvalue="")]

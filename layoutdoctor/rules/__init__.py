@@ -46,6 +46,7 @@ from layoutdoctor.rules.ld502_mixed_formats_in_model import RULE as LD502
 from layoutdoctor.rules.ld503_flat_conv3d import RULE as LD503
 from layoutdoctor.rules.ld504_ambiguous_format import RULE as LD504
 from layoutdoctor.rules.ld505_as_strided_on_activation import RULE as LD505
+from layoutdoctor.rules.measured_cures import is_of_interest, with_measured_cure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +77,9 @@ def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tupl
         The findings. A rule that raises loses its own findings only: a note with its code says that it failed.
     """
     chosen = ALL_RULES if rules is None else rules
-    return tuple(sorted((finding for rule in chosen for finding in _run(rule, diagnosis)), key=_rank))
+    findings = (finding for rule in chosen for finding in _run(rule, diagnosis))
+    told = (with_measured_cure(diagnosis, finding) for finding in findings if is_of_interest(diagnosis, finding))
+    return tuple(sorted(told, key=_rank))
 
 
 def _run(rule: Rule, diagnosis: Diagnosis) -> list[Finding]:

@@ -19,7 +19,8 @@ What to do:
     ``.contiguous(memory_format=torch.channels_last)`` after it, or shuffle the last dimension of
     ``x.permute(0, 2, 3, 1)``; both stay channels_last in eager and compiled, while ``x[:, order]`` is contiguous
     (torch 2.13). Views for attention: ``x.flatten(2).transpose(1, 2)`` is ``[N, HW, C]`` without a copy in
-    channels_last.
+    channels_last. Behind a module of its own a diagnosis of the default configurations tries what it brings to restore
+    the format: ``NAME+restored-format``.
 
 When it is fine:
     It costs less than 2 % of the kernel time, or no time was recorded (then this is a note); or no convolution

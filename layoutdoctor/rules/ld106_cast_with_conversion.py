@@ -19,7 +19,8 @@ Example:
 What to do:
     Convert the parameters once: ``model.to(torch.bfloat16)``, with an input of that dtype, instead of autocast; then
     the layout too, ``model.to(memory_format=torch.channels_last)``. Compare the outputs: autocast leaves some
-    operations in float32.
+    operations in float32. A diagnosis of the default configurations tries it in inference and tells what it brings:
+    ``NAME+autocast-dtype``.
 
 When it is fine:
     Training: the float32 parameters are the master weights that autocast is for. Large activations, beside which the

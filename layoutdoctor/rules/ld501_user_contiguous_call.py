@@ -18,7 +18,8 @@ Example:
     eager in contiguous format.
 
 What to do:
-    Delete the call, or write ``.contiguous(memory_format=torch.channels_last)``.
+    Delete the call, or write ``.contiguous(memory_format=torch.channels_last)``. A diagnosis of the default
+    configurations tries it and tells what it brings: ``NAME+without-contiguous``.
 
 When it is fine:
     Something behind it takes no other layout, such as ``view`` or a kernel of your own: then the finding is a note

@@ -16,7 +16,8 @@ Example:
 What to do:
     Fold the depth into the batch, with the same weight (``conv3d.weight.squeeze(2)``):
     ``y = conv2d(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (n, t)).transpose(1, 2)``. In channels_last_3d the
-    fold is a view, and what the Conv2d sees is channels_last.
+    fold is a view, and what the Conv2d sees is channels_last. A diagnosis of the default configurations tries it and
+    tells what it brings: ``NAME+flat-conv3d``.
 
 When it is fine:
     A contiguous input: there the fold is a copy, which can cost what the Conv2d gains; measure. A pointwise 1x1x1

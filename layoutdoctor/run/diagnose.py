@@ -21,7 +21,7 @@ import msgspec
 import torch
 
 from layoutdoctor.capture.compat import notes_on_torch
-from layoutdoctor.diagnosis.configurations import choose_configurations, find_target
+from layoutdoctor.diagnosis.configurations import choose_configurations, find_target, is_a_group
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.isolation.fresh import verified, with_advice
@@ -98,7 +98,13 @@ def diagnose(
     if target is not None:
         find_target(target)  # before the model is looked at
     subject = subject_from_python(model, example_input)
-    request = Request(mode=mode, configurations=chosen, lower_for=target, budget_seconds=budget_seconds)
+    request = Request(
+        mode=mode,
+        configurations=chosen,
+        derives=is_a_group(configurations),
+        lower_for=target,
+        budget_seconds=budget_seconds,
+    )
     if isolate:
         try:
             return diagnose_isolated(subject, request, rules=rules, progress=progress, timeout_seconds=timeout_seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +24,7 @@ from layoutdoctor.measure.environment import describe_environment, measure_copy_
 from layoutdoctor.measure.load import LoadMeter, core_count
 from layoutdoctor.measure.memory import release_memory
 from layoutdoctor.measure.timing import choose_timer, measure_rounds, seconds_to_decide, to_measurement
+from layoutdoctor.run.deriving import cures_together, fewest_changes_first, single_cures, under_switches
 from layoutdoctor.run.rehearsal import compute_reference
 from layoutdoctor.run.trial import LiveTrial, head_of, rehearse, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
@@ -30,7 +32,7 @@ from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Measurement, Recommendation
+    from layoutdoctor.diagnosis.records import Comparison, Configuration, Measurement, Recommendation
     from layoutdoctor.isolation.messages import Listener, Request
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.timing import RoundTimes, Timer
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
 
 _INTERRUPTED = "stopped before the timing rounds were over"
+
+_SHORT_ROUNDS = 5
+_SHORT_SECONDS = 2.0
+"""To find out which configuration to make others of."""
 
 
 def _notes_on_machine(device: str) -> tuple[str, ...]:
@@ -82,6 +88,7 @@ def record_measured(
     head = head_of(request, msgspec.structs.replace(described, notes=notes), environment)
     run = Diagnosing(subject, request, listener, rehearsal, head, step_count)
     run.run_trials()
+    run.derive(timer)
     run.measure(timer, meter)
     return run.recordings()
 
@@ -94,6 +101,7 @@ class Diagnosing:
     Attributes:
         head: What all recordings share, as far as it is known.
         step_count: How many steps there are to tell of, and below how many were told.
+        unusable: Why nothing more can run in this process; None where it can.
     """
 
     loaded: LoadedSubject
@@ -104,6 +112,8 @@ class Diagnosing:
     step_count: int
     steps_done: int = 1  # the rehearsal
     trials: list[LiveTrial] = field(default_factory=list)
+    reference: Reference | None = None
+    unusable: str | None = None
 
     def _say(self, stage: str) -> None:
         self.listener.progress(Progress(stage, self.steps_done, self.step_count))
@@ -112,30 +122,35 @@ class Diagnosing:
     def run_trials(self) -> None:
         """Runs every configuration up to its timing, unless an earlier process has done so."""
         trials = [LiveTrial.of(one, self.request, self.listener) for one in self.request.configurations]
-        reference: Reference | None = None
         if not all(trial.was_done for trial in trials):
-            self.listener.began(None, "computing the float64 reference")
-            reference = compute_reference(self.loaded, self.request.mode, self.rehearsal)
-            self._set_notes(*self.head.subject.notes, *reference.notes)
+            self._compute_reference()
         elif self.request.kept.head is not None:  # what the reference had to say was said then
             self._set_notes(*self.request.kept.head.subject.notes)
-        unusable: str | None = None
         for trial in trials:
+            if not trial.was_done:
+                self._run_one(trial)
+                continue
             self.trials.append(trial)
-            if unusable is not None:
-                trial.observe(status="failed", failure=Failure(kind="prepare", message=unusable))
-            elif reference is not None and not trial.was_done:
-                unusable = self._run_one(trial, reference)
-            else:
-                self._say(f"{trial.name}: done before")
-                if trial.name in self.request.lost:
-                    self._hand_over(trial)
+            self._say(f"{trial.name}: done before")
+            if trial.name in self.request.lost:
+                self._hand_over(trial)
+
+    def _compute_reference(self) -> Reference:
+        self.listener.began(None, "computing the float64 reference")
+        self.reference = compute_reference(self.loaded, self.request.mode, self.rehearsal)
+        self._set_notes(*dict.fromkeys((*self.head.subject.notes, *self.reference.notes)))
+        return self.reference
 
     def _set_notes(self, *notes: str) -> None:
         self.head = msgspec.structs.replace(self.head, subject=msgspec.structs.replace(self.head.subject, notes=notes))
 
-    def _run_one(self, trial: LiveTrial, reference: Reference) -> str | None:
-        """Runs one configuration; why no other one can run in this process any more, None where they can."""
+    def _run_one(self, trial: LiveTrial) -> None:
+        """Runs one configuration, where this process can run any."""
+        self.trials.append(trial)
+        if self.unusable is not None:
+            trial.observe(status="failed", failure=Failure(kind="prepare", message=self.unusable))
+            return
+        reference = self.reference or self._compute_reference()
         self._say(f"{trial.name}: {'compiling' if trial.configuration.backend == 'inductor' else 'running'}, profiling")
         self.listener.began(trial.name, "prepare")
         run_trial(trial, self.loaded, self.request, self.rehearsal, reference, self.trials[:-1])
@@ -144,17 +159,17 @@ class Diagnosing:
             release_memory()
             problem = why_unusable(self.head.subject.device or "cpu")
             if problem is not None:
-                return self._lose_device(trial, failure, problem)
+                self._lose_device(trial, failure, problem)
+                return
         self._hand_over(trial)
-        return None
 
-    def _lose_device(self, trial: LiveTrial, failure: Failure, problem: str) -> str:
+    def _lose_device(self, trial: LiveTrial, failure: Failure, problem: str) -> None:
         """Ends the process's part: whatever ran next would fail for what this configuration did."""
         message = f"{failure.message}; the device could not be used in that process any more ({problem})"
         if self.listener.may_restart:
             raise DeviceLostError(trial.name, failure.kind, message, failure.log)
         trial.observe(status="crashed", failure=msgspec.structs.replace(failure, message=message))
-        return f"not run: {trial.name} made the device unusable in this process; diagnose it on its own"
+        self.unusable = f"not run: {trial.name} made the device unusable in this process; diagnose it on its own"
 
     def _hand_over(self, trial: LiveTrial) -> None:
         trial.hand_over(self._head_now(_INTERRUPTED))
@@ -162,10 +177,48 @@ class Diagnosing:
     def _warm_up_earlier(self) -> None:
         """Makes what an earlier process ran ready to be timed in this one."""
         for trial in self.trials:
-            if trial.was_done and trial.record.status == "ok":
+            if trial.was_done and trial.record.status == "ok" and trial.step is None:
                 self._say(f"{trial.name}: compiling again")
                 self.listener.began(trial.name, "prepare")
                 warm_up(trial, self.loaded, self.request.mode, self.rehearsal)
+
+    @property
+    def _configurations(self) -> tuple[Configuration, ...]:
+        return tuple(trial.configuration for trial in self.trials)
+
+    def derive(self, timer: Timer) -> None:
+        """
+        Runs configurations that are made of those that ran: the best so far with the cures that may help, each alone
+        and then those that help together, and the best two under switches of libraries.
+        """
+        if not self.request.derives:
+            return
+        self._warm_up_earlier()
+        quick = partial(self._time_shortly, timer)
+        device = self.head.subject.device or "cpu"
+        for choose in (single_cures, cures_together, partial(under_switches, device=device)):
+            chosen = choose(self.trials, quick) if self.unusable is None else ()
+            if chosen:
+                self.step_count += len(chosen)
+                self.listener.derived(chosen)
+            for configuration in chosen:
+                self._run_one(LiveTrial.of(configuration, self.request, self.listener))
+
+    def _time_shortly(self, timer: Timer, trials: Sequence[LiveTrial]) -> dict[str, float]:
+        """Seconds of some trials by a few calls in turns; one that fails is left out of all that comes."""
+        found: dict[str, float] = {}
+        start = time.monotonic()
+        for count in range(_SHORT_ROUNDS):
+            for trial in trials:
+                self.listener.began(trial.name, "measure")
+                trial.stage = "measure"
+                with trial.failing():
+                    if trial.step is not None:
+                        seconds = min(timer(trial.step, 1 if count else 2))  # the first of all warms up
+                        found[trial.name] = min(seconds, found.get(trial.name, seconds))
+            if time.monotonic() - start > _SHORT_SECONDS:
+                break
+        return {trial.name: found[trial.name] for trial in trials if trial.step is not None}
 
     def measure(self, timer: Timer, meter: LoadMeter | None = None) -> None:
         """Times all that ran in turns, compares and chooses."""
@@ -173,7 +226,7 @@ class Diagnosing:
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
         if not steps:
             return
-        baseline = choose_baseline(self.request.configurations, steps)
+        baseline = choose_baseline(self._configurations, steps)
         self.listener.began(None, TURNS)
         self._say("timing all configurations in turns")
         choices = self._choices()
@@ -194,9 +247,10 @@ class Diagnosing:
         self._keep(times)
         rounds = {name: item.round_seconds for name, item in times.items() if item.failure is None}
         if rounds and baseline not in rounds:  # it failed while it was timed: the others are compared all the same
-            baseline = choose_baseline(self.request.configurations, rounds)
+            baseline = choose_baseline(self._configurations, rounds)
         eligible = eligible_names([trial.record for trial in self.trials])
         comparison = compare(rounds, baseline, eligible=eligible, is_too_busy=is_too_busy)
+        comparison = fewest_changes_first(comparison, self._configurations)
         if comparison is not None:
             open_ones = () if is_too_busy else open_questions(rounds, baseline, choices)
             comparison = msgspec.structs.replace(
@@ -254,6 +308,7 @@ class Diagnosing:
         frozen = {trial.name for trial in self.trials if trial.configuration.freezes}
         free = {name: seconds for name, seconds in rounds.items() if name not in frozen}
         without_freezing = compare(free, baseline, eligible=eligible) if frozen else None
+        without_freezing = fewest_changes_first(without_freezing, self._configurations)
         ranks = (parameter_ranks(self.loaded), input_ranks(self.loaded))
         return recommend([trial.record for trial in self.trials], comparison, without_freezing, ranks)
 

@@ -58,6 +58,7 @@ def _prepared(load: Callable[[], LoadedSubject], configuration: Configuration, m
     prepared = prepare(load(), configuration, mode)
     gc.collect()  # the model as it was loaded
     step = prepared.step(mode, fresh_inputs=False)
+    step.is_alone = True
     frozen: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if configuration.backend == "inductor":
         step.run = torch.compile(step.run, options=effective_options(configuration) or None)

@@ -33,6 +33,8 @@ from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.rehearsal import check_runs
 from layoutdoctor.subjects.copies import layout_of
+from layoutdoctor.subjects.cures import propose
+from layoutdoctor.subjects.cures.cure import Seen
 from layoutdoctor.subjects.prepare import formats_in_effect, prepare, same_preparation_key
 
 if TYPE_CHECKING:
@@ -220,6 +222,7 @@ def run_trial(
     Args:
         earlier: Trials already run, which this one may turn out to be the same as.
     """
+    prepared: PreparedModel | None = None
     with trial.failing():
         prepared = prepare(subject, trial.configuration, request.mode, rehearsal.shared)
         trial.note(*prepared.notes)
@@ -249,6 +252,20 @@ def run_trial(
         step.release()  # the gradients of what was profiled
         trial.remember(peak_memory_bytes=peak_memory(step, device))
         trial.step = step
+    if prepared is not None:
+        _look_for_cures(trial, prepared, request.mode)
+
+
+def _look_for_cures(trial: LiveTrial, prepared: PreparedModel, mode: Mode) -> None:
+    """Of a configuration without any; lines to paste change a module, so that a function has none."""
+    if prepared.module is None or prepared.run is not prepared.module or trial.configuration.cures:
+        return
+    try:
+        failure = trial.record.failure
+        words = None if failure is None else f"{failure.message}\n{failure.log}"
+        trial.remember(proposals=propose(Seen(prepared.module, trial.record.graphs, mode, words)))
+    except Exception as error:  # the trial is what it is without
+        trial.note(f"cures were not looked for: {first_line(error)}")
 
 
 def warm_up(trial: LiveTrial, subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal) -> None:
@@ -300,7 +317,7 @@ def code_key(prepared: PreparedModel, trial: Trial) -> str | None:
     codes = tuple(graph.code_fingerprint for graph in trial.graphs)
     if not codes or None in codes or trial.graph_break_reasons:
         return None
-    return fingerprint((formats_in_effect(prepared), *codes))
+    return fingerprint((formats_in_effect(prepared), tuple(prepared.switches.items()), *codes))
 
 
 def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:

@@ -30,6 +30,7 @@ from layoutdoctor.isolation.messages import (
     LENGTH_BYTES,
     Began,
     Broken,
+    Derived,
     Finished,
     KeptMore,
     Listener,
@@ -64,7 +65,7 @@ class Channel(Listener):
     A copy of this process that the model forked and let run on has nothing to say and ends.
 
     Args:
-        names: Of the configurations, by their position on the board.
+        names: Of the requested configurations, by their position on the board.
     """
 
     may_restart = True
@@ -73,7 +74,7 @@ class Channel(Listener):
         super().__init__(progress=self.send)
         self._descriptor = _moved_up(descriptor)
         self._board = board
-        self._names = names
+        self._names = list(names)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._kept_count = 0
@@ -99,6 +100,11 @@ class Channel(Listener):
     def turn(self, configuration: str) -> None:
         """Writes on the board whose turn it is."""
         self._board.write(self._names.index(configuration))
+
+    def derived(self, configurations: tuple[Configuration, ...]) -> None:
+        """Says which configurations come next."""
+        self._names += [configuration.name for configuration in configurations]
+        self.send(Derived(configurations=configurations))
 
     def keep(self, recording: Recording, memo: TrialMemo) -> None:
         """Hands over a trial that is done, and waits until the board says that it has been dealt with."""

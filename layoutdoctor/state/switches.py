@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from layoutdoctor.errors import UsageError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     Restore = Callable[[], None]
     Switch = tuple[Callable[[], Any], Callable[[Any], None]]  # how it is read, and how it is set
@@ -55,6 +57,9 @@ _SWITCHES = (
     "qengine",
     "warnAlways",
 )
+LIBRARY_SWITCHES = {"cudnn.benchmark": "cudnn_benchmark"}
+"""Switches that a configuration may set, under ``torch.backends``, and their names among those above."""
+
 # The same with setters of another name.
 _OTHER_SWITCHES = (
     ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
@@ -72,6 +77,28 @@ _PRECISIONS = (
     ("mkldnn", "all"),
     *((backend, operation) for backend in ("cuda", "mkldnn") for operation in ("matmul", "conv", "rnn")),
 )
+
+
+@contextlib.contextmanager
+def switched(switches: Mapping[str, bool]) -> Iterator[None]:
+    """
+    A block that runs under switches of libraries, such as ``cudnn.benchmark``; each is put back behind it.
+
+    Raises:
+        UsageError: One is not known.
+    """
+    unknown = sorted(switches.keys() - LIBRARY_SWITCHES.keys())
+    if unknown:
+        raise UsageError(f"cannot set the library switch {unknown[0]!r}: expected {', '.join(LIBRARY_SWITCHES)}")
+    names = {LIBRARY_SWITCHES[name]: value for name, value in switches.items()}
+    before = {name: getattr(torch._C, f"_get_{name}")() for name in names}
+    try:
+        for name, value in names.items():
+            getattr(torch._C, f"_set_{name}")(value)
+        yield
+    finally:
+        for name, value in before.items():
+            getattr(torch._C, f"_set_{name}")(value)
 
 
 def profiler_is_running() -> bool:

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.choice import effective_options, global_options
 from layoutdoctor.measure.memory import why_too_little
+from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
     copy_model,
@@ -20,6 +21,7 @@ from layoutdoctor.subjects.copies import (
     input_tensors,
     with_dynamo_marks,
 )
+from layoutdoctor.subjects.cures import apply_cures
 from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import unwrap
 from layoutdoctor.subjects.weights import SharedTensors
@@ -42,6 +44,7 @@ class PreparedModel:
 
     Attributes:
         module: The module that owns the parameters; None for a function without any.
+        switches: Of libraries, under which it runs.
     """
 
     run: Callable[..., Any]
@@ -50,17 +53,27 @@ class PreparedModel:
     kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
     loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict)
+    switches: dict[str, bool] = field(default_factory=dict)
 
     def step(self, mode: Mode, *, fresh_inputs: bool) -> Step:
         """One iteration of it."""
-        return Step(self.run, self.module, self.args, self.kwargs, mode, fresh_inputs, loss_weights=self.loss_weights)
+        return Step(
+            self.run,
+            self.module,
+            self.args,
+            self.kwargs,
+            mode,
+            fresh_inputs,
+            loss_weights=self.loss_weights,
+            switches=self.switches,
+        )
 
 
 def prepare(
     subject: LoadedSubject, configuration: Configuration, mode: Mode, shared: SharedTensors | None = None
 ) -> PreparedModel:
     """
-    Copies a subject and gives the copies the configuration's memory formats.
+    Copies a subject, gives the copies the configuration's memory formats, and applies its cures.
 
     Args:
         shared: What it may share with other configurations; None copies everything.
@@ -81,13 +94,15 @@ def prepare(
         converted += 0 if shared is None else shared.converted_count(model_format)
         if configuration.model_format == "channels_last" and not converted:
             notes.append(_why_nothing_changed(copied.module))
+        apply_cures(copied.module, configuration)
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
     shared = SharedTensors(changes_inputs=True) if shared is None else shared
     args, kwargs = shared.inputs(
         subject.args, subject.kwargs, input_format, lambda inputs: apply_input_format(inputs, input_format)
     )
-    return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes), shared.loss_weights)
+    switches = dict(configuration.library_switches)
+    return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes), shared.loss_weights, switches)
 
 
 def _check_fits(shared: SharedTensors, configuration: Configuration) -> None:
@@ -154,7 +169,8 @@ def same_preparation_key(prepared: PreparedModel, configuration: Configuration) 
             **global_options(configuration),
         }
     chosen = tuple(sorted((name, repr(value)) for name, value in options.items()))
-    return (configuration.backend, chosen, formats_in_effect(prepared))
+    cures = tuple((cure.name, cure.modules) for cure in configuration.cures)
+    return (configuration.backend, chosen, formats_in_effect(prepared), cures, tuple(prepared.switches.items()))
 
 
 def formats_in_effect(prepared: PreparedModel) -> Hashable:
@@ -193,11 +209,12 @@ class ReadyModel:
         """Calls the copy on the inputs in the configuration's memory format."""
         args, kwargs = apply_input_format((args, kwargs), self.configuration.input_format or "preserve")
         settings = global_options(self.configuration)
-        if not settings:
-            return self._compiled(*args, **kwargs)
-        # Dynamo looks at the global setting whenever it compiles, also for a later input of another shape.
-        with inductor_config.patch(settings), _no_grad_if(needed=bool(settings.get("freezing"))):
-            return self._compiled(*args, **kwargs)
+        with switched(self.configuration.library_switches):
+            if not settings:
+                return self._compiled(*args, **kwargs)
+            # Dynamo looks at the global setting whenever it compiles, also for a later input of another shape.
+            with inductor_config.patch(settings), _no_grad_if(needed=bool(settings.get("freezing"))):
+                return self._compiled(*args, **kwargs)
 
     def __repr__(self) -> str:
         name = type(self.module).__name__ if self.module is not None else getattr(self._run, "__name__", "function")
@@ -227,6 +244,9 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
                 "call model.eval() first"
             )
         apply_model_format(copied.module, configuration.model_format or "preserve")
+        apply_cures(copied.module, configuration)
+    elif configuration.cures:
+        raise UsageError(f"cannot apply {configuration.name!r} to a function: its cures change a module")
     compiled = copied.run
     if configuration.backend == "inductor":
         compiled = torch.compile(copied.run, options=effective_options(configuration) or None)

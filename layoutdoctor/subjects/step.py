@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import inspect
 import types
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ import torch
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults
 from layoutdoctor.state.process import seeded
+from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of
 from layoutdoctor.subjects.weights import same_values
 
@@ -53,6 +56,11 @@ class Step:
         fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.
         loss_weights: Those of other steps, by index and layout of the output; this one's are added.
+        switches: Of libraries, set while an iteration runs and put back behind it. It runs in a thread of its
+            own: cuDNN keeps the algorithm that a thread first found for a convolution, however it was found, so that
+            in the thread of the others ``cudnn.benchmark`` would change nothing (``benchmark_cache``, which is
+            ``thread_local``, in aten/src/ATen/native/cudnn/Conv_v8.cpp).
+        is_alone: Whether there are no others in this process, so that it needs no such thread.
     """
 
     run: Callable[..., Any]
@@ -63,6 +71,9 @@ class Step:
     fresh_inputs: bool = False
     first_seed: int = FIRST_CALL_SEED
     loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict, repr=False)
+    switches: dict[str, bool] = field(default_factory=dict)
+    is_alone: bool = False
+    _thread: ThreadPoolExecutor | None = field(default=None, init=False, repr=False)
     _weights: list[torch.Tensor | None] | None = field(default=None, init=False, repr=False)
     _first: StepResults | None = field(default=None, init=False, repr=False)
     _has_run: bool = field(default=False, init=False, repr=False)
@@ -135,6 +146,23 @@ class Step:
         self._has_run = True
 
     def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        if not self.switches:
+            return self._pass(args, kwargs)
+        with switched(self.switches):
+            if self.is_alone:
+                return self._pass(args, kwargs)
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(max_workers=1)
+            stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
+            here = contextvars.copy_context()  # torch's settings, which are each thread's own
+            return self._thread.submit(here.run, self._pass_alone, args, kwargs, stream).result()
+
+    def _pass_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Any) -> list[torch.Tensor]:
+        """All in this thread, the backward too, on the caller's stream."""
+        with torch.autograd.set_multithreading_enabled(False), torch.cuda.stream(stream):
+            return self._pass(args, kwargs)
+
+    def _pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         if self.mode != "training":
             with torch.no_grad():
                 return self._forward(args, kwargs)

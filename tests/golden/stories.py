@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 SAVED = {
     "crashed_and_timed_out": "One configuration killed its process, another never ended; one of the rest is faster.",
+    "cured": "The best configuration with a cure that helps, and one that does not.",
     "empty": "Stopped before the first configuration: nothing was run at all.",
     "failures_and_same": "Some failed, one was skipped, two are the same as others, one was dropped early.",
     "gain_with_findings": "A verified gain from channels-last, as in the sketch of the first screen.",

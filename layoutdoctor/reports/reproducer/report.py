@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.configurations import BASELINE, BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BASELINE, BUILTIN_CONFIGURATIONS, base_name
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.examination.choice import effective_options, global_options
 from layoutdoctor.examination.costs import counted_conversions
@@ -136,13 +136,14 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
     else the worst finding's configuration; else the next best.
     """
     ran = [trial for trial in diagnosis.trials if trial.status == "ok" and not trial.is_static]
-    usable = {trial.name: trial for trial in ran if trial.configuration.backend in ("eager", "inductor")}
+    usable = {trial.name: trial for trial in ran if _can_be_written(trial.configuration)}
     if len(usable) < 2:
         raise CannotWriteError("fewer than two configurations ran")
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
     base = usable.get(baseline) or next(iter(usable.values()))
     ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
-    wanted = [diagnosis.fastest.name] if diagnosis.fastest is not None else []
+    fastest = diagnosis.fastest
+    wanted = [fastest.name, base_name(fastest.configuration)] if fastest is not None else []
     if base.redundant_pairs:  # what runs without them shows what they are
         without = [trial for trial in usable.values() if not trial.redundant_pairs and trial.kernels is not None]
         wanted += [trial.name for trial in sorted(without, key=lambda trial: len(counted_conversions(trial)))]
@@ -153,6 +154,12 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
         if trial is not None and trial.name in usable and trial.name != base.name:
             return base, usable[trial.name]
     raise CannotWriteError("fewer than two configurations ran")
+
+
+def _can_be_written(configuration: Configuration) -> bool:
+    """A cure changes modules, and a reproducer has none."""
+    is_plain = not configuration.cures and not configuration.library_switches
+    return is_plain and configuration.backend in ("eager", "inductor")
 
 
 def _finding_of(diagnosis: Diagnosis, base: Trial, other: Trial) -> Finding | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from builders import a_comparison, a_configuration, a_diagnosis, a_failed_trial, a_ratio, a_speedup, a_trial
@@ -9,7 +10,14 @@ from loops import for_each
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.diagnosis.records import Configuration, Equivalence, FreshProcesses, RatioInterval, Recommendation
+from layoutdoctor.diagnosis.records import (
+    Configuration,
+    Cure,
+    Equivalence,
+    FreshProcesses,
+    RatioInterval,
+    Recommendation,
+)
 from layoutdoctor.examination.choice import (
     choose_baseline,
     effective_options,
@@ -86,6 +94,13 @@ def test_a_gain_of_which_less_is_left_in_fresh_processes_is_recommended_but_not_
     assert chosen.speedup is not None
     assert chosen.speedup.median == 1.2
     assert chosen.reason == "beside the other configurations in one process it was 1.60x, in fresh processes 1.20x"
+
+
+def test_starts_that_scatter_verify_nothing() -> None:
+    chosen = after({TWIN: seen(1.5, 0.2, start_ratios=(1.3, 1.5, 1.7))}, a_ratio(TWIN, 1.5))
+
+    assert (chosen.configuration, chosen.verified) == (TWIN, False)
+    assert chosen.reason == ("its 3 starts scatter from 1.30x to 1.70x; measure on a machine that does nothing else")
 
 
 def test_beside_frozen_weights_the_best_without_is_named() -> None:
@@ -211,6 +226,22 @@ def test_freezing_is_a_global_setting_and_the_rest_are_options(
 )
 def test_the_lines_are_the_shortest_that_do_it(name: str, ranks: set[int], lines: list[str]) -> None:
     assert how_to_apply(BY_NAME[name], frozenset(ranks)).splitlines() == lines
+
+
+def test_cures_and_switches_come_after_the_formats_and_before_the_compile() -> None:
+    base = BY_NAME["inductor-channels-last"]
+    cures = (Cure(name="a", how="one = 1\ntwo = 2"), Cure(name="b", how="three = 3"))
+    configuration = msgspec.structs.replace(base, cures=cures, library_switches={"cudnn.benchmark": True})
+
+    assert how_to_apply(configuration, frozenset({4})).splitlines() == [
+        "model = model.to(memory_format=torch.channels_last)",
+        "one = 1",
+        "two = 2",
+        "three = 3",
+        "torch.backends.cudnn.benchmark = True",
+        "model = torch.compile(model)",
+        "x = x.to(memory_format=torch.channels_last)",
+    ]
 
 
 def run_lines(name: str, model: nn.Module, x: torch.Tensor, ranks: set[int], **changes: Any) -> dict[str, Any]:

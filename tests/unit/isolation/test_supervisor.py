@@ -333,7 +333,7 @@ def test_a_child_that_cannot_start_is_said_in_a_sentence(run: Any, monkeypatch: 
         run("")
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
-    monkeypatch.setattr(supervisor_module.sys, "executable", "")
+    monkeypatch.setattr(processes.sys, "executable", "")
 
     with pytest.raises(SubjectError, match=r"sys\.executable is empty"):
         run("")
@@ -462,6 +462,43 @@ def test_a_run_goes_on_where_another_one_ended(run: Any, journal: Journal) -> No
     assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
     assert b"'one'" not in seen.output
     assert journal.kept.memos
+
+
+DERIVES = """
+run_all(lambda name: None)
+added = Configuration(name="two+cure", backend="eager", cures=(Cure(name="cure"),))
+if added.name not in names:
+    channel.send(Derived(configurations=(added,)))
+    names.append(added.name)
+    request = msgspec.structs.replace(request, configurations=(*request.configurations, added))
+    {}
+    run_all(lambda name: None)
+channel.began(None, TURNS)
+board.write(names.index(added.name))
+{}
+finish()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "processes", "status"),
+    [
+        ("pass", "pass", 1, "ok"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "pass", 2, "crashed"),
+        ("pass", "if not request.lost: os.kill(os.getpid(), signal.SIGKILL)", 2, "crashed"),
+    ],
+)
+def test_what_a_child_derives_is_known_to_the_next_one(
+    run: Any, journal: Journal, first: str, then: str, processes: int, status: str
+) -> None:
+    if first != "pass":
+        first = f"channel.began(added.name, 'prepare'); {first}"
+
+    diagnosis, seen = run(DERIVES.format(first, then))
+
+    assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok", "two+cure": status}
+    assert seen.output.count(b"does ") == processes
+    assert [configuration.name for configuration in journal.kept.derived] == ["two+cure"]
 
 
 def test_nothing_of_a_run_stays_open(run: Any) -> None:

@@ -15,14 +15,16 @@ from unittest import mock
 import msgspec
 import pytest
 import torch
+from cured_models import Flat
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.records import Diagnosis, Failure
+from layoutdoctor.diagnosis.records import Cure, Diagnosis, Failure
 from layoutdoctor.errors import DeviceLostError, SubjectError, UnsupportedTorchError
 from layoutdoctor.isolation.messages import (
     Began,
     Broken,
+    Derived,
     Finished,
     Kept,
     KeptMore,
@@ -37,6 +39,7 @@ from layoutdoctor.isolation.messages import (
 )
 from layoutdoctor.recording.saved import pack
 from layoutdoctor.run import diagnosing, worker
+from layoutdoctor.run.deriving import with_cures, with_switch
 from layoutdoctor.run.diagnose import record_subject
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.worker import Channel
@@ -45,6 +48,7 @@ from layoutdoctor.subjects.subject import subject_from_python
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -75,6 +79,7 @@ class Told(Listener):
         self.begun: list[tuple[str | None, str, bool]] = []
         self.turns: list[str] = []
         self.kept: list[Kept] = []
+        self.added: list[str] = []
         self.known = Kept()
 
     def began(self, configuration: str | None, stage: str, *, is_new: bool = True) -> None:
@@ -87,8 +92,15 @@ class Told(Listener):
         self.known = self.known.with_trial(recording, memo)
         self.kept.append(self.known)
 
+    def derived(self, configurations: tuple[Configuration, ...]) -> None:
+        self.known = self.known.with_derived(configurations)
+        self.added += [configuration.name for configuration in configurations]
 
+
+FLAT = subject_from_python(Flat(), torch.randn(2, 4, 3, 8, 8))
 REQUEST = Request(target="m.py", configurations=EAGER, budget_seconds=0.05)
+
+DERIVING = msgspec.structs.replace(REQUEST, derives=True)
 
 
 def diagnose(
@@ -234,6 +246,59 @@ def test_a_lost_device_ends_the_process_or_all_that_follows(may_restart: bool, m
         assert trials[1].failure.message.startswith("not run: eager made the device unusable in this process")
 
 
+@pytest.fixture(scope="module")
+def cured() -> tuple[Diagnosis, Told]:
+    told = Told()
+    told.may_restart = True  # what was handed over is not here any more
+    return diagnose(told, FLAT, DERIVING), told
+
+
+def test_the_best_is_tried_with_its_cure_in_the_same_rounds(cured: tuple[Diagnosis, Told]) -> None:
+    diagnosis, told = cured
+    (name,) = told.added
+
+    assert name in ("eager+flat-conv3d", "eager-channels-last+flat-conv3d")
+    assert [trial.name for trial in diagnosis.trials] == ["eager", "eager-channels-last", name]
+    assert set(told.turns) == {"eager", "eager-channels-last", name}
+    assert diagnosis.trials[2].measurement is not None
+    assert diagnosis.trials[2].equivalence is not None
+    assert diagnosis.trials[2].equivalence.status == "equal"
+    began = [(configuration, stage) for configuration, stage, _ in told.begun]
+    assert began.index(("eager-channels-last", "profile")) < began.index((name, "prepare"))
+    assert began.index((name, "profile")) < began.index((None, "measure"))
+
+
+def test_what_was_derived_by_an_earlier_process_is_not_derived_again(cured: tuple[Diagnosis, Told]) -> None:
+    before, name = cured[1], cured[1].added[0]
+    request = msgspec.structs.replace(DERIVING, configurations=(*EAGER, *before.known.derived))  # as it is sent then
+    told = Told()
+
+    diagnosis = diagnose(told, FLAT, request, kept=before.kept[1])
+
+    assert told.added == []
+    assert [trial.name for trial in diagnosis.trials] == ["eager", "eager-channels-last", name]
+    assert [configuration for configuration, stage, _ in told.begun if stage == "profile"] == [name]
+    assert diagnosis.trials[2].measurement is not None
+
+
+def test_what_an_earlier_process_saw_speaks_for_a_cure(cured: tuple[Diagnosis, Told]) -> None:
+    told = Told()
+
+    diagnosis = diagnose(told, FLAT, DERIVING, kept=cured[1].kept[1])
+
+    assert len(told.added) == 1
+    assert diagnosis.trials[2].name == told.added[0]
+    assert diagnosis.trials[2].measurement is not None
+
+
+def test_configurations_that_were_named_have_no_others_made_of_them() -> None:
+    told = Told()
+    diagnosis = diagnose(told, FLAT)
+
+    assert told.added == []
+    assert [trial.name for trial in diagnosis.trials] == ["eager", "eager-channels-last"]
+
+
 def test_a_static_diagnosis_goes_on_too() -> None:
     told = Told()
     configurations = choose_configurations("eager,inductor,inductor-layout-opt-off", "inference")
@@ -315,6 +380,18 @@ def test_a_process_with_few_descriptors_keeps_the_low_number(
     assert worker._moved_up(pipe[1]) == pipe[1]
     assert not os.get_inheritable(pipe[1])
     os.close(pipe[1])
+
+
+def test_what_is_derived_is_told_and_has_turns_of_its_own(pipe: tuple[int, int], channel: Channel) -> None:
+    cured = (with_cures(EAGER[0], (Cure(name="flat-conv3d"),)), with_switch(EAGER[1]))
+
+    channel.derived(cured)
+    channel.turn("eager-channels-last+cudnn-benchmark")
+
+    assert heard(pipe[0]) == [Derived(configurations=cured)]
+    turn = channel._board.read()
+    assert turn is not None
+    assert turn[0] == 3
 
 
 def test_what_a_request_ends_in_is_told_and_a_bug_is_not_hidden(

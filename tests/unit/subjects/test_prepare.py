@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import torch._inductor.config as inductor_config
@@ -13,6 +15,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.prepare import compile_for, prepare, same_preparation_key
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
 
+BENCHMARK = "cudnn.benchmark"
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 CONTIGUOUS = Configuration(name="contiguous", backend="eager", model_format="contiguous", input_format="contiguous")
 
@@ -142,3 +145,48 @@ def test_compile_for_freezing_sets_it_around_the_call_and_needs_eval_mode(monkey
 
     assert seen == [(True, False)]
     assert not inductor_config.freezing
+
+
+def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises() -> None:
+    seen: list[bool] = []
+    threads: list[int] = []
+
+    class Noting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.backends.cudnn.benchmark)
+            threads.append(threading.get_ident())
+            if x.sum() > 100:
+                raise RuntimeError("too much")
+            return x * 2
+
+    configuration = Configuration(name="eager+cudnn-benchmark", backend="eager", library_switches={BENCHMARK: True})
+    subject = subject_from_python(Noting(), torch.zeros(1))
+    prepared = prepare(subject, configuration, "inference")
+    step = prepared.step("inference", fresh_inputs=False)
+    step()
+    step()
+    assert len(set(threads)) == 1
+    assert threads[0] != threading.get_ident()  # where no algorithm was chosen before
+    step = prepared.step("inference", fresh_inputs=False)
+    step.is_alone = True
+    step()
+    assert threads[-1] == threading.get_ident()
+    ready = compile_for(Noting(), configuration)
+    ready(torch.zeros(1))
+    with pytest.raises(RuntimeError, match="too much"):
+        ready(torch.full((1,), 1000.0))
+
+    assert seen == [True] * len(seen)
+    assert len(seen) == 5
+    assert torch.backends.cudnn.benchmark is False
+    plain = msgspec.structs.replace(configuration, library_switches={})
+    assert same_preparation_key(prepared, configuration) != same_preparation_key(
+        prepare(subject, plain, "inference"), plain
+    )
+
+
+def test_a_switch_that_nobody_knows_is_refused() -> None:
+    configuration = Configuration(name="own", backend="eager", library_switches={"cudnn.enabled": False})
+
+    with pytest.raises(UsageError, match=r"cannot set the library switch 'cudnn.enabled': expected cudnn.benchmark"):
+        compile_for(nn.ReLU(), configuration)(torch.zeros(1))

@@ -41,7 +41,7 @@ from reproducer_builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Configuration, Finding
+from layoutdoctor.diagnosis.records import Configuration, Cure, Finding
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.reports.reproducer.report import MOST_CODE_LINES, build_reproducer, code_line_count, render_reproducer
 
@@ -235,6 +235,21 @@ def test_the_same_record_gives_the_same_text() -> None:
     record = a_record(*a_chain(3))
 
     assert render_reproducer(record) == render_reproducer(from_json(to_json(record)))
+
+
+def test_a_cure_of_modules_is_left_out_where_there_are_none() -> None:
+    record = a_record(*a_chain(3))
+    base = record.trials[-1]
+    cured = msgspec.structs.replace(
+        base.configuration, name="inductor-channels-last+flat-conv3d", cures=(Cure(name="flat-conv3d", how="x"),)
+    )
+    trials = (*record.trials, msgspec.structs.replace(base, configuration=cured))
+    advised = msgspec.structs.replace(record, trials=trials, recommendation=a_recommendation(cured.name))
+
+    text = build_reproducer(advised).script
+
+    assert "flat-conv3d" not in text
+    assert '"inductor-channels-last"' in text
 
 
 @for_each("story", STORIES)

@@ -1,0 +1,301 @@
+"""
+Is the answer right? Networks that nobody here wrote, diagnosed, and timed by a plain script in fresh processes.
+
+Each network is diagnosed by the command. Then every configuration of the whole space is written down as the lines that
+a report would give, and run by a script that knows nothing of layoutdoctor: each in processes of its own, several
+starts, in turns with torch.compile's default. Prints what was recommended, what was promised, what the plain script saw
+of it, and the best that it saw at all.
+
+    pip install transformers diffusers
+    python benchmarks/answer.py --output benchmarks/results/answer.json
+    python benchmarks/answer.py --networks resnet18 unet --modes inference
+
+Runs beside nothing else; a network takes some minutes. What is done stays in the output file and is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tabulate import tabulate
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).resolve()
+MODES = ("inference", "training")
+STARTS = 3
+ROUNDS = 9
+LONGEST_SECONDS = 3600.0
+
+
+class FirstOutput(nn.Module):
+    """A network of transformers or diffusers as a plain function of its image."""
+
+    def __init__(self, model: nn.Module, *further: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.further = further
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The first thing it gives; images are ``[N, C, H, W]``."""
+        first: torch.Tensor = self.model(images, *self.further, return_dict=False)[0]
+        return first
+
+
+def _transformers(kind: str, size: int = 128, **config: Any) -> Callable[[], tuple[nn.Module, tuple[torch.Tensor]]]:
+    def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
+        import transformers
+
+        model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**config))
+        return FirstOutput(model), (torch.randn(2, 3, size, size),)
+
+    return make
+
+
+def _unet() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    import diffusers
+
+    channels, down, up = (32, 64, 128), ("DownBlock2D",) * 3, ("UpBlock2D",) * 3
+    model = diffusers.UNet2DModel(block_out_channels=channels, down_block_types=down, up_block_types=up)
+    return FirstOutput(model, 10), (torch.randn(2, 3, 64, 64),)
+
+
+def _vae() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    import diffusers
+
+    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 3, "up_block_types": ("UpDecoderBlock2D",) * 3}
+    model = diffusers.AutoencoderKL(block_out_channels=(32, 64, 64), **blocks)
+    return FirstOutput(model), (torch.randn(1, 3, 96, 96),)
+
+
+NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor]]]] = {
+    "resnet18": _transformers("ResNet", hidden_sizes=[64, 128, 256, 512], depths=[2] * 4, layer_type="basic"),
+    "resnet26": _transformers("ResNet", depths=[2] * 4),
+    "mobilenet_v1": _transformers("MobileNetV1"),
+    "mobilenet_v2": _transformers("MobileNetV2"),
+    "regnet": _transformers("RegNet", hidden_sizes=[64, 128, 256, 512], depths=[1, 2, 4, 1], groups_width=32),
+    "efficientnet": _transformers("EfficientNet", width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280),
+    "convnext": _transformers("ConvNext", depths=[1, 1, 3, 1], hidden_sizes=[64, 128, 256, 512]),
+    "bit": _transformers("Bit", depths=[1, 2, 2, 1], hidden_sizes=[128, 256, 512, 1024]),
+    "segformer": _transformers("Segformer"),
+    "unet": _unet,
+    "vae": _vae,
+}
+
+# What a user would run: the model, its input, the lines to paste, and nothing of ours.
+PLAIN = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import torch, answer
+torch.manual_seed(0)
+torch.set_num_threads({threads})
+model, (x,) = answer.NETWORKS[{network!r}]()
+training = {training}
+model.train(training)
+{lines}
+def call():
+    if training:
+        model.zero_grad(set_to_none=True)
+        out = model(x)
+        out.backward(torch.ones_like(out))
+    else:
+        with torch.no_grad():
+            model(x)
+with torch._inductor.config.patch(freezing={freezing}):
+    call()
+for _ in range(5):
+    call()
+print("ready", flush=True)
+for word in sys.stdin:
+    times = []
+    for _ in range(int(word)):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    print(min(times), flush=True)
+"""
+
+
+def main() -> None:
+    """Diagnoses, times, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--starts", type=int, default=STARTS)
+    parser.add_argument("--output", type=Path, help="JSON file of what was done, gone on with where it is there")
+    arguments = parser.parse_args()
+    done: dict[str, Any] = {}
+    if arguments.output is not None and arguments.output.exists():
+        done = json.loads(arguments.output.read_text(encoding="utf-8"))
+    for mode in arguments.modes:
+        for network in arguments.networks:
+            if f"{network}/{mode}" in done:
+                continue
+            done[f"{network}/{mode}"] = answered(network, mode, arguments.starts)
+            if arguments.output is not None:
+                arguments.output.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+            print(_table(done), flush=True)
+    print(_summary(done))
+
+
+def answered(network: str, mode: str, starts: int) -> dict[str, Any]:
+    """What the command recommends of one network, and what a plain script sees of every configuration."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        target = folder / f"{network}.py"
+        target.write_text(
+            f"import sys; sys.path.insert(0, {str(HERE.parent)!r})\n"
+            f"import answer\nget_module = answer.NETWORKS[{network!r}]\n",
+            encoding="utf-8",
+        )
+        saved = folder / "diagnosis.json"
+        command = [sys.executable, "-m", "layoutdoctor", "-q", str(target), "--mode", mode, "--output", str(saved)]
+        start = time.monotonic()
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
+        seconds = time.monotonic() - start
+        if not saved.exists():
+            raise RuntimeError(f"{network} in {mode} was not diagnosed ({ended.returncode}): {ended.stderr[-2000:]}")
+        diagnosis = json.loads(saved.read_text(encoding="utf-8"))
+    advice = diagnosis["recommendation"] or {}
+    plain = times_of_all(network, mode, diagnosis, starts)
+    default = plain["inductor"]
+    return {
+        "recommended": advice.get("configuration"),
+        "verified": advice.get("verified"),
+        "promised": (advice.get("speedup") or {}).get("median"),
+        "diagnosis_seconds": seconds,
+        "ratios": {name: default / seconds for name, seconds in plain.items()},
+        "default_seconds": default,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def times_of_all(network: str, mode: str, diagnosis: dict[str, Any], starts: int) -> dict[str, float]:
+    """Seconds of a call of every configuration, in fresh processes: of several starts the middle one."""
+    from layoutdoctor.diagnosis.configurations import choose_configurations
+    from layoutdoctor.examination.choice import how_to_apply
+
+    ran = {trial["configuration"]["name"]: trial["status"] for trial in diagnosis["trials"]}
+    found: dict[str, list[float]] = {}
+    for number in range(starts):
+        for configuration in choose_configurations("all", mode):
+            if ran.get(configuration.name) in ("failed", "crashed", "timed_out"):
+                continue
+            ranks = frozenset({4})
+            lines = how_to_apply(configuration, ranks, ranks).split("\nwith torch.no_grad()")[0]
+            freezing = configuration.freezes
+            script = _script(network, mode, lines, freezing=freezing)
+            base = _script(network, mode, "model = torch.compile(model)", freezing=False)
+            ours, theirs = _in_turns([script, base] if number % 2 else [base, script])[:: 1 if number % 2 else -1]
+            found.setdefault(configuration.name, []).append(ours / theirs)
+            found.setdefault(" default", []).append(theirs)
+    default = statistics.median(found.pop(" default"))
+    times = {name: default * statistics.median(ratios) for name, ratios in found.items()}
+    times["inductor"] = default
+    return times
+
+
+def _script(network: str, mode: str, lines: str, *, freezing: bool) -> str:
+    return PLAIN.format(
+        folder=str(HERE.parent),
+        network=network,
+        lines=f"import torch._inductor.config\n{lines}",
+        threads=torch.get_num_threads(),
+        training=mode == "training",
+        freezing=freezing,
+    )
+
+
+def _in_turns(scripts: list[str]) -> list[float]:
+    """Median over the rounds of each script's shortest call; one runs while the others wait."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        )
+        for script in scripts
+    ]
+    seconds: list[list[float]] = [[] for _ in processes]
+    try:
+        for process in processes:
+            _answer_of(process)
+        for number in range(ROUNDS):
+            for position in list(range(len(processes)))[:: -1 if number % 2 else 1]:
+                stdin = processes[position].stdin
+                assert stdin is not None
+                stdin.write("5\n")
+                stdin.flush()
+                seconds[position].append(float(_answer_of(processes[position])))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [statistics.median(times) for times in seconds]
+
+
+def _answer_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"a plain script ended with status {process.wait()}")
+    return line.strip()
+
+
+def _rows(done: dict[str, Any]) -> list[list[Any]]:
+    rows = []
+    for name, answer in done.items():
+        chosen = answer["recommended"] or "inductor"
+        ratios = answer["ratios"]
+        # A derived configuration, such as one with a cure, is not in the space that was tried plainly.
+        seen = ratios.get(chosen)
+        best = max(ratios, key=lambda other: ratios[other])
+        rows.append([name, chosen, answer["promised"], seen, best, ratios[best], answer["diagnosis_seconds"]])
+    return rows
+
+
+def _table(done: dict[str, Any]) -> str:
+    headers = ["network", "recommended", "promised", "fresh", "best", "fresh", "seconds"]
+    return tabulate(_rows(done), headers=headers, floatfmt=".2f")
+
+
+def _summary(done: dict[str, Any]) -> str:
+    lines = []
+    for mode in MODES:
+        rows = [row for row in _rows(done) if row[0].endswith(mode) and row[3] is not None]
+        if not rows:
+            continue
+        regret = [row[5] / row[3] for row in rows]
+        promises = [row[2] / row[3] for row in rows if row[2] is not None]
+        kept = sum(abs(promise - 1) <= 0.05 for promise in promises)
+        lines.append(
+            f"{mode}: {len(rows)} networks, {_mean([row[3] for row in rows]):.2f}x the default (best possible "
+            f"{_mean([row[5] for row in rows]):.2f}x), regret {_mean(regret):.3f}, at most {max(regret):.3f}; "
+            f"{kept} of {len(promises)} promises within 5 %; slower than the default: "
+            f"{sum(row[3] < 0.99 for row in rows)}"
+        )
+    return "\n".join(lines)
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, ratios)))
+
+
+if __name__ == "__main__":
+    main()

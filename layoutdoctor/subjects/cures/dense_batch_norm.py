@@ -1,0 +1,60 @@
+"""
+A dense input before a batch norm that is given a strided one, though the model is contiguous.
+
+Which kernel a batch norm runs follows the layout of its input; one made by a matrix product and a transpose is
+channels-last, or in no memory format at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from layoutdoctor.diagnosis.records import Cure
+from layoutdoctor.examination.graphs.strided_norms import strided_norms
+from layoutdoctor.isolation.messages import Proposal
+from layoutdoctor.subjects.copies import layout_of
+from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count, names_as_text
+
+if TYPE_CHECKING:
+    from layoutdoctor.subjects.cures.cure import Seen
+
+HOW = """\
+def dense(module, inputs):
+    return (inputs[0].contiguous(), *inputs[1:])
+for name in {modules}:
+    model.get_submodule(name).register_forward_pre_hook(dense)"""
+
+_BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def _dense(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    del module
+    return (inputs[0].contiguous(), *inputs[1:])
+
+
+def _propose(seen: Seen) -> Proposal | None:
+    if any("contiguous_format" not in layout_of(tensor).memory_formats for tensor in seen.module.parameters()):
+        return None  # its formats are mixed on purpose, or channels-last
+    modules = dict(seen.module.named_modules())
+    found = {
+        strided.norm.module or "": strided.layout
+        for graph in seen.graphs
+        for strided in (*strided_norms(graph), *strided_norms(graph, taken_apart=True))
+        if isinstance(modules.get(strided.norm.module or ""), _BATCH_NORMS)
+    }
+    if not found:
+        return None
+    how = HOW.replace("{modules}", names_as_text(tuple(found)))
+    cure = Cure(name=DENSE_BATCH_NORM.name, answers="LD302", modules=tuple(found), how=how)
+    moved = 2 * ELEMENT_BYTES * sum(map(element_count, found.values()))
+    return Proposal(cure=cure, bytes_moved=moved)
+
+
+def _apply(module: nn.Module, cure: Cure) -> None:
+    for name in cure.modules:
+        module.get_submodule(name).register_forward_pre_hook(_dense)
+
+
+DENSE_BATCH_NORM = KnownCure("dense-batch-norm-input", _propose, _apply)

@@ -1,0 +1,89 @@
+"""
+A Conv3d whose kernel is 1 deep, run as a Conv2d on every frame.
+
+The module stays what it is, with its weight and its name: only the way it computes is another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from layoutdoctor.diagnosis.records import Cure
+from layoutdoctor.isolation.messages import Proposal
+from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count, names_as_text
+
+if TYPE_CHECKING:
+    from layoutdoctor.subjects.cures.cure import Seen
+
+HOW = """\
+class FlatConv3d(torch.nn.Conv3d):
+    def forward(self, x):
+        if x.dim() != 5:
+            return super().forward(x)
+        padding = self.padding if isinstance(self.padding, str) else self.padding[1:]
+        frames = torch.nn.functional.conv2d(
+            x.transpose(1, 2).flatten(0, 1), self.weight.squeeze(2), self.bias,
+            self.stride[1:], padding, self.dilation[1:], self.groups,
+        )
+        return frames.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
+for name in {modules}:
+    model.get_submodule(name).__class__ = FlatConv3d"""
+
+
+class FlatConv3d(nn.Conv3d):
+    """A Conv3d with a kernel of 1 in depth as a Conv2d on every frame."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of a video ``[N, C, T, H, W]``; one without a batch is convolved as before."""
+        if x.dim() != 5:
+            return super().forward(x)
+        padding = self.padding if isinstance(self.padding, str) else self.padding[1:]
+        frames = functional.conv2d(
+            x.transpose(1, 2).flatten(0, 1),
+            self.weight.squeeze(2),
+            self.bias,
+            self.stride[1:],
+            padding,
+            self.dilation[1:],
+            self.groups,
+        )
+        return frames.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
+
+
+def _is_flat(module: nn.Module) -> bool:
+    """Whether frames do not mix; a pointwise one is a matrix product either way, and a subclass may do more."""
+    if type(module) is not nn.Conv3d or module.padding_mode != "zeros":
+        return False
+    pads_depth = not isinstance(module.padding, str) and module.padding[0] != 0
+    is_flat = module.kernel_size[0] == 1 and module.stride[0] == 1 and not pads_depth
+    return is_flat and module.kernel_size != (1, 1, 1)
+
+
+def _propose(seen: Seen) -> Proposal | None:
+    flat = {name: module for name, module in seen.module.named_modules() if _is_flat(module)}
+    if not flat:
+        return None
+    moved = sum(
+        element_count(node.layout)
+        for graph in seen.graphs
+        for node in graph.nodes
+        if (node.module or "") in flat and "convolution" in node.target
+    )
+    names = tuple(flat)
+    how = HOW.replace("{modules}", names_as_text(names))
+    cure = Cure(name=FLAT_CONV3D.name, answers="LD503", modules=names, how=how)
+    return Proposal(cure=cure, bytes_moved=2 * ELEMENT_BYTES * moved)
+
+
+def _apply(module: nn.Module, cure: Cure) -> None:
+    for name in cure.modules:
+        part = module.get_submodule(name)
+        if _is_flat(part):
+            part.__class__ = FlatConv3d
+
+
+FLAT_CONV3D = KnownCure("flat-conv3d", _propose, _apply)

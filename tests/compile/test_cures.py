@@ -1,0 +1,81 @@
+"""The cures compiled: tried on the configuration that shows them, equal in outputs and gradients, lines as pasted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from cured_models import CASES, Case
+
+from layoutdoctor.diagnosis.configurations import choose_configurations
+from layoutdoctor.examination.choice import how_to_apply
+from layoutdoctor.isolation.messages import Request
+from layoutdoctor.run.deriving import with_switch
+from layoutdoctor.run.diagnose import record_subject
+from layoutdoctor.subjects.subject import subject_from_python
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Mode
+
+pytestmark = pytest.mark.compile
+
+# The convolutions' own dtype under autocast is bfloat16, with eight bits.
+TOLERANCES = {"autocast-dtype": 3e-2}
+FLAT, *OTHERS = CASES
+
+
+def check(case: Case, mode: Mode) -> None:
+    torch.manual_seed(0)
+    base = case.configuration.replace("eager", "inductor")
+    names = f"eager,{base}" if case.cure == "view-as-reshape" else base  # something has to run
+    model, x = case.model().train(mode == "training"), torch.randn(case.shape)
+    request = Request(mode=mode, configurations=choose_configurations(names), derives=True, budget_seconds=0.1)
+
+    trials = {r.name: r.trial for r in record_subject(subject_from_python(model, x), request)}
+
+    cured = trials[f"{base}+{case.cure}"]
+    assert (cured.status, cured.failure) == ("ok", None)
+    assert cured.measurement is not None
+    assert cured.equivalence is not None
+    assert cured.equivalence.status == "equal"
+    assert cured.equivalence.gradients_checked == (mode == "training")
+    targets = [node.target for graph in cured.graphs for node in graph.nodes]
+    assert targets != [node.target for graph in trials[base].graphs for node in graph.nodes]
+    expected = model(x).detach()
+    scope: dict[str, Any] = {"torch": torch, "model": model, "x": x}
+    exec(how_to_apply(cured.configuration, frozenset({len(case.shape)})), scope)
+    found = scope["model"](scope["x"]).detach()
+    tolerance = TOLERANCES.get(case.cure, 1e-4)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.smoke
+def test_a_flat_conv3d_is_compiled_as_conv2d() -> None:
+    check(FLAT, "inference")
+
+
+def test_a_flat_conv3d_is_compiled_as_conv2d_backward_too() -> None:
+    check(FLAT, "training")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.cure)
+def test_each_other_cure_compiles(case: Case) -> None:
+    check(case, "inference")
+
+
+@pytest.mark.slow
+def test_a_configuration_under_a_switch_is_compiled_trained_and_timed_beside_its_twin() -> None:
+    (base,) = choose_configurations("inductor")
+    subject = subject_from_python(FLAT.model(), torch.randn(FLAT.shape))
+    request = Request(mode="training", configurations=(base, with_switch(base)), budget_seconds=0.1)
+
+    plain, switched = (recording.trial for recording in record_subject(subject, request))
+
+    assert [plain.status, switched.status] == ["ok", "ok"]  # the code is the same, the libraries' are not
+    assert switched.measurement is not None
+    assert switched.equivalence is not None
+    assert switched.equivalence.status == "equal"
+    assert len(switched.graphs) == len(plain.graphs)
+    assert torch.backends.cudnn.benchmark is False

@@ -1,0 +1,245 @@
+"""The cures, in eager: which models they fit, that outputs and gradients stay, and that the lines do the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import torch
+from cured_models import CASES, Autocast, Case, Contiguous, Flat, Usual, Volume
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from layoutdoctor import subjects
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.records import Cure
+from layoutdoctor.errors import UsageError
+from layoutdoctor.examination.choice import how_to_apply
+from layoutdoctor.isolation.messages import Kept, Listener, Proposal, Request
+from layoutdoctor.run.deriving import with_cures
+from layoutdoctor.run.diagnose import record_subject
+from layoutdoctor.subjects.cures import ALL_CURES
+from layoutdoctor.subjects.cures.cure import KnownCure
+from layoutdoctor.subjects.cures.flat_conv3d import FlatConv3d
+from layoutdoctor.subjects.prepare import compile_for
+from layoutdoctor.subjects.subject import subject_from_python
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Configuration, Mode, Trial
+    from layoutdoctor.isolation.messages import TrialMemo
+    from layoutdoctor.recording.recording import Recording
+
+BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
+
+
+class Keeping(Listener):
+    """Keeps each trial, and what it speaks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = Kept()
+
+    def keep(self, recording: Recording, memo: TrialMemo) -> None:
+        self.kept = self.kept.with_trial(recording, memo)
+
+
+def run(model: Any, x: torch.Tensor, configuration: Configuration, mode: Mode = "inference") -> tuple[Trial, Any]:
+    """The trial of one configuration, and the cures that it speaks for."""
+    listener = Keeping()
+    request = Request(mode=mode, configurations=(configuration,), budget_seconds=0.01)
+    record_subject(subject_from_python(model, x), request, listener)
+    return listener.kept.recordings[0].trial, listener.kept.memos[configuration.name].proposals
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations that run, with the layouts of what they read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [(a.dtype, tuple(a.shape), a.stride()) for a in args if isinstance(a, torch.Tensor)]
+        self.seen.append((str(function), tensors))
+        return function(*args, **(kwargs or {}))
+
+
+def operations(run: Any, x: torch.Tensor) -> list[tuple[str, Any]]:
+    with Operations() as mode, torch.no_grad():
+        run(x)
+    return mode.seen
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.cure)
+def tried(request: pytest.FixtureRequest) -> tuple[Case, nn.Module, torch.Tensor, Configuration]:
+    """A case's model and input, and its configuration with the cure that was proposed for it."""
+    case: Case = request.param
+    torch.manual_seed(0)
+    model, x = case.model().eval(), torch.randn(case.shape)
+    _, proposals = run(model, x, BY_NAME[case.configuration])
+    assert [(p.cure.name, p.cure.modules) for p in proposals] == [(case.cure, case.modules)]
+    assert proposals[0].bytes_moved > 0 or case.cure == "view-as-reshape"
+    return case, model, x, with_cures(BY_NAME[case.configuration], (proposals[0].cure,))
+
+
+def test_a_cure_leaves_outputs_and_names_as_they_are(tried: Any) -> None:
+    case, model, x, configuration = tried
+    names = [name for name, _ in model.named_parameters()]
+
+    trial, proposals = run(model, x, configuration)
+
+    assert configuration.name == f"{case.configuration}+{case.cure}"
+    assert (trial.status, trial.failure) == ("ok", None)
+    assert trial.equivalence is not None
+    assert trial.equivalence.status == "equal"
+    assert proposals == ()
+    assert [name for name, _ in model.named_parameters()] == names
+    assert type(model) is case.model
+    assert "forward" not in vars(model)
+
+
+def test_a_cure_changes_what_runs_and_the_lines_as_pasted_do_the_same(tried: Any) -> None:
+    case, model, x, configuration = tried
+    before = compile_for(model, BY_NAME[case.configuration]).module
+    scope: dict[str, Any] = {"torch": torch, "model": compile_for(model, BY_NAME["eager"]).module, "x": x}
+
+    exec(how_to_apply(configuration, frozenset({len(case.shape)})), scope)
+    pasted = operations(scope["model"], scope["x"])
+
+    assert pasted == operations(compile_for(model, configuration).module, scope["x"])
+    if case.cure == "view-as-reshape":
+        with pytest.raises(RuntimeError, match="view size is not compatible"):
+            operations(before, scope["x"])
+    else:
+        assert pasted != operations(before, scope["x"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", [case for case in CASES if case.cure != "autocast-dtype"], ids=lambda case: case.cure)
+def test_gradients_stay_too(case: Case) -> None:
+    torch.manual_seed(0)
+    model, x = case.model(), torch.randn(case.shape)
+    _, proposals = run(model, x, BY_NAME[case.configuration], "training")
+
+    trial, _ = run(model, x, with_cures(BY_NAME[case.configuration], (proposals[0].cure,)), "training")
+
+    assert trial.equivalence is not None
+    assert (trial.status, trial.equivalence.status) == ("ok", "equal")
+    assert trial.equivalence.gradients_checked
+
+
+@pytest.mark.parametrize("name", ["eager", "eager-channels-last"])
+@pytest.mark.parametrize(
+    ("model", "shape", "mode"),
+    [
+        (Usual, (2, 4, 8, 8), "inference"),
+        (Usual, (2, 4, 8, 8), "training"),
+        (Volume, (2, 4, 3, 8, 8), "inference"),
+        (Autocast, (2, 4, 8, 8), "training"),  # its float32 weights are what autocast is for
+    ],
+)
+def test_a_model_that_no_cure_fits_is_left_alone(model: Any, shape: Any, mode: Mode, name: str) -> None:
+    trial, proposals = run(model(), torch.randn(shape), BY_NAME[name], mode)
+
+    assert trial.status == "ok"
+    assert proposals == ()
+
+
+def test_what_is_contiguous_already_is_no_call_to_leave_out() -> None:
+    assert run(Contiguous().eval(), torch.randn(2, 4, 8, 8), BY_NAME["eager"])[1] == ()
+
+
+def test_a_model_that_is_one_flat_convolution_is_cured_itself() -> None:
+    model, x = nn.Conv3d(4, 4, (1, 3, 3), padding="same"), torch.randn(2, 4, 3, 8, 8)
+    _, proposals = run(model, x, BY_NAME["eager"])
+    ready = compile_for(model, with_cures(BY_NAME["eager"], (proposals[0].cure,)))
+
+    assert type(ready.module) is FlatConv3d
+    assert type(model) is nn.Conv3d
+    torch.testing.assert_close(ready(x), model(x))
+    torch.testing.assert_close(ready(x[0]), model(x[0]))  # without a batch
+    assert ready.module.state_dict().keys() == model.state_dict().keys()
+
+
+def test_a_function_has_no_lines_to_paste_and_no_cures() -> None:
+    model = Flat()
+
+    assert run(lambda x: model(x), torch.randn(2, 4, 3, 8, 8), BY_NAME["eager"])[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("cure", "message"),
+    [
+        (Cure(name="leeches"), "cannot apply the cure 'leeches' of 'eager\\+leeches': expected one of autocast-dtype"),
+        (Cure(name="flat-conv3d", modules=("stem",)), "it has no module 'stem'; give the model that was diagnosed"),
+    ],
+)
+def test_a_cure_of_another_model_or_version_is_refused(cure: Cure, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        compile_for(Flat(), with_cures(BY_NAME["eager"], (cure,)))
+
+
+def test_a_cure_that_fails_says_so_and_costs_its_trial_only() -> None:
+    model, x = Flat().eval(), torch.randn(2, 4, 3, 8, 8)
+    configuration = with_cures(BY_NAME["eager"], (Cure(name="flat-conv3d", modules=("gone",)),))
+
+    trial, _ = run(model, x, configuration)
+
+    assert trial.status == "failed"
+    assert trial.failure is not None
+    assert "it has no module 'gone'" in trial.failure.message
+
+
+def _doubling(module: nn.Module, cure: Cure) -> None:
+    module.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def _refusing(module: nn.Module, cure: Cure) -> None:
+    def refuse(module: nn.Module, inputs: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    module.register_forward_pre_hook(refuse)
+
+
+def test_a_bad_cure_says_so_and_the_answer_comes_from_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = {"double": _doubling, "refuse": _refusing}
+    cures = [
+        KnownCure(name, lambda seen, name=name: Proposal(cure=Cure(name=name)), apply) for name, apply in bad.items()
+    ]
+    monkeypatch.setattr(subjects.cures, "ALL_CURES", (*cures, *ALL_CURES))
+    request = Request(configurations=(BY_NAME["eager"],), derives=True, budget_seconds=0.01)
+
+    def timer(step: Any, calls: int) -> tuple[float, ...]:
+        step()
+        return (1e-3,) * calls
+
+    recordings = record_subject(subject_from_python(Flat(), torch.randn(2, 4, 3, 8, 8)), request, timer=timer)
+
+    trials = {recording.name: recording.trial for recording in recordings}
+    assert list(trials) == ["eager", "eager+flat-conv3d", "eager+double", "eager+refuse"]
+    assert [trial.status for trial in trials.values()] == ["ok", "ok", "ok", "failed"]
+    doubled, refused = trials["eager+double"].equivalence, trials["eager+refuse"].failure
+    assert doubled is not None
+    assert doubled.status == "different"
+    assert refused is not None
+    assert refused.message == "RuntimeError: no such kernel"
+    assert trials["eager+flat-conv3d"].measurement is not None
+    comparison = recordings[0].head.comparison
+    assert comparison is not None
+    assert "eager+double" not in comparison.fastest
+
+
+def test_each_cure_has_a_case_and_lines() -> None:
+    assert sorted(case.cure for case in CASES) == sorted(cure.name for cure in ALL_CURES)
+
+
+def test_many_modules_stand_one_a_line() -> None:
+    model = nn.Sequential(*(nn.Conv3d(2, 2, (1, 3, 3), padding=(0, 1, 1)) for _ in range(40)))
+    _, proposals = run(model, torch.randn(1, 2, 2, 4, 4), BY_NAME["eager"])
+
+    lines = proposals[0].cure.how.splitlines()
+
+    assert '    "39",' in lines
+    assert max(map(len, lines)) < 110
+    assert msgspec.json.decode(msgspec.json.encode(proposals[0].cure), type=Cure) == proposals[0].cure
